@@ -1,0 +1,191 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories.variants import machine
+from vbuild.errors import HardwareError
+from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
+from vbuild.hardware.gpu import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia
+from vbuild.hardware.machine import Machine
+
+names = st.text("ab_0", min_size=1, max_size=4)
+values = st.text("ab_.0", min_size=1, max_size=4)
+tags = st.builds("{}-{}-{}".format, st.sampled_from(["cp311", "py3"]), st.sampled_from(["abi3", "none"]), names)
+dotted = st.builds(Dotted, st.integers(0, 20), st.integers(0, 20))
+features = st.dictionaries(names, st.lists(values, min_size=1, max_size=3).map(tuple), max_size=2)
+cpus = st.sampled_from(
+    [Cpu("x86_64", level) for level in X86_64_LEVELS] + [Cpu("aarch64", version) for version in AARCH64_VERSIONS]
+)
+machines = st.builds(
+    Machine,
+    st.sampled_from(["3.11.7", "3.15.0b1"]),
+    st.lists(tags, max_size=12).map(tuple),
+    st.none() | cpus,
+    st.builds(Nvidia, st.none() | dotted, st.lists(dotted, max_size=3).map(tuple)),
+    st.dictionaries(names, features.map(lambda found: tuple(found.items())), max_size=2).map(
+        lambda found: tuple(found.items())
+    ),
+)
+
+
+@given(machines)
+def test_a_machine_reads_what_it_writes(found: Machine) -> None:
+    assert Machine.parse(str(found)) == found
+
+
+def test_this_machine_reads_what_it_writes() -> None:
+    here = Machine.here()
+    text = str(here)
+    assert Machine.parse(text) == here
+    assert len(text.splitlines()) < 120
+
+
+def test_another_interpreter_gives_its_own_tags() -> None:
+    assert Machine.here(Path(sys.executable)) == Machine.here()
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        ("/bin/true", "/bin/true: does not name its compatibility tags; expected a Python interpreter"),
+        ("/nowhere/python", "/nowhere/python: cannot be run: No such file or directory"),
+    ],
+)
+def test_what_is_no_interpreter_is_refused(python: str, message: str) -> None:
+    with pytest.raises(HardwareError) as refusal:
+        Machine.here(Path(python))
+    assert str(refusal.value) == message
+
+
+def test_tags_that_share_their_platforms_are_written_once() -> None:
+    found = machine(tags=("cp311-cp311-b", "cp311-cp311-a", "cp311-abi3-b", "cp311-abi3-a", "py3-none-any"))
+    assert str(found).splitlines()[2:] == [
+        'platforms = ["b", "a"]',
+        'tags = ["cp311-cp311", "cp311-abi3", "py3-none-any"]',
+    ]
+
+
+SOUND = str(machine(driver="12.8", gpus=("9.0",), supported={"rebellions": {"arch": ("atom_max",)}}))
+
+
+def test_a_machine_is_written_in_one_way() -> None:
+    assert SOUND == (
+        'python = "3.11.7"\n'
+        'cpu = "x86-64-v3"\n'
+        "platforms = []\n"
+        'tags = ["cp311-cp311-linux_x86_64", "py311-none-any", "py3-none-any"]\n'
+        "\n"
+        "[nvidia]\n"
+        'driver = "12.8"\n'
+        'capabilities = ["9.0"]\n'
+        "\n"
+        "[supported.rebellions]\n"
+        'arch = ["atom_max"]\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('python = "3.11.7"', "", "python: missing; expected a string"),
+        ('"3.11.7"', '"three"', "python: no Python version 'three'; expected one as in 3.12.4"),
+        ("cpu = ", "cpus = ", "cpus: no such key; known here: cpu, nvidia, platforms, python, supported, tags"),
+        ('"x86-64-v3"', '"x86-64-v9"', "cpu: no CPU level 'v9' of 'x86_64'"),
+        (
+            '"py3-none-any"',
+            '"py3"',
+            "tags: no compatibility tag 'py3'; expected python-abi or python-abi-platform",
+        ),
+        ('"12.8"', '"twelve"', "nvidia.driver: no version 'twelve'; expected two numbers with a dot, as in 12.8"),
+        ('"9.0"', '"sm_90"', "nvidia.capabilities: no version 'sm_90'; expected two numbers with a dot, as in 12.8"),
+        ("driver", "drivers", "nvidia.drivers: no such key; known here: capabilities, driver"),
+        (
+            "supported.rebellions",
+            'supported."x y"',
+            "supported.\"x y\": 'x y' is no name that PEP 825 allows: a-z, 0-9 and _ (in values also .)",
+        ),
+        (
+            '"atom_max"',
+            '"ATOM"',
+            "supported.rebellions.arch: 'ATOM' is no name that PEP 825 allows: a-z, 0-9 and _ (in values also .)",
+        ),
+        ("[nvidia]", "[nvidia", "not TOML: "),
+    ],
+)
+def test_a_description_that_is_wrong_is_refused_with_its_place(old: str, new: str, message: str) -> None:
+    with pytest.raises(HardwareError) as refusal:
+        Machine.parse(SOUND.replace(old, new))
+    assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("driver", "capability", "expected"),
+    [
+        ("12.8", "9.0", Nvidia(Dotted(12, 8), (Dotted(9, 0),))),
+        ("13", "12.1", Nvidia(Dotted(13, 0), (Dotted(12, 1),))),
+    ],
+)
+def test_the_variables_of_nvidias_provider_are_obeyed(driver: str, capability: str, expected: Nvidia) -> None:
+    assert Nvidia.here({FORCED_DRIVER: driver, FORCED_CAPABILITY: capability}) == expected
+
+
+def test_a_variable_of_nvidias_provider_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(HardwareError) as refusal:
+        Nvidia.here({FORCED_DRIVER: "new", FORCED_CAPABILITY: "9.0"})
+    assert str(refusal.value) == f"{FORCED_DRIVER}: no version 'new'; expected two numbers with a dot, as in 12.8"
+
+
+NVML = """
+#include <stddef.h>
+static int capabilities[][2] = {{8, 9}, {9, 0}, {8, 9}};
+int nvmlInit_v2(void) { return %d; }
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12080; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 4; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (index > 2) return 15;
+    *device = capabilities[index];
+    return 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    *major = ((int *)device)[0];
+    *minor = ((int *)device)[1];
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+@pytest.mark.parametrize(("status", "expected"), [(0, "12.8 9.0 8.9"), (9, "None")])
+def test_a_driver_is_asked_through_the_interface_of_nvml(status: int, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "nvml.c").write_text(NVML % status)
+    command = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(tmp_path / "nvml.c")]
+    subprocess.run(command, check=True)
+    ask = "from vbuild.hardware.gpu import Nvidia; found = Nvidia.detected(); print(found.driver, *found.capabilities)"
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    answer = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True, env=environ)
+    assert answer.stdout.strip() == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver")
+def test_nvml_names_the_driver_and_the_gpus() -> None:
+    found = Nvidia.detected()
+    assert found.driver
+    assert found.driver > Dotted(11, 0)
+    assert found.capabilities
+
+
+@pytest.mark.parametrize(("cpu", "includes"), [("armv9.0-a", "armv8.5-a"), ("armv9.1-a", "armv8.6-a")])
+def test_an_arm_v9_cpu_runs_code_of_the_v8_it_includes(cpu: str, includes: str) -> None:
+    assert Cpu.parse(cpu).runs(Cpu.parse(includes))
+
+
+def test_an_arm_v9_cpu_does_not_run_newer_v8_code() -> None:
+    assert not Cpu.parse("armv9.0-a").runs(Cpu.parse("armv8.6-a"))

@@ -1,0 +1,3 @@
+"""vbuild builds wheels as families of hardware variants and repackages the ones that exist."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,49 @@
+"""The errors a user can meet: one root, one child per room, and the place put in front of the message."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class VbuildError(Exception):
+    """Something vbuild refuses, in one line: where, what was found, what was expected."""
+
+
+class TableError(VbuildError):
+    """A TOML file does not say what its reader expects."""
+
+
+class HardwareError(VbuildError):
+    """A processor, GPU or machine description that is not known."""
+
+
+class BinaryError(VbuildError):
+    """A compiled file that does not match its format."""
+
+
+class WheelError(VbuildError):
+    """A wheel, or a wheel's name, that breaks the wheel specification."""
+
+
+class VariantError(VbuildError):
+    """Variant metadata that breaks PEP 825 or the providers draft."""
+
+
+class RecipeError(VbuildError):
+    """A recipe that cannot be carried out as written."""
+
+
+class BuildError(VbuildError):
+    """A source that could not be fetched, or a build step that failed."""
+
+
+class ClaimError(VbuildError):
+    """A wheel whose bytes do not keep what its name and metadata promise."""
+
+
+@contextmanager
+def at(place: object) -> Iterator[None]:
+    """Put *place* in front of the message of any vbuild error raised inside."""
+    try:
+        yield
+    except VbuildError as error:
+        raise type(error)(f"{place}: {error}") from error

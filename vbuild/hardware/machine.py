@@ -1,0 +1,226 @@
+"""A machine as an installer sees it, as a value and as TOML: the choice made there can be computed anywhere.
+
+    python = "3.12.4"
+    cpu = "x86-64-v3"
+    platforms = ["manylinux_2_39_x86_64", ..., "linux_x86_64"]
+    tags = ["cp312-cp312", "cp312-abi3", ..., "py3-none-any"]
+
+    [nvidia]
+    driver = "12.8"
+    capabilities = ["9.0"]
+
+    [supported.rebellions]
+    arch = ["atom_max"]
+
+Of the compatibility tags, which come best first, those of two parts stand for one tag on each of the platforms.
+"""
+
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Self
+
+import archspec.cpu
+import packaging
+from packaging.tags import sys_tags
+from packaging.version import InvalidVersion, Version
+
+from vbuild.errors import HardwareError, TableError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import Dotted, Nvidia
+from vbuild.table import Table
+
+Features = tuple[tuple[str, tuple[str, ...]], ...]
+
+_TAG = re.compile(r"\w+-\w+(-\w+)?", re.ASCII)
+_NAME = re.compile(r"[0-9a-z_]+", re.ASCII)
+_VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
+_LINE = 110
+_SPELLINGS = {"x86_64": "x86-64", "aarch64": "armv8-a"}
+# packaging is pure Python and may be missing in the other interpreter, so it is taken along
+_ASK = """
+import json, platform, sys
+sys.path.append(sys.argv[1])
+from packaging.tags import sys_tags
+print(json.dumps([platform.python_version(), [str(tag) for tag in sys_tags()]]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What decides which wheel a machine gets.
+
+    The Python version, its compatibility tags best first, the CPU level (None where it is not known), NVIDIA's
+    driver and GPUs, and what the providers of other namespaces support, features and values best first.
+    """
+
+    python: str
+    tags: tuple[str, ...]
+    cpu: Cpu | None = None
+    nvidia: Nvidia = field(default_factory=Nvidia)
+    supported: tuple[tuple[str, Features], ...] = ()
+
+    @classmethod
+    def here(cls, python: Path | None = None) -> Self:
+        """The machine we are on, with the interpreter *python* or the running one; `HardwareError` if it is none."""
+        version, tags = _running() if python is None else _asked(python)
+        return cls(version, _linux_last(tags), _cpu(), Nvidia.here())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The machine that the TOML *text* describes; `HardwareError` with the key's place for what is wrong."""
+        try:
+            table = Table.parse(text)
+            machine = cls(
+                python=table.parsed("python", _version),
+                tags=tuple(_expanded(table)),
+                cpu=None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse),
+                nvidia=_read_nvidia(table),
+                supported=_read_supported(table),
+            )
+            table.finish()
+        except TableError as error:
+            raise HardwareError(str(error)) from error
+        return machine
+
+    def __str__(self) -> str:
+        """The machine as TOML."""
+        platforms = _platforms(self.tags)
+        lines = [f"python = {_quoted(self.python)}"]
+        if self.cpu:
+            lines.append(f"cpu = {_quoted(str(self.cpu))}")
+        lines += _array("platforms", platforms) + _array("tags", tuple(_compressed(self.tags, platforms)))
+        if self.nvidia != Nvidia():
+            lines += ["", "[nvidia]"]
+            lines += [f"driver = {_quoted(str(driver))}" for driver in (self.nvidia.driver,) if driver]
+            lines += _array("capabilities", tuple(map(str, self.nvidia.capabilities)))
+        for namespace, features in self.supported:
+            lines += ["", f"[supported.{namespace}]"]
+            lines += [line for feature, values in features for line in _array(feature, values)]
+        return "\n".join(lines) + "\n"
+
+    def features(self, namespace: str) -> Features | None:
+        """What the description lists as supported of *namespace*, best first; None where it lists nothing."""
+        return dict(self.supported).get(namespace)
+
+
+def _cpu() -> Cpu | None:
+    """The CPU level of this machine as archspec finds it, in /proc/cpuinfo on Linux; None for other CPUs."""
+    name = archspec.cpu.host().generic.name
+    try:
+        return Cpu.parse(_SPELLINGS.get(name, name))
+    except HardwareError:
+        return None
+
+
+def _running() -> tuple[str, tuple[str, ...]]:
+    return platform.python_version(), tuple(str(tag) for tag in sys_tags())
+
+
+def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
+    library = str(Path(packaging.__file__).parents[1])
+    try:
+        answer = subprocess.run([str(python), "-I", "-c", _ASK, library], capture_output=True, text=True, check=True)
+        version, tags = json.loads(answer.stdout)
+    except OSError as error:
+        raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error
+    except (subprocess.CalledProcessError, ValueError) as error:
+        raise HardwareError(f"{python}: does not name its compatibility tags; expected a Python interpreter") from error
+    return version, tuple(tags)
+
+
+def _linux_last(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """The *tags* as uv orders them: packaging puts ``linux_x86_64`` before the manylinux platforms, uv after them."""
+    ordered: list[str] = []
+    for start, platforms in _grouped(tags):
+        ordered += (f"{start}-{found}" for found in sorted(platforms, key=lambda found: found.startswith("linux_")))
+    return tuple(ordered)
+
+
+def _version(text: str) -> str:
+    try:
+        return str(Version(text))
+    except InvalidVersion as error:
+        raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4") from error
+
+
+def _read_nvidia(table: Table) -> Nvidia:
+    with table.optional("nvidia") as keys:
+        driver = None if keys.optional_text("driver") is None else keys.parsed("driver", Dotted.parse)
+        with at(keys.place("capabilities")):
+            capabilities = tuple(Dotted.parse(text) for text in keys.texts("capabilities", ()))
+    return Nvidia(driver, capabilities)
+
+
+def _read_supported(table: Table) -> tuple[tuple[str, Features], ...]:
+    supported = []
+    with table.optional("supported") as namespaces:
+        for namespace in namespaces:
+            _check(_NAME, namespace, namespaces.place(namespace))
+            with namespaces.table(namespace) as features:
+                supported.append((namespace, tuple((feature, _values(features, feature)) for feature in features)))
+    return tuple(supported)
+
+
+def _values(features: Table, feature: str) -> tuple[str, ...]:
+    _check(_NAME, feature, features.place(feature))
+    values = features.texts(feature)
+    for value in values:
+        _check(_VALUE, value, features.place(feature))
+    return values
+
+
+def _check(rule: re.Pattern[str], text: str, place: str) -> None:
+    if not rule.fullmatch(text):
+        raise HardwareError(f"{place}: {text!r} is no name that PEP 825 allows: a-z, 0-9 and _ (in values also .)")
+
+
+def _expanded(table: Table) -> Iterator[str]:
+    """The tags in the keys ``tags`` and ``platforms``, those of two parts put on every platform."""
+    platforms = table.texts("platforms", ())
+    for tag in table.texts("tags"):
+        if not (match := _TAG.fullmatch(tag)):
+            raise table.refuse("tags", f"no compatibility tag {tag!r}; expected python-abi or python-abi-platform")
+        if match[1]:
+            yield tag
+        else:
+            yield from (f"{tag}-{platform_tag}" for platform_tag in platforms)
+
+
+def _grouped(tags: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each Python and ABI tag with the platforms that follow it."""
+    split = (tag.rpartition("-") for tag in tags)
+    for start, group in groupby(split, lambda parts: parts[0]):
+        yield start, tuple(platform_tag for _, _, platform_tag in group)
+
+
+def _platforms(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """The platforms worth writing once: the longest list that some Python and ABI tag has."""
+    found = max((platforms for _, platforms in _grouped(tags)), key=len, default=())
+    return found if len(found) > 1 else ()
+
+
+def _compressed(tags: tuple[str, ...], platforms: tuple[str, ...]) -> Iterator[str]:
+    for start, found in _grouped(tags):
+        if found == platforms:
+            yield start
+        else:
+            yield from (f"{start}-{platform_tag}" for platform_tag in found)
+
+
+def _array(key: str, texts: tuple[str, ...]) -> list[str]:
+    """The lines of an array: one where it fits, else one for each text."""
+    quoted = [_quoted(text) for text in texts]
+    line = f"{key} = [{', '.join(quoted)}]"
+    if len(line) <= _LINE:
+        return [line]
+    return [f"{key} = [", *(f"    {text}," for text in quoted), "]"]
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'

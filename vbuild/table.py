@@ -1,0 +1,196 @@
+"""Read a TOML table key by key, so that every mistake is reported as ``file: table.key: what``.
+
+A reader asks for each key it knows and then calls `finish`, which refuses the keys nobody asked for:
+a misspelt key is an error, never a setting that silently does nothing.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from vbuild.errors import TableError, at
+
+T = TypeVar("T")
+
+Setting = str | tuple[str, ...]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+(\[\d+\])*")
+_NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an array", dict: "a table"}
+
+
+class Table:
+    """A TOML table that knows its own place, and which of its keys have been read."""
+
+    def __init__(self, values: Mapping[str, Any], place: str = "") -> None:
+        self._values = values
+        self._place = place
+        self._read: set[str] = set()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The top table of a TOML document; `TableError` with line and column where it is not TOML."""
+        try:
+            return cls(tomllib.loads(text))
+        except ValueError as error:  # TOMLDecodeError, or Python's limit of digits in an integer
+            raise TableError(f"not TOML: {error}") from error
+        except RecursionError as error:
+            raise TableError("not TOML: nested too deeply") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The top table of the TOML file at *path*; `TableError` where it cannot be read."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise TableError(f"{path}: cannot be read: {reason}") from error
+        with at(path):
+            return cls.parse(text)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    @property
+    def here(self) -> str:
+        """The table's own dotted name; empty for the top table."""
+        return self._place
+
+    def place(self, key: str) -> str:
+        """The dotted name of *key*, quoted where TOML wants it quoted, as a message shows it."""
+        name = key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+        return f"{self._place}.{name}" if self._place else name
+
+    def refuse(self, key: str, what: str) -> TableError:
+        """The error that says *what* is wrong with *key*."""
+        return TableError(f"{self.place(key)}: {what}")
+
+    def wrong(self, what: str) -> TableError:
+        """The error that says *what* is wrong with the table as a whole."""
+        return TableError(f"{self._place}: {what}" if self._place else what)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return self._typed(key, str, default)
+
+    def optional_text(self, key: str) -> str | None:
+        """The string at *key*; None where there is none."""
+        return None if self.raw(key) is None else self.text(key)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        return self._typed(key, bool, default)
+
+    def number(self, key: str, default: int | None = None) -> int:
+        return self._typed(key, int, default)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """The array of strings at *key*."""
+        values: list[object] = self._typed(key, list, None if default is None else list(default))
+        return tuple(self._checked(f"{key}[{index}]", value, str) for index, value in enumerate(values))
+
+    def text_arrays(self, key: str) -> tuple[tuple[str, ...], ...]:
+        """The array of arrays of strings at *key*; empty where there is none."""
+        values: list[list[object]] = self._typed(key, list, [])
+        rows = {f"{key}[{index}]": value for index, value in enumerate(values)}
+        return tuple(type(self)({row: value}, self._place).texts(row) for row, value in rows.items())
+
+    def choices(self, key: str) -> tuple[str, ...]:
+        """The string at *key*, or its array of strings: one value or any of several."""
+        value = self.raw(key)
+        return (value,) if isinstance(value, str) else self.texts(key)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        """The table of strings at *key*, in the order written; empty where there is none."""
+        with self.optional(key) as table:
+            return tuple((name, table.text(name)) for name in table)
+
+    def settings(self, key: str) -> tuple[tuple[str, Setting], ...]:
+        """The table of strings and arrays of strings at *key*, as PEP 517's config settings are; empty where none."""
+        with self.optional(key) as table:
+            return tuple((name, table.setting(name)) for name in table)
+
+    def setting(self, key: str) -> Setting:
+        """The string or the array of strings at *key*."""
+        value = self.raw(key)
+        if isinstance(value, list):
+            return self.texts(key)
+        if isinstance(value, str):
+            return value
+        raise self.refuse(key, f"expected a string or an array of strings, got {value!r}")
+
+    def raw(self, key: str) -> object:
+        """The value at *key* as TOML gives it, whatever its type; None where there is none."""
+        self._read.add(key)
+        return self._values.get(key)
+
+    def tables(self, key: str) -> tuple[Self, ...]:
+        """The array of tables at *key*; empty where there is none."""
+        values: list[object] = self._typed(key, list, [])
+        return tuple(
+            type(self)(self._checked(f"{key}[{index}]", value, dict), self.place(f"{key}[{index}]"))
+            for index, value in enumerate(values)
+        )
+
+    @contextmanager
+    def table(self, key: str) -> Iterator[Self]:
+        """The table at *key*; on leaving the block, keys not read are refused."""
+        table = self.handed(key)
+        yield table
+        table.finish()
+
+    @contextmanager
+    def optional(self, key: str) -> Iterator[Self]:
+        """The table at *key*, or an empty one; on leaving the block, keys not read are refused."""
+        values: dict[str, Any] = self._typed(key, dict, {})
+        table = type(self)(values, self.place(key))
+        yield table
+        table.finish()
+
+    def handed(self, key: str) -> Self:
+        """The table at *key* for another reader, whose business `finish` then is."""
+        values: dict[str, Any] = self._typed(key, dict, None)
+        return type(self)(values, self.place(key))
+
+    def parsed(self, key: str, parse: Callable[[str], T]) -> T:
+        """The string at *key* as a value; an error of *parse* gets the key's place in front."""
+        text = self.text(key)
+        with at(self.place(key)):
+            return parse(text)
+
+    def optional_parsed(self, key: str, parse: Callable[[str], T]) -> T | None:
+        """As `parsed`; None where there is no *key*."""
+        return None if self.raw(key) is None else self.parsed(key, parse)
+
+    def parsed_texts(
+        self, key: str, parse: Callable[[str], T], default: tuple[str, ...] | None = None
+    ) -> tuple[T, ...]:
+        """The array of strings at *key* as values; an error of *parse* gets the string's place in front."""
+        values = []
+        for index, text in enumerate(self.texts(key, default)):
+            with at(self.place(f"{key}[{index}]")):
+                values.append(parse(text))
+        return tuple(values)
+
+    def finish(self) -> None:
+        """Refuse the first key that nobody asked for."""
+        for key in self._values:
+            if key not in self._read:
+                known = ", ".join(sorted(self._read)) or "none"
+                raise self.refuse(key, f"no such key; known here: {known}")
+
+    def _typed(self, key: str, kind: type[T], default: T | None) -> T:
+        value = self.raw(key)
+        if value is None and default is None:
+            raise self.refuse(key, f"missing; expected {_NAMES[kind]}")
+        return self._checked(key, default if value is None else value, kind)
+
+    def _checked(self, key: str, value: object, kind: type[T]) -> T:
+        # bool is an int to Python, not to TOML
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.refuse(key, f"expected {_NAMES[kind]}, got {value!r}")
+        return value
