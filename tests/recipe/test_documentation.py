@@ -1,0 +1,105 @@
+"""recipes/README.md against the code: what it lists is what the reader asks for, and what it shows can be read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.factories.recipes import SOURCE
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import Folder, Git, Sdist, Source
+from vbuild.table import Table
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+README = (RECIPES / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+
+# one recipe that has something in every place where names are the reader's choice
+EVERYTHING = f"""{SOURCE}
+[matrix]
+cpu = ["x86-64", "x86-64-v3"]
+exclude = [{{ cpu = "x86-64-v3", axis = "second" }}]
+include = [{{ cpu = "x86-64-v3", axis = "second", label = "x" }}]
+[matrix.axes.axis.value]
+properties = ["a :: b :: c"]
+env = {{ name = "" }}
+config-settings = {{ name = "" }}
+[matrix.axes.axis.second]
+properties = ["a :: b :: d"]
+[build]
+env = {{ name = "" }}
+config-settings = {{ name = "" }}
+[variant.variants.label.namespace]
+feature = ["value"]
+"""
+CHOSEN = {
+    "matrix.axes.axis.value": "matrix.axes.<axis>.<value>",
+    "matrix.exclude[0].axis": "matrix.exclude[].<axis>",
+    "matrix.include[0].axis": "matrix.include[].<axis>",
+    "matrix.include[0].label": "matrix.include[].label",
+    "variant.variants.label.namespace.feature": "variant.variants.<label>.<namespace>.<feature>",
+    "env.name": "env.<name>",
+    "config-settings.name": "config-settings.<name>",
+}
+
+
+class _Recording(Table):
+    """A table that keeps the names of all keys that anyone asks for."""
+
+    asked: set[str]
+
+    def raw(self, key: str) -> object:
+        self.asked.add(self.place(key))
+        return super().raw(key)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The keys asked for in reading a recipe that says everything, and one of each other source."""
+    monkeypatch.setattr(_Recording, "asked", set(), raising=False)
+    monkeypatch.setattr("vbuild.recipe.model.Table", _Recording)
+    others = ['path = "."', f'git = "."\ncommit = "{"0" * 40}"']
+    for text in (
+        EVERYTHING,
+        *(f'name = "demo"\n[source]\n{source}\n[matrix]\ncpu = ["x86-64"]\n' for source in others),
+    ):
+        (tmp_path / "demo.toml").write_text(text)
+        Recipe.load(tmp_path / "demo.toml")
+    return {key for key in _Recording.asked if "second" not in key}
+
+
+def _deepest(keys: set[str]) -> set[str]:
+    return {key for key in keys if not any(other.startswith((f"{key}.", f"{key}[")) for other in keys)}
+
+
+def _documented(key: str) -> str:
+    for chosen, name in CHOSEN.items():
+        key = key.replace(chosen, name)
+    return re.sub(r"^matrix\.(exclude|include)\[0\]\.cpu$", r"matrix.\1[].<axis>", key)
+
+
+def test_the_table_lists_exactly_the_keys_that_are_read(asked: set[str]) -> None:
+    files = {path.name for path in RECIPES.iterdir()}
+    listed = [key for key in re.findall(r"^\| `([^`]+)` \|", README, re.MULTILINE) if key not in files]
+    # the variant table is another reader's, but for the variants listed in it
+    assert sorted(listed) == sorted({_documented(key) for key in _deepest(asked)} | {"variant"})
+
+
+def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "recipes").mkdir()
+    kinds: list[type[Source]] = []
+    for text in EXAMPLES:
+        path = tmp_path / "recipes" / "demo.toml"
+        path.write_text(text)
+        kinds.append(type(Recipe.load(path).source))
+    assert kinds == [Sdist, Folder, Git]
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
+def test_every_recipe_here_is_listed_and_builds_all_levels(path: Path) -> None:
+    found = Recipe.load(path)
+    assert f"| `{path.name}` |" in README
+    assert isinstance(found.source, Sdist)
+    assert found.test.command
+    assert [str(target) for target in found.targets()] == ["plain", "x86_64_v2", "x86_64_v3", "x86_64_v4"]

@@ -1,0 +1,275 @@
+"""From the axes to the wheels: what is built, under which label, with which properties."""
+
+import platform
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.recipes import project, recipe
+from vbuild.errors import RecipeError
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.evaluation import evaluated, merged
+from vbuild.recipe.matrix import Axis, Matrix, Rule, Value
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.target import Target
+
+LEVELS = tuple(Cpu.known("x86_64", level) for level in ("v1", "v2", "v3", "v4"))
+V1, V2, V3, V4 = LEVELS
+BLAS = """
+[matrix.axes.blas.openblas]
+properties = ["blas :: library :: openblas"]
+env = { BLAS = "openblas" }
+config-settings = { setup-args = ["-Dblas=openblas"], mode = "fast" }
+[matrix.axes.blas.mkl]
+properties = ["blas :: library :: mkl"]
+env = { BLAS = "mkl" }
+"""
+
+
+def _axis(name: str, *values: str) -> Axis:
+    return Axis(name, tuple(Value(value, (f"{name} :: is :: {value}",)) for value in values))
+
+
+def _labels(targets: tuple[Target, ...]) -> list[str]:
+    return [str(target) for target in targets]
+
+
+def test_levels_alone_give_a_plain_wheel_and_one_for_each_level_above(tmp_path: Path) -> None:
+    found = recipe(tmp_path, '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\npython = ["3.12"]\n')
+    assert found.targets() == (
+        Target(None, "3.12", V1),
+        Target("x86_64_v2", "3.12", V2, ("x86_64 :: level :: v2",)),
+        Target("x86_64_v3", "3.12", V3, ("x86_64 :: level :: v3",)),
+    )
+    assert found.namespaces() == ("x86_64",)
+
+
+def test_the_plain_wheel_is_added_where_the_baseline_is_not_listed() -> None:
+    targets = evaluated(Matrix(cpus=(V3,), pythons=("3.12",), axes=(_axis("blas", "openblas", "mkl"),)))
+    assert _labels(targets) == ["plain", "x86_64_v3_openblas", "x86_64_v3_mkl"]
+    assert (targets[0].cpu, targets[0].choices, targets[0].properties) == (V1, (("blas", "openblas"),), ())
+
+
+def test_a_plain_point_with_properties_is_one_build_under_two_names() -> None:
+    targets = evaluated(Matrix(cpus=(V1, V3), pythons=("3.12",), axes=(_axis("blas", "openblas", "mkl"),)))
+    assert _labels(targets) == ["plain", "openblas", "mkl", "x86_64_v3_openblas", "x86_64_v3_mkl"]
+    assert targets[0].build_key == targets[1].build_key
+    assert len({target.build_key for target in targets}) == len(targets) - 1
+
+
+def test_a_value_gives_its_builds_variables_and_settings(tmp_path: Path) -> None:
+    build = '[build]\nenv = { BLAS = "any", X = "1" }\nconfig-settings = { setup-args = ["-Da"], mode = "slow" }\n'
+    targets = recipe(tmp_path, '[matrix]\npython = ["3.12"]\n' + BLAS + build).targets()
+    assert _labels(targets) == ["plain", "openblas", "mkl"]
+    assert targets[1].env == (("BLAS", "openblas"), ("X", "1"))
+    assert targets[1].config_settings == (("setup-args", ("-Da", "-Dblas=openblas")), ("mode", "fast"))
+    assert targets[2].config_settings == (("setup-args", ("-Da",)), ("mode", "slow"))
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "both"),
+    [
+        ("a", "b", "b"),
+        (("a",), ("b",), ("a", "b")),
+        ("a", ("b",), ("a", "b")),
+        (("a",), "b", ("a", "b")),
+    ],
+)
+def test_arrays_of_settings_are_joined_and_strings_replaced(
+    before: str | tuple[str, ...], later: str | tuple[str, ...], both: str | tuple[str, ...]
+) -> None:
+    assert merged((("key", before),), (("key", later),)) == (("key", both),)
+
+
+def test_zipped_axes_step_together() -> None:
+    axes = (_axis("blas", "openblas", "mkl"),)
+    targets = evaluated(Matrix(cpus=(V1, V3), pythons=("3.12", "3.13"), axes=axes, zipped=(("python", "blas"),)))
+    assert [(target.python, str(target)) for target in targets] == [
+        ("3.12", "plain"),
+        ("3.12", "openblas"),
+        ("3.12", "x86_64_v3_openblas"),
+        ("3.13", "plain"),
+        ("3.13", "mkl"),
+        ("3.13", "x86_64_v3_mkl"),
+    ]
+    assert targets[3].choices == (("blas", "mkl"),)
+
+
+def test_exclude_takes_one_value_or_several(tmp_path: Path) -> None:
+    text = """[matrix]
+cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]
+exclude = [{ cpu = ["x86-64-v2", "x86_64_v3"], blas = "mkl" }]
+"""
+    assert _labels(recipe(tmp_path, text + BLAS).targets()) == [
+        "plain",
+        "openblas",
+        "mkl",
+        "x86_64_v2_openblas",
+        "x86_64_v3_openblas",
+    ]
+
+
+def test_the_plain_wheel_is_the_first_point_that_exclude_leaves() -> None:
+    axes = (_axis("blas", "openblas", "mkl"),)
+    exclude = (Rule("matrix.exclude[0]", (("blas", ("openblas",)), ("python", ("3.13",)))),)
+    targets = evaluated(Matrix(pythons=("3.12", "3.13"), axes=axes, exclude=exclude))
+    plain = {target.python: target.choices for target in targets if target.label is None}
+    assert plain == {"3.12": (("blas", "openblas"),), "3.13": (("blas", "mkl"),)}
+
+
+def test_include_adds_a_level_that_the_others_skip(tmp_path: Path) -> None:
+    text = """[matrix]
+python = ["3.12", "3.13"]
+cpu = ["x86-64", "x86-64-v3"]
+include = [{ cpu = "x86-64-v4", label = "best" }]
+"""
+    targets = recipe(tmp_path, text).targets()
+    assert _labels(targets) == ["plain", "x86_64_v3", "best"] * 2
+    assert {target.properties for target in targets if target.label == "best"} == {("x86_64 :: level :: v4",)}
+
+
+def test_an_excluded_point_can_come_back_under_a_name_of_its_own(tmp_path: Path) -> None:
+    text = """[matrix]
+cpu = ["x86-64", "x86-64-v3"]
+exclude = [{ cpu = "x86-64-v3" }]
+include = [{ cpu = "x86-64-v3", label = "fast" }]
+"""
+    assert _labels(recipe(tmp_path, text).targets()) == ["plain", "fast"]
+
+
+def test_values_without_properties_are_not_part_of_an_identity(tmp_path: Path) -> None:
+    text = """[matrix]
+cpu = ["x86-64", "x86-64-v3"]
+python = ["3.12"]
+[matrix.axes.blas.none]
+[matrix.axes.blas.mkl]
+properties = ["blas :: library :: mkl"]
+"""
+    targets = recipe(tmp_path, text).targets()
+    assert [(str(target), target.properties) for target in targets] == [
+        ("plain", ()),
+        ("mkl", ("blas :: library :: mkl",)),
+        ("x86_64_v3", ("x86_64 :: level :: v3",)),
+        ("x86_64_v3_mkl", ("x86_64 :: level :: v3", "blas :: library :: mkl")),
+    ]
+
+
+def test_namespaces_are_ordered_by_the_recipe_or_by_its_axes(tmp_path: Path) -> None:
+    text = '[matrix]\ncpu = ["x86-64-v3"]\n'
+    assert recipe(tmp_path, text + BLAS).namespaces() == ("x86_64", "blas")
+    assert recipe(tmp_path, text + 'priority = ["blas", "x86_64"]' + BLAS).namespaces() == ("blas", "x86_64")
+    variant = '[variant.default-priorities]\nnamespace = ["blas", "x86_64", "more"]\n'
+    assert recipe(tmp_path, text + BLAS + variant).namespaces() == ("blas", "x86_64", "more")
+
+
+def test_hash_labels_are_asked_for(tmp_path: Path) -> None:
+    assert recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nlabels = "hash"\n').matrix.hash_labels
+    assert not recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\n').matrix.hash_labels
+
+
+DRAFT = """
+[variant.default-priorities]
+namespace = ["x86_64", "blas_lapack", "aarch64"]
+[variant.providers.blas_lapack.static-properties]
+library = ["openblas", "mkl"]
+[variant.variants.v3_ob]
+x86_64.level = ["v3"]
+blas_lapack.library = ["openblas"]
+[variant.variants.v2_up]
+x86_64.level = ["v4", "v2"]
+[variant.variants.mkl]
+blas_lapack.library = ["mkl"]
+[variant.variants.sve]
+aarch64.version = ["9.0a"]
+[variant.variants.null]
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="variants of another machine are left out")
+def test_variants_that_a_project_lists_are_built(tmp_path: Path) -> None:
+    found = Recipe.load(project(tmp_path, '[tool.vbuild.matrix]\npython = ["3.12"]\n' + DRAFT))
+    assert [(str(target), target.cpu, target.properties) for target in found.targets()] == [
+        ("plain", V1, ()),
+        ("v3_ob", V3, ("x86_64 :: level :: v3", "blas_lapack :: library :: openblas")),
+        ("v2_up", V2, ("x86_64 :: level :: v4", "x86_64 :: level :: v2")),
+        ("mkl", V1, ("blas_lapack :: library :: mkl",)),
+        ("null", V1, ()),
+    ]
+    assert len({target.build_key for target in found.targets()}) == 5
+    assert found.namespaces() == ("x86_64", "blas_lapack", "aarch64")
+
+
+def test_the_variant_table_is_handed_on_with_its_own_variants_read(tmp_path: Path) -> None:
+    variant = Recipe.load(project(tmp_path, DRAFT)).variant
+    assert variant is not None
+    assert variant.handed("default-priorities").texts("namespace") == ("x86_64", "blas_lapack", "aarch64")
+    variant.raw("providers")
+    variant.finish()
+
+
+def test_a_recipe_for_a_folder_reads_the_variants_of_its_project(tmp_path: Path) -> None:
+    project(tmp_path, DRAFT)
+    found = recipe(tmp_path, '[build]\nenv = { A = "1" }', source='name = "demo"\n[source]\npath = "project"\n')
+    assert [draft.label for draft in found.drafts] == ["v3_ob", "v2_up", "mkl", "sve", "null"]
+    assert {target.env for target in found.targets()} == {(("A", "1"),)}
+
+
+def test_levels_of_a_machine_without_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(RecipeError, match="no CPU levels are known for 'riscv64'; expected one of x86_64, aarch64"):
+        evaluated(Matrix(axes=(_axis("blas", "mkl"),)))
+
+
+_AXES = st.lists(st.integers(1, 3), max_size=3).map(
+    lambda sizes: tuple(_axis(f"a{index}", *(f"v{index}{n}" for n in range(size))) for index, size in enumerate(sizes))
+)
+_CPUS = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4, unique=True).map(tuple)
+_PYTHONS = st.lists(st.sampled_from(("3.11", "3.12", "3.13")), min_size=1, max_size=2, unique=True).map(tuple)
+_MATRICES = st.builds(Matrix, _CPUS, _PYTHONS, _AXES)
+
+
+def _rule(data: st.DataObject, matrix: Matrix) -> Rule:
+    axes = data.draw(st.lists(st.sampled_from(sorted(matrix.names)), min_size=1, unique=True))
+    return Rule("rule", tuple((axis, (data.draw(st.sampled_from(matrix.names[axis])),)) for axis in axes))
+
+
+@settings(max_examples=100, deadline=None)
+@given(_MATRICES)
+def test_every_python_has_one_plain_wheel_and_no_two_wheels_are_one(matrix: Matrix) -> None:
+    targets = evaluated(matrix)
+    for python in matrix.pythons:
+        family = [target for target in targets if target.python == python]
+        plain = [target for target in family if target.label is None]
+        assert plain == family[:1]
+        assert plain[0].cpu == V1
+        assert plain[0].choices == tuple((axis.name, axis.values[0].name) for axis in matrix.axes)
+        assert len({target.label for target in family}) == len(family)
+        assert len({frozenset(target.properties) for target in family}) == len(family)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_MATRICES, st.data())
+def test_what_is_excluded_is_gone_and_what_is_included_again_is_back(matrix: Matrix, data: st.DataObject) -> None:
+    rule = _rule(data, matrix)
+    whole = {target for target in evaluated(matrix) if target.label}
+    try:
+        rest = {target for target in evaluated(_with(matrix, exclude=(rule,))) if target.label}
+    except RecipeError as error:
+        assert str(error).startswith("matrix.exclude: leaves nothing for Python ")  # noqa: PT017 - drawn
+        return
+    assert rest <= whole
+    gone = {target for target in whole if rule.matches(_point(target))}
+    assert rest == whole - gone
+    back = [Rule("include", tuple((axis, (value,)) for axis, value in _point(target).items())) for target in gone]
+    again = evaluated(_with(matrix, exclude=(rule,), include=tuple(back)))
+    assert {target for target in again if target.label} == whole
+
+
+def _with(matrix: Matrix, *, exclude: tuple[Rule, ...], include: tuple[Rule, ...] = ()) -> Matrix:
+    return Matrix(matrix.cpus, matrix.pythons, matrix.axes, (), exclude, include)
+
+
+def _point(target: Target) -> dict[str, str]:
+    return {"cpu": str(target.cpu), "python": target.python, **dict(target.choices)}

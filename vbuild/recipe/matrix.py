@@ -1,0 +1,224 @@
+"""The matrix of a recipe as written: its axes, and the rules that put points together or take them out.
+
+An axis is a name and its values; ``cpu`` and ``python`` are always axes, the others are free: each of their values
+brings variant properties, and environment variables and config settings for its builds.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from vbuild.errors import RecipeError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.spelling import cpu_level, free_property, interpreter, label, variables
+from vbuild.table import Setting, Table
+
+T = TypeVar("T")
+
+_AXIS = re.compile(r"[a-z0-9_]+")
+_TAKEN = frozenset({"cpu", "python", "label"})
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a free axis: the properties a wheel built with it has, and what its build is given."""
+
+    name: str
+    properties: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    config_settings: tuple[tuple[str, Setting], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A free axis and its values in the order written; the first is the plain wheel's."""
+
+    name: str
+    values: tuple[Value, ...]
+
+    def value(self, name: str) -> Value:
+        return next(value for value in self.values if value.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An entry of ``exclude`` or ``include``: the axes it speaks of, each with the values it takes there."""
+
+    place: str
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+    label: str | None = None
+
+    def matches(self, point: Mapping[str, str]) -> bool:
+        return all(point[axis] in names for axis, names in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The axes and the rules between their values; ``cpus`` is empty where no level was asked for."""
+
+    cpus: tuple[Cpu, ...] = ()
+    pythons: tuple[str, ...] = (sys.executable,)
+    axes: tuple[Axis, ...] = ()
+    zipped: tuple[tuple[str, ...], ...] = ()
+    exclude: tuple[Rule, ...] = ()
+    include: tuple[Rule, ...] = ()
+    priority: tuple[str, ...] = ()
+    hash_labels: bool = False
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The values' names by axis, ``cpu`` first as in a label, ``python`` last."""
+        cpus = {"cpu": tuple(str(cpu) for cpu in self.cpus)} if self.cpus else {}
+        free = {axis.name: tuple(value.name for value in axis.values) for axis in self.axes}
+        return {**cpus, **free, "python": self.pythons}
+
+
+def read_matrix(table: Table, folder: Path) -> Matrix:
+    """The matrix a ``[matrix]`` *table* describes; interpreters given by path are looked for from *folder*."""
+    with table.optional("axes") as axes:
+        matrix = Matrix(
+            cpus=_cpus(table),
+            pythons=_pythons(table, folder),
+            axes=tuple(_axis(axes, name) for name in axes),
+            priority=_unique(table, "priority", table.texts("priority", ())),
+            hash_labels=_hash_labels(table),
+        )
+    rules = _Rules(matrix.names, folder)
+    return replace(
+        matrix,
+        zipped=rules.zipped(table),
+        exclude=tuple(rules.exclusion(entry) for entry in table.tables("exclude")),
+        include=tuple(rules.inclusion(entry) for entry in table.tables("include")),
+    )
+
+
+def _hash_labels(table: Table) -> bool:
+    text = table.text("labels", "names")
+    if text not in {"names", "hash"}:
+        raise table.refuse("labels", f"found {text!r}; expected 'names' or 'hash'")
+    return text == "hash"
+
+
+def _cpus(table: Table) -> tuple[Cpu, ...]:
+    if table.raw("cpu") is None:
+        return ()
+    cpus = _listed(table, "cpu", table.parsed_texts("cpu", cpu_level))
+    for cpu in cpus:
+        if cpu.machine != cpus[0].machine:
+            raise table.refuse("cpu", f"{cpus[0]} and {cpu} are of different machines; expected levels of one")
+    return cpus
+
+
+def _pythons(table: Table, folder: Path) -> tuple[str, ...]:
+    if table.raw("python") is None:
+        return (sys.executable,)
+    return _listed(table, "python", table.parsed_texts("python", lambda text: interpreter(text, folder)))
+
+
+def _axis(axes: Table, name: str) -> Axis:
+    if name in _TAKEN or not _AXIS.fullmatch(name):
+        raise axes.refuse(name, "no name for a free axis; expected a-z, 0-9 and _, and none of cpu, python, label")
+    with axes.table(name) as values:
+        axis = Axis(name, tuple(_value(values, value) for value in values))
+        if not axis.values:
+            raise values.wrong("has no values")
+        return axis
+
+
+def _value(axis: Table, name: str) -> Value:
+    with at(axis.place(name)):
+        label(name)
+    with axis.table(name) as value:
+        properties = value.parsed_texts("properties", free_property, ())
+        return Value(
+            name,
+            _unique(value, "properties", properties),
+            variables(value, "env"),
+            value.settings("config-settings"),
+        )
+
+
+def _listed(table: Table, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
+    if not values:
+        raise table.refuse(key, "empty; name a value, or leave the key out")
+    return _unique(table, key, values)
+
+
+def _unique(table: Table, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise table.refuse(f"{key}[{index}]", f"{str(value)!r} is there twice")
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The reader of the rules, which knows the values that the axes have."""
+
+    names: Mapping[str, tuple[str, ...]]
+    folder: Path
+
+    def zipped(self, table: Table) -> tuple[tuple[str, ...], ...]:
+        groups = table.text_arrays("zip")
+        seen: set[str] = set()
+        for index, group in enumerate(groups):
+            place = f"zip[{index}]"
+            for axis in group:
+                self._check(table, place, axis)
+                if axis in seen:
+                    raise table.refuse(place, f"axis {axis!r} is zipped twice")
+                seen.add(axis)
+            if len({len(self.names[axis]) for axis in group}) != 1:
+                found = ", ".join(f"{axis} has {len(self.names[axis])}" for axis in group) or "no axes"
+                raise table.refuse(place, f"found {found}; expected axes with equally many values")
+        return groups
+
+    def exclusion(self, entry: Table) -> Rule:
+        if not list(entry):
+            raise entry.wrong("names no axis")
+        return Rule(entry.here, tuple((axis, self._values(entry, axis)) for axis in entry))
+
+    def inclusion(self, entry: Table) -> Rule:
+        named = entry.optional_parsed("label", label)
+        values = tuple((axis, (self._one(entry, axis),)) for axis in entry if axis != "label")
+        if not values:
+            raise entry.wrong("names no axis")
+        return Rule(entry.here, values, named)
+
+    def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
+        self._check(entry, axis, axis)
+        texts = entry.choices(axis)
+        with at(entry.place(axis)):
+            values = tuple(self._spelled(axis, text) for text in texts)
+        for value in values:
+            if value not in self.names[axis]:
+                raise entry.refuse(axis, f"no value {value!r}; there are {', '.join(self.names[axis])}")
+        return values
+
+    def _one(self, entry: Table, axis: str) -> str:
+        self._check(entry, axis, axis)
+        text = entry.text(axis)
+        if axis != "cpu":
+            return self._values(entry, axis)[0]
+        with at(entry.place(axis)):  # a level the others skip is what include is for
+            cpu, first = cpu_level(text), cpu_level(self.names["cpu"][0])
+            if cpu.machine != first.machine:
+                raise RecipeError(f"{cpu} is of another machine than {first}")
+            return str(cpu)
+
+    def _spelled(self, axis: str, text: str) -> str:
+        """*text* as the axis spells it, so that two spellings of one value are one."""
+        match axis:
+            case "cpu":
+                return str(cpu_level(text))
+            case "python":
+                return interpreter(text, self.folder)
+            case _:
+                return text
+
+    def _check(self, table: Table, key: str, axis: str) -> None:
+        if axis not in self.names:
+            raise table.refuse(key, f"no axis {axis!r}; there are {', '.join(self.names)}")

@@ -1,0 +1,224 @@
+"""The recipe as written: what to build, for which machines, how, and what its wheels have to pass.
+
+A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyproject.toml``, whose source is then
+the project. ``recipes/README.md`` lists every key.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from vbuild.errors import RecipeError, at
+from vbuild.recipe.draft import Draft, read_drafts, read_priority
+from vbuild.recipe.evaluation import evaluated, merged
+from vbuild.recipe.matrix import Matrix, read_matrix
+from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
+from vbuild.recipe.spelling import located, pattern, requirement, variables
+from vbuild.recipe.target import Env, Settings, Target
+from vbuild.table import Table
+
+_NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How every wheel is built, whatever its point in the matrix."""
+
+    env: Env = ()
+    config_settings: Settings = ()
+    before_build: tuple[str, ...] = ()
+    patches: tuple[Path, ...] = ()
+    isolation: bool = True
+    requires: tuple[str, ...] = ()
+    keep_flags: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table, folder: Path) -> Self:
+        return cls(
+            env=variables(table, "env"),
+            config_settings=table.settings("config-settings"),
+            before_build=table.texts("before-build", ()),
+            patches=table.parsed_texts("patches", lambda text: _patch(text, folder), ()),
+            isolation=table.flag("isolation", default=True),
+            requires=table.parsed_texts("requires", requirement, ()),
+            keep_flags=table.texts("keep-flags", ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Functions, by patterns of their names, that may use more than the level the wheel claims."""
+
+    allow: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        return cls(table.parsed_texts("allow", pattern, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """How a built wheel becomes portable: by auditwheel, or by a command of the recipe's own, or not at all."""
+
+    command: str | None = None
+    skip: bool = False
+    exclude: tuple[str, ...] = ()
+    plat: str | None = None
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        repair = cls(
+            command=table.optional_text("command"),
+            skip=table.flag("skip", default=False),
+            exclude=table.texts("exclude", ()),
+            plat=table.optional_text("plat"),
+        )
+        for key in ("command", "exclude", "plat"):
+            if repair.skip and key in table:
+                raise table.refuse(key, "would have no effect, as skip is true")
+            if repair.command and key in table and key != "command":
+                raise table.refuse(key, "is for auditwheel; with a command of its own, write it there")
+        return repair
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A command run against each installed wheel, and what it needs besides the wheel."""
+
+    command: str | None = None
+    requires: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        return cls(table.optional_text("command"), table.parsed_texts("requires", requirement, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One project and the wheels to build of it.
+
+    *variant* is the ``[variant]`` table for its own reader (default priorities and providers), None where there is
+    none; *drafts* are the variants that table lists. *file* is where all this was read.
+    """
+
+    name: str
+    source: Source
+    matrix: Matrix
+    file: Path
+    build: Build = Build()
+    verify: Verify = Verify()
+    repair: Repair = Repair()
+    test: Check = Check()
+    drafts: tuple[Draft, ...] = ()
+    variant: Table | None = field(default=None, compare=False)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
+
+        `TableError` or `RecipeError`, with file, table and key, where it cannot be carried out as written.
+        """
+        if path.is_dir():
+            path /= "pyproject.toml"
+        table = Table.load(path)
+        with at(path):
+            recipe = cls._of_project(table, path) if path.name == "pyproject.toml" else cls._of_file(table, path)
+            recipe.namespaces()  # evaluates the targets, so that what is wrong with them is said here
+            return recipe
+
+    def targets(self) -> tuple[Target, ...]:
+        """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` where two would be one."""
+        return tuple(
+            replace(
+                target,
+                env=tuple({**dict(self.build.env), **dict(target.env)}.items()),
+                config_settings=merged(self.build.config_settings, target.config_settings),
+            )
+            for target in evaluated(self.matrix, self.drafts)
+        )
+
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces of all properties, best first: as the recipe orders them, else as its axes are written."""
+        used = tuple(dict.fromkeys(text.split(" :: ")[0] for target in self.targets() for text in target.properties))
+        used = tuple(namespace for namespace in used if namespace not in _NOT_ORDERED)
+        given = self.matrix.priority or (read_priority(self.variant) if self.variant else ())
+        for namespace in used if given else ():
+            if namespace not in given:
+                raise RecipeError(f"matrix.priority: {namespace!r} is missing; properties of it are in use")
+        return given or used
+
+    @classmethod
+    def _of_file(cls, table: Table, path: Path) -> Self:
+        name = table.text("name")
+        with table.table("source") as source_table:
+            source = read_source(source_table, path.parent)
+            found = _name_of(source)
+            if found and not same_project(found, name):
+                raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
+        return cls._read(table, name, source, path, _own_variant(source))
+
+    @classmethod
+    def _of_project(cls, pyproject: Table, path: Path) -> Self:
+        tool = pyproject.handed("tool") if "tool" in pyproject else Table({})
+        table = tool.handed("vbuild") if "vbuild" in tool else Table({}, "tool.vbuild")
+        source = Folder(path.parent.resolve())
+        name = _name_of(source) or table.text("name")
+        return cls._read(table, name, source, path, _own_variant(source))
+
+    @classmethod
+    def _read(cls, table: Table, name: str, source: Source, path: Path, variant: Table | None = None) -> Self:
+        if table.raw("variant") is not None:
+            if variant:
+                raise table.refuse("variant", "the project has a [variant] table of its own; expected one of the two")
+            variant = table.handed("variant")
+        with table.optional("matrix") as matrix_table:
+            matrix = read_matrix(matrix_table, path.parent)
+        drafts = read_drafts(variant) if variant else ()
+        if not (matrix.cpus or matrix.axes or drafts):
+            raise table.refuse("matrix", "no axis to build along; expected cpu, or axes")
+        with (
+            table.optional("build") as build,
+            table.optional("verify") as verify,
+            table.optional("repair") as repair,
+            table.optional("test") as test,
+        ):
+            recipe = cls(
+                name=name,
+                source=source,
+                matrix=matrix,
+                file=path,
+                build=Build.read(build, path.parent),
+                verify=Verify.read(verify),
+                repair=Repair.read(repair),
+                test=Check.read(test),
+                drafts=drafts,
+                variant=variant,
+            )
+        table.finish()
+        return recipe
+
+
+def _patch(text: str, folder: Path) -> Path:
+    path = located(text, folder)
+    if not path.is_file():
+        raise RecipeError(f"no patch {text!r}; paths start where the recipe stands")
+    return path
+
+
+def _project(source: Source) -> Table:
+    """The ``pyproject.toml`` of a source that is a folder; empty where it has none, and for other sources."""
+    path = source.path / source.subdirectory / "pyproject.toml" if isinstance(source, Folder) else None
+    return Table.load(path) if path and path.is_file() else Table({})
+
+
+def _name_of(source: Source) -> str | None:
+    """The name of what *source* builds, as far as that can be known before it is fetched or built."""
+    if isinstance(source, Sdist):
+        return source.name
+    project = _project(source)
+    return project.handed("project").optional_text("name") if "project" in project else None
+
+
+def _own_variant(source: Source) -> Table | None:
+    project = _project(source)
+    return project.handed("variant") if "variant" in project else None

@@ -1,0 +1,121 @@
+"""Where the code to build comes from, as a recipe names it: an sdist and its hash, a folder, or a commit."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.errors import RecipeError
+from vbuild.recipe.spelling import located
+from vbuild.table import Table
+
+_SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sdist:
+    """A source distribution of a package index, pinned by version and SHA-256."""
+
+    name: str
+    version: Version
+    sha256: str
+    subdirectory: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A project folder on this machine; the tree that is there is the tree that is built."""
+
+    path: Path
+    subdirectory: str = ""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """One commit, named by its full hash, of the git repository at a URL or path."""
+
+    url: str
+    commit: str
+    subdirectory: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.url}@{self.commit[:12]}"
+
+
+Source = Sdist | Folder | Git
+
+
+def read_source(table: Table, folder: Path) -> Source:
+    """The source that a ``[source]`` *table* names; its paths start at *folder*, where the recipe stands."""
+    kinds = [key for key in ("sdist", "path", "git") if key in table]
+    if len(kinds) != 1:
+        found = " and ".join(kinds) or "none"
+        raise table.wrong(f"found {found}; expected exactly one of sdist, path, git")
+    subdirectory = table.optional_parsed("subdirectory", _subdirectory) or ""
+    match kinds[0]:
+        case "sdist":
+            name, version = table.parsed("sdist", _pinned)
+            return Sdist(name, version, table.parsed("sha256", _sha256), subdirectory)
+        case "git":
+            return Git(_url(table.text("git"), folder), table.parsed("commit", _commit), subdirectory)
+        case _:
+            return Folder(_existing(table, folder), subdirectory)
+
+
+def same_project(one: str, other: str) -> bool:
+    """Whether two names are one to a package index (PEP 503)."""
+    return canonicalize_name(one) == canonicalize_name(other)
+
+
+def _pinned(text: str) -> tuple[str, Version]:
+    match = _SDIST.fullmatch(text.strip())
+    if not match:
+        raise RecipeError(f"{text!r} is not name==version")
+    try:
+        return match["name"], Version(match["version"])
+    except ValueError as error:  # InvalidVersion, or Python's limit of digits in an integer
+        raise RecipeError(f"{text!r}: {match['version']!r} is not a version (PEP 440)") from error
+
+
+def _sha256(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        raise RecipeError(f"{text!r} is not a SHA-256; expected 64 hex digits, lower case")
+    return text
+
+
+def _commit(text: str) -> str:
+    if not _COMMIT.fullmatch(text):
+        raise RecipeError(f"{text!r} is not a full commit hash; expected 40 or 64 hex digits, lower case")
+    return text
+
+
+def _subdirectory(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or "\\" in text:
+        raise RecipeError(f"{text!r} does not stay inside the source; expected a path below it with /")
+    return str(path) if path.parts else ""
+
+
+def _url(text: str, folder: Path) -> str:
+    """A URL as it is; a repository on this machine by its absolute path."""
+    if "://" in text:
+        return text
+    path = located(text, folder)
+    return str(path.resolve()) if path.is_dir() else text
+
+
+def _existing(table: Table, folder: Path) -> Path:
+    path = table.parsed("path", lambda text: located(text, folder))
+    if not path.is_dir():
+        raise table.refuse("path", f"no folder {table.text('path')!r}; paths start where the recipe stands")
+    return path.resolve()

@@ -1,0 +1,115 @@
+"""The words of a recipe, each parsed at the door: labels, properties, CPU levels, interpreters, patterns."""
+
+import platform
+import re
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from vbuild.errors import HardwareError, RecipeError
+from vbuild.hardware.cpu import Cpu
+from vbuild.table import Table
+
+_LABEL = re.compile(r"[a-z0-9_.]+")
+_PROPERTY = re.compile(r"\s*([a-z0-9_]+)\s*::\s*([a-z0-9_]+)\s*::\s*([a-z0-9_.]+)\s*")
+_VERSION = re.compile(r"(?:[a-z]+@?)?\d+(?:\.\d+){0,2}t?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_BASELINES = {"x86_64": "x86-64", "aarch64": "armv8-a"}
+
+
+def label(text: str) -> str:
+    """*text*, where it can be a variant label or a part of one (PEP 825); ``null`` is the null variant's alone."""
+    if not _LABEL.fullmatch(text) or text == "null":
+        raise RecipeError(f"{text!r} cannot be in a variant label; expected a-z, 0-9, _ and ., and not 'null'")
+    return text
+
+
+def variant_property(text: str) -> str:
+    """*text* as ``namespace :: feature :: value``, with single spaces."""
+    match = _PROPERTY.fullmatch(text)
+    if not match:
+        raise RecipeError(f"{text!r} is not a variant property; expected 'namespace :: feature :: value', lower case")
+    return " :: ".join(match.groups())
+
+
+def free_property(text: str) -> str:
+    """*text* as a property, where it is no CPU level: those are an axis of their own."""
+    text = variant_property(text)
+    if cpu := level_of(text):
+        raise RecipeError(f"{text!r} is a CPU level; expected it in matrix.cpu, as {str(cpu)!r}")
+    return text
+
+
+def level_of(text: str) -> Cpu | None:
+    """The CPU that the property *text* asks for; None for a property of anything else."""
+    try:
+        return Cpu.of_property(text)
+    except HardwareError as error:
+        raise RecipeError(str(error)) from error
+
+
+def cpu_level(text: str) -> Cpu:
+    try:
+        return Cpu.parse(text)
+    except HardwareError as error:
+        raise RecipeError(str(error)) from error
+
+
+def baseline(machine: str | None = None) -> Cpu:
+    """The lowest level of *machine*, this machine where none is named; `RecipeError` where levels are not known."""
+    name = machine or platform.machine().lower()
+    name = _MACHINES.get(name, name)
+    if name not in _BASELINES:
+        raise RecipeError(f"no CPU levels are known for {name!r}; expected one of {', '.join(_BASELINES)}")
+    return Cpu.parse(_BASELINES[name])
+
+
+def interpreter(text: str, folder: Path) -> str:
+    """A Python version as it is; the path of an interpreter, which starts at *folder*, made absolute."""
+    if _VERSION.fullmatch(text):
+        return text
+    if "/" not in text and "\\" not in text:
+        raise RecipeError(f"{text!r} is neither a version such as '3.12' nor the path of an interpreter")
+    path = located(text, folder)
+    if not path.is_file():
+        raise RecipeError(f"no interpreter {text!r}")
+    # not resolved: behind its link, a virtual environment's interpreter is another one
+    return str(path)
+
+
+def located(text: str, folder: Path) -> Path:
+    """The absolute path that *text* means in *folder*; `RecipeError` where it can be none."""
+    try:
+        path = (folder / Path(text).expanduser()).absolute()
+        path.exists()
+    except (OSError, RuntimeError) as error:  # too long; no such user after ~
+        raise RecipeError(f"{text!r} is not a path: {error}") from error
+    return path
+
+
+def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
+    """The environment variables at *key*, in the order written."""
+    pairs = table.pairs(key)
+    for name, text in pairs:
+        if not _VARIABLE.fullmatch(name) or "\0" in text:
+            raise table.refuse(key, f"{name!r} with {text!r} cannot be an environment variable")
+    return pairs
+
+
+def requirement(text: str) -> str:
+    """*text*, where it is a requirement (PEP 508)."""
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        raise RecipeError(f"{text!r} is not a requirement: {str(error).splitlines()[0]}") from error
+    return text
+
+
+def pattern(text: str) -> str:
+    """*text*, where it is a regular expression."""
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise RecipeError(f"{text!r} is not a regular expression: {error}") from error
+    return text

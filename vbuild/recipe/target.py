@@ -1,0 +1,30 @@
+"""A target: the recipe evaluated at one point of its axes, which is one wheel to build."""
+
+from dataclasses import dataclass
+
+from vbuild.hardware.cpu import Cpu
+from vbuild.table import Setting
+
+Env = tuple[tuple[str, str], ...]
+Settings = tuple[tuple[str, Setting], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain where that is None."""
+
+    label: str | None
+    python: str
+    cpu: Cpu
+    properties: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
+    env: Env = ()
+    config_settings: Settings = ()
+
+    def __str__(self) -> str:
+        return self.label or "plain"
+
+    @property
+    def build_key(self) -> tuple[str, ...]:
+        """What the compiled code depends on: targets with the same key are one build under two names."""
+        return (self.python, str(self.cpu), *(f"{axis}={value}" for axis, value in self.choices))
