@@ -1,0 +1,185 @@
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.factories.wheels import contents, wheel
+from vbuild.errors import WheelError
+from vbuild.wheel.simple import write_simple
+
+VARIANT = {"demo_pkg-1.0+cu12.dist-info/variant.json": b"{}"}
+NAMES = ("demo_pkg-1.0+cu12-py3-none-any.whl", "demo_pkg-1.0+cu12-py3-none-any-v3.whl", "demo_pkg-0.9-py3-none-any.whl")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Links(HTMLParser):
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[dict[str, str | None]] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found.append(dict(attrs))
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Path:
+    """A folder of two releases, one of them with a variant."""
+    folder = tmp_path / "dist"
+    asks = 'Requires-Python: >=3.8,<"5"\n'.replace('"', "")
+    wheel(folder, NAMES[0], {"demo.py": "VALUE = 1\n"}, metadata=asks)
+    wheel(folder, NAMES[1], {"demo.py": "VALUE = 3\n", **VARIANT}, metadata=asks)
+    wheel(folder, NAMES[2], {"demo.py": "VALUE = 0\n"})
+    (folder / "demo_pkg-1.0+cu12-variants.json").write_bytes(b'{"variants": {}}')
+    (folder / "report.json").write_bytes(b"{}")
+    return folder
+
+
+@pytest.fixture
+def url(dist: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a plain file server over the written index."""
+    write_simple(dist, tmp_path / "simple")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "simple"))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_every_file_is_listed_with_what_installers_ask_for(dist: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "simple"
+    assert write_simple(dist, out) == ("demo-pkg",)
+    page = json.loads((out / "demo-pkg" / "index.json").read_text())
+    assert page["meta"] == {"api-version": "1.1"}
+    assert page["name"] == "demo-pkg"
+    assert page["versions"] == ["0.9", "1.0+cu12"]
+    files: dict[str, dict[str, Any]] = {file["filename"]: file for file in page["files"]}
+    assert list(files) == sorted([*NAMES, "demo_pkg-1.0+cu12-variants.json"])
+    for name, file in files.items():
+        data = (out / "demo-pkg" / name).read_bytes()
+        assert data == (dist / name).read_bytes()
+        assert file["hashes"] == {"sha256": hashlib.sha256(data).hexdigest()}
+        assert file["size"] == len(data)
+        assert file["url"] == name.replace("+", "%2B")
+    for name in NAMES:
+        metadata = (out / "demo-pkg" / f"{name}.metadata").read_bytes()
+        assert metadata in contents(dist / name).values()
+        assert files[name]["core-metadata"] == {"sha256": hashlib.sha256(metadata).hexdigest()}
+    assert files[NAMES[0]]["requires-python"] == ">=3.8,<5"
+    assert "requires-python" not in files[NAMES[2]]
+
+
+def test_a_variants_json_is_listed_as_an_ordinary_file(dist: Path, tmp_path: Path) -> None:
+    write_simple(dist, tmp_path / "simple")
+    page = json.loads((tmp_path / "simple" / "demo-pkg" / "index.json").read_text())
+    (listed,) = [file for file in page["files"] if file["filename"].endswith(".json")]
+    assert listed.keys() == {"filename", "url", "hashes", "size"}
+    (link,) = [link for link in Links(tmp_path / "simple" / "demo-pkg" / "index.html").found if ".json" in str(link)]
+    assert link.keys() == {"href"}
+
+
+def test_the_two_spellings_of_a_page_agree(dist: Path, tmp_path: Path) -> None:
+    write_simple(dist, tmp_path / "simple")
+    folder = tmp_path / "simple" / "demo-pkg"
+    listed = [
+        (
+            f"{file['url']}#sha256={file['hashes']['sha256']}",
+            file.get("requires-python"),
+            "core-metadata" in file and f"sha256={file['core-metadata']['sha256']}",
+        )
+        for file in json.loads((folder / "index.json").read_text())["files"]
+    ]
+    linked = [
+        (link["href"], link.get("data-requires-python"), link.get("data-core-metadata", False))
+        for link in Links(folder / "index.html").found
+    ]
+    assert linked == listed
+    assert [link["href"] for link in Links(tmp_path / "simple" / "index.html").found] == ["demo-pkg/"]
+    root = json.loads((tmp_path / "simple" / "index.json").read_text())
+    assert root == {"meta": {"api-version": "1.1"}, "projects": [{"name": "demo-pkg"}]}
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_installers_install_from_it(url: str, tmp_path: Path, tool: str) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    command = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--isolated"]
+    if tool == "uv":
+        command = [str(uv), "pip", "install", "--no-cache", "--no-config"]
+    target = tmp_path / "target"
+    done = subprocess.run(
+        [*command, "--no-deps", "--index-url", url, "--target", str(target), "demo-pkg"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (target / "demo.py").read_text() == "VALUE = 1\n"
+
+
+def test_the_same_folder_gives_the_same_index(dist: Path, tmp_path: Path) -> None:
+    pages = []
+    for name in ("one", "two"):
+        write_simple(dist, tmp_path / name)
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        pages.append([(path.relative_to(tmp_path / name), path.read_bytes()) for path in files])
+    assert pages[0] == pages[1]
+
+
+def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:
+    (tmp_path / "simple").mkdir()
+    write_simple(dist, tmp_path / "simple")
+    assert (tmp_path / "simple" / "index.html").exists()
+
+
+def test_a_folder_in_use_is_refused(dist: Path, tmp_path: Path) -> None:
+    before = sorted(dist.iterdir())
+    for out in (dist, dist / "report.json"):
+        message = f"{out}: exists and is not an empty folder; choose another one"
+        with pytest.raises(WheelError, match=f"^{re.escape(message)}$"):
+            write_simple(dist, out)
+    assert sorted(dist.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dist"]
+
+
+def test_an_index_that_cannot_be_made_is_refused(dist: Path) -> None:
+    with pytest.raises(WheelError, match=r"report\.json/simple: cannot be written: Not a directory$"):
+        write_simple(dist, dist / "report.json" / "simple")
+
+
+def test_an_index_on_another_file_system_holds_copies(dist: Path, other_file_system: Path) -> None:
+    write_simple(dist, other_file_system / "simple")
+    for name in NAMES:
+        copy = other_file_system / "simple" / "demo-pkg" / name
+        assert copy.read_bytes() == (dist / name).read_bytes()
+        assert not copy.samefile(dist / name)
+
+
+def test_nothing_is_left_of_an_index_with_a_damaged_wheel(dist: Path, tmp_path: Path) -> None:
+    (dist / "zzz-1.0-py3-none-any.whl").write_bytes(b"")
+    with pytest.raises(WheelError, match=r"^zzz-1\.0-py3-none-any\.whl: not a zip archive, or truncated"):
+        write_simple(dist, tmp_path / "simple")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dist"]
+
+
+def test_a_document_called_otherwise_is_refused(dist: Path, tmp_path: Path) -> None:
+    path = dist / "demo-variants.json"
+    path.write_bytes(b"{}")
+    message = f"{path}: expected a file name like {{name}}-{{version}}-variants.json"
+    with pytest.raises(WheelError, match=f"^{re.escape(message)}$"):
+        write_simple(dist, tmp_path / "simple")

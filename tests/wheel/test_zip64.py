@@ -1,0 +1,105 @@
+"""Archives with more members, larger members or higher offsets than a plain zip header can say."""
+
+import base64
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+import pytest
+
+from tests.factories.wheels import contents, entry, everything, piped, record_of, wheel
+from vbuild.wheel.archive import edited, open_wheel, peek
+
+NAME = "demo-1.0-py3-none-any.whl"
+INFO = "demo-1.0.dist-info"
+MANY = 70_000
+LARGE = 0x1_0000_0000 + 12_345
+
+
+def test_more_members_than_sixteen_bits_can_count(tmp_path: Path) -> None:
+    path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={f"demo/{number}": b"" for number in range(MANY)})
+    with open_wheel(path) as source:
+        assert len(source.members) == MANY + 3
+        out = edited(source, tmp_path / "out", source.name, edits={f"{INFO}/variant.json": b"{}"})
+    with zipfile.ZipFile(out) as archive:
+        assert len(archive.infolist()) == MANY + 4
+    assert peek(out, "variant.json") == b"{}"
+
+
+@pytest.mark.parametrize("is_seekable", [True, False])
+def test_zip64_headers_become_plain_where_they_are_not_needed(tmp_path: Path, *, is_seekable: bool) -> None:
+    files = everything(NAME, {"demo/a.py": b"1" * 100})
+    files[f"{INFO}/RECORD"] = record_of(files, INFO).encode()
+    with (tmp_path / NAME).open("wb") as file, zipfile.ZipFile(file if is_seekable else piped(file), "w") as archive:
+        for member, data in files.items():
+            with archive.open(entry(member), "w", force_zip64=True) as stream:
+                stream.write(data)
+    with open_wheel(tmp_path / NAME, check=True) as source:
+        out = edited(source, tmp_path / "out", source.name, edits={})
+    assert contents(out) == files
+    with zipfile.ZipFile(out) as archive:
+        assert [(info.extra, info.extract_version) for info in archive.infolist()] == [(b"", 20)] * 4
+
+
+@pytest.mark.slow
+def test_a_member_of_more_than_four_gib(tmp_path: Path) -> None:
+    """5 GiB of disk for some seconds: the input is sparse, its copy is not."""
+    path = large_wheel(tmp_path / NAME)
+    with open_wheel(path) as source:
+        large = source.members[0]
+        assert large.size == LARGE
+        out = edited(source, tmp_path / "out", source.name, edits={f"{INFO}/variant.json": b"{}"})
+    path.unlink()
+    assert out.stat().st_size > LARGE
+    assert peek(out, "variant.json") == b"{}"
+    with zipfile.ZipFile(out) as archive:
+        info = archive.infolist()[0]
+        assert (info.filename, info.file_size) == ("demo/_C.so", LARGE)
+        assert archive.infolist()[1].header_offset > LARGE
+        with archive.open(info) as stream:
+            assert sum(iter(lambda: len(stream.read(1 << 24)), 0)) == LARGE
+    with open_wheel(out) as copy:
+        again = edited(copy, tmp_path / "again", copy.name, edits={"demo/_C.so": None})
+    out.unlink()
+    assert again.stat().st_size < 2000
+
+
+def large_wheel(path: Path) -> Path:
+    """A wheel of one member of more than 4 GiB, and the others behind it."""
+    hashing = hashlib.sha256()
+    for piece in zeros():
+        hashing.update(piece)
+    digest = base64.urlsafe_b64encode(hashing.digest()).rstrip(b"=").decode()
+    files = everything(NAME)
+    record = f"demo/_C.so,sha256={digest},{LARGE}\n{record_of(files, INFO)}"
+    with path.open("wb") as file, zipfile.ZipFile(sparse(file), "w") as archive:
+        with archive.open(entry("demo/_C.so", compression=zipfile.ZIP_STORED), "w", force_zip64=True) as stream:
+            for piece in zeros():
+                stream.write(piece)
+        for member, data in {**files, f"{INFO}/RECORD": record.encode()}.items():
+            archive.writestr(entry(member), data)
+    return path
+
+
+def zeros() -> Iterator[bytes]:
+    piece = bytes(1 << 24)
+    whole, rest = divmod(LARGE, len(piece))
+    yield from repeat(piece, whole)
+    yield bytes(rest)
+
+
+def sparse(file: IO[bytes]) -> Any:
+    """*file* with a hole where a megabyte of zeros or more is written."""
+
+    def write(data: bytes) -> int:
+        if len(data) < 1 << 20:
+            return file.write(data)
+        file.seek(len(data), os.SEEK_CUR)
+        return len(data)
+
+    return SimpleNamespace(write=write, flush=file.flush, seek=file.seek, tell=file.tell)

@@ -1,0 +1,152 @@
+"""The files of a wheel's ``.dist-info`` folder as values: RECORD, WHEEL and METADATA.
+
+RECORD is written anew in one spelling; WHEEL and METADATA stay as they were, letter by letter, where not changed.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from vbuild.errors import WheelError
+from vbuild.wheel.headers import Headers
+
+_COLUMNS = 3
+_WHEEL_MAJOR = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One file in RECORD: its path, its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
+
+    path: str
+    hash: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """RECORD: every file of a wheel, each once."""
+
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is no row."""
+        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows: dict[str, Row] = {}
+        try:
+            for columns in lines:
+                if not columns:
+                    continue
+                row = _row(columns, lines.line_num)
+                if row.path in rows:
+                    raise WheelError(f"line {lines.line_num}: {row.path!r} is listed twice")
+                rows[row.path] = row
+        except csv.Error as error:
+            raise WheelError(f"line {lines.line_num}: not comma-separated values: {error}") from error
+        return cls(tuple(rows.values()))
+
+    def __str__(self) -> str:
+        """The rows as CSV with LF line ends, quoted only where needed."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            (row.path, row.hash or "", "" if row.size is None else row.size) for row in self.rows
+        )
+        return text.getvalue()
+
+
+def _row(columns: Sequence[str], line: int) -> Row:
+    if len(columns) != _COLUMNS:
+        raise WheelError(f"line {line}: {len(columns)} columns, expected path, hash and size")
+    path, hashed, size = columns
+    if not path:
+        raise WheelError(f"line {line}: no path")
+    if size and not (size.isascii() and size.isdigit() and len(size) < len(str(2**64))):
+        raise WheelError(f"line {line}: size {size!r}, expected a number of bytes")
+    return Row(path, hashed or None, int(size) if size else None)
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """WHEEL: what the archive is, and which machines it is for."""
+
+    headers: Headers
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The WHEEL file *text*; `WheelError` without the fields PEP 427 requires, or from a later format."""
+        headers = Headers.parse(text)
+        if not (version := headers.value("Wheel-Version")):
+            raise WheelError("no Wheel-Version")
+        if version.split(".")[0] != _WHEEL_MAJOR:
+            raise WheelError(f"Wheel-Version {version}: only 1.x is known")
+        if not headers.value("Tag"):
+            raise WheelError("no Tag")
+        return cls(headers)
+
+    def __str__(self) -> str:
+        return str(self.headers)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The compatibility tags, each ``python-abi-platform``, expanded or not as written."""
+        return self.headers.values("Tag")
+
+    @property
+    def build(self) -> str | None:
+        return self.headers.value("Build")
+
+    @property
+    def root_is_purelib(self) -> bool:
+        return (self.headers.value("Root-Is-Purelib") or "").lower() == "true"
+
+    def with_tags(self, tags: Iterable[str]) -> Self:
+        return type(self)(self.headers.replacing("Tag", tuple(tags)))
+
+    def with_build(self, build: str | None) -> Self:
+        return type(self)(self.headers.replacing("Build", () if build is None else (build,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """METADATA: the project's core metadata, long description included."""
+
+    headers: Headers
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The METADATA file *text*; `WheelError` without a name or a version."""
+        headers = Headers.parse(text)
+        for field in ("Metadata-Version", "Name", "Version"):
+            if not headers.value(field):
+                raise WheelError(f"no {field}")
+        return cls(headers)
+
+    def __str__(self) -> str:
+        return str(self.headers)
+
+    @property
+    def name(self) -> str:
+        return self.headers.value("Name") or ""
+
+    @property
+    def version(self) -> str:
+        return self.headers.value("Version") or ""
+
+    @property
+    def requires_python(self) -> str | None:
+        return self.headers.value("Requires-Python")
+
+    @property
+    def requires_dist(self) -> tuple[str, ...]:
+        return self.headers.values("Requires-Dist")
+
+    def with_version(self, version: str) -> Self:
+        return type(self)(self.headers.replacing("Version", (version,)))
+
+    def with_requires_dist(self, requirements: Iterable[str]) -> Self:
+        return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))

@@ -1,0 +1,117 @@
+"""A wheel's file name as a value: what it says, and what may never be part of a path.
+
+    {distribution}-{version}(-{build})?-{python}-{abi}-{platform}(-{variant label})?.whl
+
+A Python tag may not start with a digit and a build tag must: that tells the two kinds of six-part names apart.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
+https://peps.python.org/pep-0825/
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Self
+
+from packaging.tags import Tag, parse_tag
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.errors import WheelError, at
+
+_SUFFIX = ".whl"
+_FEWEST, _MOST = 5, 7
+_TAGS = r"\w+(\.\w+)*"
+_RULES = (
+    ("distribution", "name", r"[A-Za-z0-9]([\w.]*[A-Za-z0-9])?", "letters, digits, _ and . between letters or digits"),
+    ("version", "version", r"[\w.!+]+", "a version as PEP 440 writes it"),
+    ("build", "build tag", r"\d[\w.]*", "a digit, then letters, digits, _ and ."),
+    ("python", "Python tag", rf"(?!\d){_TAGS}", "letters, digits and _, joined by dots, not starting with a digit"),
+    ("abi", "ABI tag", _TAGS, "letters, digits and _, joined by dots"),
+    ("platform", "platform tag", _TAGS, "letters, digits and _, joined by dots"),
+    ("variant", "variant label", r"[0-9a-z_.]+", "only a-z, 0-9, _ and . (PEP 825)"),
+)
+_CHECKS = tuple((part, said, re.compile(rule, re.ASCII), expected) for part, said, rule, expected in _RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class WheelName:
+    """The six parts of a wheel's file name, and its variant label if it has one; spelled as in the file name."""
+
+    distribution: str
+    version: str
+    build: str | None
+    python: str
+    abi: str
+    platform: str
+    variant: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a part that no wheel may carry, whichever way the name was made: it becomes a path."""
+        for part, said, rule, expected in _CHECKS:
+            text = getattr(self, part)
+            if text is not None and not rule.fullmatch(text):
+                raise WheelError(f"{said} {text!r}: expected {expected}")
+        try:
+            Version(self.version)
+        except ValueError as error:  # too many digits for an int is one as well
+            raise WheelError(f"version {self.version!r}: expected a version as PEP 440 writes it") from error
+
+    @classmethod
+    def parse(cls, filename: str) -> Self:
+        """The name in *filename*, which is no path; `WheelError` where it is not a wheel's."""
+        with at(repr(filename)):
+            if not filename.endswith(_SUFFIX):
+                raise WheelError("not a wheel's file name: expected it to end in .whl")
+            parts = filename.removesuffix(_SUFFIX).split("-")
+            if not _FEWEST <= len(parts) <= _MOST:
+                raise WheelError(f"not a wheel's file name: {len(parts)} parts between dashes, expected 5, 6 or 7")
+            has_build = len(parts) == _MOST or (len(parts) > _FEWEST and parts[2][:1].isdigit())
+            build = parts.pop(2) if has_build else None
+            variant = parts.pop() if len(parts) > _FEWEST else None
+            distribution, version, python, abi, platform = parts
+            return cls(distribution, version, build, python, abi, platform, variant)
+
+    def __str__(self) -> str:
+        parts = (self.distribution, self.version, self.build, self.python, self.abi, self.platform, self.variant)
+        return "-".join(part for part in parts if part is not None) + _SUFFIX
+
+    def labelled(self, label: str) -> Self:
+        """The same wheel under the variant *label*; `WheelError` where PEP 825 forbids the label."""
+        return replace(self, variant=label)
+
+    def plain(self) -> Self:
+        """The same wheel without a variant label: the name that every installer understands."""
+        return replace(self, variant=None)
+
+    def normalised(self) -> Self:
+        """The same wheel with distribution and version in the one spelling that new wheels must use."""
+        return replace(self, distribution=escaped(self.distribution), version=str(Version(self.version)))
+
+    @property
+    def release(self) -> str:
+        """``{distribution}-{version}``, both normalised: what all wheels of one release have in common."""
+        name = self.normalised()
+        return f"{name.distribution}-{name.version}"
+
+    @property
+    def project(self) -> str:
+        """The project as package indexes spell it: lower case, with dashes."""
+        return canonicalize_name(self.distribution)
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        """Every compatibility tag that the three compressed ones stand for."""
+        return parse_tag(f"{self.python}-{self.abi}-{self.platform}")
+
+    @property
+    def build_order(self) -> tuple[int, str] | tuple[()]:
+        """The build tag as it sorts: its leading number, then the rest; a wheel without one comes first."""
+        if self.build is None:
+            return ()
+        digits = re.match(r"\d+", self.build, re.ASCII)
+        number = digits[0] if digits else ""
+        return int(number), self.build.removeprefix(number)
+
+
+def escaped(name: str) -> str:
+    """The project *name* as the first part of a wheel's file name: normalised, dashes written as underscores."""
+    return canonicalize_name(name).replace("-", "_")

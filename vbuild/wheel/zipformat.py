@@ -1,0 +1,183 @@
+"""The records of a zip archive, little-endian, each field named once.
+
+    local header | name | extra | data          one per member
+    central header | name | extra | comment     one per member, all together: the central directory
+    zip64 end | zip64 locator                   where a size, an offset or the count does not fit
+    end | comment
+
+A value that does not fit its field is all ones there and stands in the header's zip64 extra field instead.
+https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Annotated, ClassVar, Self, get_type_hints
+
+from vbuild.errors import WheelError
+
+U16 = Annotated[int, "H"]
+U32 = Annotated[int, "I"]
+U64 = Annotated[int, "Q"]
+
+FULL16 = 0xFFFF
+FULL32 = 0xFFFFFFFF
+
+
+class Method(IntEnum):
+    STORED = 0
+    DEFLATED = 8
+
+
+class Flag(IntEnum):
+    """General purpose bit flags; the ones a wheel may have, and the ones that mean encryption."""
+
+    ENCRYPTED = 1 << 0
+    OPTION_1 = 1 << 1
+    OPTION_2 = 1 << 2
+    DESCRIPTOR = 1 << 3
+    STRONGLY_ENCRYPTED = 1 << 6
+    UTF8 = 1 << 11
+    MASKED = 1 << 13
+
+
+class Extra(IntEnum):
+    ZIP64 = 0x0001
+    UNICODE_PATH = 0x7075
+
+
+class Record:
+    """A fixed-size piece of the format: a frozen dataclass of U16, U32 and U64 fields, signature first."""
+
+    __slots__: tuple[str, ...] = ()
+    layout: ClassVar[Struct]
+    SIGNATURE: ClassVar[int]
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        codes = [hints[field].__metadata__[0] for field in cls.__annotations__ if field != "SIGNATURE"]
+        cls.layout = Struct("<I" + "".join(codes))
+
+    @classmethod
+    def parse(cls, data: bytes, offset: int = 0) -> Self:
+        """Read the record at *offset*; `WheelError` where it is cut short or is not this record."""
+        if offset + cls.layout.size > len(data):
+            raise WheelError(f"truncated: {cls.__name__} runs past the end")
+        signature, *values = cls.layout.unpack_from(data, offset)
+        if signature != cls.SIGNATURE:
+            raise WheelError(f"no {cls.__name__} where one should be: signature is {signature:#010x}")
+        return cls(*values)
+
+    def pack(self) -> bytes:
+        return self.layout.pack(self.SIGNATURE, *(getattr(self, field) for field in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHeader(Record):
+    SIGNATURE: ClassVar = 0x04034B50
+    version_needed: U16
+    flags: U16
+    method: U16
+    time: U16
+    date: U16
+    crc: U32
+    compressed_size: U32
+    size: U32
+    name_length: U16
+    extra_length: U16
+
+
+@dataclass(frozen=True, slots=True)
+class CentralHeader(Record):
+    SIGNATURE: ClassVar = 0x02014B50
+    version_made_by: U16
+    version_needed: U16
+    flags: U16
+    method: U16
+    time: U16
+    date: U16
+    crc: U32
+    compressed_size: U32
+    size: U32
+    name_length: U16
+    extra_length: U16
+    comment_length: U16
+    disk: U16
+    internal_attributes: U16
+    external_attributes: U32
+    header_offset: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Zip64End(Record):
+    SIGNATURE: ClassVar = 0x06064B50
+    record_size: U64
+    version_made_by: U16
+    version_needed: U16
+    disk: U32
+    directory_disk: U32
+    entries_here: U64
+    entries: U64
+    directory_size: U64
+    directory_offset: U64
+
+
+@dataclass(frozen=True, slots=True)
+class Zip64Locator(Record):
+    SIGNATURE: ClassVar = 0x07064B50
+    disk: U32
+    end_offset: U64
+    disks: U32
+
+
+@dataclass(frozen=True, slots=True)
+class End(Record):
+    SIGNATURE: ClassVar = 0x06054B50
+    disk: U16
+    directory_disk: U16
+    entries_here: U16
+    entries: U16
+    directory_size: U32
+    directory_offset: U32
+    comment_length: U16
+
+
+_EXTRA = Struct("<HH")
+_WIDE = Struct("<Q")
+
+
+def extra_fields(data: bytes) -> dict[int, bytes]:
+    """The extra fields in *data* by identifier; `WheelError` where one runs past the end or comes twice."""
+    fields: dict[int, bytes] = {}
+    offset = 0
+    # fewer than four bytes at the end are padding (zipalign writes them)
+    while offset + _EXTRA.size <= len(data):
+        identifier, size = _EXTRA.unpack_from(data, offset)
+        start = offset + _EXTRA.size
+        offset = start + size
+        if offset > len(data):
+            raise WheelError(f"extra field {identifier:#06x} runs past its header")
+        if identifier in fields and identifier in tuple(Extra):
+            raise WheelError(f"extra field {identifier:#06x} comes twice")
+        fields[identifier] = data[start:offset]
+    return fields
+
+
+def widened(values: tuple[int, ...], fields: dict[int, bytes]) -> tuple[int, ...]:
+    """32-bit *values* with each one that is all ones taken from the zip64 extra field, in the order of the standard."""
+    wide = fields.get(Extra.ZIP64, b"")
+    result = []
+    for value in values:
+        if value == FULL32 and Extra.ZIP64 in fields:
+            if len(wide) < _WIDE.size:
+                raise WheelError("truncated: the zip64 extra field lacks a value")
+            value, wide = _WIDE.unpack_from(wide)[0], wide[_WIDE.size :]  # noqa: PLW2901 - the wide one is the value
+        result.append(value)
+    return tuple(result)
+
+
+def zip64_extra(values: tuple[int, ...]) -> bytes:
+    """The zip64 extra field that holds *values*; nothing where there are none."""
+    if not values:
+        return b""
+    return _EXTRA.pack(Extra.ZIP64, _WIDE.size * len(values)) + b"".join(_WIDE.pack(value) for value in values)
