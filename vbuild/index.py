@@ -1,0 +1,110 @@
+"""``{name}-{version}-variants.json`` for every release in a folder of wheels, made of what the wheels say.
+
+    wheels with a label -> their variant.json, each checked against its file name -> one document a release
+
+Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.errors import VariantError, at
+from vbuild.variant.document import Document, combine
+from vbuild.wheel.archive import peek
+from vbuild.wheel.name import WheelName
+
+_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """The variants.json of one release: its path, the labels it lists, how many wheels they have, and if it is new."""
+
+    path: Path
+    labels: tuple[str, ...]
+    wheels: int
+    is_changed: bool
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "index": self.path.name,
+            "labels": list(self.labels),
+            "wheels": self.wheels,
+            "changed": self.is_changed,
+        }
+
+
+def index(folder: Path) -> tuple[Indexed, ...]:
+    """Write into *folder* the variants.json of each release whose variant wheels are there.
+
+    A file that says the same already is left alone. `VariantError` names the two wheels that contradict each other,
+    or the one that contradicts its own file name; `WheelError` the one that cannot be read. Then nothing is written.
+    """
+    if not folder.is_dir():
+        raise VariantError(f"{folder}: no such folder of wheels")
+    releases: dict[str, list[tuple[str, Document]]] = {}
+    for name, document in _documents(folder):
+        releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
+    documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
+    packed = {path: document.pack() for path, document in documents.items()}
+    changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
+    _write(changed)
+    return tuple(
+        Indexed(path, tuple(variant.label for variant in document.variants), len(releases[path.name]), path in changed)
+        for path, document in documents.items()
+    )
+
+
+def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
+    """Each variant wheel of *folder* with what its variant.json says."""
+    for path in sorted(folder.glob("*.whl")):
+        name = WheelName.parse(path.name)
+        data = peek(path, "variant.json")
+        with at(path.name):
+            if name.variant is None:
+                if data is not None:
+                    raise VariantError("has a variant.json but no variant label in its name (PEP 825, variant wheel)")
+                continue
+            if data is None:
+                raise VariantError("has a variant label but no variant.json (PEP 825, variant wheel)")
+            with at("variant.json"):
+                document = Document.parse(data)
+                document.only(name.variant)
+        yield name, document
+
+
+def _write(files: dict[Path, bytes]) -> None:
+    """Put each of *files* in its place: all are complete beside it before the first is renamed."""
+    with ExitStack() as unfinished:
+        written = []
+        for path, data in files.items():
+            with _writing(path):
+                temporary = _beside(path, data, unfinished)
+                written.append((temporary, path))
+        for temporary, path in written:
+            with _writing(path):
+                temporary.replace(path)
+
+
+def _beside(path: Path, data: bytes, unfinished: ExitStack) -> Path:
+    """A new file next to *path* that holds *data*, removed with *unfinished* unless it has been renamed."""
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    unfinished.callback(Path(name).unlink, missing_ok=True)
+    with os.fdopen(number, "wb") as file:
+        file.write(data)
+    Path(name).chmod(_MODE)
+    return Path(name)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise VariantError(f"{path}: cannot be written: {error.strerror}") from error

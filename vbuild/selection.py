@@ -1,0 +1,191 @@
+"""Which wheel of a project a machine gets out of folders of wheels, and why.
+
+    newest version first -> its wheels whose tags fit -> variants ranked -> tags -> build number -> the first one
+
+As installers do it: a version of which nothing fits gives way to the next older one, pre-releases come last, and
+variants count only when the release's ``{name}-{version}-variants.json`` lists them.
+https://peps.python.org/pep-0825/#variant-ordering
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild.errors import HardwareError, VariantError, WheelError, at
+from vbuild.hardware.machine import Machine
+from vbuild.variant.document import Document
+from vbuild.variant.order import Ranked, ranked
+from vbuild.wheel.archive import peek
+from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.name import WheelName
+
+Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A wheel with its place in the ranking, or the reason why the machine cannot have it."""
+
+    path: Path
+    name: WheelName
+    fits: bool
+    why: str
+
+    def data(self) -> dict[str, Any]:
+        return {"wheel": self.path.name, "label": self.name.variant, "fits": self.fits, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The wheel that a machine gets, and every wheel of the versions looked at, best first."""
+
+    wheel: Path
+    name: WheelName
+    ranking: tuple[Candidate, ...]
+
+    def data(self) -> dict[str, Any]:
+        """The selection as JSON holds it."""
+        return {
+            "wheel": self.wheel.name,
+            "label": self.name.variant,
+            "name": self.name.project,
+            "version": self.name.version,
+            "ranking": [candidate.data() for candidate in self.ranking],
+        }
+
+
+def select(name: str, find_links: Sequence[Path], *, machine: Machine, version: str | None = None) -> Selection:
+    """The wheel of the project *name* in the folders *find_links* that *machine* gets, of *version* if one is given.
+
+    `VariantError` where no wheel fits, saying why for each, or where a variants.json is not as PEP 825 says.
+    """
+    releases = _releases(name, find_links, version)
+    if not releases:
+        wanted = f"{name} {version}" if version else name
+        raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
+    ranking: list[Candidate] = []
+    for found in _newest_first(releases):
+        candidates = _ranked(releases[found], find_links, machine)
+        ranking += candidates
+        if (best := candidates[0]).fits:
+            return Selection(best.path, best.name, tuple(ranking))
+    reasons = "; ".join(f"{candidate.path.name}: {candidate.why}" for candidate in ranking)
+    raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
+
+
+def machine_at(path: Path) -> Machine:
+    """The machine that the TOML file at *path* describes; `HardwareError` with file and key for what is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise HardwareError(f"{path}: cannot be read: {reason}") from error
+    with at(path):
+        return Machine.parse(text)
+
+
+def save_machine(machine: Machine, path: Path) -> None:
+    """Write *machine* to *path*, complete or not at all; `HardwareError` where that cannot be."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(str(machine), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise HardwareError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _releases(name: str, folders: Sequence[Path], version: str | None) -> dict[Version, tuple[Path, ...]]:
+    """The wheels of the project by version; of two with the same file name the first folder's counts."""
+    wanted, only = canonicalize_name(name), version and _version(version)
+    releases: dict[Version, dict[str, Path]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise VariantError(f"{folder}: no such folder of wheels")
+        for path in sorted(folder.glob("*.whl")):
+            parsed = _parsed(path)
+            if parsed and parsed.project == wanted and only in {None, Version(parsed.version)}:
+                releases.setdefault(Version(parsed.version), {}).setdefault(path.name, path)
+    return {found: tuple(wheels.values()) for found, wheels in releases.items()}
+
+
+def _parsed(path: Path) -> WheelName | None:
+    """The name of the wheel at *path*; None where it has none, as installers pass such files over."""
+    try:
+        return WheelName.parse(path.name)
+    except WheelError:
+        return None
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion as error:
+        raise VariantError(f"no version {text!r}; expected one as PEP 440 writes it") from error
+
+
+def _newest_first(versions: Iterable[Version]) -> list[Version]:
+    """The *versions* in the order installers try them: the final ones, then the pre-releases."""
+    return sorted(versions, key=lambda version: (not version.is_prerelease, version), reverse=True)
+
+
+def _ranked(wheels: tuple[Path, ...], folders: Sequence[Path], machine: Machine) -> list[Candidate]:
+    """The *wheels* of one release, best first: by variant, then by tag, then the highest build number."""
+    index, variants = _variants(WheelName.parse(wheels[0].name), folders, machine)
+    tags = {tag: place for place, tag in enumerate(machine.tags)}
+    ranks: dict[Path, Rank] = {}
+    candidates = []
+    for path in wheels:
+        name = WheelName.parse(path.name)
+        place, why = _placed(name.variant, index, variants)
+        tag = min((tags[tag] for tag in map(str, name.tags) if tag in tags), default=None)
+        if tag is None:
+            why = f"none of its tags is the machine's: {name.python}-{name.abi}-{name.platform}"
+        fits = place is not None and tag is not None
+        ranks[path] = fits, -(place or 0), -(tag or 0), name.build_order
+        candidates.append(Candidate(path, name, fits, why))
+    # PEP 825 leaves what is equal open; uv takes the wheel of one tag before those of several
+    candidates.sort(key=lambda candidate: (len(candidate.name.tags) > 1, candidate.path.name))
+    candidates.sort(key=lambda candidate: ranks[candidate.path], reverse=True)
+    return _admitted(candidates, machine)
+
+
+def _variants(name: WheelName, folders: Sequence[Path], machine: Machine) -> tuple[str, tuple[Ranked, ...] | None]:
+    """The name of the release's variants.json and what it lists, best first; None where no folder has the file."""
+    index = f"{name.release}-variants.json"
+    for folder in folders:
+        if (path := folder / index).is_file():
+            with at(path):
+                return index, ranked(Document.parse(path.read_bytes()), machine)
+    return index, None
+
+
+def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) -> tuple[int | None, str]:
+    """Where wheels of *label* stand among the *variants* of the *index*, and why; None where they cannot be had."""
+    if label is None:
+        return len(variants or ()), "no variant: after every variant that fits"
+    if variants is None:
+        return None, f"no {index} beside it, so variants do not count"
+    for place, item in enumerate(variants):
+        if item.variant.label == label:
+            return (place if item.is_supported else None), item.why
+    return None, f"{index} does not list {label!r}"
+
+
+def _admitted(candidates: list[Candidate], machine: Machine) -> list[Candidate]:
+    """The *candidates*; none of them fits where the best one does not allow the machine's Python."""
+    best = candidates[0]
+    data = peek(best.path, "METADATA") if best.fits else None
+    wanted = Metadata.parse(data.decode("utf-8", "replace")).requires_python if data else None
+    try:
+        if wanted is None or SpecifierSet(wanted).contains(machine.python, prereleases=True):
+            return candidates
+    except InvalidSpecifier:
+        return candidates
+    why = f"Requires-Python is {wanted}, the machine has {machine.python}"
+    return [replace(candidate, fits=False, why=why) if candidate.fits else candidate for candidate in candidates]
