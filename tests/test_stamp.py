@@ -1,8 +1,10 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,9 +89,10 @@ def test_a_null_wheel_needs_no_metadata(tmp_path: Path, name: str, namespace: st
 def test_uv_installs_what_was_stamped(tmp_path: Path) -> None:
     plain = wheel(tmp_path / "dist", files={"demo/__init__.py": ""})
     path = stamped(plain, tmp_path / "dist", variant=variant("x86_64_v1", "x86_64 :: level :: v1"))
-    command = ["pip", "install", "--preview-features", "wheel-variants", "--no-index", "--target", tmp_path / "site"]
-    environment = {"UV_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
-    subprocess.run([sys.executable, "-m", "uv", *command, path], check=True, env=environment, capture_output=True)
+    install = ["pip", "install", "--preview-features", "wheel-variants", "--no-index", "--target"]
+    command = [sys.executable, "-m", "uv", *install, str(tmp_path / "site"), str(path)]
+    environment = {"UV_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
     assert (tmp_path / "site/demo-1.0.dist-info/variant.json").is_file()
 
 
@@ -130,6 +133,19 @@ def test_a_hash_label_is_that_of_variantlib() -> None:
     assert described([LEVEL_3], label=None, declaration=None).label == "fa7c1393"
 
 
+def test_a_spoilt_member_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
+    spoilt = wheel(tmp_path, files={"demo/_C.so": "as RECORD has it"})
+    data = spoilt.read_bytes()
+    with zipfile.ZipFile(spoilt) as archive:
+        record = archive.read("demo-1.0.dist-info/RECORD").decode()
+    wheel(tmp_path, files={"demo/_C.so": "as RECORD has nt"}, record=record)
+    assert spoilt.read_bytes() != data
+    assert stamped(spoilt, tmp_path / "kept", variant=V3).is_file()
+    with pytest.raises(WheelError, match=r"demo/_C\.so: does not match its hash in RECORD"):
+        stamped(spoilt, tmp_path / "out", variant=V3, check=True)
+    assert not (tmp_path / "out").exists()
+
+
 def refused(tmp_path: Path) -> dict[str, tuple[type[VbuildError], str]]:
     plain = wheel(tmp_path)
     blas = variant("mkl", "blas :: library :: mkl")
@@ -137,7 +153,7 @@ def refused(tmp_path: Path) -> dict[str, tuple[type[VbuildError], str]]:
     damaged = tmp_path / "broken-1.0-py3-none-any.whl"
     damaged.write_bytes(plain.read_bytes()[:200])
     shutil.copy(stamped(plain, tmp_path / "kept", variant=V3), tmp_path)
-    attempts = {
+    attempts: dict[str, Callable[[], object]] = {
         "no provider": lambda: stamped(plain, tmp_path / "out", variant=blas),
         "onto itself": lambda: stamped(tmp_path / "demo-1.0-py3-none-any-x86_64_v3.whl", tmp_path, variant=V3),
         "nothing to remove": lambda: unstamped(plain, tmp_path / "out"),

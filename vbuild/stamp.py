@@ -21,26 +21,33 @@ FILE = "variant.json"
 
 
 def stamped(
-    wheel: Path, folder: Path, *, variant: Variant, metadata: Metadata | None = None, schema: Schema = Schema.PEP_850
+    wheel: Path,
+    folder: Path,
+    *,
+    variant: Variant,
+    metadata: Metadata | None = None,
+    schema: Schema = Schema.PEP_850,
+    check: bool = False,
 ) -> Path:
     """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
 
-    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers.
-    `VariantError` where the metadata does not cover the variant, `WheelError` where the wheel is damaged.
+    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. With *check*
+    every member is held against RECORD first, else only those that are read. `VariantError` where the metadata does
+    not cover the variant, `WheelError` where the wheel is damaged.
     """
-    with open_wheel(wheel) as source, at(wheel.name):
+    with open_wheel(wheel, check=check) as source, at(wheel.name):
         shared = metadata or metadata_for(_namespaces(variant, source.name))
         document = Document.of(variant, shared, schema=schema)
         name = source.name.normalised().labelled(variant.label)
         return edited(source, folder, name, edits={_path(source): document.pack()})
 
 
-def unstamped(wheel: Path, folder: Path) -> Path:
-    """Write into *folder* the copy of *wheel* that is no variant, and return its path.
+def unstamped(wheel: Path, folder: Path, *, check: bool = False) -> Path:
+    """Write into *folder* the copy of *wheel* that is no variant, and return its path; *check* as for `stamped`.
 
     `VariantError` where it is none already.
     """
-    with open_wheel(wheel) as source, at(wheel.name):
+    with open_wheel(wheel, check=check) as source, at(wheel.name):
         if not (source.name.variant or source.find(_path(source))):
             raise VariantError("no variant label and no variant.json; expected a variant wheel to remove them from")
         return edited(source, folder, source.name.plain(), edits={_path(source): None})

@@ -120,7 +120,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"priorities": {"namespace": ["a-b"]}},
         "namespace 'a-b' may only hold a-z, 0-9 and _ (PEP 825, variant properties)",
     ),
-    ({"providers": None}, "no providers; expected one for each namespace (PEP 850, provider information)"),
+    ({"providers": None}, "no provider of blas; give static-properties or requires (PEP 850)"),
     ({"schema": Schema.PEP_825.url}, "providers in a document of PEP 825; expected none, or the schema of PEP 850"),
     ({"more": 1}, "more: no such key; known here: $schema, default-priorities, providers, variants"),
     ({"variants": None}, "variants: missing; expected a table"),

@@ -79,7 +79,8 @@ class Document:
                 if (other := by_properties[variant.properties]) != variant.label:
                     raise VariantError(f"has the same properties as variant {other!r} (PEP 825, variant label)")
         if self.schema.has_providers and not self.metadata.providers:
-            raise VariantError("no providers; expected one for each namespace (PEP 850, provider information)")
+            lacking = ", ".join(self.metadata.namespaces)
+            raise VariantError(f"no provider of {lacking}; give static-properties or requires (PEP 850)")
         if not self.schema.has_providers and self.metadata.providers:
             raise VariantError("providers in a document of PEP 825; expected none, or the schema of PEP 850")
 
