@@ -1,0 +1,71 @@
+"""Shared objects made by the real compiler from a few lines of C, and what a linker would never write."""
+
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+# what a wheel's extension module looks like to the loader, without Python's headers
+MODULE = "void *PyInit_demo(void) { return 0; }"
+SUM = """
+float sum(const float *a, int n) { float s = 0; for (int i = 0; i < n; i++) s += a[i]; return s; }
+void scale(float *a, int n, float f) { for (int i = 0; i < n; i++) a[i] *= f; }
+"""
+
+
+@cache
+def shared_object(source: str, *flags: str, language: str = "c", needs: str | None = None) -> bytes:
+    """What gcc makes of *source* with -O3 and *flags*, for level v1 unless they say otherwise; it needs *needs*."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "demo.so"
+        command: list[str | Path] = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-O3",
+            "-march=x86-64",
+            *flags,
+            "-o",
+            output,
+            "-x",
+            language,
+            "-",
+        ]
+        if needs:
+            other = Path(folder) / needs
+            other.write_bytes(shared_object("int other;", f"-Wl,-soname,{needs}"))
+            command += ["-Wl,--no-as-needed", "-x", "none", other]
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+        return output.read_bytes()
+
+
+def stripped(data: bytes, *flags: str) -> bytes:
+    """*data* without the symbols that the loader does not need."""
+    return _edited(data, "strip", *(flags or ("--strip-all",)))
+
+
+def without_sections(data: bytes) -> bytes:
+    """*data* with no section headers: e_shoff, e_shnum and e_shstrndx are zero."""
+    return data[:40] + bytes(8) + data[48:60] + bytes(4) + data[64:]
+
+
+def rpath(path: str, *, new: bool = True) -> tuple[str, ...]:
+    """The linker's flags for *path* as DT_RUNPATH, or as DT_RPATH."""
+    return f"-Wl,-rpath,{path}", f"-Wl,--{'enable' if new else 'disable'}-new-dtags"
+
+
+def _edited(data: bytes, *command: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo.so"
+        path.write_bytes(data)
+        path.chmod(0o755)
+        subprocess.run([*command, path], check=True, capture_output=True)
+        return path.read_bytes()
+
+
+def judged_by(tool: str, data: bytes, *flags: str) -> str:
+    """What *tool*, one of binutils', prints about *data*."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo.so"
+        path.write_bytes(data)
+        return subprocess.run([tool, *flags, path], check=True, capture_output=True, text=True).stdout

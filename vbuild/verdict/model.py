@@ -1,0 +1,153 @@
+"""What a check of a wheel found, as values: findings, and for each library what its code needs.
+
+A finding has a rule, a stable word that a script can look for; the text may change.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from vbuild.hardware.cpu import Cpu
+
+
+class Severity(StrEnum):
+    """How much a finding weighs: an error breaks a promise, a warning may, a note is good to know."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Rule(StrEnum):
+    """Which promise a finding is about."""
+
+    ARCHIVE = "archive"
+    VARIANT = "variant"
+    CLAIM = "claim"
+    ELF = "elf"
+    ISA_ABOVE = "isa-above"
+    ISA_DOUBTFUL = "isa-doubtful"
+    ISA_FLAGS = "isa-flags"
+    ISA_NOTE = "isa-note"
+    ISA_UNCHECKED = "isa-unchecked"
+    MACHINE = "machine"
+    NEEDED = "needed"
+    PURE = "pure"
+    EXTENSION = "extension"
+    RPATH = "rpath"
+    SYMBOL_VERSION = "symbol-version"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found: how bad, under which rule, in which member; None for the wheel as a whole."""
+
+    severity: Severity
+    rule: Rule
+    member: str | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {f'{self.member}: ' if self.member else ''}{self.what} [{self.rule}]"
+
+    def data(self) -> dict[str, Any]:
+        return {"severity": str(self.severity), "rule": str(self.rule), "member": self.member, "what": self.what}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A function that needs more than the claimed level, with the first instruction for each feature.
+
+    In a library with thousands of them the later ones come without instructions.
+    """
+
+    function: str
+    address: int
+    features: tuple[str, ...]
+    instructions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        first = self.instructions[0] if self.instructions else ", ".join(self.features)
+        return f"{self.function} ({first})"
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "function": self.function,
+            "address": f"{self.address:#x}",
+            "features": list(self.features),
+            "instructions": list(self.instructions),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryIsa:
+    """What the code of one library needs: bytes of code, the highest level in use, and the functions above the claim.
+
+    *accepted* counts the functions above the claim by the reason why they are no violations.
+    """
+
+    member: str
+    machine: str
+    code_size: int
+    level: str | None
+    accepted: tuple[tuple[str, int], ...] = ()
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def functions_above(self) -> int:
+        return sum(count for _, count in self.accepted) + len(self.violations)
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "member": self.member,
+            "machine": self.machine,
+            "code_size": self.code_size,
+            "level": self.level,
+            "functions_above": self.functions_above,
+            "accepted": dict(self.accepted),
+            "violations": [violation.data() for violation in self.violations],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all that was found.
+
+    *claimed* says whether the wheel or the caller named that level; without a claim it is the baseline's.
+    """
+
+    wheel: Path
+    cpu: Cpu | None
+    claimed: bool
+    findings: tuple[Finding, ...]
+    libraries: tuple[LibraryIsa, ...]
+
+    @property
+    def failed(self) -> bool:
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def isa(self) -> str:
+        """The verdict on the instruction sets in a few words, for a table."""
+        if not any(library.level for library in self.libraries):
+            return "not checked" if self.libraries else "no code"
+        if any(
+            finding.rule in {Rule.ISA_ABOVE, Rule.ISA_FLAGS} and finding.severity is Severity.ERROR
+            for finding in self.findings
+        ):
+            return "failed"
+        accepted = sum(count for library in self.libraries for _, count in library.accepted)
+        return f"ok, {accepted} functions dispatched" if accepted else "ok"
+
+    def data(self) -> dict[str, Any]:
+        """The verdict as JSON takes it."""
+        return {
+            "wheel": self.wheel.name,
+            "cpu": str(self.cpu) if self.cpu else None,
+            "claimed": self.claimed,
+            "failed": self.failed,
+            "isa": self.isa,
+            "findings": [finding.data() for finding in self.findings],
+            "libraries": [library.data() for library in self.libraries],
+        }
