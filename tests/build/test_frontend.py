@@ -1,0 +1,280 @@
+"""Small real projects of every backend, built by their real backends, told apart by their instructions."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import (
+    KERNEL,
+    cmake_project,
+    maturin_project,
+    meson_project,
+    setuptools_project,
+    tree,
+)
+from vbuild.build.environment import Environments
+from vbuild.build.frontend import Built, build_wheel, prepared, recognised
+from vbuild.build.indexes import Indexes
+from vbuild.build.plan import Backend
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.recipe.model import Build
+from vbuild.recipe.target import Target
+
+PROJECTS: dict[Backend, Callable[[Path], Path]] = {
+    Backend.SETUPTOOLS: setuptools_project,
+    Backend.SCIKIT_BUILD_CORE: cmake_project,
+    Backend.MESON_PYTHON: meson_project,
+    Backend.MATURIN: maturin_project,
+}
+REGISTERS = {"v1": "xmm", "v2": "xmm", "v3": "ymm", "v4": "zmm"}
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    return Environments(tmp_path_factory.mktemp("environments"), Indexes.configured().environment())
+
+
+def built(
+    project: Path, level: str, folder: Path, environments: Environments, settings: Build | None = None, **env: str
+) -> Built:
+    target = Target(label=level, python="", cpu=Cpu.known("x86_64", level), env=tuple(env.items()))
+    job = prepared(project, target, settings or Build())
+    return build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
+
+
+def library(wheel: Path, folder: Path) -> Path:
+    """The one shared library of *wheel*."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".so"))
+        return Path(archive.extract(name, folder))
+
+
+def output(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def kernel_of(binary: Path) -> str:
+    """The instructions of the function all projects have."""
+    return output("objdump", "-d", "--disassemble=kernel", binary)
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("level", X86_64_LEVELS)
+@pytest.mark.parametrize("backend", PROJECTS)
+def test_every_backend_builds_every_level(
+    backend: Backend, level: str, environments: Environments, tmp_path: Path
+) -> None:
+    project = PROJECTS[backend](tmp_path / "source")
+    result = built(project, level, tmp_path, environments)
+    binary = library(result.wheel, tmp_path)
+    code = kernel_of(binary)
+    assert max(re.findall(r"%([xyz]mm)", code)) == REGISTERS[level]
+    assert bool(re.search(r"\tv[a-z]+p[sd]", code)) == (level in {"v3", "v4"})
+    notes = output("readelf", "-n", "-d", binary)
+    # Rust links with lld, which does not know the mark
+    assert ("x86 ISA needed: x86-64-" in notes) == (level != "v1" and backend is not Backend.MATURIN)
+    assert "RPATH" not in notes
+    assert "RUNPATH" not in notes
+    assert str(tmp_path).encode() not in binary.read_bytes()
+    assert result.wheel.name.startswith("demo-1.0")
+    if backend is not Backend.MATURIN:  # whose flag is in cargo's own configuration
+        assert {file for change in result.overrides for file in change.sources} == {"module.c", "src/kernel.c"}
+        assert all("-march=native" in change.removed for change in result.overrides)
+    else:
+        assert {(change.program, change.sources) for change in result.overrides} == {
+            ("rustc-launcher", ("src/lib.rs",))
+        }
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", PROJECTS)
+def test_the_same_build_gives_the_same_bytes(backend: Backend, environments: Environments, tmp_path: Path) -> None:
+    wheels, libraries = [], []
+    for name in ("one", "another"):
+        project = PROJECTS[backend](tmp_path / name / "source")
+        wheels.append(built(project, "v3", tmp_path / name, environments).wheel)
+        libraries.append(library(wheels[-1], tmp_path / name))
+    assert libraries[0].read_bytes() == libraries[1].read_bytes()
+    if backend is not Backend.MATURIN:  # whose software bill of materials names the folder of the source
+        assert wheels[0].read_bytes() == wheels[1].read_bytes()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_what_a_cmake_project_may_not_have_it_is_told_not_to_have(environments: Environments, tmp_path: Path) -> None:
+    options = """
+check_c_compiler_flag(-mavx2 HAS_AVX2)
+check_c_compiler_flag(-msse4.2 HAS_SSE42)
+check_c_compiler_flag(-Wall HAS_WALL)
+message(STATUS "answers: ${HAS_AVX2} ${HAS_SSE42} ${HAS_WALL}")
+"""
+    project = cmake_project(tmp_path / "source", options=options)
+    result = built(project, "v2", tmp_path, environments)
+    assert "answers:  1 1" in (tmp_path / "build.log").read_text(encoding="utf-8")
+    assert [change.refused for change in result.overrides] == [("-mavx2",)]
+
+
+@pytest.mark.network
+def test_the_recipes_settings_arrive_and_its_commands_run_in_the_tree(
+    environments: Environments, tmp_path: Path
+) -> None:
+    project = setuptools_project(tmp_path / "source", flags=())
+    settings = Build(before_build=("echo '#error from before-build' > src/added.h; cp src/added.h src/kernel.c",))
+    with pytest.raises(BuildError) as caught:
+        built(project, "v3", tmp_path, environments, settings, CFLAGS="-DFROM_RECIPE")
+    assert "error: #error from before-build" in str(caught.value)
+    assert "-DFROM_RECIPE -march=x86-64-v3" in (tmp_path / "build.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.network
+def test_a_project_that_does_not_compile_names_its_log_and_shows_its_end(
+    environments: Environments, tmp_path: Path
+) -> None:
+    project = setuptools_project(tmp_path / "source", kernel="void kernel(float *a) { return 1 }")
+    with pytest.raises(BuildError) as caught:
+        built(project, "v3", tmp_path, environments)
+    first, *rest = str(caught.value).splitlines()
+    assert first == f"build_wheel failed with status 1; its log is {tmp_path / 'build.log'}, which ends:"
+    assert any("expected" in line and "kernel.c:1" in line for line in rest)
+
+
+@pytest.mark.network
+def test_intrinsics_without_their_flag_fail_with_advice(environments: Environments, tmp_path: Path) -> None:
+    kernel = KERNEL + "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
+    project = setuptools_project(tmp_path / "source", flags=("-mavx2",), kernel=kernel)
+    with pytest.raises(BuildError) as caught:
+        built(project, "v2", tmp_path, environments)
+    assert str(caught.value).splitlines()[-1] == (
+        "The project's own flags were taken out of module.c, src/kernel.c; where that code runs only "
+        "after a check of the CPU, name the file in the recipe's build.keep-flags"
+    )
+    project = setuptools_project(tmp_path / "kept" / "source", flags=("-mavx2",), kernel=kernel)
+    settings = Build(keep_flags=("src/kernel.c",))
+    result = built(project, "v2", tmp_path / "kept", environments, settings)
+    assert [change.sources for change in result.overrides] == [("module.c",)]
+
+
+@pytest.mark.network
+def test_a_missing_cxx_compiler_is_named_where_it_was_missed(environments: Environments, tmp_path: Path) -> None:
+    setup = (
+        'from setuptools import Extension, setup\nsetup(name="demo", ext_modules=[Extension("demo", ["demo.cc"])])\n'
+    )
+    project = tree(tmp_path / "source", {"setup.py": setup, "demo.cc": "int x;\n"})
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gcc").symlink_to(shutil.which("gcc") or "gcc")
+    with pytest.raises(BuildError) as caught:
+        built(project, "v2", tmp_path, environments, PATH=str(tmp_path / "bin"))
+    assert str(caught.value).splitlines()[-1] == "There is no C++ compiler on PATH; install g++ or clang"
+
+
+@pytest.mark.network
+def test_builds_of_one_python_and_requirements_share_an_environment(tmp_path: Path) -> None:
+    environments = Environments(tmp_path / "environments", Indexes.configured().environment())
+
+    def one(level: str) -> Built:
+        return built(setuptools_project(tmp_path / level / "source"), level, tmp_path / level, environments)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, ("v1", "v2", "v3")))
+    assert len(list((tmp_path / "environments").glob("*/pyvenv.cfg"))) == 1
+
+
+def backend_project(folder: Path, body: str) -> Path:
+    """A project that is its own backend, so that nothing has to be installed."""
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    return tree(
+        folder, {"pyproject.toml": system, "backend.py": f"def build_wheel(out, settings=None, meta=None):\n{body}"}
+    )
+
+
+FAILURES = {
+    "no wheel": (
+        "    return 'demo-1.0-py3-none-any.whl'",
+        "the backend left no wheel, expected one wheel, demo-1.0-py3",
+    ),
+    "two wheels": (
+        "    for v in '12': open(f'{out}/demo-{v}-py3-none-any.whl', 'w')\n    return 'demo-1-py3-none-any.whl'",
+        "the backend left demo-1-py3-none-any.whl, demo-2-py3-none-any.whl, expected one wheel, demo-1-",
+    ),
+    "a label": (
+        "    n = 'demo-1-py3-none-any-x86_64_v3.whl'\n    open(f'{out}/{n}', 'w')\n    return n",
+        "demo-1-py3-none-any-x86_64_v3.whl has a variant label, 'x86_64_v3'; expected a plain wheel",
+    ),
+    "an exception": ("    raise ValueError('no luck')", "build_wheel failed with status 1; its log is "),
+    "an exit": ("    import os; os._exit(7)", "build_wheel failed with status 7; its log is "),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize("settings", [Build(), Build(isolation=False)], ids=["isolated", "not isolated"])
+def test_a_backend_that_does_not_give_one_plain_wheel_is_an_error(
+    body: str, message: str, settings: Build, tmp_path: Path
+) -> None:
+    environments = Environments(tmp_path / "environments", {})
+    project = backend_project(tmp_path / "source", body)
+    with pytest.raises(BuildError) as caught:
+        built(project, "v2", tmp_path, environments, settings)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "message"),
+    [
+        ("[build-system", "pyproject.toml: not TOML"),
+        ("[build-system]\nbuild-backend = 7", "build-system.build-backend: expected a string, got 7"),
+        (
+            "[build-system]\nrequires = []\nbuild-backend = 'nowhere'",
+            "build backend: Backend 'nowhere' is not available.",
+        ),
+        ("[build-system]\nbuild-backend = 'x'", "not a project that can be built: Failed to validate `build-system`"),
+    ],
+)
+def test_a_project_that_names_no_usable_backend_is_refused(pyproject: str, message: str, tmp_path: Path) -> None:
+    project = tree(tmp_path / "source", {"pyproject.toml": pyproject})
+    with pytest.raises(BuildError) as caught:
+        built(project, "v2", tmp_path, Environments(tmp_path / "environments", {}))
+    assert message in str(caught.value)
+
+
+def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(tmp_path: Path) -> None:
+    environments = Environments(tmp_path / "environments", {"UV_NO_INDEX": "1"})
+    for name in ("one", "another"):
+        project = backend_project(tmp_path / name, "    pass")
+        with pytest.raises(BuildError) as caught:
+            built(project, "v2", tmp_path, environments, Build(requires=("no-such-project-anywhere",)))
+        (tmp_path / "work").rename(tmp_path / f"work-{name}")
+        assert str(caught.value).startswith("build environment: uv failed with status 1; its log is ")
+        assert "no-such-project-anywhere" in str(caught.value)
+    log = next((tmp_path / "environments").glob("*.log")).read_text(encoding="utf-8")
+    assert log.count("pip install") == 1
+
+
+def test_a_project_without_a_backend_is_setuptools(tmp_path: Path) -> None:
+    assert recognised(setuptools_project(tmp_path)) is Backend.SETUPTOOLS
+    assert recognised(tree(tmp_path, {"pyproject.toml": "[tool.other]\n"})) is Backend.SETUPTOOLS
+
+
+def test_a_job_can_be_printed(tmp_path: Path) -> None:
+    target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"))
+    data = prepared(setuptools_project(tmp_path / "source"), target, Build()).data()
+    assert json.loads(json.dumps(data))["launchers"]["compile"] == ["-march=x86-64-v2", "-mtune=generic"]
+
+
+def test_a_missing_compiler_is_found_out_before_anything_is_built(tmp_path: Path) -> None:
+    project = maturin_project(tmp_path / "source")
+    target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"), env=(("PATH", str(tmp_path)),))
+    with pytest.raises(BuildError, match=r"^no C compiler on PATH; install one: "):
+        prepared(project, target, Build())

@@ -1,0 +1,157 @@
+"""The plan for each backend and compiler, as values: no compiler is needed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.factories.plans import GCC, PYTHON, RPATH, plan
+from vbuild.build.compilers import Family, Rust
+from vbuild.build.plan import EPOCH, Backend, Rewriting, planned
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import Cpu
+
+V3 = "-march=x86-64-v3 -mtune=generic"
+
+
+@pytest.mark.parametrize(
+    ("build_backend", "backend"),
+    [
+        ("setuptools.build_meta", Backend.SETUPTOOLS),
+        ("setuptools.build_meta:__legacy__", Backend.SETUPTOOLS),
+        ("scikit_build_core.build", Backend.SCIKIT_BUILD_CORE),
+        ("scikit_build_core.setuptools.build_meta", Backend.OTHER),
+        ("mesonpy", Backend.MESON_PYTHON),
+        ("maturin", Backend.MATURIN),
+        ("hatchling.build", Backend.OTHER),
+        ("poetry.core.masonry.api", Backend.OTHER),
+        ("backend:mesonpy", Backend.OTHER),
+    ],
+)
+def test_backends_are_known_by_the_module_they_name(build_backend: str, backend: Backend) -> None:
+    assert Backend.named(build_backend) is backend
+
+
+@pytest.mark.parametrize("backend", [Backend.SETUPTOOLS, Backend.OTHER])
+def test_setuptools_keeps_the_interpreters_own_flags(backend: Backend) -> None:
+    env = dict(plan("v3", backend).environment)
+    assert env["CFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
+    assert env["CXXFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
+    assert env["CC"] == "gcc -pthread"
+    assert env["CXX"] == "g++ -pthread"
+
+
+@pytest.mark.parametrize("backend", [Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON, Backend.MATURIN])
+def test_backends_with_build_types_get_only_the_level(backend: Backend) -> None:
+    env = dict(plan("v3", backend).environment)
+    assert (env["CFLAGS"], env["CXXFLAGS"], env["FFLAGS"]) == (V3, V3, V3)
+
+
+def test_the_recipes_flags_stay_and_ours_come_behind_them() -> None:
+    env = dict(plan("v3", environment={"CFLAGS": "-DX -O2", "RUSTFLAGS": "-g"}).environment)
+    assert env["CFLAGS"] == f"-DNDEBUG -O3 -fwrapv -DX -O2 {V3}"
+    assert env["CXXFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
+    assert "RUSTFLAGS" not in env
+    env = dict(plan("v3", Backend.MESON_PYTHON, environment={"RUSTFLAGS": "-g"}).environment)
+    assert env["RUSTFLAGS"] == "-g -C target-cpu=x86-64-v3"
+
+
+def test_times_are_those_of_the_environment_or_the_earliest_a_zip_can_say() -> None:
+    assert dict(plan("v1").environment)["SOURCE_DATE_EPOCH"] == str(EPOCH)
+    assert dict(plan("v1", environment={"SOURCE_DATE_EPOCH": "1700000000"}).environment)["SOURCE_DATE_EPOCH"] == (
+        "1700000000"
+    )
+
+
+def test_cargo_compiles_build_scripts_apart_from_the_target() -> None:
+    assert dict(plan("v4", Backend.MATURIN).environment)["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-gnu"
+    given = {"CARGO_BUILD_TARGET": "x86_64-unknown-linux-musl"}
+    assert dict(plan("v4", Backend.MATURIN, environment=given).environment)["CARGO_BUILD_TARGET"] == (
+        "x86_64-unknown-linux-musl"
+    )
+    without = replace(GCC, rust=None)
+    assert "CARGO_BUILD_TARGET" not in dict(plan("v4", compilers=without).environment)
+
+
+def test_build_folders_have_names_that_do_not_change() -> None:
+    given = (("setup-args", ("-Dx=1", "-Dy=2")),)
+    for backend in (Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON):
+        assert plan("v2", backend, config_settings=given).config_settings == (*given, ("build-dir", "build/vbuild"))
+        own = (("build-dir", "mine"),)
+        assert plan("v2", backend, config_settings=own).config_settings == own
+    assert plan("v2", Backend.SETUPTOOLS, config_settings=given).config_settings == given
+
+
+def test_the_rules_of_a_level() -> None:
+    rules = plan("v2", keep=("*_avx2.c",)).rewriting
+    assert rules.compile == ("-march=x86-64-v2", "-mtune=generic")
+    assert rules.link == ("-Wl,-z,x86-64-v2",)
+    assert rules.rust == ("-C", "target-cpu=x86-64-v2")
+    assert rules.keep == ("*_avx2.c",)
+    assert rules.dropped == (RPATH,)
+    assert {"-msse4.2", "-mcx16", "-march=x86-64", "-march=x86-64-v2"} <= set(rules.implied)
+    assert not {"-mavx", "-march=x86-64-v3"} & set(rules.implied)
+
+
+def test_the_baseline_and_linkers_without_the_word_are_not_marked() -> None:
+    assert plan("v1").rewriting.compile == ("-march=x86-64", "-mtune=generic")
+    assert plan("v1").rewriting.link == ()
+    assert plan("v3", compilers=replace(GCC, marks_levels=False)).rewriting.link == ()
+
+
+def test_arm_has_versions_and_features() -> None:
+    compilers = replace(GCC, machine="aarch64", rust=Rust(PYTHON.path, "aarch64-unknown-linux-gnu"))
+    rules = [
+        planned(
+            Cpu.known("aarch64", level), Backend.MATURIN, compilers=compilers, interpreter=PYTHON, environment={}
+        ).rewriting
+        for level in ("8a", "8.2a")
+    ]
+    assert [rule.compile for rule in rules] == [
+        ("-march=armv8-a", "-mtune=generic"),
+        ("-march=armv8.2-a", "-mtune=generic"),
+    ]
+    assert [rule.rust for rule in rules] == [(), ("-C", "target-feature=+v8.2a")]
+    assert [(rule.link, rule.implied) for rule in rules] == [((), ()), ((), ())]
+
+
+@pytest.mark.parametrize(("level", "flags"), [("v1", "/O2"), ("v3", "/O2 /arch:AVX2"), ("v4", "/O2 /arch:AVX512")])
+def test_msvc_takes_its_switch_from_a_variable_that_wins(level: str, flags: str) -> None:
+    made = plan(level, compilers=replace(GCC, family=Family.MSVC), environment={"_CL_": "/O2"})
+    assert made.environment == (("_CL_", flags),)
+    assert made.rewriting == Rewriting()
+
+
+REFUSALS = [
+    (
+        lambda: plan("v2", compilers=replace(GCC, family=Family.MSVC)),
+        "MSVC has no switch for x86-64-v2; expected x86-64, x86-64-v3 or x86-64-v4",
+    ),
+    (
+        lambda: replace(GCC, version=(10, 2)).check(Cpu.parse("x86-64-v3")),
+        "gcc 10.2 does not know -march=x86-64-v3; expected gcc 11 or clang 12, or newer",
+    ),
+    (
+        lambda: replace(GCC, family=Family.CLANG, version=(11, 0)).check(Cpu.parse("x86-64-v2")),
+        "clang 11.0 does not know -march=x86-64-v2; expected gcc 11 or clang 12, or newer",
+    ),
+    (
+        lambda: GCC.check(Cpu.parse("armv8.2-a")),
+        "gcc -pthread compiles for x86_64, expected a compiler for aarch64",
+    ),
+    (
+        lambda: replace(GCC, rust=None).check(Cpu.parse("x86-64"), rust=True),
+        "no Rust (cargo and rustc) on PATH; install it with rustup, or apt-get install cargo",
+    ),
+]
+
+
+@pytest.mark.parametrize(("act", "message"), REFUSALS)
+def test_what_cannot_be_compiled_is_refused(act: Callable[[], object], message: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        act()
+    assert str(caught.value) == message
+
+
+def test_old_compilers_can_do_the_baseline() -> None:
+    replace(GCC, version=(9, 4)).check(Cpu.parse("x86-64"))

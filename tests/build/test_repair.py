@@ -1,0 +1,126 @@
+"""auditwheel's command on wheels with real libraries in them."""
+
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.wheels import wheel
+from vbuild.build.repair import repaired
+from vbuild.errors import BuildError
+from vbuild.recipe.model import Repair
+
+LINUX = f"demo-1.0-cp311-cp311-linux_{os.uname().machine}.whl"
+
+pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="auditwheel is for Linux")
+
+
+def library(folder: Path, text: str, *flags: str, name: str = "demo.so") -> bytes:
+    (folder / "demo.c").write_text(text, encoding="utf-8")
+    command = ["gcc", "-shared", "-fPIC", "demo.c", *flags, "-o", name]
+    subprocess.run(command, cwd=folder, check=True)
+    return (folder / name).read_bytes()
+
+
+def built(folder: Path, text: str = "int f(void) { return 1; }", *flags: str) -> Path:
+    """A wheel as a backend leaves it, with one extension compiled from *text*."""
+    work = folder / "built"
+    work.mkdir()
+    files = {"demo.cpython-311-x86_64-linux-gnu.so": library(work, text, *flags)}
+    return wheel(work, LINUX, files)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_wheel_gets_the_tag_of_the_oldest_machine_it_runs_on(tmp_path: Path) -> None:
+    result = repaired(built(tmp_path), tmp_path / "out", log=tmp_path / "log")
+    assert result.parent == tmp_path / "out"
+    assert "manylinux_2_" in result.name or "musllinux_1_" in result.name
+    assert leftovers(tmp_path / "out") == [result.name]
+    with zipfile.ZipFile(result) as archive:
+        assert all(member.date_time[0] == 1980 for member in archive.infolist())
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
+def test_a_wheel_marked_for_a_level_is_repaired_too(tmp_path: Path) -> None:
+    marked = built(tmp_path, "int f(void) { return 1; }", "-march=x86-64-v3", "-Wl,-z,x86-64-v3")
+    assert "linux_2_" in repaired(marked, tmp_path / "out", log=tmp_path / "log").name
+
+
+def test_the_same_wheel_gives_the_same_bytes(tmp_path: Path) -> None:
+    source = built(tmp_path)
+    results = [repaired(source, tmp_path / name, log=tmp_path / "log") for name in ("one", "another")]
+    assert results[0].read_bytes() == results[1].read_bytes()
+    assert results[0].name == results[1].name
+
+
+def test_shared_libraries_come_along(tmp_path: Path) -> None:
+    library(tmp_path, "int g(void) { return 2; }", "-Wl,-soname,libother.so", name="libother.so")
+    flags = [f"-L{tmp_path}", "-lother", f"-Wl,-rpath,{tmp_path}"]
+    source = built(tmp_path, "int g(void); int f(void) { return g(); }", *flags)
+    results = [repaired(source, tmp_path / name, log=tmp_path / "log") for name in ("one", "another")]
+    with zipfile.ZipFile(results[0]) as archive:
+        grafted = [name for name in archive.namelist() if name.startswith("demo.libs/libother-")]
+        assert len(grafted) == 1
+        assert not any(str(tmp_path).encode() in archive.read(name) for name in archive.namelist())
+    assert results[0].read_bytes() == results[1].read_bytes()
+
+
+def test_a_library_that_the_recipe_excludes_stays_behind(tmp_path: Path) -> None:
+    library(tmp_path, "int g(void) { return 2; }", "-Wl,-soname,libother.so", name="libother.so")
+    source = built(tmp_path, "int g(void); int f(void) { return g(); }", f"-L{tmp_path}", "-lother")
+    settings = Repair(exclude=("libother.so",))
+    result = repaired(source, tmp_path / "out", log=tmp_path / "log", settings=settings)
+    with zipfile.ZipFile(result) as archive:
+        assert not any("libother" in name for name in archive.namelist())
+
+
+def test_a_wheel_that_cannot_be_repaired_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    library(tmp_path, "int g(void) { return 2; }", "-Wl,-soname,libnowhere.so", name="libnowhere.so")
+    source = built(tmp_path, "int g(void); int f(void) { return g(); }", f"-L{tmp_path}", "-lnowhere")
+    (tmp_path / "libnowhere.so").unlink()
+    with pytest.raises(BuildError) as caught:
+        repaired(source, tmp_path / "out", log=tmp_path / "log")
+    assert str(caught.value).startswith(
+        f"auditwheel failed with status 1; its log is {tmp_path / 'log'}, which ends:\n"
+    )
+    assert 'required library "libnowhere.so" could not be located' in str(caught.value)
+    assert leftovers(tmp_path / "out") == []
+    assert source.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("demo-1.0-py3-none-any.whl", Repair()),
+        ("demo-1.0-cp311-cp311-macosx_11_0_arm64.whl", Repair()),
+        (LINUX, Repair(skip=True)),
+    ],
+)
+def test_a_wheel_with_nothing_to_repair_is_taken_over_as_it_is(name: str, settings: Repair, tmp_path: Path) -> None:
+    source = wheel(tmp_path, name, {"demo.py": "x = 1\n"})
+    result = repaired(source, tmp_path / "out", log=tmp_path / "log", settings=settings)
+    assert result == tmp_path / "out" / name
+    assert result.read_bytes() == source.read_bytes()
+    assert leftovers(tmp_path / "out") == [name]
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_recipe_has_a_command_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    source = wheel(tmp_path / "a b", LINUX, {"demo.py": "x = 1\n"})
+    settings = Repair(command="cp {wheel} {dest_dir}/demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl")
+    result = repaired(source, tmp_path / "o u t", log=tmp_path / "log", settings=settings)
+    assert result.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    assert result.read_bytes() == source.read_bytes()
+
+
+def test_a_command_that_leaves_no_wheel_is_an_error(tmp_path: Path) -> None:
+    source = wheel(tmp_path, LINUX, {"demo.py": "x = 1\n"})
+    with pytest.raises(BuildError) as caught:
+        repaired(source, tmp_path / "out", log=tmp_path / "log", settings=Repair(command="true"))
+    assert str(caught.value) == f"repairing {LINUX} left no wheel, expected one wheel; its log is {tmp_path / 'log'}"

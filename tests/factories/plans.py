@@ -1,0 +1,42 @@
+"""Compilers, interpreters and launcher rules that no machine needs to have."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vbuild.build.compilers import Compilers, Family, Rust
+from vbuild.build.interpreter import Interpreter
+from vbuild.build.plan import Backend, Plan, planned
+from vbuild.hardware.cpu import Cpu
+
+RPATH = "-Wl,-rpath,/opt/python/lib"
+GCC = Compilers(
+    family=Family.GCC,
+    version=(12, 2),
+    machine="x86_64",
+    c="gcc -pthread",
+    cxx="g++ -pthread",
+    programs=(("gcc", Path("/usr/bin/gcc")), ("g++", Path("/usr/bin/g++"))),
+    marks_levels=True,
+    rust=Rust(Path("/usr/bin/rustc"), "x86_64-unknown-linux-gnu"),
+)
+PYTHON = Interpreter(
+    path=Path("/usr/bin/python3"),
+    implementation="cpython",
+    version=(3, 13, 0),
+    scripts=Path("/usr/bin"),
+    cc="gcc -pthread",
+    cxx="g++ -pthread",
+    cflags="-DNDEBUG -O3 -fwrapv",
+    ldflags=f"-L/opt/python/lib {RPATH}",
+)
+
+
+def plan(level: str, backend: Backend = Backend.SETUPTOOLS, /, **more: Any) -> Plan:
+    settings: dict[str, Any] = {"compilers": GCC, "interpreter": PYTHON, "environment": {}, **more}
+    return planned(Cpu.known("x86_64", level), backend, **settings)
+
+
+def rules(level: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The launchers' rules for a level of x86-64, as they read them; with *more* in the place of some."""
+    return asdict(plan(level).rewriting) | more

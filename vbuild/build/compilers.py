@@ -1,0 +1,183 @@
+"""The compilers of this machine: which one a build will use, what it can do, and all the names it goes by.
+
+CC, the interpreter's own, or what is on PATH -> asked for its macros -> family, version, machine
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from vbuild.build.interpreter import Interpreter
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import Cpu
+
+# gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
+_NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
+_MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MINOR__|__x86_64__|__aarch64__) (\d+)")
+_PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
+
+_INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
+_INSTALL_RUST = "install it with rustup, or apt-get install cargo"
+
+# the first releases whose -march= knows x86-64-v2, -v3 and -v4
+_KNOWS_LEVELS = {"gcc": 11, "clang": 12}
+
+
+class Family(StrEnum):
+    """Compilers that understand the same flags."""
+
+    GCC = "gcc"
+    CLANG = "clang"
+    MSVC = "msvc"
+
+
+@dataclass(frozen=True, slots=True)
+class Rust:
+    """A Rust compiler, and the target triple of the machine it runs on."""
+
+    rustc: Path
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compilers:
+    """The C compiler of a build with its C++ partner, and Rust's where there is one.
+
+    *c* and *cxx* are commands whose compiler is a bare name, to be found on PATH; *programs* are all the compiler
+    names on PATH with the programs behind them. *marks_levels*: the linker knows ``-z x86-64-v3``.
+    """
+
+    family: Family
+    version: tuple[int, ...]
+    machine: str
+    c: str
+    cxx: str | None = None
+    programs: tuple[tuple[str, Path], ...] = ()
+    marks_levels: bool = False
+    rust: Rust | None = None
+
+    @classmethod
+    def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
+        """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH.
+
+        `BuildError`, with what to install, where there is no C compiler.
+        """
+        programs = _programs(environment.get("PATH", os.defpath))
+        c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), programs)
+        if c is None:
+            raise BuildError(f"no C compiler on PATH; {_INSTALL_C}")
+        cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), programs)
+        path = programs[_compiler_of(c)]
+        macros = _macros(path, environment)
+        family = Family.CLANG if "__clang_major__" in macros else Family.GCC
+        names = ("__clang_major__", "__clang_minor__") if family is Family.CLANG else ("__GNUC__", "__GNUC_MINOR__")
+        return cls(
+            family=family,
+            version=tuple(macros[name] for name in names),
+            machine=next((name.strip("_") for name in ("__x86_64__", "__aarch64__") if name in macros), "unknown"),
+            c=c,
+            cxx=cxx,
+            programs=tuple(sorted(programs.items())),
+            marks_levels=_marks_levels(path, environment),
+            rust=_rust(environment),
+        )
+
+    def check(self, cpu: Cpu, *, rust: bool = False) -> None:
+        """Refuse, as a `BuildError`, a *cpu* these cannot compile for; with *rust*, a missing Rust compiler too."""
+        version = ".".join(map(str, self.version))
+        if self.machine != cpu.machine:
+            raise BuildError(f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}")
+        if cpu.machine == "x86_64" and not cpu.is_baseline and self.version[0] < _KNOWS_LEVELS.get(self.family, 0):
+            expected = " or ".join(f"{family} {first}" for family, first in _KNOWS_LEVELS.items())
+            raise BuildError(f"{self.family} {version} does not know -march={cpu}; expected {expected}, or newer")
+        if rust and self.rust is None:
+            raise BuildError(f"no Rust (cargo and rustc) on PATH; {_INSTALL_RUST}")
+
+
+def _programs(path: str) -> dict[str, Path]:
+    """Every compiler on *path* by its name; the first of a name counts, as for a shell."""
+    programs: dict[str, Path] = {}
+    for folder in path.split(os.pathsep):
+        try:
+            files = sorted(Path(folder).iterdir())
+        except OSError:
+            continue
+        for file in files:
+            if _NAME.fullmatch(file.name) and file.name not in programs and os.access(file, os.X_OK):
+                programs[file.name] = file.absolute()
+    return programs
+
+
+def _command(
+    variable: str, environment: Mapping[str, str], candidates: Iterable[str], programs: dict[str, Path]
+) -> str | None:
+    """The command of *variable*, or the first candidate that exists, with its compiler as a bare name."""
+    if given := environment.get(variable):
+        command = _on_path(given, programs)
+        if command is None:
+            raise BuildError(f"{variable}={given}: no such compiler; {_INSTALL_C}")
+        return command
+    return next((command for text in candidates if (command := _on_path(text, programs))), None)
+
+
+def _on_path(command: str, programs: dict[str, Path]) -> str | None:
+    """*command* with its compiler as a bare name of *programs*, which learns it; None where there is no such file."""
+    words = command.split()
+    for index, word in enumerate(words):
+        file = Path(word)
+        if not _NAME.fullmatch(file.name):
+            continue
+        if file.is_absolute() and shutil.which(word):
+            programs[file.name] = file
+        if file.name in programs and (file.is_absolute() or file.name == word):
+            return " ".join([*words[:index], file.name, *words[index + 1 :]])
+    return None
+
+
+def _compiler_of(command: str) -> str:
+    return next(word for word in command.split() if _NAME.fullmatch(word))
+
+
+def _partner(c: str, interpreter: Interpreter) -> str:
+    """The C++ command that goes with the C command *c*: clang++-16 with clang-16."""
+    name = _compiler_of(c)
+    if interpreter.cxx and interpreter.cc and name == Path(interpreter.cc.split()[0]).name:
+        return interpreter.cxx
+    for ours, theirs in _PARTNERS:
+        if ours in name:
+            return theirs.join(name.rsplit(ours, 1))
+    return ""
+
+
+def _macros(compiler: Path, environment: Mapping[str, str]) -> dict[str, int]:
+    command = [str(compiler), "-E", "-dM", "-x", "c", os.devnull]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    macros = {name: int(value) for name, value in _MACRO.findall(ran.stdout)}
+    if not macros.keys() & {"__clang_major__", "__GNUC__"}:
+        reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
+        raise BuildError(f"{compiler}: neither gcc nor clang{reason}")
+    return macros
+
+
+def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a library can be linked with ``-z x86-64-v3``: GNU ld since 2.36; others ignore it with a warning."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(compiler), "-shared", "-nostdlib", "-Wl,--fatal-warnings,-z,x86-64-v3", "-x", "c", os.devnull]
+        ran = subprocess.run([*command, "-o", f"{folder}/empty.so"], env=environment, capture_output=True, check=False)
+    return ran.returncode == 0
+
+
+def _rust(environment: Mapping[str, str]) -> Rust | None:
+    rustc, cargo = (shutil.which(name, path=environment.get("PATH")) for name in ("rustc", "cargo"))
+    if rustc is None or cargo is None:  # without cargo, maturin would ask for a package that downloads Rust
+        return None
+    ran = subprocess.run([rustc, "-vV"], env=environment, capture_output=True, text=True, check=False)
+    host = next((line.removeprefix("host: ") for line in ran.stdout.splitlines() if line.startswith("host: ")), None)
+    return Rust(Path(rustc), host) if host else None

@@ -1,0 +1,208 @@
+"""Build one wheel of a project for one target, through the hooks of PEP 517.
+
+    project, target -> Job (what will be done: print it, or refuse it) -> launchers, environment, hooks -> Built
+
+https://peps.python.org/pep-0517/
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyproject_hooks
+from build import BuildBackendException, BuildException, ProjectBuilder
+
+from vbuild.build.compilers import Compilers
+from vbuild.build.environment import Environment, Environments, own_environment
+from vbuild.build.interpreter import Interpreter
+from vbuild.build.launcher import Launchers, Override, install
+from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.process import run
+from vbuild.errors import BuildError, TableError
+from vbuild.recipe.model import Build
+from vbuild.recipe.target import Target
+from vbuild.table import Table
+from vbuild.wheel.name import WheelName
+
+_LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name no backend
+
+# pyproject-hooks warns again, in this process and thus on the terminal, what a backend has warned
+_QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
+
+# what gcc and clang say where a file has intrinsics that its flags do not allow
+_MISMATCHES = ("target specific option mismatch", "always_inline function", "requires target feature")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A wheel to build, with everything about this machine that the build depends on."""
+
+    target: Target
+    settings: Build
+    plan: Plan
+    compilers: Compilers
+    interpreter: Interpreter
+
+    def data(self) -> dict[str, Any]:
+        """The job as JSON holds it."""
+        return {
+            "label": self.target.label,
+            "python": str(self.interpreter.path),
+            "cpu": str(self.target.cpu),
+            "backend": str(self.plan.backend),
+            "properties": list(self.target.properties),
+            "environment": dict(self.plan.environment),
+            "config_settings": dict(self.plan.config_settings),
+            "launchers": asdict(self.plan.rewriting),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A wheel as its backend left it: plain, not repaired; what the launchers changed; how long it took, in seconds."""
+
+    wheel: Path
+    overrides: tuple[Override, ...]
+    seconds: float
+
+
+def prepared(project: Path, target: Target, settings: Build) -> Job:
+    """The job of building *target* from a tree of *project*; nothing is built, installed or written.
+
+    `BuildError` where this machine lacks the interpreter or a compiler for it.
+    """
+    environment = {**os.environ, **dict(target.env)}
+    backend = recognised(project)
+    interpreter = Interpreter.found(target.python, environment)
+    compilers = Compilers.found(interpreter, environment)
+    compilers.check(target.cpu, rust=backend is Backend.MATURIN)
+    plan = planned(
+        target.cpu,
+        backend,
+        compilers=compilers,
+        interpreter=interpreter,
+        environment=environment,
+        config_settings=target.config_settings,
+        keep=settings.keep_flags,
+    )
+    return Job(target, settings, plan, compilers, interpreter)
+
+
+def recognised(project: Path) -> Backend:
+    """The backend of *project*; setuptools where it has no ``pyproject.toml`` or names none."""
+    file = project / "pyproject.toml"
+    try:
+        table = Table.load(file) if file.exists() else Table({})
+        system = table.handed("build-system") if "build-system" in table else Table({})
+        return Backend.named(system.optional_text("build-backend") or _LEGACY)
+    except TableError as error:
+        raise BuildError(str(error)) from error
+
+
+def build_wheel(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> Built:
+    """Build *job* in the tree *project*, which is used up; the wheel and the launchers go into *folder*.
+
+    `BuildError` where a step fails, with the place and the last lines of *log*.
+    """
+    start = time.perf_counter()
+    variables = {**_QUIET, **os.environ, **dict(job.target.env), **dict(job.plan.environment)}
+    launchers = install(job.plan.rewriting, job.compilers, folder / "launchers", source=project, environment=variables)
+    shell = _Shell(project, log, variables, launchers)
+    with _explained(job, launchers, log), _refused():
+        wheel = _built(job, shell, environments, folder / "built")
+    return Built(_checked(wheel, folder / "built"), launchers.overrides(), time.perf_counter() - start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shell:
+    """Runs the commands of a build in its tree, with its variables and launchers; and the hooks, for pypa/build."""
+
+    project: Path
+    log: Path
+    variables: Mapping[str, str]
+    launchers: Launchers
+    environment: Environment | None = None
+
+    def __call__(
+        self, cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None
+    ) -> None:
+        variables = self.environment.variables(self.variables) if self.environment else self.variables
+        variables = {**variables, **self.launchers.environment(variables), **(extra_environ or {})}
+        hook = cmd[2] if extra_environ else None  # python, pyproject-hooks' script, the hook, a folder
+        run(cmd, log=self.log, cwd=Path(cwd or self.project), environment=variables, name=hook)
+
+    def builder(self) -> ProjectBuilder:
+        """pypa/build's view of the project, whose hooks run in this shell."""
+        python = self.environment.python if self.environment else sys.executable
+        return ProjectBuilder(self.project, str(python), self)
+
+
+def _built(job: Job, shell: _Shell, environments: Environments, into: Path) -> Path:
+    settings = dict(job.plan.config_settings)
+    requirements = shell.builder().build_system_requires | set(job.settings.requires)
+    shell = replace(shell, environment=_environment(job, environments, requirements))
+    for command in job.settings.before_build:
+        shell(["sh", "-c", command])
+    if missing := shell.builder().get_requires_for_build("wheel", settings) - requirements:
+        shell = replace(shell, environment=_environment(job, environments, requirements | missing))
+    into.mkdir()
+    return Path(shell.builder().build("wheel", into, settings))
+
+
+def _environment(job: Job, environments: Environments, requirements: set[str]) -> Environment:
+    if not job.settings.isolation:
+        return own_environment(job.interpreter)
+    return environments.having(requirements, job.interpreter)
+
+
+def _checked(wheel: Path, folder: Path) -> Path:
+    wheels = sorted(path.name for path in folder.glob("*.whl"))
+    if wheels != [wheel.name]:
+        raise BuildError(f"the backend left {', '.join(wheels) or 'no wheel'}, expected one wheel, {wheel.name}")
+    if (label := WheelName.parse(wheel.name).variant) is not None:
+        raise BuildError(
+            f"{wheel.name} has a variant label, {label!r}; expected a plain wheel: "
+            f"turn the project's or the backend's own variant settings off"
+        )
+    return wheel
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """What pypa/build raises, as our own error."""
+    try:
+        yield
+    except BuildBackendException as error:
+        if isinstance(error.exception, BuildError):
+            raise error.exception from error
+        raise BuildError(f"build backend: {_first_line(error)}") from error
+    except (BuildException, pyproject_hooks.HookMissing) as error:
+        raise BuildError(f"not a project that can be built: {_first_line(error)}") from error
+
+
+@contextmanager
+def _explained(job: Job, launchers: Launchers, log: Path) -> Iterator[None]:
+    """Behind a build's error: what about the flags may be the reason."""
+    try:
+        yield
+    except BuildError as error:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        stripped = sorted({source for change in launchers.overrides() for source in change.sources})
+        if stripped and any(words in text for words in _MISMATCHES):
+            raise BuildError(
+                f"{error}\nThe project's own flags were taken out of {', '.join(stripped)}; where that code runs only "
+                f"after a check of the CPU, name the file in the recipe's build.keep-flags"
+            ) from error
+        if job.compilers.cxx is None and "++" in text:
+            raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

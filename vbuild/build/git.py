@@ -1,0 +1,84 @@
+"""The few git commands that sources need; every other git feature is the user's own business."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from vbuild.errors import BuildError
+
+# set inside hooks and by some tools, and then they mean another repository than the folder git is run in
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+
+
+def checkout(url: str, commit: str, *, folder: Path) -> None:
+    """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last words where it fails."""
+    _git(folder, "init", "--quiet")
+    try:
+        _git(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)
+    except BuildError:
+        # not every server gives out a commit by its hash alone
+        _git(folder, "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/origin/*")
+    _git(folder, "checkout", "--quiet", "--detach", commit)
+    _git(folder, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+
+
+def is_clean(folder: Path, commit: str) -> bool:
+    """Whether *folder* is a checkout of exactly *commit*, with nothing changed or added."""
+    try:
+        head = _git(folder, "rev-parse", "--verify", "HEAD").strip()
+        return head == commit and not _git(folder, "status", "--porcelain", "--ignored")
+    except BuildError:
+        return False
+
+
+def listed(folder: Path) -> list[str] | None:
+    """The files below *folder* that git tracks or would offer to add; None where it is no git checkout."""
+    try:
+        tracked = _git(folder, "ls-files", "-z", "--cached", "--recurse-submodules").split("\0")
+        added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")
+    except BuildError:
+        return None
+    # an ignored folder inside a checkout is not part of it, nor of anything git could list
+    return sorted({path for path in tracked + added if path}) or None
+
+
+def clone_history(folder: Path, target: Path) -> None:
+    """Give the empty folder *target* the history of the checkout *folder*, and no files.
+
+    Projects that take their version from tags need it. A folder below the top of its checkout has none of its own.
+    """
+    if (folder / ".git").exists() and _has_commit(folder):
+        _git(folder, "clone", "--quiet", "--no-checkout", "--no-recurse-submodules", "--", str(folder), str(target))
+        _git(target, "reset", "--quiet")
+
+
+def _has_commit(folder: Path) -> bool:
+    try:
+        _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    except BuildError:
+        return False
+    return True
+
+
+def apply(patch: Path, folder: Path) -> None:
+    """Apply *patch* (paths ``a/…``, ``b/…``) to the tree in *folder*, exactly or not at all."""
+    # an enclosing checkout would make git take the paths as starting at its top, and skip them all
+    _git(folder, "apply", "--whitespace=nowarn", str(patch), ceiling=folder.parent)
+
+
+def _git(folder: Path, *arguments: str, ceiling: Path | None = None) -> str:
+    env = {name: text for name, text in os.environ.items() if name not in _MISLEADING}
+    env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    if ceiling:
+        env["GIT_CEILING_DIRECTORIES"] = str(ceiling)
+    command = ["git", *arguments]
+    try:
+        ran = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, errors="surrogateescape", check=False
+        )
+    except FileNotFoundError as error:
+        raise BuildError("git is not installed, and a git source or a patch needs it") from error
+    if ran.returncode:
+        last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
+        raise BuildError(f"git {arguments[0]}: {last}")
+    return ran.stdout

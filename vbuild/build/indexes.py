@@ -1,0 +1,118 @@
+"""Where packages come from: pip's own configuration, read once and handed to everything that fetches.
+
+    pip.conf, PIP_* -> ``pip config list`` -> Indexes -> the sdist's download, uv's environment variables
+
+As in pip, ``[install]`` overrides ``[global]`` and the environment overrides both; a later value replaces the
+earlier one, also where it is a list. https://pip.pypa.io/en/stable/topics/configuration/
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from vbuild.errors import BuildError
+
+_LINE = re.compile(r"(?P<section>global|install|:env:)\.(?P<key>[a-z][a-z0-9-]*)=(?P<value>['\"].*)")
+_SECTIONS = ("global", "install", ":env:")
+_TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
+
+# either would keep the settings, or all there is to read, from being printed
+_NOT_PASSED = frozenset({"PIP_QUIET", "PIP_LOG"})
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Package indexes and how to reach them; no *index_url* stands for the tools' own default."""
+
+    index_url: str | None = None
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str | None = None
+    client_cert: str | None = None
+    proxy: str | None = None
+    timeout: float = 15.0
+    keyring: str | None = None
+
+    @classmethod
+    def configured(cls, env: Mapping[str, str] | None = None) -> Self:
+        """The configuration of this interpreter's pip, run with *env*; `BuildError` where pip refuses it."""
+        env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
+        command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
+            raise BuildError(f"pip config list: exit status {ran.returncode}: {last}")
+        return cls.parse(ran.stdout)
+
+    @classmethod
+    def parse(cls, listing: str) -> Self:
+        """The indexes in what ``pip config list`` printed; settings of other matters are passed over."""
+        settings = _settings(listing)
+        return cls(
+            index_url=_located(settings["index-url"]) if settings.get("index-url") else None,
+            extra_index_urls=tuple(_located(text) for text in settings.get("extra-index-url", "").split()),
+            find_links=tuple(_located(text) for text in settings.get("find-links", "").split()),
+            no_index=settings.get("no-index", "").lower() in _TRUE,
+            trusted_hosts=tuple(settings.get("trusted-host", "").split()),
+            cert=settings.get("cert") or None,
+            client_cert=settings.get("client-cert") or None,
+            proxy=settings.get("proxy") or None,
+            timeout=_seconds(settings.get("timeout") or settings.get("default-timeout") or "15"),
+            keyring=settings.get("keyring-provider") or None,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The same places as environment variables for uv, to be put over those that are there.
+
+        Several indexes are one to pip, the best version of all counts; uv needs to be told.
+        """
+        env = {
+            "UV_DEFAULT_INDEX": self.index_url or "",
+            "UV_INDEX": " ".join(self.extra_index_urls),
+            "UV_INDEX_STRATEGY": "unsafe-best-match" if self.extra_index_urls else "",
+            "UV_FIND_LINKS": ",".join(link.replace(",", "%2C") for link in self.find_links),
+            "UV_NO_INDEX": "1" if self.no_index else "",
+            "UV_INSECURE_HOST": " ".join(self.trusted_hosts),
+            "UV_HTTP_TIMEOUT": str(round(self.timeout)),
+            "UV_KEYRING_PROVIDER": self.keyring if self.keyring == "subprocess" else "",
+            "SSL_CERT_FILE": self.cert or "",
+            "SSL_CLIENT_CERT": self.client_cert or "",
+            "ALL_PROXY": self.proxy or "",
+        }
+        return {name: text for name, text in env.items() if text}
+
+
+def _settings(listing: str) -> dict[str, str]:
+    sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
+    for line in listing.splitlines():
+        if match := _LINE.fullmatch(line):
+            sections[match["section"]][match["key"]] = _literal(line, match["value"])
+    return {key: text for section in _SECTIONS for key, text in sections[section].items()}
+
+
+def _literal(line: str, text: str) -> str:
+    """The value that pip printed with ``%r``."""
+    try:
+        return str(ast.literal_eval(text)).strip()
+    except (ValueError, SyntaxError) as error:
+        raise BuildError(f"pip config list: {line!r} is not a setting that can be read") from error
+
+
+def _located(text: str) -> str:
+    """A URL as it is, a path as a URL: tools do not agree on where relative paths start."""
+    return text if "://" in text else Path(text).expanduser().absolute().as_uri()
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise BuildError(f"pip config list: timeout {text!r} is not a number of seconds") from error

@@ -1,0 +1,191 @@
+"""Flag plans: what a build has to be told, so that its code is for one CPU level and no other.
+
+    (cpu, backend, compilers, interpreter, recipe's settings) -> environment, config settings, rules for the launchers
+
+Two mechanisms carry the same flags. The environment is what every backend reads by itself; the launchers (see
+`vbuild.build.launcher`) stand before the compilers, because a project's own flags come later on the command line
+than the environment's, and win.
+https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html https://doc.rust-lang.org/rustc/codegen-options/
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from vbuild.build.compilers import Compilers, Family
+from vbuild.build.interpreter import Interpreter
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.recipe.target import Env, Settings
+
+EPOCH = 315532800  # 1980-01-01, the earliest time that a zip archive can say
+
+_BUILD_FOLDER = "build/vbuild"
+
+# psABI, section 3.1.1, in gcc's words: what each level adds to the one below
+_ADDED = {
+    "v1": ("mmx", "sse", "sse2"),
+    "v2": ("cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4", "sse4.1", "sse4.2"),
+    "v3": ("avx", "avx2", "abm", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
+    "v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+}
+
+# cl.exe has no switch between SSE2, its default, and AVX
+_MSVC = {"v1": "", "v3": "/arch:AVX2", "v4": "/arch:AVX512"}
+
+
+class Backend(StrEnum):
+    """Build backends by the way they take flags."""
+
+    SETUPTOOLS = "setuptools"
+    SCIKIT_BUILD_CORE = "scikit-build-core"
+    MESON_PYTHON = "meson-python"
+    MATURIN = "maturin"
+    OTHER = "other"
+
+    @classmethod
+    def named(cls, build_backend: str) -> Self:
+        """The backend of a ``build-backend`` key (PEP 517), which names a module and maybe an object in it."""
+        module, _, rest = build_backend.partition(":")[0].partition(".")
+        if module == "scikit_build_core" and rest.startswith("setuptools"):
+            return cls("other")  # setuptools' config settings, CMake's reading of the environment
+        return cls(_MODULES.get(module, "other"))
+
+
+_MODULES = {
+    "setuptools": "setuptools",
+    "scikit_build_core": "scikit-build-core",
+    "mesonpy": "meson-python",
+    "maturin": "maturin",
+}
+
+# CMake and Meson choose the optimisation by themselves, and cargo has no use for C flags
+_OWN_OPTIMISATION = frozenset({Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON, Backend.MATURIN})
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What the launchers do to a command: which flags they put last, and which they take out.
+
+    Of the flags that choose instructions all go but the *implied* ones, which the level has anyway, and those of
+    the sources that a glob in *keep* matches. *link* is for shared libraries; *dropped* are linker arguments that no
+    wheel may carry.
+    """
+
+    compile: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
+    rust: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that makes a build of a project one for a CPU level."""
+
+    cpu: Cpu
+    backend: Backend
+    environment: Env
+    config_settings: Settings
+    rewriting: Rewriting
+
+
+def planned(
+    cpu: Cpu,
+    backend: Backend,
+    *,
+    compilers: Compilers,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    config_settings: Settings = (),
+    keep: tuple[str, ...] = (),
+) -> Plan:
+    """The plan that adds *cpu* to what *environment* and *config_settings* say already; nothing of theirs is lost.
+
+    Sources that a glob in *keep* matches keep their own flags. `BuildError` for a CPU the compiler has no flag for.
+    """
+    if compilers.family is Family.MSVC:
+        return Plan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
+    flags = (f"-march={cpu}", "-mtune=generic")
+    rust = _rust(cpu)
+    env = {
+        **_compiler_variables(backend, flags, compilers, interpreter, environment),
+        "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(EPOCH),
+    }
+    if compilers.rust:
+        # with a target of their own, build scripts and procedural macros are not compiled with the level's flags:
+        # they run on this machine, which may be below the level
+        env["CARGO_BUILD_TARGET"] = environment.get("CARGO_BUILD_TARGET") or compilers.rust.host
+    if backend is Backend.MESON_PYTHON:
+        env["RUSTFLAGS"] = _joined(environment.get("RUSTFLAGS"), *rust)  # Meson calls rustc itself, without cargo
+    rewriting = Rewriting(
+        compile=flags,
+        link=_marking(cpu, compilers),
+        rust=rust,
+        implied=_implied(cpu),
+        keep=keep,
+        dropped=interpreter.rpaths,
+    )
+    return Plan(cpu, backend, tuple(env.items()), _settings(backend, config_settings), rewriting)
+
+
+def _compiler_variables(
+    backend: Backend,
+    flags: tuple[str, ...],
+    compilers: Compilers,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+) -> dict[str, str]:
+    """CC and CXX by bare name, so that PATH leads to the launchers; and the flag variables of each language.
+
+    setuptools takes CFLAGS in the place of sysconfig's flags, -O3 -DNDEBUG -fwrapv included, so those come first.
+    """
+    base = "" if backend in _OWN_OPTIMISATION else interpreter.cflags
+    languages = ["CFLAGS", "CXXFLAGS", "FFLAGS"]
+    variables = {name: _joined(base, environment.get(name), *flags) for name in languages}
+    variables["FFLAGS"] = _joined(environment.get("FFLAGS"), *flags)
+    return {"CC": compilers.c, **({"CXX": compilers.cxx} if compilers.cxx else {}), **variables}
+
+
+def _settings(backend: Backend, given: Settings) -> Settings:
+    """*given*, and a build folder of a fixed name where it would have a random one, which ends up in the binaries."""
+    if backend not in {Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON} or dict(given).keys() & {
+        "build-dir",
+        "builddir",
+    }:
+        return given
+    return (*given, ("build-dir", _BUILD_FOLDER))
+
+
+def _marking(cpu: Cpu, compilers: Compilers) -> tuple[str, ...]:
+    """The mark that lets the loader refuse a library on a lower CPU, instead of a crash at its first instruction."""
+    if cpu.machine != "x86_64" or cpu.is_baseline or not compilers.marks_levels:
+        return ()
+    return (f"-Wl,-z,{cpu}",)
+
+
+def _implied(cpu: Cpu) -> tuple[str, ...]:
+    if cpu.machine != "x86_64":
+        return ()
+    levels = X86_64_LEVELS[: cpu.rank + 1]
+    names = ("x86-64", *(f"x86-64-{level}" for level in levels[1:]))
+    return (*(f"-march={name}" for name in names), *(f"-m{feature}" for level in levels for feature in _ADDED[level]))
+
+
+def _rust(cpu: Cpu) -> tuple[str, ...]:
+    if cpu.machine == "x86_64":
+        return ("-C", f"target-cpu={cpu}")
+    return () if cpu.is_baseline else ("-C", f"target-feature=+v{cpu.level}")
+
+
+def _msvc(cpu: Cpu, environment: Mapping[str, str]) -> Env:
+    """cl.exe puts ``_CL_`` behind its command line, where it wins over the project's own /arch."""
+    if cpu.machine != "x86_64" or cpu.level not in _MSVC:
+        raise BuildError(f"MSVC has no switch for {cpu}; expected x86-64, x86-64-v3 or x86-64-v4")
+    return (("_CL_", _joined(environment.get("_CL_"), _MSVC[cpu.level])),)
+
+
+def _joined(*flags: str | None) -> str:
+    return " ".join(text for text in flags if text)

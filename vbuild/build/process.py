@@ -1,0 +1,186 @@
+"""Run a build's commands so that none of them outlives the build.
+
+Each command leads a session of its own: Ctrl-C on the terminal reaches vbuild alone, and vbuild then stops the whole
+process group, the compilers that a backend started included. Output goes to a log file, never to the terminal.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from vbuild.errors import BuildError
+
+GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+LAST_LINES = 25  # of a failed command's output, shown with the error
+
+
+_Process = subprocess.Popen[bytes]
+
+
+class _Running:
+    """The commands that run now, in whatever thread; and whether new ones may start."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.leaders: set[_Process] = set()
+        self.open = True
+
+
+_running = _Running()
+
+
+def run(
+    command: Sequence[str],
+    *,
+    log: Path,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+) -> None:
+    """Run *command* to its end, its output appended to *log*; errors call it *name*; *timeout* is in seconds.
+
+    `BuildError`, with the last lines of the output, where the command cannot start, fails or takes too long. However
+    this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
+    """
+    name = name or Path(command[0]).name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        output.write(f"$ {shlex.join(command)}\n".encode())
+        output.flush()
+        begin = output.tell()
+        with _started(command, name, output.fileno(), cwd=cwd, environment=environment) as process:
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired as error:
+                raise BuildError(f"{name} took more than {timeout:g} s{_end(log, begin)}") from error
+            if not _running.open:
+                raise BuildError(f"{name} was stopped")
+            if status:
+                raise BuildError(f"{name} {_ended(status)}{_end(log, begin)}")
+
+
+def stop_all() -> None:
+    """Stop every command that runs in any thread, and let none start until the next `supervised` block."""
+    with _running.lock:
+        _running.open = False
+        leaders = frozenset(_running.leaders)
+    _stop(leaders)
+
+
+@contextmanager
+def supervised() -> Iterator[None]:
+    """Leaving the block by an error or Ctrl-C stops every command still running, in worker threads too.
+
+    SIGTERM and a closed terminal count as Ctrl-C. A pool of workers goes outside of this block, so that it has
+    nothing left to wait for.
+    """
+    with _running.lock:
+        _running.open = True
+    with _interrupting(signal.SIGTERM, signal.SIGHUP):
+        try:
+            yield
+        except BaseException:
+            stop_all()
+            raise
+
+
+def last_lines(log: Path, begin: int = 0) -> str:
+    """The last lines of *log*, from byte *begin* on, to be shown below an error."""
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        kept = deque(stream, LAST_LINES)
+    return b"".join(kept).decode(errors="replace").rstrip()
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], name: str, output: int, *, cwd: Path | None, environment: Mapping[str, str] | None
+) -> Iterator[_Process]:
+    # the lock is held while it starts: stop_all sees either no process or a registered one
+    with _running.lock:
+        if not _running.open:
+            raise BuildError(f"{name} was not started: the build was stopped")
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
+        _running.leaders.add(process)
+    try:
+        yield process
+    except BaseException:
+        _stop(frozenset({process}))
+        process.wait()
+        raise
+    finally:
+        with _running.lock:
+            _running.leaders.discard(process)
+
+
+@contextmanager
+def _interrupting(*signals: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _stop(leaders: frozenset[_Process]) -> None:
+    """Ask the groups of *leaders* to end, and end those that have not done so after `GRACE` seconds."""
+    left = {leader for leader in leaders if _signalled(leader, signal.SIGTERM)}
+    deadline = time.monotonic() + GRACE
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)
+        left = {leader for leader in left if _is_alive(leader)}
+    for leader in left:
+        _signalled(leader, signal.SIGKILL)
+
+
+def _is_alive(leader: _Process) -> bool:
+    leader.poll()  # one that nobody has waited for is still in its group, as a zombie
+    return _signalled(leader, 0)
+
+
+def _signalled(leader: _Process, number: int) -> bool:
+    """Whether there was a process in the group of *leader* to send the signal to; 0 only asks."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader.pid, number)
+        return True
+    return False
+
+
+def _ended(status: int) -> str:
+    if status > 0:
+        return f"failed with status {status}"
+    return f"was ended by {signal.Signals(-status).name}"
+
+
+def _end(log: Path, begin: int) -> str:
+    shown = last_lines(log, begin)
+    return f"; its log is {log}" + (f", which ends:\n{shown}" if shown else ", which is empty")

