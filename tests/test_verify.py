@@ -91,7 +91,7 @@ def test_dispatched_code_passes_and_is_counted(tmp_path: Path) -> None:
     """
     verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)
     assert not verdict.failed
-    assert verdict.isa == "ok, 1 functions dispatched"
+    assert verdict.isa == "ok, 1 dispatched"
     assert [library.accepted for library in verdict.libraries] == [(("named for its level", 1),)]
 
 

@@ -138,7 +138,7 @@ class Verdict:
         ):
             return "failed"
         accepted = sum(count for library in self.libraries for _, count in library.accepted)
-        return f"ok, {accepted} functions dispatched" if accepted else "ok"
+        return f"ok, {accepted} dispatched" if accepted else "ok"
 
     def data(self) -> dict[str, Any]:
         """The verdict as JSON takes it."""

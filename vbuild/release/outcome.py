@@ -1,0 +1,104 @@
+"""What `vbuild matrix` leaves behind: the wheels of a release, what was proved of each, and what failed."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.build.launcher import Override
+from vbuild.build.plan import Plan
+from vbuild.build.trial import Trial
+from vbuild.index import Indexed
+from vbuild.recipe.target import Target
+from vbuild.verdict.model import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A finished wheel: how it was built and in how many *seconds*, what was proved of it, what became of its test."""
+
+    target: Target
+    wheel: Path
+    label: str | None
+    plan: Plan
+    seconds: float
+    overrides: tuple[Override, ...]
+    verdict: Verdict
+    trial: Trial
+
+    @property
+    def size(self) -> int:
+        """The size of the wheel in bytes."""
+        return self.wheel.stat().st_size
+
+    def data(self) -> dict[str, Any]:
+        return {
+            **_target(self.target),
+            "label": self.label,
+            "wheel": self.wheel.name,
+            "bytes": self.size,
+            "sha256": _sha256(self.wheel),
+            "build_seconds": round(self.seconds, 3),
+            "test": str(self.trial),
+            "environment": dict(self.plan.environment),
+            "config_settings": dict(self.plan.config_settings),
+            "overrides": [asdict(override) for override in self.overrides],
+            "verdict": self.verdict.data(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A target of which there is no wheel, and why."""
+
+    target: Target
+    error: str
+    log: Path | None
+
+    def data(self) -> dict[str, Any]:
+        return {
+            **_target(self.target),
+            "label": self.target.label,
+            "error": self.error,
+            "log": str(self.log) if self.log else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them."""
+
+    name: str
+    source: str
+    products: tuple[Product, ...]
+    failures: tuple[Failure, ...]
+    indexed: tuple[Indexed, ...]
+
+    @property
+    def targets(self) -> int:
+        """How many wheels there should be."""
+        return len(self.products) + len(self.failures)
+
+    def data(self) -> dict[str, Any]:
+        """The release as ``report.json`` holds it."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "wheels": [product.data() for product in self.products],
+            "failures": [failure.data() for failure in self.failures],
+            "variants": [indexed.data() for indexed in self.indexed],
+        }
+
+
+def _target(target: Target) -> dict[str, Any]:
+    return {
+        "python": target.python,
+        "cpu": str(target.cpu),
+        "properties": list(target.properties),
+        "choices": dict(target.choices),
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
