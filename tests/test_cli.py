@@ -52,7 +52,8 @@ def test_help_loads_no_library_but_click() -> None:
 
 def test_a_release_is_stamped_indexed_and_selected_from(release: Path, tmp_path: Path) -> None:
     indexed = vbuild("index", release, "--simple", tmp_path / "simple")
-    assert indexed.stdout.splitlines() == ["demo-1.0-variants.json: x86_64_v2, x86_64_v3", f"{tmp_path}/simple/demo"]
+    assert indexed.stdout.splitlines() == ["demo-1.0-variants.json: x86_64_v2, x86_64_v3", f"{tmp_path}/simple"]
+    assert "demo-1.0-py3-none-any-x86_64_v3.whl#sha256=" in (tmp_path / "simple/demo/index.html").read_text()
     described = tmp_path / "machine.toml"
     described.write_text(str(machine("x86-64-v2", tags=("py3-none-any",))))
     chosen = vbuild("select", "demo", "-f", release, "--machine", described, "--json")
@@ -95,6 +96,7 @@ REFUSALS = [
     (("stamp", "plain.whl", "-o", "out", "--remove"), "plain.whl: not a zip archive, or truncated: no end record"),
     (("stamp", "missing-1.0-py3-none-any.whl", "-o", "out", "--remove"), "cannot be read: No such file or directory"),
     (("index", "nowhere"), "nowhere: no such folder of wheels"),
+    (("index", ".", "--simple", "."), ".: exists and is not an empty folder; choose another one"),
     (("select", "demo", "-f", "nowhere"), "nowhere: no such folder of wheels"),
     (("matrix", "nowhere.toml", "-o", "out"), "nowhere.toml: cannot be read: No such file or directory"),
     (("verify", "cut-1.0-py3-none-any.whl"), "cut-1.0-py3-none-any.whl: not a zip archive, or truncated"),

@@ -273,13 +273,14 @@ def test_a_namespace_without_provider_is_refused_before_anything_is_built(tmp_pa
     assert said == "DIR/demo.toml: no provider of rebellions; give static-properties or requires (PEP 850)"
 
 
+@pytest.mark.parametrize("compiler", ["nowhere-gcc", "/nowhere/gcc"])
 def test_a_missing_compiler_is_refused_before_anything_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
-    monkeypatch.setenv("CC", "nowhere-gcc")
+    monkeypatch.setenv("CC", compiler)
     said = refusal(source, tmp_path / "dist")
-    assert "CC=nowhere-gcc: no such compiler" in said
+    assert f"CC={compiler}: no such compiler" in said
 
 
 def test_wheels_that_contradict_the_folder_are_refused_and_the_folder_stays(tmp_path: Path) -> None:

@@ -204,14 +204,11 @@ def stamp(
 def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
     """Write the variants.json of every release in FOLDER."""
     from vbuild.index import index as write_index
-    from vbuild.wheel.simple import write_simple
 
-    written = write_index(folder)
-    projects = write_simple(folder, simple) if simple else ()
-    data = {"variants": [item.data() for item in written], "simple": list(projects)}
-    lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in written]
-    lines += [f"{simple / project}" for project in projects if simple]
-    _report(data, "\n".join(lines) or f"{folder}: no variant wheels", as_json=as_json)
+    indexed = write_index(folder, simple=simple)
+    data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
+    lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
+    _report(data, "\n".join([*lines, *([str(simple)] if simple else [])]), as_json=as_json)
 
 
 @main.command(epilog=_example("vbuild select annoy --find-links dist"))
@@ -266,6 +263,8 @@ def _release_text(release: "Release") -> str:
         lines.append(f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}")
         lines.append(f"  {product.wheel.name}")
     lines += [f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed]
+    if removed := release.removed:
+        lines.append(f"taken out of the project's own flags: {' '.join(removed)}")
     for failure in release.failures:
         lines.append(f"{failure.target} failed: {failure.error}")
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from vbuild.errors import VariantError, at
 from vbuild.variant.document import Document, combine
 from vbuild.wheel.archive import peek
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.simple import check_unused, write_simple
 
 _MODE = 0o644
 
@@ -40,14 +41,17 @@ class Indexed:
         }
 
 
-def index(folder: Path) -> tuple[Indexed, ...]:
+def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
     """Write into *folder* the variants.json of each release whose variant wheels are there.
 
-    A file that says the same already is left alone. `VariantError` names the two wheels that contradict each other,
-    or the one that contradicts its own file name; `WheelError` the one that cannot be read. Then nothing is written.
+    A file that says the same already is left alone. *simple* is a new or empty folder for a static simple index of
+    all of it. `VariantError` names the two wheels that contradict each other, or the one that contradicts its own file
+    name; `WheelError` the one that cannot be read, or a folder in use. Then nothing is written.
     """
     if not folder.is_dir():
         raise VariantError(f"{folder}: no such folder of wheels")
+    if simple:
+        check_unused(simple)
     releases: dict[str, list[tuple[str, Document]]] = {}
     for name, document in _documents(folder):
         releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
@@ -55,6 +59,8 @@ def index(folder: Path) -> tuple[Indexed, ...]:
     packed = {path: document.pack() for path, document in documents.items()}
     changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
     _write(changed)
+    if simple:
+        write_simple(folder, simple)
     return tuple(
         Indexed(path, tuple(variant.label for variant in document.variants), len(releases[path.name]), path in changed)
         for path, document in documents.items()

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from operator import attrgetter
-from typing import Self
+from typing import NamedTuple, Self
 
 from iced_x86 import Decoder, Formatter, FormatterSyntax, Instruction
 
@@ -125,9 +125,11 @@ class Isa:
         return frozenset(feature for region in self.regions for feature in region.features)
 
 
-@dataclass(frozen=True, slots=True)
-class _Codes:
-    """The instruction codes of a region that say something; those behind the first bytes that are no code, apart."""
+class _Codes(NamedTuple):
+    """The instruction codes of a region that say something; those behind the first bytes that are no code, apart.
+
+    A tuple, because tens of thousands of them come back from other processes.
+    """
 
     certain: frozenset[int] = frozenset()
     doubtful: frozenset[int] = frozenset()

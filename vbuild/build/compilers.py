@@ -121,7 +121,8 @@ def _command(
     """The command of *variable*, or the first candidate that exists, with its compiler as a bare name."""
     if given := environment.get(variable):
         command = _on_path(given, programs)
-        if command is None:
+        # sysconfig may name a path of the machine that Python was built on; a user means the path
+        if command is None or any(Path(word).is_absolute() and not shutil.which(word) for word in given.split()):
             raise BuildError(f"{variable}={given}: no such compiler; {_INSTALL_C}")
         return command
     return next((command for text in candidates if (command := _on_path(text, programs))), None)

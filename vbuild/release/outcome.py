@@ -79,6 +79,11 @@ class Release:
         """How many wheels there should be."""
         return len(self.products) + len(self.failures)
 
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The flags of the project's own that launchers took out of some command."""
+        return tuple(sorted({flag for made in self.products for change in made.overrides for flag in change.removed}))
+
     def data(self) -> dict[str, Any]:
         """The release as ``report.json`` holds it."""
         return {

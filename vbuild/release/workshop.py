@@ -86,7 +86,13 @@ class Workshop:
             )
             built = build_wheel(job, project, folder, log=log, environments=self.environments)
             self.told(target, "repairing")
-            wheel = repaired(built.wheel, folder / "repaired", log=log, settings=self.recipe.repair)
+            wheel = repaired(
+                built.wheel,
+                folder / "repaired",
+                log=log,
+                settings=self.recipe.repair,
+                environment=dict(target.env),
+            )
         except VbuildError as error:
             return self._failure(target, error)
         return Repaired(job, built, wheel)

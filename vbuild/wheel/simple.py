@@ -81,8 +81,7 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
 
     `WheelError`, and nothing written, where *out* holds something or a wheel is damaged.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
+    check_unused(out)
     projects: dict[str, list[Listed]] = {}
     with _complete(out) as index:
         for path in sorted(folder.glob("*.whl")):
@@ -95,6 +94,12 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
             _write_project(project, sorted(files, key=lambda file: file.filename), index / project)
         _write_root(sorted(projects), index)
     return tuple(sorted(projects))
+
+
+def check_unused(out: Path) -> None:
+    """Refuse, as a `WheelError`, a place for an index that holds something already."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
 
 
 def _add_wheel(path: Path, folder: Path) -> tuple[str, Listed]:
