@@ -70,7 +70,6 @@ def kernel_of(binary: Path) -> str:
 
 
 @pytest.mark.network
-@pytest.mark.slow
 @pytest.mark.parametrize("level", X86_64_LEVELS)
 @pytest.mark.parametrize("backend", PROJECTS)
 def test_every_backend_builds_every_level(
@@ -99,7 +98,6 @@ def test_every_backend_builds_every_level(
 
 
 @pytest.mark.network
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", PROJECTS)
 def test_the_same_build_gives_the_same_bytes(backend: Backend, environments: Environments, tmp_path: Path) -> None:
     wheels, libraries = [], []
@@ -113,7 +111,6 @@ def test_the_same_build_gives_the_same_bytes(backend: Backend, environments: Env
 
 
 @pytest.mark.network
-@pytest.mark.slow
 def test_what_a_cmake_project_may_not_have_it_is_told_not_to_have(environments: Environments, tmp_path: Path) -> None:
     options = """
 check_c_compiler_flag(-mavx2 HAS_AVX2)
