@@ -14,8 +14,10 @@ import pytest
 
 from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.variants import document, variant, variant_wheel
+from vbuild.build.source import fetched
 from vbuild.errors import VariantError, VbuildError
 from vbuild.matrix import matrix, planned
+from vbuild.recipe.model import Recipe
 from vbuild.release.outcome import Release
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
@@ -265,6 +267,22 @@ def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
     said = refusal(source, tmp_path / "dist", only=["x86_64_v9"])
     assert said == "DIR/demo.toml: no target 'x86_64_v9'; there are plain, x86_64_v2, x86_64_v3"
+
+
+def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "recipes/annoy.toml").read_text()
+    tree(tmp_path, {"demo.toml": text.replace("annoy==1.17.3", "annoy==1.17.4")})
+    fetched(Recipe.load(Path(__file__).parents[1] / "recipes/annoy.toml").source)  # into the cache, by its hash
+    said = refusal(tmp_path / "demo.toml", tmp_path / "dist")
+    assert said == "DIR/demo.toml: source.sdist: sha256 is of annoy==1.17.3, expected annoy==1.17.4"
+
+
+def test_a_wheel_of_another_project_is_a_failure(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n')
+    source.write_text(source.read_text().replace('"demo"', '"other"'))
+    [failure] = matrix(source, tmp_path / "dist").failures
+    assert failure.error.startswith("demo-1.0-")
+    assert failure.error.endswith(": not of other, which the recipe builds")
 
 
 def test_a_namespace_without_provider_is_refused_before_anything_is_built(tmp_path: Path) -> None:

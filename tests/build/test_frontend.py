@@ -20,6 +20,7 @@ from tests.factories.projects import (
     setuptools_project,
     tree,
 )
+from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared, recognised
 from vbuild.build.indexes import Indexes
@@ -35,6 +36,9 @@ PROJECTS: dict[Backend, Callable[[Path], Path]] = {
     Backend.MESON_PYTHON: meson_project,
     Backend.MATURIN: maturin_project,
 }
+BACKENDS = [
+    pytest.param(backend, marks=needs("cargo", "rustc") if backend is Backend.MATURIN else ()) for backend in PROJECTS
+]
 REGISTERS = {"v1": "xmm", "v2": "xmm", "v3": "ymm", "v4": "zmm"}
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
@@ -71,7 +75,7 @@ def kernel_of(binary: Path) -> str:
 
 @pytest.mark.network
 @pytest.mark.parametrize("level", X86_64_LEVELS)
-@pytest.mark.parametrize("backend", PROJECTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_builds_every_level(
     backend: Backend, level: str, environments: Environments, tmp_path: Path
 ) -> None:
@@ -98,7 +102,7 @@ def test_every_backend_builds_every_level(
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("backend", PROJECTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_same_build_gives_the_same_bytes(backend: Backend, environments: Environments, tmp_path: Path) -> None:
     wheels, libraries = [], []
     for name in ("one", "another"):

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.factories.sources import PROJECT, index, member, pinned, sdist, served
+from tests.factories.tools import needs
 from vbuild.build.indexes import Indexes
 from vbuild.build.source import fetched, unpacked
 from vbuild.errors import BuildError
 from vbuild.recipe.source import Folder, Git, Sdist
+
+GIT = needs("git")
 
 NOWHERE = Indexes(no_index=True)
 ANNOY = Sdist("annoy", Version("1.17.3"), "9cbfebefe0a5f843eba29c6be4c84d601f4f41ad4ded0486f1b88c3b07739c15")
@@ -293,6 +296,7 @@ PATCH = """\
 """
 
 
+@GIT
 def test_patches_are_applied_to_the_copy(tmp_path: Path) -> None:
     archive, patch = sdist(tmp_path), tmp_path / "fix.patch"
     patch.write_text(PATCH)
@@ -322,6 +326,7 @@ def _repository(folder: Path) -> str:
     return _git(folder, "rev-parse", "HEAD")
 
 
+@GIT
 def test_a_commit_is_fetched_once_and_copied_with_its_history(tmp_path: Path) -> None:
     commit = _repository(tmp_path / "repository")
     source = Git(str(tmp_path / "repository"), commit)
@@ -334,6 +339,7 @@ def test_a_commit_is_fetched_once_and_copied_with_its_history(tmp_path: Path) ->
     assert _git(tree, "status", "--porcelain") == ""
 
 
+@GIT
 def test_a_changed_checkout_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
     source = Git(str(tmp_path / "repository"), _repository(tmp_path / "repository"))
     cached = fetched(source, tmp_path / "cache")
@@ -341,6 +347,7 @@ def test_a_changed_checkout_in_the_cache_is_fetched_again(tmp_path: Path) -> Non
     assert (fetched(source, tmp_path / "cache") / "demo.py").read_text() == PROJECT["demo.py"]
 
 
+@GIT
 def test_a_commit_that_is_not_there_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
     _repository(tmp_path / "repository")
     source = Git(str(tmp_path / "repository"), "0" * 40)
@@ -349,6 +356,7 @@ def test_a_commit_that_is_not_there_leaves_nothing_in_the_cache(tmp_path: Path) 
     assert _cached(tmp_path / "cache") == []
 
 
+@GIT
 def test_a_checkout_is_copied_as_git_sees_it(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     _repository(folder)
@@ -363,6 +371,7 @@ def test_a_checkout_is_copied_as_git_sees_it(tmp_path: Path) -> None:
     assert _git(tree, "describe", "--tags", "--dirty") == "v1.0-dirty"
 
 
+@GIT
 def test_a_checkout_without_commits_is_copied_without_history(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     _git(tmp_path / "project", "init", "--quiet")

@@ -35,8 +35,11 @@ def test_a_property_of_something_else_is_no_cpu() -> None:
     ("text", "message"),
     [
         ("zen4", "no CPU level 'zen4'; expected x86-64, x86-64-v2, -v3, -v4, or armv8-a, armv8.1-a ..."),
-        ("x86-64-v5", "no CPU level 'v5' of 'x86_64'"),
-        ("armv7-a", "no CPU level '7a' of 'aarch64'"),
+        ("x86-64-v5", "no CPU level 'v5' of 'x86_64'; expected v1, v2, v3, v4"),
+        (
+            "armv7-a",
+            f"no CPU level '7a' of 'aarch64'; expected {', '.join(AARCH64_VERSIONS)}",
+        ),
     ],
 )
 def test_a_cpu_that_is_not_known_is_refused(text: str, message: str) -> None:

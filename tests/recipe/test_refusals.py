@@ -210,7 +210,7 @@ label = "best"
     ),
     (
         CPU + '[matrix.axes.level.v9]\nproperties = ["x86_64::level::v9"]',
-        "matrix.axes.level.v9.properties[0]: no CPU level 'v9' of 'x86_64'",
+        "matrix.axes.level.v9.properties[0]: no CPU level 'v9' of 'x86_64'; expected v1, v2, v3, v4",
     ),
     (
         CPU + '[matrix.axes.blas.x]\nproperties = ["a::b::c", "a :: b :: c"]',

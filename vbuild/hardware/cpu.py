@@ -44,8 +44,10 @@ class Cpu:
     @classmethod
     def known(cls, machine: str, level: str) -> Self:
         """The CPU of that *machine* and *level*; `HardwareError` where there is none."""
-        if level not in _ORDERS.get(machine, ()):
-            raise HardwareError(f"no CPU level {level!r} of {machine!r}")
+        levels = _ORDERS.get(machine, ())
+        if level not in levels:
+            expected = f"expected {', '.join(levels)}" if levels else f"expected one of {', '.join(_ORDERS)}"
+            raise HardwareError(f"no CPU level {level!r} of {machine!r}; {expected}")
         return cls(machine, level)
 
     @classmethod

@@ -8,21 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from packaging.version import Version
+
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
 from vbuild.build.indexes import Indexes
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.trial import Trial, tried
-from vbuild.errors import ClaimError, VbuildError, at
+from vbuild.errors import BuildError, ClaimError, RecipeError, VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.release.family import Family
 from vbuild.release.outcome import Failure, Product
 from vbuild.verdict.model import Severity, Verdict
 from vbuild.verify import verify
+from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.name import WheelName
 
 Told = Callable[[Target, str], None]
 
@@ -62,6 +67,7 @@ class Workshop:
         configuration = indexes.environment()
         archive = fetched(recipe.source, indexes=indexes)
         look = unpacked(archive, stage / "look", subdirectory=recipe.source.subdirectory, patches=recipe.build.patches)
+        _check_identity(recipe, look)
         environments = Environments(stage / "environments", configuration)
         cpu = Machine.here().cpu
         return cls(recipe, archive, look, stage, logs, environments, configuration, cpu, told)
@@ -85,6 +91,8 @@ class Workshop:
                 patches=self.recipe.build.patches,
             )
             built = build_wheel(job, project, folder, log=log, environments=self.environments)
+            if not same_project(WheelName.parse(built.wheel.name).distribution, self.recipe.name):
+                raise BuildError(f"{built.wheel.name}: not of {self.recipe.name}, which the recipe builds")
             self.told(target, "repairing")
             wheel = repaired(
                 built.wheel,
@@ -152,6 +160,18 @@ class Workshop:
 
     def _log(self, target: Target) -> Path:
         return self.logs / f"{self.recipe.name}-{_slug(target)}.log"
+
+
+def _check_identity(recipe: Recipe, project: Path) -> None:
+    """`RecipeError` where an sdist says that it is another release than the recipe names: the hash alone counts."""
+    source, stated = recipe.source, project / "PKG-INFO"
+    if isinstance(source, Sdist) and stated.is_file():
+        with at(recipe.file), at("PKG-INFO"):
+            metadata = Metadata.parse(stated.read_text(encoding="utf-8", errors="replace"))
+        if not same_project(metadata.name, source.name) or Version(metadata.version) != source.version:
+            raise RecipeError(
+                f"{recipe.file}: source.sdist: sha256 is of {metadata.name}=={metadata.version}, expected {source}"
+            )
 
 
 def _slug(target: Target) -> str:
