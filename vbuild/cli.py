@@ -303,7 +303,8 @@ def _progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
 
         def told(target: "Target", step: str) -> None:
             steps[str(target)] = step
-            status.update(", ".join(f"{label}: {said}" for label, said in steps.items()))
+            at_work = [f"{label}: {said}" for label, said in steps.items() if said.endswith("ing")]
+            status.update(", ".join(at_work) or step)
 
         yield told
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from vbuild.build.frontend import Job
 from vbuild.build.process import supervised
+from vbuild.build.source import STAGE
 from vbuild.errors import RecipeError, VbuildError
 from vbuild.index import Indexed, index
 from vbuild.recipe.model import Recipe
@@ -87,7 +88,7 @@ def _staging(folder: Path) -> Iterator[Path]:
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=".vbuild-", dir=folder)).absolute()
+        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder)).absolute()
     except OSError as error:
         raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
     try:

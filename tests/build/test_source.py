@@ -363,6 +363,8 @@ def test_a_checkout_is_copied_as_git_sees_it(tmp_path: Path) -> None:
     (folder / "demo.py").write_text("changed")
     (folder / "new.py").write_text("")
     (folder / "big.log").write_text("ignored")
+    (folder / "dist/.vbuild-x").mkdir(parents=True)
+    (folder / "dist/.vbuild-x/work").write_text("in progress")
     (folder / ".gitignore").unlink()
     (folder / ".gitignore").write_text("*.log\n")
     tree = unpacked(fetched(Folder(folder)), tmp_path / "tree")
@@ -382,11 +384,13 @@ def test_a_checkout_without_commits_is_copied_without_history(tmp_path: Path) ->
 
 def test_a_folder_is_copied_without_caches_and_environments(tmp_path: Path) -> None:
     folder = tmp_path / "project"
-    for name in ("setup.py", "src/x.c", "__pycache__/x.pyc", ".venv/pyvenv.cfg", ".hg/store"):
+    for name in ("setup.py", "src/x.c", "__pycache__/x.pyc", ".venv/pyvenv.cfg", ".hg/store", "dist/.vbuild-x/y"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
     tree = unpacked(fetched(Folder(folder)), folder / "work")
-    assert sorted(str(path.relative_to(tree)) for path in tree.rglob("*")) == ["setup.py", "src", "src/x.c"]
+    assert sorted(str(path.relative_to(tree)) for path in tree.rglob("*")) == [
+        *("dist", "setup.py", "src", "src/x.c"),
+    ]
 
 
 def test_a_folder_that_is_gone_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from vbuild.build.indexes import Indexes
 from vbuild.errors import BuildError, at
 from vbuild.recipe.source import Folder, Git, Sdist, Source
 
+STAGE = ".vbuild-"  # how the name of a folder for work in progress starts; one in a project is no part of it
+
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
@@ -105,6 +107,8 @@ def _copied(source: Path, target: Path) -> Path:
     target.mkdir()
     git.clone_history(source, target)
     for name in names:
+        if any(part.startswith(STAGE) for part in Path(name).parts):
+            continue
         file = source / name
         # tracked and deleted, or a submodule that is not there
         if file.is_symlink() or file.is_file():
@@ -118,7 +122,11 @@ def _not_sources(target: Path) -> Callable[[str, list[str]], set[str]]:
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         paths = {name: Path(folder) / name for name in names}
-        more = {name for name, path in paths.items() if (path / "pyvenv.cfg").exists() or path.resolve() == target}
+        more = {
+            name
+            for name, path in paths.items()
+            if name.startswith(STAGE) or (path / "pyvenv.cfg").exists() or path.resolve() == target
+        }
         return more | _NOT_SOURCES.intersection(names)
 
     return left_out

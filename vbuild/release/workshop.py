@@ -103,6 +103,7 @@ class Workshop:
             )
         except VbuildError as error:
             return self._failure(target, error)
+        self.told(target, "built")
         return Repaired(job, built, wheel)
 
     def finished(self, job: Job, *, builds: Builds, family: Family) -> Product | Failure:
