@@ -148,6 +148,15 @@ def test_code_above_the_claimed_level_is_not_published(tmp_path: Path) -> None:
     assert all("kernel" in failure.error for failure in release.failures)
 
 
+def test_a_build_that_leaves_its_modules_out_is_no_variant(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\n')
+    setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
+    tree(tmp_path / "project", {"setup.py": setup, "demo.py": ""})
+    release = matrix(source, tmp_path / "dist")
+    assert labels(release) == [None]
+    assert "no compiled code for x86-64-v3" in release.failures[0].error
+
+
 def test_a_failing_test_keeps_the_wheel_back(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[test]\ncommand = "python -c \'import demo, nothing\'"\n')
     release = matrix(source, tmp_path / "dist")

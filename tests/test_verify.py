@@ -64,6 +64,12 @@ def test_a_wheel_without_code_is_not_asked_for_a_level(tmp_path: Path) -> None:
     assert (verdict.findings, verdict.cpu, verdict.isa) == ((), None, "no code")
 
 
+def test_a_level_without_code_is_an_empty_promise(tmp_path: Path) -> None:
+    verdict = verify(wheel(tmp_path), cpu=V3)
+    assert found(verdict, Severity.WARNING) == [("isa-flags", "no compiled code: nothing in it is for x86-64-v3")]
+    assert not verdict.failed
+
+
 def test_a_violation_is_named_with_function_and_instruction(tmp_path: Path) -> None:
     source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
     verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)

@@ -74,7 +74,7 @@ class Workshop:
 
     def prepared(self, target: Target) -> Job:
         """The job of building *target*; `BuildError` where this machine cannot."""
-        with at(target):
+        with at(self.recipe.name), at(target):
             return prepared(self.project, target, self.recipe.build)
 
     def built(self, job: Job) -> Repaired | Failure:
@@ -123,6 +123,10 @@ class Workshop:
             )
             if verdict.failed:
                 raise ClaimError(_broken(verdict))
+            if not (verdict.libraries or target.cpu.is_baseline):
+                raise ClaimError(
+                    f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?"
+                )
             self.told(target, "testing")
             trial = self._tried(build)
         except VbuildError as error:

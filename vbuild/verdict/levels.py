@@ -83,7 +83,12 @@ class Levels:
         own = {path: isa for path, isa in self._isas.items() if not _GRAFTED.search(path)}
         size = sum(isa.code_size for isa in own.values())
         rank = self._claim.cpu.rank
-        if not own or not self._claim.is_explicit or rank == 0:
+        if not self._claim.is_explicit or rank == 0:
+            return
+        if not self._libraries:
+            what = f"no compiled code: nothing in it is for {self._claim.cpu}"
+            yield Finding(Severity.WARNING, Rule.ISA_FLAGS, None, what)
+        if not own:
             return
         if bare := [path for path in own if self._claim.cpu.level not in self._libraries[path].isa_needed]:
             what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
