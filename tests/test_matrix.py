@@ -139,6 +139,14 @@ def test_a_failed_target_is_named_and_the_others_are_finished(tmp_path: Path) ->
     assert json.loads((tmp_path / "dist/report.json").read_text())["failures"][0]["label"] == "x86_64_v3"
 
 
+def test_the_log_of_a_build_environment_that_cannot_be_made_stays(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
+    [failure] = matrix(source, tmp_path / "dist").failures
+    [log] = (tmp_path / "dist/logs").iterdir()
+    assert f"its log is {log}" in failure.error
+    assert "vbuild-has-no-such-requirement" in log.read_text()
+
+
 def test_code_above_the_claimed_level_is_not_published(tmp_path: Path) -> None:
     asm = 'void kernel(float *a, const float *b) { __asm__("vpaddd %ymm0, %ymm1, %ymm2"); *a = *b; }\n'
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n', kernel=asm)

@@ -36,10 +36,14 @@ class Environment:
 
 
 class Environments:
-    """The build environments of one run, in *folder*; *configuration* are uv's variables for its package indexes."""
+    """The build environments of one run, in *folder*; *configuration* are uv's variables for its package indexes.
 
-    def __init__(self, folder: Path, configuration: Mapping[str, str]) -> None:
+    The log of one that cannot be made stays in *logs*, which is that folder where None.
+    """
+
+    def __init__(self, folder: Path, configuration: Mapping[str, str], *, logs: Path | None = None) -> None:
         self._folder = folder.absolute()
+        self._logs = (logs or folder).absolute()
         self._configuration = configuration
         self._lock = threading.Lock()
         self._made: dict[str, Future[Environment]] = {}
@@ -66,10 +70,11 @@ class Environments:
         environment = Environment(folder / "bin" / "python", folder / "bin")
         create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
         fill = [uv_bin, "pip", "install", *quiet, "--python", str(environment.python), *sorted(requirements)]
+        log = self._logs / f"environment-{folder.name}.log"
         with at("build environment"):
             for command in ([*create, str(folder)], *([fill] if requirements else [])):
-                variables = {**os.environ, **self._configuration}
-                run(command, log=folder.with_suffix(".log"), environment=variables)
+                run(command, log=log, environment={**os.environ, **self._configuration})
+        log.unlink()
         return environment
 
 

@@ -68,7 +68,7 @@ class Workshop:
         archive = fetched(recipe.source, indexes=indexes)
         look = unpacked(archive, stage / "look", subdirectory=recipe.source.subdirectory, patches=recipe.build.patches)
         _check_identity(recipe, look)
-        environments = Environments(stage / "environments", configuration)
+        environments = Environments(stage / "environments", configuration, logs=logs)
         cpu = Machine.here().cpu
         return cls(recipe, archive, look, stage, logs, environments, configuration, cpu, told)
 
