@@ -20,6 +20,14 @@ class BinaryError(VbuildError):
     """A compiled file that does not match its format."""
 
 
+class DeviceError(VbuildError):
+    """GPU code in a form that is damaged, or that vbuild does not know."""
+
+
+class SurgeryError(VbuildError):
+    """An ELF file that cannot be cut without a risk to what is left of it."""
+
+
 class WheelError(VbuildError):
     """A wheel, or a wheel's name, that breaks the wheel specification."""
 
@@ -36,8 +44,16 @@ class BuildError(VbuildError):
     """A source that could not be fetched, or a build step that failed."""
 
 
+class SlimError(VbuildError):
+    """A wheel that cannot be slimmed as asked: it never ran there, or its licence says no."""
+
+
 class ClaimError(VbuildError):
     """A wheel whose bytes do not keep what its name and metadata promise."""
+
+
+class ContentsError(VbuildError):
+    """What was found in a wheel cannot be shown as asked."""
 
 
 @contextmanager
