@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Dotted, Nvidia
+from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.variant.document import Document, Schema
 from vbuild.variant.metadata import Metadata, Provider

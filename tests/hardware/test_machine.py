@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.factories.variants import machine
 from vbuild.errors import HardwareError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
-from vbuild.hardware.gpu import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 
 names = st.text("ab_0", min_size=1, max_size=4)
@@ -167,7 +167,9 @@ def test_a_driver_is_asked_through_the_interface_of_nvml(status: int, expected: 
     (tmp_path / "nvml.c").write_text(NVML % status)
     command = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(tmp_path / "nvml.c")]
     subprocess.run(command, check=True)
-    ask = "from vbuild.hardware.gpu import Nvidia; found = Nvidia.detected(); print(found.driver, *found.capabilities)"
+    ask = (
+        "from vbuild.hardware.driver import Nvidia; found = Nvidia.detected(); print(found.driver, *found.capabilities)"
+    )
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     answer = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True, env=environ)
     assert answer.stdout.strip() == expected

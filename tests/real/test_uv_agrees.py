@@ -14,7 +14,7 @@ import pytest
 
 from tests.factories.variants import tiny_wheel
 from vbuild.errors import VariantError
-from vbuild.hardware.gpu import FORCED_CAPABILITY, FORCED_DRIVER
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.selection import select
 from vbuild.variant.document import Schema

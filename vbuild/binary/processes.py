@@ -4,7 +4,6 @@ The processes are made by a fork server, never by a fork of the caller, which ma
 a worker killed for memory, a calling script that cannot be imported again - costs time only: the work is done here.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from itertools import chain
 from multiprocessing import get_context
 from typing import TypeVar
+
+from vbuild.hardware.cpu import available_cores
 
 R = TypeVar("R")
 
@@ -35,11 +36,6 @@ def processes(jobs: int | None = None) -> Iterator[Executor | None]:
         yield executor
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-def available_cores() -> int:
-    """The cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spread(

@@ -5,6 +5,7 @@ Arm's counterpart is 8a. A level includes every lower one of its machine.
 https://gitlab.com/x86-psABIs/x86-64-ABI
 """
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Self
@@ -94,3 +95,8 @@ class Cpu:
             return lower
         skipped = levels[_V8_IN_V9 + int(self.level[2:-1]) : levels.index("9.0a")]
         return tuple(level for level in lower if level not in skipped)
+
+
+def available_cores() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,103 +1,298 @@
-"""NVIDIA GPUs as a machine reports them: the CUDA version of its driver, and the compute capabilities of its GPUs.
+"""NVIDIA's GPU architectures: how they are written, which code runs on which GPU, and what of it a GPU needs.
 
-    12.8   the newest CUDA version that the driver runs
-    9.0    a compute capability; code for it is called sm_90
+    sm_90   9.0   90   90-real          GPUs of compute capability 9.0, and code for them
+    sm_90a  90a   9.0a                  code that uses what only 9.0 has, and runs nowhere else
+    sm_100f 100f                        code that uses what the family of 10.0 has
+    compute_90   90-virtual   9.0+PTX   the same GPUs, and PTX: code that the driver compiles for later GPUs
 
-Both are asked of NVML, the library under nvidia-smi, which comes with every driver and starts no context on a GPU.
-https://docs.nvidia.com/deploy/nvml-api/
+The rules are NVIDIA's. Machine code for X.y runs on X.z where z >= y; PTX for X.y runs on every later GPU; code with
+``a`` only on X.y itself; code with ``f`` on X.z where z >= y. Tegra GPUs run no machine code but their own, and
+other GPUs none of theirs.
+https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
+https://docs.nvidia.com/cuda/ampere-compatibility-guide/
 """
 
-import ctypes
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from enum import Enum, StrEnum
+from itertools import groupby
+from typing import Any, Self
 
-from vbuild.errors import HardwareError, at
+from vbuild.errors import HardwareError
+from vbuild.hardware.architectures import ARCHITECTURES
+from vbuild.hardware.driver import Dotted
 
-# the variables that NVIDIA's variant provider and uv obey
-FORCED_DRIVER = "NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"
-FORCED_CAPABILITY = "NV_VARIANT_PROVIDER_FORCE_SM_ARCH"
-
-_DOTTED = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?", re.ASCII)
-_LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
+_REQUEST = re.compile(
+    r"""
+    (?P<prefix> sm_? | compute_? )?
+    (?: (?P<major>\d{1,3}) \. (?P<minor>\d) | (?P<number>\d{1,4}) ) (?P<suffix>[af])?
+    (?: [-_] (?P<kind>real|virtual) )? (?P<ptx> \+ptx )?
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_SEPARATOR = re.compile(r"[\s,;]+")
+_NEAR = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Dotted:
-    """A CUDA version or a compute capability: two numbers, written with a dot."""
+class Arch:
+    """A GPU architecture: the number of its compute capability, and the suffix of code that is for it alone.
 
-    major: int
-    minor: int
+    Without a suffix it is also a GPU, as a device.
+    """
+
+    number: int
+    suffix: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``12.8`` or ``12``, which means ``12.0``; `HardwareError` for anything else."""
-        if match := _DOTTED.fullmatch(text.strip()):
-            return cls(int(match["major"]), int(match["minor"] or 0))
-        raise HardwareError(f"no version {text!r}; expected two numbers with a dot, as in 12.8")
+        """The architecture *text* in any spelling but that of PTX; `HardwareError` for one that does not exist."""
+        match = _matched(text)
+        if match["ptx"] or match["kind"] == "virtual" or (match["prefix"] or "").startswith("compute"):
+            raise HardwareError(f"{text!r} asks for PTX; expected an architecture as in sm_90, 9.0 or 90a")
+        return cls(*_known(match))
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
+        """The name as nvcc writes it: ``sm_90a``."""
+        return f"sm_{self.number}{self.suffix}"
+
+    @property
+    def major(self) -> int:
+        """The first number of the compute capability: 9 of sm_90, 12 of sm_121."""
+        return self.number // 10
+
+    @property
+    def device(self) -> Self:
+        """The GPU of this compute capability: sm_90 for sm_90a."""
+        return type(self)(self.number)
+
+    @property
+    def is_tegra(self) -> bool:
+        """Whether it is in a Jetson or DRIVE, whose machine code is for it alone."""
+        known = ARCHITECTURES.get(self.number)
+        return known is not None and known.is_tegra
+
+    @property
+    def toolkits(self) -> tuple[Dotted, Dotted | None] | None:
+        """The first CUDA toolkit that compiles for it, and the last if it is gone; None where it is not known."""
+        known = ARCHITECTURES.get(self.number)
+        first = known.first_toolkit(self.suffix) if known else None
+        return (first, known.until) if known and first else None
+
+    def runs_on(self, device: "Arch") -> bool:
+        """Whether machine code for this architecture runs on *device*."""
+        if self.number == device.number:
+            return True
+        return self.is_before(device) and not (self.is_tegra or device.is_tegra or self.suffix == "a")
+
+    def is_before(self, device: "Arch") -> bool:
+        """Whether it is of the same major version as *device*, with a lower minor one."""
+        return self.major == device.major and self.number < device.number
+
+    def compiles_on(self, device: "Arch") -> bool:
+        """Whether the driver of *device* can compile PTX for this architecture."""
+        return self.runs_on(device) or (not self.suffix and self.number < device.number)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Request:
+    """A GPU that code is asked for, and whether PTX is asked for as well."""
+
+    arch: Arch
+    ptx: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """One item of a GPU list in any spelling; `HardwareError` for an architecture that does not exist."""
+        match = _matched(text)
+        virtual = match["kind"] == "virtual" or (match["prefix"] or "").startswith("compute")
+        if match["kind"] == "real" and (match["ptx"] or virtual):
+            raise HardwareError(f"{text!r} is real and virtual at once; expected as in 90-real or 90-virtual")
+        return cls(Arch(*_known(match)), virtual or bool(match["ptx"]))
+
+    def __str__(self) -> str:
+        return f"{self.arch}+PTX" if self.ptx else str(self.arch)
+
+    @property
+    def device(self) -> Arch:
+        """The GPU meant: sm_90 where sm_90a was asked for."""
+        return self.arch.device
 
 
 @dataclass(frozen=True, slots=True)
-class Nvidia:
-    """A machine's NVIDIA driver and GPUs; no driver means that CUDA code cannot run."""
+class GpuList:
+    """The GPUs that code is asked for, lowest first, each once."""
 
-    driver: Dotted | None = None
-    capabilities: tuple[Dotted, ...] = ()
-
-    @classmethod
-    def here(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """What NVML says about this machine, or what the variables of NVIDIA's provider in *environ* say instead."""
-        driver, capability = environ.get(FORCED_DRIVER), environ.get(FORCED_CAPABILITY)
-        found = cls() if driver and capability else cls.detected()
-        return cls(
-            _forced(FORCED_DRIVER, driver) if driver else found.driver,
-            (_forced(FORCED_CAPABILITY, capability),) if capability else found.capabilities,
-        )
+    requests: tuple[Request, ...]
 
     @classmethod
-    def detected(cls) -> Self:
-        """What NVML says about this machine; nothing where there is no driver, or where it does not answer."""
-        if (library := _library()) is None or library.nvmlInit_v2():
-            return cls()
-        try:
-            version = _number(library.nvmlSystemGetCudaDriverVersion_v2)
-            count = _number(library.nvmlDeviceGetCount_v2) or 0
-            found = (_capability(library, index) for index in range(count))
-            capabilities = sorted({capability for capability in found if capability}, reverse=True)
-            # 12080 is CUDA 12.8
-            return cls(Dotted(version // 1000, version % 1000 // 10) if version else None, tuple(capabilities))
-        finally:
-            library.nvmlShutdown()
+    def parse(cls, text: str) -> Self:
+        """The GPUs listed in *text* with comma, semicolon or space between them; `HardwareError` if there are none."""
+        items = [item for item in _SEPARATOR.split(text) if item]
+        if not items:
+            raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
+        requests = sorted(map(Request.parse, items))
+        return cls(tuple(max(same) for _, same in groupby(requests, key=lambda request: request.arch)))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.requests))
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.requests)
+
+    @property
+    def devices(self) -> tuple[Arch, ...]:
+        """The GPUs meant, lowest first, each once."""
+        return tuple(sorted({request.device for request in self.requests}))
 
 
-def _forced(variable: str, text: str) -> Dotted:
-    with at(variable):
-        return Dotted.parse(text)
+def _matched(text: str) -> re.Match[str]:
+    if match := _REQUEST.fullmatch(text.strip().lower()):
+        return match
+    raise HardwareError(f"no GPU architecture {text!r}; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX")
 
 
-def _library() -> ctypes.CDLL | None:
-    for name in _LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
+def _known(match: re.Match[str]) -> tuple[int, str]:
+    """The number and suffix that were *matched*, if nvcc knows them."""
+    number = int(match["number"] or match["major"] + match["minor"])
+    suffix = match["suffix"] or ""
+    if (known := ARCHITECTURES.get(number)) is None:
+        raise HardwareError(f"no GPU architecture {match[0]!r}; near it: {', '.join(_near(number))}")
+    if known.first_toolkit(suffix) is None:
+        forms = [str(Arch(number, form)) for form in ("", "a", "f") if known.first_toolkit(form)]
+        raise HardwareError(f"no GPU architecture {match[0]!r}; there is {', '.join(forms)}")
+    return number, suffix
 
 
-def _number(question: Callable[..., int]) -> int | None:
-    answer = ctypes.c_int()
-    return None if question(ctypes.byref(answer)) else answer.value
+def _near(number: int) -> list[str]:
+    """The names of the architectures whose number is meant by *number* cut short, or else is nearest to it."""
+    begun = [known for known in ARCHITECTURES if str(known).startswith(str(number))]
+    nearest = sorted(ARCHITECTURES, key=lambda known: (abs(known - number), known))
+    return [str(Arch(known)) for known in sorted((begun or nearest)[:_NEAR])]
 
 
-def _capability(library: ctypes.CDLL, index: int) -> Dotted | None:
-    device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)):
-        return None
-    if library.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)):
-        return None
-    return Dotted(major.value, minor.value)
+class Code(Enum):
+    """What an entry of a fatbin is to the driver: machine code, PTX, or something that other libraries read."""
+
+    MACHINE = "machine"
+    PTX = "ptx"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one entry of a fatbin offers to the driver."""
+
+    code: Code
+    arch: Arch
+
+
+class Service(StrEnum):
+    """How a GPU is served by a fatbin: with machine code, with PTX that its driver compiles, or not at all."""
+
+    MACHINE = "machine"
+    JIT = "jit"
+    NONE = "none"
+
+
+class Ptx(StrEnum):
+    """Which PTX is kept: where a GPU has no machine code; also the newest, for later GPUs; none at all."""
+
+    AUTO = "auto"
+    KEEP = "keep"
+    NONE = "none"
+
+
+def service(offers: Sequence[Offer], device: Arch) -> Service:
+    """How the driver serves *device* from a fatbin with these *offers*: it takes PTX only without machine code."""
+    if any(offer.code is Code.MACHINE and offer.arch.runs_on(device) for offer in offers):
+        return Service.MACHINE
+    if any(offer.code is Code.PTX and offer.arch.compiles_on(device) for offer in offers):
+        return Service.JIT
+    return Service.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing."""
+
+    device: Arch
+    machine: int = 0
+    jit: int = 0
+    nothing: int = 0
+
+    @classmethod
+    def by(cls, fatbins: Mapping[tuple[Offer, ...], int], device: Arch) -> Self:
+        """How *device* is served by *fatbins*, the number of them by what they offer."""
+        found: Counter[Service] = Counter()
+        for offers, count in fatbins.items():
+            found[service(offers, device)] += count
+        return cls(device, found[Service.MACHINE], found[Service.JIT], found[Service.NONE])
+
+    @property
+    def fatbins(self) -> int:
+        return self.machine + self.jit + self.nothing
+
+    def __str__(self) -> str:
+        """Whether the library runs on the GPU, in a few words for a table; fatbins with nothing for it are normal."""
+        if self.machine and self.jit:
+            return f"yes, {self.jit} of {self.fatbins} fatbins by JIT"
+        if self.machine:
+            return "yes"
+        return "by JIT" if self.jit else "no"
+
+    def data(self) -> dict[str, Any]:
+        return {"gpu": str(self.device), "machine": self.machine, "jit": self.jit, "nothing": self.nothing}
+
+
+def needed(offers: Sequence[Offer], request: Request, *, ptx: Ptx) -> frozenset[int]:
+    """The places of those *offers* of one fatbin that the GPU of *request* could be given by its driver.
+
+    The driver prefers machine code to PTX, then the nearest architecture, in an order among equals that differs between
+    versions; so all of the nearest are kept. What is neither machine code nor PTX is read by others, and kept.
+
+    - Machine code: every form of the nearest architecture that runs there. For X.y exactly that is X.y, X.ya and X.yf
+      together, since how drivers rank those is not published. Code for a Tegra between the nearest and the GPU is
+      kept too, as nothing shows that every driver passes it over.
+    - PTX, where there is no such machine code or *request* asks for it: of the nearest architecture.
+    - Under `Ptx.KEEP` also the newest PTX that later GPUs can run, and under `Ptx.NONE` no PTX at all.
+
+    NVIDIA's rules are at the top of this file; the order of choice was measured on a GPU of 8.9 and read in its driver:
+    https://github.com/bechirBOUALI/cuda-fatbin-precedence
+    """
+    device = request.device
+    kept = {place for place, offer in enumerate(offers) if offer.code is Code.OTHER}
+    machine = _nearest_machine_code(offers, device)
+    if ptx is not Ptx.NONE and (request.ptx or not machine):
+        kept |= _nearest_ptx(offers, device)
+    if ptx is Ptx.KEEP:
+        kept |= _newest_ptx(offers)
+    return frozenset(kept | machine)
+
+
+def _nearest_machine_code(offers: Sequence[Offer], device: Arch) -> set[int]:
+    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is Code.MACHINE}
+    nearest = max((arch.number for arch in found.values() if arch.runs_on(device)), default=None)
+    if nearest is None:
+        return set()
+    return {
+        place
+        for place, arch in found.items()
+        if arch.runs_on(device) or (arch.is_tegra and arch.is_before(device) and arch.suffix != "a")
+        if arch.number >= nearest
+    }
+
+
+def _nearest_ptx(offers: Sequence[Offer], device: Arch) -> set[int]:
+    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is Code.PTX}
+    usable = {place: arch.number for place, arch in found.items() if arch.compiles_on(device)}
+    return {place for place, number in usable.items() if number == max(usable.values())}
+
+
+def _newest_ptx(offers: Sequence[Offer]) -> set[int]:
+    """The newest PTX for every later GPU, and that for later ones of a family where it is no older."""
+    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is Code.PTX}
+    newest = max((arch.number for arch in found.values() if not arch.suffix), default=0)
+    return {place for place, arch in found.items() if arch.suffix != "a" and arch.number >= newest}

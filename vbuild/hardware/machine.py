@@ -32,7 +32,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import HardwareError, TableError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Dotted, Nvidia
+from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.table import Table
 
 Features = tuple[tuple[str, tuple[str, ...]], ...]

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import VariantError
-from vbuild.hardware.gpu import Dotted
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Features, Machine
 from vbuild.variant.metadata import Metadata, Provider
 from vbuild.variant.model import Feature, Variant

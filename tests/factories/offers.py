@@ -1,0 +1,22 @@
+"""What the entries of a fatbin offer, in short: ``80 90a ptx80 other100`` is code for sm_80 and sm_90a, PTX, LTO-IR."""
+
+import re
+
+from vbuild.hardware.gpu import Arch, Code, Offer
+
+_WORD = re.compile(r"(?P<kind>ptx|other)?(?P<number>\d+)(?P<suffix>[af]?)")
+_KINDS = {None: Code.MACHINE, "ptx": Code.PTX, "other": Code.OTHER}
+
+
+def offers(text: str) -> tuple[Offer, ...]:
+    """The offers in the order of the *text*."""
+    matches = (_WORD.fullmatch(word) for word in text.split())
+    return tuple(
+        Offer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"])) for match in matches if match
+    )
+
+
+def short(offer: Offer) -> str:
+    """The offer as `offers` reads it."""
+    kind = "" if offer.code is Code.MACHINE else offer.code.value
+    return f"{kind}{offer.arch.number}{offer.arch.suffix}"

@@ -1,0 +1,148 @@
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vbuild.errors import HardwareError
+from vbuild.hardware.architectures import ARCHITECTURES
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import Arch, GpuList, Request
+
+archs = st.sampled_from(
+    [
+        Arch(number, suffix)
+        for number, known in ARCHITECTURES.items()
+        for suffix in ("", "a", "f")
+        if known.first_toolkit(suffix)
+    ]
+)
+requests = st.builds(Request, archs, st.booleans())
+
+
+@given(archs)
+def test_an_architecture_reads_its_own_name(arch: Arch) -> None:
+    assert Arch.parse(str(arch)) == arch
+
+
+@given(st.lists(requests, min_size=1, max_size=6), st.sampled_from([",", ";", " ", ", ", " ; "]))
+def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[Request], separator: str) -> None:
+    found = GpuList.parse(separator.join(map(str, asked)))
+    assert GpuList.parse(str(found)) == found
+    assert list(found) == sorted(found)
+    assert {request.arch for request in found} == {request.arch for request in asked}
+    assert {request.arch for request in found if request.ptx} == {request.arch for request in asked if request.ptx}
+
+
+@pytest.mark.parametrize(
+    ("spellings", "written"),
+    [
+        ("90 sm_90 9.0 90-real 90_real sm90 SM_90 sm_90-real 9.0-real", "sm_90"),
+        ("90a sm_90a 9.0a 90a-real", "sm_90a"),
+        ("100f sm_100f 10.0f", "sm_100f"),
+        ("12.0a 120a", "sm_120a"),
+        ("compute_90 90-virtual 90_virtual 9.0+PTX 90+ptx sm_90+PTX compute90", "sm_90+PTX"),
+        ("compute_100f 100f-virtual 10.0f+PTX", "sm_100f+PTX"),
+    ],
+)
+def test_people_spell_a_gpu_in_many_ways(spellings: str, written: str) -> None:
+    assert {str(GpuList.parse(text)) for text in spellings.split()} == {written}
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("80,86;9.0+PTX", "sm_80,sm_86,sm_90+PTX"),
+        ("  9.0\n8.0  ", "sm_80,sm_90"),
+        ("90, sm_90 ,9.0+PTX", "sm_90+PTX"),
+        ("90a;90", "sm_90,sm_90a"),
+    ],
+)
+def test_a_list_names_each_gpu_once(text: str, written: str) -> None:
+    assert str(GpuList.parse(text)) == written
+
+
+def test_code_for_one_gpu_alone_is_asked_for_by_its_gpu() -> None:
+    assert GpuList.parse("90a 90 100f 103").devices == (Arch(90), Arch(100), Arch(103))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
+        (" ,; ", "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
+        ("80,sm_9", "no GPU architecture 'sm_9'; near it: sm_90"),
+        ("sm_85", "no GPU architecture 'sm_85'; near it: sm_86, sm_87, sm_88, sm_89"),
+        ("8.5", "no GPU architecture '8.5'; near it: sm_86, sm_87, sm_88, sm_89"),
+        ("10", "no GPU architecture '10'; near it: sm_100, sm_101, sm_103, sm_107"),
+        ("35", "no GPU architecture '35'; near it: sm_50, sm_52, sm_53, sm_60"),
+        ("9999", "no GPU architecture '9999'; near it: sm_107, sm_110, sm_120, sm_121"),
+        ("80a", "no GPU architecture '80a'; there is sm_80"),
+        ("90f", "no GPU architecture '90f'; there is sm_90, sm_90a"),
+        ("90-real+PTX", "'90-real+PTX' is real and virtual at once; expected as in 90-real or 90-virtual"),
+        ("compute_90-real", "'compute_90-real' is real and virtual at once; expected as in 90-real or 90-virtual"),
+        ("gfx90a", "no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+        ("9.0.1", "no GPU architecture '9.0.1'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+        ("٩٠", "no GPU architecture '٩٠'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+    ],
+)
+def test_what_is_no_gpu_is_refused(text: str, message: str) -> None:
+    with pytest.raises(HardwareError) as refused:
+        GpuList.parse(text)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("text", ["compute_90", "90+PTX", "90-virtual"])
+def test_an_architecture_alone_is_not_spelled_like_ptx(text: str) -> None:
+    with pytest.raises(HardwareError, match=r"asks for PTX; expected an architecture as in sm_90, 9\.0 or 90a"):
+        Arch.parse(text)
+
+
+@given(st.text(alphabet="sm_compute0123456789.-+afptxrealvirtual ,;", max_size=20))
+def test_any_text_is_a_list_or_refused_in_one_line(text: str) -> None:
+    try:
+        assert GpuList.parse(text).requests
+    except HardwareError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "first", "last"),
+    [
+        ("sm_50", 5, "6.0", "12.9"),
+        ("sm_75", 7, "10.0", None),
+        ("sm_87", 8, "11.4", None),
+        ("sm_90", 9, "11.8", None),
+        ("sm_90a", 9, "12.0", None),
+        ("sm_100f", 10, "12.9", None),
+        ("sm_101", 10, "12.8", "12.9"),
+        ("sm_110a", 11, "13.0", None),
+        ("sm_121", 12, "12.9", None),
+    ],
+)
+def test_the_table_knows_the_toolkits(name: str, major: int, first: str, last: str | None) -> None:
+    arch = Arch.parse(name)
+    assert arch.major == major
+    assert arch.toolkits == (Dotted.parse(first), Dotted.parse(last) if last else None)
+
+
+def test_the_table_knows_which_are_in_a_jetson() -> None:
+    assert [number for number in ARCHITECTURES if Arch(number).is_tegra] == [53, 62, 72, 87, 101, 110]
+
+
+def test_nothing_is_said_of_an_architecture_that_files_may_have_and_nobody_knows() -> None:
+    assert (Arch(140).toolkits, Arch(140).is_tegra, str(Arch(140, "f"))) == (None, False, "sm_140f")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_the_table_agrees_with_the_nvcc_at_hand() -> None:
+    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    version = Dotted.parse(said.partition("release ")[2].partition(",")[0])
+    listed = subprocess.run(["nvcc", "--list-gpu-code"], capture_output=True, text=True, check=True).stdout
+    expected = {
+        str(Arch(number))
+        for number, known in ARCHITECTURES.items()
+        if known.since <= version and (known.until is None or version <= known.until)
+    }
+    assert set(listed.split()) == expected

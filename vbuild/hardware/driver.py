@@ -1,0 +1,107 @@
+"""NVIDIA GPUs as a machine reports them: the CUDA version of its driver, and the compute capabilities of its GPUs.
+
+    12.8   the newest CUDA version that the driver runs
+    9.0    a compute capability; code for it is called sm_90
+
+Both are asked of NVML, the library under nvidia-smi, which comes with every driver and starts no context on a GPU.
+https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from vbuild.errors import HardwareError, at
+
+# the variables that NVIDIA's variant provider and uv obey
+FORCED_DRIVER = "NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"
+FORCED_CAPABILITY = "NV_VARIANT_PROVIDER_FORCE_SM_ARCH"
+
+_DOTTED = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?", re.ASCII)
+_LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Dotted:
+    """A CUDA version or a compute capability: two numbers, written with a dot."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``12.8`` or ``12``, which means ``12.0``; `HardwareError` for anything else."""
+        if match := _DOTTED.fullmatch(text.strip()):
+            return cls(int(match["major"]), int(match["minor"] or 0))
+        raise HardwareError(f"no version {text!r}; expected two numbers with a dot, as in 12.8")
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+# drivers before that of CUDA 12.4 do not read GPU code compressed with zstd (nvcc's manual, --compress-mode)
+ZSTD_SINCE = Dotted(12, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Nvidia:
+    """A machine's NVIDIA driver and GPUs; no driver means that CUDA code cannot run."""
+
+    driver: Dotted | None = None
+    capabilities: tuple[Dotted, ...] = ()
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """What NVML says about this machine, or what the variables of NVIDIA's provider in *environ* say instead."""
+        driver, capability = environ.get(FORCED_DRIVER), environ.get(FORCED_CAPABILITY)
+        found = cls() if driver and capability else cls.detected()
+        return cls(
+            _forced(FORCED_DRIVER, driver) if driver else found.driver,
+            (_forced(FORCED_CAPABILITY, capability),) if capability else found.capabilities,
+        )
+
+    @classmethod
+    def detected(cls) -> Self:
+        """What NVML says about this machine; nothing where there is no driver, or where it does not answer."""
+        if (library := _library()) is None or library.nvmlInit_v2():
+            return cls()
+        try:
+            version = _number(library.nvmlSystemGetCudaDriverVersion_v2)
+            count = _number(library.nvmlDeviceGetCount_v2) or 0
+            found = (_capability(library, index) for index in range(count))
+            capabilities = sorted({capability for capability in found if capability}, reverse=True)
+            # 12080 is CUDA 12.8
+            return cls(Dotted(version // 1000, version % 1000 // 10) if version else None, tuple(capabilities))
+        finally:
+            library.nvmlShutdown()
+
+
+def _forced(variable: str, text: str) -> Dotted:
+    with at(variable):
+        return Dotted.parse(text)
+
+
+def _library() -> ctypes.CDLL | None:
+    for name in _LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _number(question: Callable[..., int]) -> int | None:
+    answer = ctypes.c_int()
+    return None if question(ctypes.byref(answer)) else answer.value
+
+
+def _capability(library: ctypes.CDLL, index: int) -> Dotted | None:
+    device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)):
+        return None
+    if library.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)):
+        return None
+    return Dotted(major.value, minor.value)
