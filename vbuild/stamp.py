@@ -14,8 +14,9 @@ from vbuild.variant.document import Document, Schema
 from vbuild.variant.metadata import Metadata
 from vbuild.variant.model import Property, Variant
 from vbuild.variant.providers import metadata_for
-from vbuild.wheel.archive import Wheel, edited, open_wheel
+from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.writing import edited
 
 FILE = "variant.json"
 

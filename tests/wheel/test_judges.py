@@ -1,5 +1,6 @@
 """Tools from outside read what the writer makes."""
 
+import random
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 from installer.sources import WheelFile
 
 from tests.factories.wheels import contents, wheel
-from vbuild.wheel.archive import edited, open_wheel
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.writing import edited
 
 FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "VALUE = 1\n",
@@ -19,6 +21,8 @@ FILES: dict[str, bytes | str] = {
     "demo/_C.so": b"\x7fELF" + bytes(100_000),
     "demo-1.0.data/scripts/run": "#!python\nprint('hello')\n",
 }
+# of several pieces, of every kind of block
+LARGE = b"".join(random.Random(1).randbytes(part) + b"some code" * 30_000 + bytes(part) for part in (10, 10**5, 10**6))
 UV = Path(sys.executable).with_name("uv")
 
 
@@ -26,7 +30,8 @@ UV = Path(sys.executable).with_name("uv")
 def written(tmp_path: Path) -> Path:
     """A wheel that was copied in part, edited in part, and grew a member."""
     source_path = wheel(tmp_path, files=FILES, modes={"demo-1.0.data/scripts/run": 0o755})
-    edits = {"demo/a,b.txt": b"edited", "demo/new.txt": b"new", "demo-1.0.dist-info/variant.json": b"{}"}
+    new = {"demo/new.txt": b"new", "demo/large.bin": LARGE, "demo-1.0.dist-info/variant.json": b"{}"}
+    edits = {"demo/a,b.txt": b"edited", **new}
     with open_wheel(source_path) as source:
         return edited(source, tmp_path / "out", source.name, edits=edits)
 
@@ -56,10 +61,14 @@ def test_installer_finds_every_member_in_record(written: Path) -> None:
     assert executable == ["demo-1.0.data/scripts/run"]
 
 
-def test_unzip_tests_it(written: Path) -> None:
-    if not (unzip := shutil.which("unzip")):
-        pytest.skip("no unzip")
-    assert "No errors detected" in run(unzip, "-t", written)
+@pytest.mark.parametrize(
+    ("tool", "argument", "verdict"),
+    [("unzip", "-t", "No errors detected"), ("7z", "t", "Everything is Ok")],
+)
+def test_an_archiver_tests_it(written: Path, tool: str, argument: str, verdict: str) -> None:
+    if not (command := shutil.which(tool)):
+        pytest.skip(f"no {tool}")
+    assert verdict in run(command, argument, written)
 
 
 def test_wheel_unpacks_it(written: Path, tmp_path: Path) -> None:

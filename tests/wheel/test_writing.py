@@ -12,9 +12,10 @@ import pytest
 
 from tests.factories.wheels import DAY, contents, entry, everything, hashed, piped, record_of, wheel
 from vbuild.errors import WheelError
-from vbuild.wheel.archive import edited, open_wheel, write_wheel
+from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.distinfo import Record
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.writing import edited, write_wheel
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"

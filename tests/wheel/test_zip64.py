@@ -13,7 +13,8 @@ from typing import IO, Any
 import pytest
 
 from tests.factories.wheels import contents, entry, everything, piped, record_of, wheel
-from vbuild.wheel.archive import edited, open_wheel, peek
+from vbuild.wheel.archive import open_wheel, peek
+from vbuild.wheel.writing import edited
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"

@@ -5,17 +5,24 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 """
 
+import base64
 import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from vbuild.errors import WheelError
 from vbuild.wheel.headers import Headers
+from vbuild.wheel.name import WheelName
 
 _COLUMNS = 3
 _WHEEL_MAJOR = "1"
+# signatures are over RECORD, which can therefore not list them (PEP 427)
+_UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +157,37 @@ class Metadata:
 
     def with_requires_dist(self, requirements: Iterable[str]) -> Self:
         return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))
+
+
+def is_dist_info(path: str) -> bool:
+    """Whether *path* is in a ``.dist-info`` folder."""
+    return path.partition("/")[0].endswith(".dist-info")
+
+
+def unlisted(dist_info: str) -> frozenset[str]:
+    """The paths that RECORD of the folder *dist_info* has without hash, or not at all."""
+    return frozenset(f"{dist_info}/{name}" for name in _UNLISTED)
+
+
+def dist_info_of(paths: Iterable[str]) -> str:
+    """The ``.dist-info`` folder among *paths*; `WheelError` unless there is exactly one."""
+    folders = sorted({path.partition("/")[0] for path in paths if "/" in path and is_dist_info(path)})
+    if len(folders) != 1:
+        raise WheelError(f"expected one .dist-info folder, found {', '.join(folders) or 'none'}")
+    return folders[0]
+
+
+def check_dist_info(dist_info: str, name: WheelName) -> None:
+    """`WheelError` unless the folder is called after the same release as the file, both normalised."""
+    distribution, _, version = dist_info.removesuffix(".dist-info").rpartition("-")
+    try:
+        same = Version(version) == Version(name.version)
+    except ValueError:
+        same = False
+    if not same or canonicalize_name(distribution) != name.project:
+        raise WheelError(f"{dist_info} is not of {name.distribution} {name.version}, which the file name says")
+
+
+def unpadded(digest: bytes) -> str:
+    """*digest* as RECORD writes it, in base64url without padding."""
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -12,16 +12,15 @@ https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Annotated, ClassVar, Self, get_type_hints
+from typing import ClassVar, Self
 
 from vbuild.errors import WheelError
-
-U16 = Annotated[int, "H"]
-U32 = Annotated[int, "I"]
-U64 = Annotated[int, "Q"]
+from vbuild.packed import U16, U32, U64, Buffer, Packed
 
 FULL16 = 0xFFFF
 FULL32 = 0xFFFFFFFF
+
+_SIGNATURE = Struct("<I")
 
 
 class Method(IntEnum):
@@ -46,30 +45,27 @@ class Extra(IntEnum):
     UNICODE_PATH = 0x7075
 
 
-class Record:
-    """A fixed-size piece of the format: a frozen dataclass of U16, U32 and U64 fields, signature first."""
+class Record(Packed):
+    """A record that begins with a signature, which is no field."""
 
-    __slots__: tuple[str, ...] = ()
-    layout: ClassVar[Struct]
     SIGNATURE: ClassVar[int]
+    REFUSAL = WheelError
 
     def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        codes = [hints[field].__metadata__[0] for field in cls.__annotations__ if field != "SIGNATURE"]
-        cls.layout = Struct("<I" + "".join(codes))
+        super().__init_subclass__()
+        cls.layout = Struct(cls.layout.format.replace("<", "<4x"))
 
     @classmethod
-    def parse(cls, data: bytes, offset: int = 0) -> Self:
+    def parse(cls, data: Buffer, offset: int = 0) -> Self:
         """Read the record at *offset*; `WheelError` where it is cut short or is not this record."""
-        if offset + cls.layout.size > len(data):
-            raise WheelError(f"truncated: {cls.__name__} runs past the end")
-        signature, *values = cls.layout.unpack_from(data, offset)
+        record = super().parse(data, offset)
+        (signature,) = _SIGNATURE.unpack_from(data, offset)
         if signature != cls.SIGNATURE:
             raise WheelError(f"no {cls.__name__} where one should be: signature is {signature:#010x}")
-        return cls(*values)
+        return record
 
     def pack(self) -> bytes:
-        return self.layout.pack(self.SIGNATURE, *(getattr(self, field) for field in self.__slots__))
+        return _SIGNATURE.pack(self.SIGNATURE) + super().pack()[_SIGNATURE.size :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Lock
 from typing import BinaryIO
+
+from isal import isal_zlib
 
 from vbuild.errors import WheelError, at
 from vbuild.wheel.zipformat import (
@@ -30,6 +33,8 @@ from vbuild.wheel.zipformat import (
 )
 
 CHUNK = 1 << 20
+# more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
+_HEAD = 1 << 9
 
 _ENCRYPTED = Flag.ENCRYPTED | Flag.STRONGLY_ENCRYPTED | Flag.MASKED
 _KNOWN = Flag.OPTION_1 | Flag.OPTION_2 | Flag.DESCRIPTOR | Flag.UTF8
@@ -65,6 +70,7 @@ class ZipReader:
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
+        self._lock = Lock()
         self._size = file.seek(0, os.SEEK_END)
         self.comment, entries, self._directory_offset, directory_size = self._end()
         directory = self._read_at(self._directory_offset, directory_size)
@@ -108,20 +114,37 @@ class ZipReader:
                 size += len(chunk)
                 if size > member.size:
                     raise WheelError(f"inflates to more than the {member.size} bytes it declares")
-                crc = zlib.crc32(chunk, crc)
+                crc = isal_zlib.crc32(chunk, crc)
                 yield chunk
             if size != member.size:
                 raise WheelError(f"inflates to {size} bytes, but declares {member.size}")
             if crc != member.header.crc:
                 raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {member.header.crc:#010x}")
 
+    def head(self, member: Member, size: int) -> bytes:
+        """The first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
+        with at(member.path):
+            raw = self._read_at(self.data_offset(member), min(member.compressed_size, _HEAD + size))
+        if member.header.method == Method.STORED:
+            return raw[:size]
+        try:
+            inflates = member.header.method == Method.DEFLATED
+            return isal_zlib.decompressobj(-zlib.MAX_WBITS).decompress(raw, size) if inflates else b""
+        except isal_zlib.error:  # type: ignore[misc] # its stub says that this class is an exception
+            return b""
+
     def _start(self, member: Member) -> int:
-        local = LocalHeader.parse(self._read_at(member.header_offset, LocalHeader.layout.size))
-        rest = self._read_at(member.header_offset + LocalHeader.layout.size, local.name_length + local.extra_length)
+        expected = _encoded(member.path, member.header.flags)
+        # one read for all that most local headers are: no extra field
+        head = self._read_at(member.header_offset, LocalHeader.layout.size + len(expected))
+        local = LocalHeader.parse(head)
+        rest = head[LocalHeader.layout.size :]
+        if (length := local.name_length + local.extra_length) != len(rest):
+            rest = self._read_at(member.header_offset + LocalHeader.layout.size, length)
         name, extra = rest[: local.name_length], rest[local.name_length :]
-        if name != _encoded(member.path, member.header.flags):
+        if name != expected:
             raise WheelError(f"the local header names it {name!r}")
-        if not _agrees(local, extra_fields(extra), member):
+        if not _agrees(local, extra_fields(extra) if extra else {}, member):
             raise WheelError("the local header and the central directory disagree")
         start = member.header_offset + LocalHeader.layout.size + len(rest)
         if start + member.compressed_size > self._directory_offset:
@@ -132,13 +155,20 @@ class ZipReader:
         if offset + size > self._size:
             raise WheelError(f"truncated: {size} bytes at {offset:#x} run past the end, {self._size:#x}")
         try:
-            self.file.seek(offset)
-            data = self.file.read(size)
+            data = self._pread(size, offset)
         except OSError as error:
             raise WheelError(f"cannot be read: {error.strerror}") from error
         if len(data) != size:
             raise WheelError("truncated while it was read")
         return data
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        """Read without moving the position that all threads share, or one thread after the other."""
+        if hasattr(os, "pread"):
+            return os.pread(self.file.fileno(), size, offset)
+        with self._lock:
+            self.file.seek(offset)
+            return self.file.read(size)
 
     def _end(self) -> tuple[bytes, int, int, int]:
         """The archive's comment, and the central directory's count of entries, offset and size."""
@@ -285,18 +315,18 @@ def _encoded(path: str, flags: int) -> bytes:
 
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
     """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*."""
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    for piece in raw:
-        if inflater.eof:
-            raise WheelError("damaged: bytes after the end of its deflate stream")
-        rest = piece
-        while rest and not inflater.eof:
-            try:
+    inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        for piece in raw:
+            if inflater.eof:
+                raise WheelError("damaged: bytes after the end of its deflate stream")
+            rest = piece
+            while rest and not inflater.eof:
                 yield inflater.decompress(rest, CHUNK)
-            except zlib.error as error:
-                raise WheelError(f"damaged: {error}") from error
-            rest = inflater.unconsumed_tail
-    yield inflater.flush()
+                rest = inflater.unconsumed_tail
+        yield inflater.flush()
+    except isal_zlib.error as error:  # type: ignore[misc] # its stub says that this class is an exception
+        raise WheelError("damaged: its deflate stream is broken") from error
     if not inflater.eof:
         raise WheelError("damaged: its deflate stream is cut short")
     if inflater.unused_data:

@@ -5,11 +5,15 @@ No data descriptors and no other extra fields, so that the same members give the
 
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import BinaryIO
 
+from isal import isal_zlib
+
+from vbuild.rope import Rope
+from vbuild.wheel.press import Piece, Press
 from vbuild.wheel.zipformat import (
     FULL16,
     FULL32,
@@ -22,9 +26,7 @@ from vbuild.wheel.zipformat import (
     Zip64Locator,
     zip64_extra,
 )
-from vbuild.wheel.zipreader import CHUNK, Member, ZipReader
-
-Buffer = bytes | bytearray | memoryview
+from vbuild.wheel.zipreader import Member, ZipReader
 
 FIRST_DATE = 1 << 5 | 1  # 1980-01-01, the first day a zip archive can say
 
@@ -33,6 +35,7 @@ _VERSION, _ZIP64_VERSION = 20, 45
 # from here on a system call that lets the kernel copy is cheaper than reading and writing
 _LARGE = 1 << 16
 _AT_ONCE = 1 << 26
+_PLAIN = frozenset(Method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +66,34 @@ class ZipWriter:
     def copy(self, source: ZipReader, member: Member, path: str) -> None:
         """Append *member* of *source* as *path*, its compressed bytes as they are."""
         start = source.data_offset(member)
-        placed = replace(member, path=path, header_offset=self._file.tell())
+        placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.header)
         self._file.write(_local(placed))
         _send(source, start, member.compressed_size, self._file)
         self._entries.append(_central(placed))
 
-    def write(self, path: str, data: Buffer, header: CentralHeader) -> None:
-        """Append a file at *path* that holds *data*, with the time, mode and method of *header*."""
-        view = memoryview(data).cast("B")
+    def write(self, path: str, data: Rope, header: CentralHeader, press: Press) -> bytes:
+        """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
         method = header.method if header.method == Method.STORED else Method.DEFLATED
         flags = header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2)
-        header = replace(header, method=method, flags=flags, version_needed=_VERSION, crc=zlib.crc32(view))
+        header = replace(header, method=method, flags=flags, version_needed=_VERSION)
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
-        member = Member(path, len(view), _longest(len(view)), start, header)
+        member = Member(path, data.size, _longest(data.size), start, header)
         self._file.write(_local(member))
-        compressed_size = 0
-        for chunk in _deflated(view) if method == Method.DEFLATED else (view,):
-            compressed_size += self._file.write(chunk)
+        hashing = sha256()
+        crc = compressed_size = 0
+        for piece in press.pressed(data) if method == Method.DEFLATED else _stored(data):
+            compressed_size += self._file.write(piece.data)
+            crc = isal_zlib.crc32_combine(crc, piece.crc, piece.size)
+            for buffer in piece.plain:
+                hashing.update(buffer)
         end = self._file.tell()
-        member = replace(member, compressed_size=compressed_size)
+        member = replace(member, compressed_size=compressed_size, header=replace(header, crc=crc))
         self._file.seek(start)
         self._file.write(_local(member))
         self._file.seek(end)
         self._entries.append(_central(member))
+        return hashing.digest()
 
     def finish(self, comment: bytes) -> None:
         """Append the central directory and the end record."""
@@ -128,20 +135,28 @@ def _local(member: Member) -> bytes:
 def _central(member: Member) -> bytes:
     """The central header of *member*, name and zip64 field included."""
     name = member.path.encode()
+    header = member.header
     values = (member.size, member.compressed_size, member.header_offset)
-    extra = zip64_extra(tuple(value for value in values if value >= FULL32))
-    header = replace(
-        member.header,
-        version_needed=_version(member.header, wide=_is_large(member) or bool(extra)),
+    extra = zip64_extra(tuple(value for value in values if value >= FULL32)) if max(values) >= FULL32 else b""
+    central = CentralHeader(
+        version_made_by=header.version_made_by,
+        version_needed=_version(header, wide=_is_large(member) or bool(extra)),
         flags=_flags(member),
+        method=header.method,
+        time=header.time,
+        date=header.date,
+        crc=header.crc,
         compressed_size=min(member.compressed_size, FULL32),
         size=min(member.size, FULL32),
-        header_offset=min(member.header_offset, FULL32),
         name_length=len(name),
         extra_length=len(extra),
         comment_length=0,
+        disk=header.disk,
+        internal_attributes=header.internal_attributes,
+        external_attributes=header.external_attributes,
+        header_offset=min(member.header_offset, FULL32),
     )
-    return header.pack() + name + extra
+    return central.pack() + name + extra
 
 
 def _is_large(member: Member) -> bool:
@@ -156,7 +171,7 @@ def _longest(size: int) -> int:
 def _version(header: CentralHeader, *, wide: bool) -> int:
     """What reading needs: what the compression does, where it is not one of the two that everyone knows."""
     plain = _ZIP64_VERSION if wide else _VERSION
-    return plain if header.method in tuple(Method) else max(header.version_needed & 0xFF, plain)
+    return plain if header.method in _PLAIN else max(header.version_needed & 0xFF, plain)
 
 
 def _flags(member: Member) -> int:
@@ -164,11 +179,9 @@ def _flags(member: Member) -> int:
     return kept if member.path.isascii() else kept | Flag.UTF8
 
 
-def _deflated(view: memoryview) -> Iterator[bytes]:
-    deflater = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
-    for start in range(0, len(view), CHUNK):
-        yield deflater.compress(view[start : start + CHUNK])
-    yield deflater.flush()
+def _stored(data: Rope) -> Iterator[Piece]:
+    for buffer in data.buffers():
+        yield Piece((buffer,), buffer, isal_zlib.crc32(buffer))
 
 
 def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:

@@ -1,0 +1,231 @@
+"""Write a wheel: members of others, their compressed bytes as they are, and new ones.
+
+    write_wheel(folder, name) -> WheelWriter.copy, .write -> one new archive, visible when complete
+
+RECORD is never edited: the writer makes it from what passed through. Several writers may be fed from one open wheel,
+with one `Press` that deflates what they share once.
+"""
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from vbuild.errors import WheelError, at
+from vbuild.packed import Buffer
+from vbuild.rope import Rope
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.distinfo import Record, Row, check_dist_info, is_dist_info, unlisted, unpadded
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.press import Press
+from vbuild.wheel.zipreader import Member, check_path
+from vbuild.wheel.zipwriter import Attributes, ZipWriter
+
+_BUFFER = 1 << 18
+_DOS_FIRST, _DOS_LAST = 315532800, 4354819198  # 1980-01-01 and 2107-12-31 in seconds since 1970
+
+
+class WheelWriter:
+    """A wheel in the making: members in the order given, then the ``.dist-info`` folder's, RECORD last."""
+
+    def __init__(self, path: Path, name: WheelName, file: BinaryIO, press: Press) -> None:
+        self.path = path
+        self.name = name
+        self._zip = ZipWriter(file)
+        self._press = press
+        self._like: Wheel | None = None
+        self._dist_info: str | None = None
+        self._paths: set[str] = set()
+        self._rows: list[Row] = []
+        self._last: list[Callable[[], Row]] = []
+
+    def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
+        """Pass on *member* of *wheel*, which stays open until the writer is done; its compressed bytes as they are.
+
+        RECORD is passed over: the writer makes its own.
+        """
+        if wheel is not self._like:
+            self.follow(wheel)
+        if member.path != f"{wheel.dist_info}/RECORD":
+            target = path or member.path
+            self._place(target, partial(self._copy, wheel, member, target))
+
+    def write(self, place: Member | str, data: Buffer | Rope, *, mode: int = 0o644) -> None:
+        """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
+
+        A rope is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
+        """
+        path = place.path if isinstance(place, Member) else place
+        # the .dist-info folder is written at the end, when the caller's bytes may be others
+        rope = data if isinstance(data, Rope) else Rope.whole(memoryview(data).cast("B"))
+        kept = Rope.whole(bytes(rope)) if is_dist_info(path) else rope
+        self._place(path, partial(self._write, place, kept, mode=mode))
+
+    def follow(self, wheel: Wheel) -> None:
+        """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
+        with at(self.path), _writing():
+            _refuse_own(self.path, wheel)
+        self._like = self._like or wheel
+
+    def finish(self) -> None:
+        """Write the ``.dist-info`` folder, RECORD and the central directory."""
+        if self._dist_info is None:
+            raise WheelError("no member is in a .dist-info folder")
+        check_dist_info(self._dist_info, self.name)
+        for action in self._last:
+            self._perform(action)
+        path = f"{self._dist_info}/RECORD"
+        old = self._like and self._like.find(f"{self._like.dist_info}/RECORD")
+        rows = (*(row for row in self._rows if row.path not in unlisted(self._dist_info)), Row(path))
+        with _writing():
+            self._write(replace(old, path=path) if old else path, Rope.whole(str(Record(rows)).encode()))
+            self._zip.finish(self._like.comment if self._like else b"")
+
+    def _place(self, path: str, action: Callable[[], Row]) -> None:
+        """Do *action* now, or with the rest of the ``.dist-info`` folder."""
+        with at(path):
+            check_path(path)
+            if path in self._paths:
+                raise WheelError("written twice")
+            self._paths.add(path)
+            if not is_dist_info(path):
+                self._perform(action)
+                return
+            dist_info, _, name = path.partition("/")
+            if name == "RECORD":
+                raise WheelError("made from what is written, never given")
+            if self._dist_info not in {None, dist_info}:
+                raise WheelError(f"a second .dist-info folder besides {self._dist_info}")
+        self._dist_info = dist_info
+        self._last.append(action)
+
+    def _perform(self, action: Callable[[], Row]) -> None:
+        with _writing():
+            self._rows.append(action())
+
+    def _copy(self, wheel: Wheel, member: Member, path: str) -> Row:
+        self._zip.copy(wheel.source, member, path)
+        row = wheel.row(member)
+        return Row(path, row.hash, row.size)
+
+    def _write(self, place: Member | str, rope: Rope, *, mode: int = 0o644) -> Row:
+        path, header = (
+            (place.path, place.header) if isinstance(place, Member) else (place, self._attributes(mode).header())
+        )
+        digest = self._zip.write(path, rope, header, self._press)
+        return Row(path, f"sha256={unpadded(digest)}", rope.size)
+
+    def _attributes(self, mode: int) -> Attributes:
+        """What a new member gets: the time of SOURCE_DATE_EPOCH or of the input's METADATA, never the clock."""
+        like = self._like
+        neighbour = like and (like.find(f"{like.dist_info}/METADATA") or like.find(f"{like.dist_info}/RECORD"))
+        if neighbour:
+            header = neighbour.header
+            attributes = Attributes(mode, header.time, header.date, header.method)
+        else:
+            attributes = Attributes(mode)
+        if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+            moment, day = _dos_time(epoch)
+            attributes = replace(attributes, time=moment, date=day)
+        return attributes
+
+
+@contextmanager
+def write_wheel(
+    folder: Path, name: WheelName, *, like: Wheel | None = None, press: Press | None = None
+) -> Iterator[WheelWriter]:
+    """A writer of the wheel *name* in *folder*, which is made if missing; the file is there when the block ends well.
+
+    Whatever ends the block otherwise, nothing is left. New members take time and compression from *like*, or else from
+    the first wheel copied from. The writers of a family share one *press*.
+    """
+    target = folder / str(name)
+    part = folder / f".{secrets.token_hex(8)}.part"
+    with at(target), _writing():
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with at(target), _writing():
+            file = part.open("xb", buffering=_BUFFER)
+        with file, ExitStack() as stack:
+            own = press or stack.enter_context(Press(remembers=False))
+            writer = WheelWriter(target, name, file, own)
+            if like:
+                writer.follow(like)
+            yield writer
+            with at(name):
+                writer.finish()
+        with at(target), _writing():
+            part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def edited(
+    wheel: Wheel,
+    folder: Path,
+    name: WheelName,
+    *,
+    edits: Mapping[str, Buffer | Rope | None],
+    press: Press | None = None,
+) -> Path:
+    """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
+
+    None leaves a member out; a path that *wheel* does not have becomes a new member.
+    """
+    with write_wheel(folder, name, like=wheel, press=press) as writer:
+        for member in wheel.members:
+            if member.path not in edits:
+                writer.copy(wheel, member)
+            elif (data := edits[member.path]) is not None:
+                writer.write(member, data)
+        for path, data in edits.items():
+            if data is not None and not wheel.find(path):
+                writer.write(path, data)
+    return writer.path
+
+
+def passed(wheel: Wheel, folder: Path) -> Path:
+    """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path."""
+    target = folder / wheel.path.name
+    part = folder / f".{secrets.token_hex(8)}.part"
+    with at(target), _writing():
+        _refuse_own(target, wheel)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(wheel.path, part)
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    return target
+
+
+def _refuse_own(target: Path, wheel: Wheel) -> None:
+    if target.exists() and target.samefile(wheel.path):
+        raise WheelError("would overwrite the wheel it is made from; choose another folder")
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WheelError(f"cannot be written: {error.strerror}") from error
+
+
+def _dos_time(epoch: str) -> tuple[int, int]:
+    """Time and date of a zip archive for SOURCE_DATE_EPOCH, in UTC and steps of two seconds, from 1980 to 2107."""
+    if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= len(str(2**64))):
+        raise WheelError(f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970")
+    moment = time.gmtime(min(max(int(epoch), _DOS_FIRST), _DOS_LAST))
+    return (
+        moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2,
+        moment.tm_year - 1980 << 9 | moment.tm_mon << 5 | moment.tm_mday,
+    )
