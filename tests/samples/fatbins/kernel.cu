@@ -1,0 +1,1 @@
+__global__ void scale(float *values, float factor) { values[threadIdx.x] *= factor; }
