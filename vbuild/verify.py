@@ -1,6 +1,7 @@
 """`vbuild verify`: whether the bytes of a wheel keep what its name and its metadata promise.
 
-    wheel -> archive and RECORD, variant.json, tags against contents, what the loader needs, instruction sets -> Verdict
+    wheel -> archive and RECORD, variant.json, tags against contents, what the loader needs, instruction sets,
+             GPU code -> Verdict
 
 Everything that is wrong is collected; a wheel that cannot be read at all is an error of its room instead.
 """
@@ -8,20 +9,27 @@ Everything that is wrong is collected; a wheel that cannot be read at all is an 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from vbuild.binary.elf import MAGIC, Elf
+from vbuild.binary.image import Image
 from vbuild.binary.policy import Platform
 from vbuild.binary.processes import processes
-from vbuild.errors import BinaryError, ClaimError, HardwareError, VariantError, WheelError, at
+from vbuild.device.survey import device_code
+from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variant.document import Document
+from vbuild.variant.model import Variant
 from vbuild.verdict.contents import content_findings
+from vbuild.verdict.devices import DEVICE_SECTIONS, Devices, GpuClaim, LibraryCode
 from vbuild.verdict.levels import Claim, Levels
 from vbuild.verdict.linkage import Linkage
 from vbuild.verdict.model import Finding, LibraryIsa, Rule, Severity, Verdict
-from vbuild.wheel.archive import Member, Wheel, open_wheel
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.zipreader import Member
 
 _X86_64 = "x86_64"
 _SHARED_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
@@ -49,12 +57,15 @@ def verify(
         source = stack.enter_context(open_wheel(wheel))
         executor = stack.enter_context(processes(jobs))
         find = stack.enter_context(_libraries_of(baseline)) if baseline else None
-        findings = list(_archive_findings(source))
-        libraries = dict(_libraries(source, findings))
-        claim, claim_findings = _claim(source, cpu)
-        findings += claim_findings
+        contents = _Contents.of(source)
+        claims = _Claims.of(source, cpu)
+        libraries = contents.libraries
+        findings = [*contents.findings, *claims.findings]
         findings += content_findings(source, libraries)
         findings += _linkage_findings(source, libraries)
+        devices = Devices(contents.codes, claims.gpus)
+        findings += devices.findings()
+        claim = claims.cpu
         levels = Levels(libraries, claim, baseline=find, allow=patterns, executor=executor)
         isas: list[LibraryIsa] = []
         for library, found in levels.verdicts():
@@ -68,6 +79,8 @@ def verify(
         claim.is_explicit,
         tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
         tuple(isas),
+        tuple(devices.libraries()),
+        claims.gpus.values,
     )
 
 
@@ -78,28 +91,45 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise ClaimError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
-def _archive_findings(wheel: Wheel) -> Iterator[Finding]:
-    """Members that are not what RECORD says they are."""
-    for member in wheel.members:
-        try:
-            for _ in wheel.chunks(member):
-                pass
-        except WheelError as error:
-            yield Finding(Severity.ERROR, Rule.ARCHIVE, member.path, str(error))
+@dataclass(slots=True)
+class _Contents:
+    """The ELF files of a wheel by path, with the GPU code in them, and what is damaged."""
 
+    libraries: dict[str, Elf] = field(default_factory=dict)
+    codes: dict[str, LibraryCode] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
 
-def _libraries(wheel: Wheel, findings: list[Finding]) -> Iterator[tuple[str, Elf]]:
-    """The ELF files of *wheel* by path; what is damaged is added to *findings*."""
-    for member in wheel.members:
-        if any(finding.member == member.path for finding in findings) or not _is_elf(wheel, member):
-            continue
+    @classmethod
+    def of(cls, wheel: Wheel) -> Self:
+        """Every member of *wheel* is read once, and held against RECORD; one at a time is in memory."""
+        contents = cls()
+        for member in wheel.members:
+            try:
+                if _is_elf(wheel, member):
+                    with wheel.mapped(member) as data:
+                        contents._read(member.path, data)
+                else:
+                    for _ in wheel.chunks(member):
+                        pass
+            except WheelError as error:
+                contents.findings.append(Finding(Severity.ERROR, Rule.ARCHIVE, member.path, str(error)))
+        return contents
+
+    def _read(self, path: str, data: memoryview) -> None:
         try:
-            yield member.path, Elf.parse(wheel.read(member))
+            self.libraries[path] = elf = Elf.parse(data)
         except BinaryError as error:
             # test data of other tools may be broken on purpose
-            is_library = _SHARED_LIBRARY.search(member.path) is not None
+            is_library = _SHARED_LIBRARY.search(path) is not None
             severity = Severity.ERROR if is_library else Severity.WARNING
-            findings.append(Finding(severity, Rule.ELF, member.path, str(error)))
+            self.findings.append(Finding(severity, Rule.ELF, path, str(error)))
+            return
+        if not any(section.name in DEVICE_SECTIONS for section in elf.sections):
+            return
+        try:
+            self.codes[path] = LibraryCode.of(device_code(Image.parse(data)))
+        except (BinaryError, DeviceError) as error:
+            self.findings.append(Finding(Severity.WARNING, Rule.GPU_CODE, path, str(error)))
 
 
 def _is_elf(wheel: Wheel, member: Member) -> bool:
@@ -107,31 +137,51 @@ def _is_elf(wheel: Wheel, member: Member) -> bool:
     return next(chunks, b"").startswith(MAGIC)
 
 
-def _claim(wheel: Wheel, cpu: Cpu | None) -> tuple[Claim, tuple[Finding, ...]]:
-    """The level to hold the code against, and what is wrong with what the wheel says of itself."""
-    try:
-        said = _said(wheel)
-    except (VariantError, HardwareError) as error:
-        finding = Finding(Severity.ERROR, Rule.VARIANT, f"{wheel.dist_info}/variant.json", str(error))
-        return Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None), (finding,)
-    if said and cpu and said != cpu:
-        what = f"claims {said} in its variant.json, expected {cpu}"
-        return Claim(said, is_explicit=True), (Finding(Severity.ERROR, Rule.CLAIM, None, what),)
-    level = said or cpu
-    return Claim(level or Cpu.parse("x86-64"), is_explicit=level is not None), ()
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """What to hold the code against: a level and GPUs, and what is wrong with what the wheel says of itself."""
+
+    cpu: Claim
+    gpus: GpuClaim = field(default_factory=GpuClaim)
+    findings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
+        """The claims in the variant.json of *wheel*; where that names no level, *cpu* is held against the code."""
+        asked = Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None)
+        try:
+            if (variant := _variant(wheel)) is None:
+                return cls(asked)
+            said = _level(variant)
+        except (VariantError, HardwareError) as error:
+            return cls(asked, findings=(Finding(Severity.ERROR, Rule.VARIANT, _variant_path(wheel), str(error)),))
+        gpus, findings = GpuClaim.of(variant)
+        if said is None:
+            return cls(asked, gpus, findings)
+        if cpu and said != cpu:
+            what = f"claims {said} in its variant.json, expected {cpu}"
+            findings = (Finding(Severity.ERROR, Rule.CLAIM, None, what), *findings)
+        return cls(Claim(said, is_explicit=True), gpus, findings)
 
 
-def _said(wheel: Wheel) -> Cpu | None:
-    """The lowest x86-64 level that the wheel's variant.json names; `VariantError` where that contradicts its name."""
-    path = f"{wheel.dist_info}/variant.json"
-    label = wheel.name.variant
+def _variant_path(wheel: Wheel) -> str:
+    return f"{wheel.dist_info}/variant.json"
+
+
+def _variant(wheel: Wheel) -> Variant | None:
+    """The variant that *wheel* is, None for a plain one; `VariantError` where name and variant.json disagree."""
+    path, label = _variant_path(wheel), wheel.name.variant
     if wheel.find(path) is None:
         if label is not None:
             raise VariantError(f"missing; expected it to describe the variant {label!r} of the file name (PEP 825)")
         return None
     if label is None:
         raise VariantError("in a wheel whose file name has no variant label; expected none (PEP 825)")
-    variant = Document.parse(wheel.read(path)).only(label)
+    return Document.parse(wheel.read(path)).only(label)
+
+
+def _level(variant: Variant) -> Cpu | None:
+    """The lowest x86-64 level that *variant* names."""
     levels = [
         Cpu.known(_X86_64, found.value)
         for found in variant.properties
@@ -159,7 +209,7 @@ def _libraries_of(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
             member = members.get(_GRAFT_HASH.sub("", path))
             if member is None or not _is_elf(source, member):
                 return None
-            with at(wheel.name), at(path):
-                return Elf.parse(source.read(member))
+            with source.mapped(member) as data, at(wheel.name), at(path):
+                return Elf.parse(data)
 
         yield find

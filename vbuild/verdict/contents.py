@@ -19,6 +19,13 @@ _ABI_TAG = re.compile(r"cp(?P<module>\d+[a-z]*)")
 # i386 to i686, armv6l to armv8l: one instruction set to ELF
 _KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
 
+_GRAFTED = re.compile(r"(^|/)[^/]+\.libs/")
+
+
+def is_grafted(path: str) -> bool:
+    """Whether a repair tool put the library at *path* beside the package: others built it, before the wheel."""
+    return _GRAFTED.search(path) is not None
+
 
 def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Finding]:
     """What the *libraries* of *wheel* contradict in its tags and its WHEEL file."""

@@ -17,6 +17,7 @@ from vbuild.binary.features import level
 from vbuild.binary.features import rank as rank_of
 from vbuild.binary.isa import Isa
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.verdict.contents import is_grafted
 from vbuild.verdict.model import Finding, LibraryIsa, Rule, Severity, Violation
 
 _MACHINE = "x86_64"
@@ -28,8 +29,6 @@ _ENOUGH = 16384
 _SHOWN = 3
 # in how many functions the instructions are looked for, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
-# libraries that repair put beside the package were built by others, before the wheel
-_GRAFTED = re.compile(r"(^|/)[^/]+\.libs/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Levels:
 
     def wheel_findings(self) -> Iterator[Finding]:
         """What is wrong with the wheel as a whole: flags that reached none of its own code."""
-        own = {path: isa for path, isa in self._isas.items() if not _GRAFTED.search(path)}
+        own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
         size = sum(isa.code_size for isa in own.values())
         rank = self._claim.cpu.rank
         if not self._claim.is_explicit or rank == 0:

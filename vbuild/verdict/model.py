@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import Served
 
 
 class Severity(StrEnum):
@@ -35,6 +36,12 @@ class Rule(StrEnum):
     NEEDED = "needed"
     PURE = "pure"
     EXTENSION = "extension"
+    GPU_CLAIM = "gpu-claim"
+    GPU_CODE = "gpu-code"
+    GPU_DRIVER = "gpu-driver"
+    GPU_JIT = "gpu-jit"
+    GPU_MISSING = "gpu-missing"
+    GPU_PTX = "gpu-ptx"
     RPATH = "rpath"
     SYMBOL_VERSION = "symbol-version"
 
@@ -111,10 +118,38 @@ class LibraryIsa:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryGpus:
+    """What GPUs the code of one library is for.
+
+    *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name the architectures in them, as
+    the vendor does; *served* says how each GPU fares that the wheel claims or has code for. *notes* tell what was not
+    understood.
+    """
+
+    member: str
+    fatbins: int
+    machine: tuple[str, ...]
+    ptx: tuple[str, ...]
+    served: tuple[Served, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "member": self.member,
+            "fatbins": self.fatbins,
+            "machine": list(self.machine),
+            "ptx": list(self.ptx),
+            "gpus": [{**served.data(), "runs": str(served)} for served in self.served],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all that was found.
 
-    *claimed* says whether the wheel or the caller named that level; without a claim it is the baseline's.
+    *claimed* says whether the wheel or the caller named that level; without a claim it is the baseline's. *gpus* are
+    the libraries with GPU code, and *claimed_gpus* the GPUs that the wheel's variant names.
     """
 
     wheel: Path
@@ -122,6 +157,8 @@ class Verdict:
     claimed: bool
     findings: tuple[Finding, ...]
     libraries: tuple[LibraryIsa, ...]
+    gpus: tuple[LibraryGpus, ...] = ()
+    claimed_gpus: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -140,6 +177,16 @@ class Verdict:
         accepted = sum(count for library in self.libraries for _, count in library.accepted)
         return f"ok, {accepted} dispatched" if accepted else "ok"
 
+    @property
+    def gpu(self) -> str:
+        """The verdict on the GPU code in a few words, for a table."""
+        if not (self.gpus or self.claimed_gpus):
+            return "no code"
+        rules = {finding.rule for finding in self.findings if finding.severity is Severity.ERROR}
+        if rules & {Rule.GPU_CLAIM, Rule.GPU_MISSING, Rule.GPU_JIT, Rule.GPU_PTX}:
+            return "failed"
+        return f"ok, for {', '.join(self.claimed_gpus)}" if self.claimed_gpus else "not claimed"
+
     def data(self) -> dict[str, Any]:
         """The verdict as JSON takes it."""
         return {
@@ -148,6 +195,9 @@ class Verdict:
             "claimed": self.claimed,
             "failed": self.failed,
             "isa": self.isa,
+            "gpu": self.gpu,
+            "claimed_gpus": list(self.claimed_gpus),
             "findings": [finding.data() for finding in self.findings],
             "libraries": [library.data() for library in self.libraries],
+            "gpus": [library.data() for library in self.gpus],
         }
