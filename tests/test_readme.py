@@ -28,6 +28,8 @@ def comparable(text: str) -> str:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the example builds for x86-64")
 def test_every_example_prints_what_readme_shows(tmp_path: Path) -> None:
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for download in re.findall(r"^pip (download .*)$", README, re.MULTILINE):
+        subprocess.run([sys.executable, "-m", "pip", *shlex.split(download), "--quiet"], cwd=tmp_path, check=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for command, shown in EXAMPLES:
         ran = subprocess.run(

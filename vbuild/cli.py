@@ -4,7 +4,6 @@ Every command imports the verb it calls when it runs, so that ``vbuild --help`` 
 """
 
 import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vbuild import __version__
+from vbuild import __version__, report
 from vbuild.errors import ClaimError, VbuildError
 
 if TYPE_CHECKING:
-    from vbuild.build.frontend import Job
     from vbuild.hardware.cpu import Cpu
     from vbuild.recipe.target import Target
-    from vbuild.release.outcome import Release
+    from vbuild.slimming.request import Share
     from vbuild.variant.document import Schema
     from vbuild.variant.model import Property
-    from vbuild.verdict.model import Verdict
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -77,6 +74,12 @@ def _property(text: str) -> "Property":
     return Property.parse(text)
 
 
+def _share(text: str) -> "Share":
+    from vbuild.slimming.request import Share
+
+    return Share.parse(text)
+
+
 def _cpu(text: str) -> "Cpu":
     from vbuild.hardware.cpu import Cpu
 
@@ -121,13 +124,120 @@ def matrix(
 
     if dry_run:
         plan = verb.planned(source, only=only)
-        _report([job.data() for job in plan], "\n".join(map(_job_text, plan)), as_json=as_json)
+        _report([job.data() for job in plan], "\n".join(map(report.job_text, plan)), as_json=as_json)
         return
     with _progress(quiet=as_json) as told:
         release = verb.matrix(source, folder, jobs=jobs, only=only, schema=schema, told=told)
-    _report(release.data(), _release_text(release), as_json=as_json)
+    _report(release.data(), report.release_text(release), as_json=as_json)
     if release.failures:
         raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
+
+
+@main.command(epilog=_example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
+@click.argument("wheels", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("-o", "--output-dir", "folder", type=_FOLDER, help="Where the results go.")
+@click.option("--gpu", "gpus", multiple=True, metavar="LIST", help="GPUs to keep code for: sm_90, 9.0, 80,86,90+PTX.")
+@click.option(
+    "--variant",
+    "shares",
+    type=_Value("label=gpus", _share),
+    multiple=True,
+    metavar="LABEL=LIST",
+    help="Write a variant wheel for these GPUs; may be repeated.",
+)
+@click.option(
+    "--ptx",
+    type=click.Choice(["auto", "keep", "none"]),
+    default="auto",
+    show_default=True,
+    help="Keep PTX where a GPU has nothing else; the newest as well; or none.",
+)
+@click.option("--strip", type=click.Choice(["debug", "unneeded"]), help="Also cut debug data, or all local symbols.")
+@click.option("--drop", multiple=True, metavar="GLOB", help="Leave these members out: '*.a', 'torch/include/*'.")
+@click.option("--zstd", is_flag=True, help="Compress kept GPU code again; needs the driver of CUDA 12.4 or later.")
+@click.option(
+    "--empty",
+    type=click.Choice(["smallest", "nothing"]),
+    default="smallest",
+    show_default=True,
+    help="What a fatbin with no code for the GPUs keeps.",
+)
+@click.option("--fast", is_flag=True, help="Deflate in a third of the time, to wheels that are a tenth larger.")
+@click.option("--allow-unsupported", is_flag=True, help="Go on where a library has no code for a GPU asked for.")
+@click.option("--accept-license", is_flag=True, help="Go on where the licence forbids changes: you may make them.")
+@click.option("--force", is_flag=True, help="Cut libraries even so that GNU strip would destroy them later.")
+@click.option("--dry-run", is_flag=True, help="Print the outcome; write nothing.")
+@_as_json
+def slim(
+    wheels: tuple[Path, ...],
+    folder: Path | None,
+    *,
+    gpus: tuple[str, ...],
+    shares: tuple["Share", ...],
+    ptx: str,
+    strip: str | None,
+    drop: tuple[str, ...],
+    zstd: bool,
+    empty: str,
+    fast: bool,
+    allow_unsupported: bool,
+    accept_license: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Cut the GPU code in WHEELS, or folders of wheels, down to the GPUs you name."""
+    from vbuild.hardware.gpu import GpuList, Ptx
+    from vbuild.slim import slim as slimmed
+    from vbuild.slimming.request import Cuts, Empty, Share
+    from vbuild.surgery.strip import Strip
+    from vbuild.wheel.press import Codec
+
+    if gpus and shares:
+        raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
+    if folder is None and not dry_run:
+        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
+    asked = shares or (Share(GpuList.parse(",".join(gpus)) if gpus else None),)
+    cuts = Cuts(
+        ptx=Ptx(ptx),
+        strip=Strip(strip) if strip else Strip.NOTHING,
+        drop=drop,
+        empty=Empty(empty),
+        zstd=zstd,
+        force=force,
+        unsupported=allow_unsupported,
+    )
+    with _bar(quiet=as_json) as told:
+        results = slimmed(
+            wheels,
+            None if dry_run else folder,
+            shares=asked,
+            cuts=cuts,
+            codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
+            accept_license=accept_license,
+            told=told,
+        )
+    lines = [line for result in results for line in report.slimmed_lines(result)]
+    _report([result.data() for result in results], "\n".join(lines), as_json=as_json)
+
+
+@main.command(epilog=_example("vbuild inspect torch-*.whl --html torch.html"))
+@click.argument("wheels", type=_FILE, nargs=-1, required=True)
+@click.option("--library", "globs", multiple=True, metavar="GLOB", help="All about these libraries, such as '*cuda*'.")
+@click.option("--html", "page", type=_FILE, help="Also write a page that shows where the bytes are, for one wheel.")
+@_as_json
+def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, as_json: bool) -> None:
+    """Show what is in WHEELS: libraries, GPU code by architecture, and where the bytes are."""
+    from vbuild.inspection import inspect as contents_of
+    from vbuild.inspection import save_page
+
+    if page and len(wheels) > 1:
+        raise click.UsageError("expected one wheel with --html")
+    found = [contents_of(wheel) for wheel in wheels]
+    if page:
+        save_page(found[0], page)
+    lines = [line for contents in found for line in report.contents_lines(contents, globs)]
+    _report([contents.data() for contents in found], "\n".join(lines), as_json=as_json)
 
 
 @main.command(epilog=_example("vbuild verify dist/*.whl"))
@@ -145,7 +255,7 @@ def verify(
     from vbuild.verify import verify as verdict_of
 
     verdicts = [verdict_of(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
-    lines = [line for verdict in verdicts for line in _verdict_lines(verdict)]
+    lines = [line for verdict in verdicts for line in report.verdict_lines(verdict)]
     _report([verdict.data() for verdict in verdicts], "\n".join(lines), as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
@@ -254,41 +364,6 @@ def _report(data: Any, text: str, *, as_json: bool) -> None:  # noqa: ANN401 - w
     click.echo(json.dumps(data, indent=2) if as_json else text)
 
 
-def _release_text(release: "Release") -> str:
-    """The release as a table of 80 columns: two lines a wheel, then what failed."""
-    lines = [f"{'variant':<22} {'size':>9} {'build':>8}  {'instruction sets':<22} test"]
-    for product in release.products:
-        size, seconds = f"{product.size / 1e6:.2f} MB", f"{product.seconds:.1f} s"
-        label = product.label or "plain"
-        lines.append(f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}")
-        lines.append(f"  {product.wheel.name}")
-    lines += [f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed]
-    if removed := release.removed:
-        lines.append(f"taken out of the project's own flags: {' '.join(removed)}")
-    for failure in release.failures:
-        lines.append(f"{failure.target} failed: {failure.error}")
-    return "\n".join(lines)
-
-
-def _verdict_lines(verdict: "Verdict") -> Iterator[str]:
-    yield f"{verdict.wheel.name}: {'failed' if verdict.failed else 'ok'}"
-    yield f"  instruction sets: {verdict.isa}{f', held against {verdict.cpu}' if verdict.cpu else ''}"
-    for library in verdict.libraries:
-        highest = f"{library.level} at most" if library.level else "not disassembled"
-        yield f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
-    yield from (f"  {finding}" for finding in verdict.findings)
-
-
-def _job_text(job: "Job") -> str:
-    """A job as the shell would be told: variables, config settings, and what the launchers do."""
-    lines = [f"{job.target} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})"]
-    lines += [f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment]
-    lines += [f"  -C{key}={value}" for key, value in job.plan.config_settings]
-    rules = job.plan.rewriting
-    lines.append(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}")
-    return "\n".join(lines)
-
-
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
     """Lines on stderr that say which target is at which step; nothing where that is no terminal."""
@@ -307,6 +382,20 @@ def _progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
             status.update(", ".join(at_work) or step)
 
         yield told
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on stderr; nothing where that is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _what, _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
 
 
 if __name__ == "__main__":

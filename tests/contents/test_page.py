@@ -1,0 +1,145 @@
+"""The page, as its source says and as Chromium shows it."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.factories.elf import MODULE, shared_object
+from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.tools import needs
+from tests.factories.wheels import wheel
+from vbuild.contents.model import Contents
+from vbuild.contents.page import page
+from vbuild.device.fatbin import Kind
+from vbuild.inspection import inspect
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+HOSTILE = "demo/<script>alert('x')<!--&amp;\"--></script>.so"
+CODES = [entry(arch=80, code=bytes(200_000)), entry(arch=90, code=bytes(300_000)), entry(Kind.PTX, 90)]
+# a browser of its own accord asks its maker's servers
+BROWSERS_OWN = re.compile(r"\.(google|googleapis|gstatic)\.com$")
+
+
+def contents(folder: Path) -> Contents:
+    files = {
+        HOSTILE: device_library(fatbin(*CODES)),
+        "demo/host.so": shared_object(MODULE),
+        "demo/again.so": shared_object(MODULE),
+        "demo/bad.so": b"\x7fELF" + bytes(100),
+    }
+    metadata = "License: </script><script>alert(1)</script>\nLicense-File: LICENSE\n"
+    return inspect(wheel(folder, NAME, files, metadata=metadata))
+
+
+class Tags(HTMLParser):
+    """The elements of a page with their attributes, and the text of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.found and self.found[-1][0] == "script":
+            self.scripts.append(data)
+
+
+def drawn(text: str) -> Any:
+    """The data that the page's script draws."""
+    return json.loads(Tags(text).scripts[0])
+
+
+def leaves(node: Any) -> list[Any]:
+    return [leaf for child in node["children"] for leaf in leaves(child)] if "children" in node else [node]
+
+
+def test_names_in_the_wheel_stay_text(tmp_path: Path) -> None:
+    tags = Tags(page(contents(tmp_path)))
+    assert [attributes for tag, attributes in tags.found if tag == "script"] == [
+        {"type": "application/json", "id": "contents"},
+        {},
+    ]
+    assert json.loads(tags.scripts[0])["root"]["children"][0]["note"].startswith(HOSTILE)
+
+
+def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
+    text = page(contents(tmp_path))
+    links = [value for _, attributes in Tags(text).found for key, value in attributes.items() if key in {"src", "href"}]
+    assert links == ["data:,"]
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+
+
+def test_no_element_has_a_style_or_a_handler_that_the_policy_forbids(tmp_path: Path) -> None:
+    attributes = {key for _, found in Tags(page(contents(tmp_path))).found for key in found}
+    assert not {key for key in attributes if key == "style" or key.startswith("on")}
+
+
+def test_the_map_adds_up_to_the_wheel(tmp_path: Path) -> None:
+    found = contents(tmp_path)
+    data = drawn(page(found))
+    assert data["root"]["size"] == data["installed"] == found.size
+    assert sum(leaf["size"] for leaf in leaves(data["root"])) == found.size
+
+
+def test_what_stays_for_a_gpu_is_what_the_rule_says(tmp_path: Path) -> None:
+    found = contents(tmp_path)
+    data = drawn(page(found))
+    for outlook in found.outlooks:
+        gone = sum(leaf["size"] - leaf["kept"][str(outlook.device)] for leaf in leaves(data["root"]) if "kept" in leaf)
+        assert found.gpu_size - outlook.kept == gone
+    assert [item["gpu"] for item in data["gpus"]] == list(map(str, found.devices))
+
+
+def test_a_wheel_without_gpu_code_has_no_choice_of_gpus(tmp_path: Path) -> None:
+    text = page(inspect(wheel(tmp_path, NAME, {"demo/host.so": shared_object(MODULE)})))
+    assert "<select" not in text
+    assert "What each GPU needs" not in text
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> tuple[str, str, list[str]]:
+    """The page's elements, the browser's messages and the hosts asked, with sm_80 chosen by the link."""
+    program = shutil.which("chromium") or "chromium"
+    path = tmp_path / "page.html"
+    path.write_text(page(contents(tmp_path)))
+    command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += [
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        f"--user-data-dir={tmp_path / 'user'}",
+    ]
+    command += ["--enable-logging=stderr", f"--log-net-log={tmp_path / 'net.json'}", "--virtual-time-budget=2000"]
+    command += ["--window-size=360,640", "--dump-dom", f"{path.as_uri()}#sm_80"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    events = json.loads((tmp_path / "net.json").read_text())["events"]
+    urls = {event["params"]["url"] for event in events if "url" in (event.get("params") or {})}
+    return run.stdout, run.stderr, sorted(urlsplit(url).hostname or "" for url in urls)
+
+
+@needs("chromium")
+def test_chromium_draws_the_map_without_a_word_and_without_the_network(shown: tuple[str, str, list[str]]) -> None:
+    elements, messages, hosts = shown
+    assert [line for line in messages.splitlines() if "CONSOLE" in line] == []
+    assert [host for host in hosts if host and not BROWSERS_OWN.search(host)] == []
+    tiles = [
+        attributes["aria-label"] or ""
+        for tag, attributes in Tags(elements).found
+        if "tile" in (attributes.get("class") or "")
+    ]
+    assert any("host.so" in label for label in tiles)
+    assert any("sm_90 cubin" in label and "slimmed to sm_80: 0 B" in label for label in tiles)
+    assert "Slimmed to sm_80 alone" in elements
+    assert HOSTILE.rpartition("/")[2] not in elements

@@ -1,0 +1,116 @@
+"""Kernels of a library that nvcc built run as they did before it was slimmed to the GPU at hand.
+
+What came out on which GPU and driver is in RESULTS.md beside this file.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.factories.cuda import cuda_library, cuda_object
+from vbuild.binary.image import Image
+from vbuild.device.survey import device_code
+from vbuild.hardware.driver import Nvidia
+from vbuild.hardware.gpu import Arch, GpuList, Ptx
+from vbuild.rope import Rope
+from vbuild.slimming.library import Library
+from vbuild.slimming.outcome import LibraryCut
+from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.surgery.strip import Strip
+
+HERE = Path(__file__).parent
+SOURCES = (HERE / "scale.cu", HERE / "shift.cu")
+MANY = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_75")
+LOADINGS = ("LAZY", "EAGER")
+CALLS = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL | 2)
+values = (ctypes.c_float * 32)(*range(32))
+failed = library.scale(values, ctypes.c_float(1.5))
+if sys.argv[2] == "both":
+    failed |= library.shift(values)
+print(failed, bytes(values).hex())
+"""
+
+
+def gpu() -> Arch:
+    """The first GPU of this machine."""
+    capabilities = Nvidia.here().capabilities
+    if not capabilities:
+        pytest.skip("no NVIDIA GPU on this machine")
+    return Arch(capabilities[0].major * 10 + capabilities[0].minor)
+
+
+def ran(library: Path, *, loading: str, functions: str = "both") -> str:
+    """What the kernels gave, in a process of their own: CUDA's error, and the values."""
+    environment = {"CUDA_MODULE_LOADING": loading}
+    command = [sys.executable, "-c", CALLS, str(library), functions]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def slimmed(library: Path, device: Arch, cuts: Cuts) -> tuple[Path, LibraryCut]:
+    rope, account = cut(library, device, cuts)
+    path = library.with_name("slim.so")
+    path.write_bytes(bytes(rope))
+    return path, account
+
+
+def cut(library: Path, device: Arch, cuts: Cuts) -> tuple[Rope, LibraryCut]:
+    share = Share(GpuList.parse(str(device)))
+    return Library.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loading", LOADINGS)
+@pytest.mark.parametrize(
+    "cuts",
+    [Cuts(), Cuts(zstd=True), Cuts(strip=Strip.UNNEEDED), Cuts(ptx=Ptx.KEEP), Cuts(ptx=Ptx.NONE)],
+    ids=["plain", "zstd", "stripped", "newest ptx", "no ptx"],
+)
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("-rdc=true",), ("--compress-mode=size",), ("--compress-mode=none",)],
+    ids=["plain", "rdc", "size", "raw"],
+)
+def test_kernels_give_what_they_gave(tmp_path: Path, flags: Sequence[str], cuts: Cuts, loading: str) -> None:
+    device = gpu()
+    fat = cuda_library(tmp_path, SOURCES, archs=MANY, flags=flags)
+    slim, account = slimmed(fat, device, cuts)
+    assert account.dropped
+    before = ran(fat, loading=loading)
+    assert before.startswith("0 ")
+    assert ran(slim, loading=loading) == before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loading", LOADINGS)
+@pytest.mark.parametrize("empty", list(Empty))
+def test_a_fatbin_with_nothing_for_the_gpu_does_not_disturb_the_others(
+    tmp_path: Path, empty: Empty, loading: str
+) -> None:
+    """The first unit serves the GPU, the second does not: calling the first works before and after."""
+    device = gpu()
+    other = next(arch for arch in ("sm_120", "sm_100", "sm_90") if not Arch.parse(arch).runs_on(device))
+    archs = (MANY, (other, "sm_75"))
+    objects = [cuda_object(tmp_path, source, archs=chosen) for source, chosen in zip(SOURCES, archs, strict=True)]
+    fat = cuda_library(tmp_path, objects, archs=MANY)
+    slim, account = slimmed(fat, device, Cuts(empty=empty))
+    assert account.empty == (device.major != 7)
+    assert ran(slim, loading=loading, functions="scale") == ran(fat, loading=loading, functions="scale")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loading", LOADINGS)
+def test_code_for_one_gpu_alone_stays_beside_the_plain(tmp_path: Path, loading: str) -> None:
+    device = gpu()
+    if device.number not in {90, 100, 120}:
+        pytest.skip(f"{device} has no code with the suffix a")
+    fat = cuda_library(tmp_path, SOURCES, archs=(*MANY, f"{device}a"))
+    slim, _ = slimmed(fat, device, Cuts())
+    movable = [found for found in device_code(Image.parse(slim.read_bytes())).containers if found.movable]
+    assert [[str(entry.arch) for entry in found.entries] for found in movable] == [[str(device), f"{device}a"]] * 2
+    assert ran(slim, loading=loading) == ran(fat, loading=loading)

@@ -1,0 +1,101 @@
+"""Published wheels, and what other tools say is in them."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import vbuild.contents
+from tests.factories.elf import judged_by
+from vbuild.contents.gpucode import Runs
+from vbuild.contents.model import Contents
+from vbuild.contents.page import page
+from vbuild.contents.text import WIDTH, details, summary
+from vbuild.inspection import inspect
+
+pytestmark = pytest.mark.network
+
+SCHEMA = json.loads((Path(vbuild.contents.__file__).parent / "schema.json").read_text())
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
+SMALL = ("nvidia-nvjpeg-cu12==12.4.0.76", "xformers==0.0.35", "numpy==2.4.*")
+LARGE = ("bitsandbytes==0.50.2", "xgboost==3.2.0", "cupy-cuda12x==14.2.0", "cupy-rocm-7-0==14.2.0", "triton==3.9.0")
+WHEELS = [*SMALL, *(pytest.param(requirement, marks=pytest.mark.slow) for requirement in LARGE)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wheels")
+
+
+def fetched(cache: Path, requirement: str) -> Path:
+    project = requirement.partition("==")[0].replace("-", "_")
+    if not (found := [*cache.glob(f"{project}-*.whl")]):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        pip += ["--python-version", "311", *(f"--platform={platform}" for platform in PLATFORMS)]
+        subprocess.run([*pip, "--dest", str(cache), requirement], check=True, capture_output=True)
+        found = [*cache.glob(f"{project}-*.whl")]
+    return found[0]
+
+
+@pytest.fixture(params=WHEELS)
+def path(cache: Path, request: pytest.FixtureRequest) -> Path:
+    return fetched(cache, str(request.param))
+
+
+def test_sizes_add_up_and_the_schema_describes_them(path: Path) -> None:
+    contents = inspect(path)
+    data = json.loads(json.dumps(contents.data()))
+    Draft202012Validator(SCHEMA).validate(data)
+    with zipfile.ZipFile(path) as archive:
+        sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+        starts = {name: archive.open(name).read(4) for name in sizes}
+    assert {library.path for library in contents.libraries} == {
+        name for name, start in starts.items() if start == b"\x7fELF"
+    }
+    assert contents.damaged == ()
+    compiled = sum(library.size for library in contents.libraries) + sum(found.size for found in contents.archives)
+    assert compiled + sum(others.size for others in contents.others) == contents.size == sum(sizes.values())
+    for library in contents.libraries:
+        assert sum(section.size for section in library.outline.sections) <= library.size
+        assert library.gpu.size <= library.size
+    assert max(map(len, lines(contents))) <= WIDTH
+    assert contents.project in page(contents)
+
+
+def lines(contents: Contents) -> list[str]:
+    return [
+        *summary(contents),
+        *(line for library in contents.libraries for line in details(library, contents.devices)),
+    ]
+
+
+def test_the_loader_s_facts_are_readelf_s(path: Path) -> None:
+    contents = inspect(path)
+    with zipfile.ZipFile(path) as archive:
+        for library in contents.libraries[:20]:
+            shown = judged_by("readelf", archive.read(library.path), "-dnW")
+            for name in library.outline.needed:
+                assert f"Shared library: [{name}]" in shown
+            assert shown.count("(NEEDED)") == len(library.outline.needed)
+            assert (library.outline.soname is None) == ("(SONAME)" not in shown)
+            assert library.outline.build_id is None or library.outline.build_id in shown
+
+
+def test_nvjpeg_runs_on_every_gpu_it_has_code_for(cache: Path) -> None:
+    (library,) = inspect(fetched(cache, SMALL[0])).gpu_libraries
+    kinds = Counter({portion.sort.kind: 0 for portion in library.gpu.portions})
+    for portion in library.gpu.portions:
+        kinds[portion.sort.kind] += portion.entries
+    assert kinds == {"cubin": 165, "ptx": 10}
+    assert [pinned.count for pinned in library.gpu.pinned] == [1]
+
+
+def test_xformers_for_a_later_gpu_is_compiled_by_the_driver(cache: Path) -> None:
+    contents = inspect(fetched(cache, SMALL[1]))
+    runs = {str(outlook.device): outlook.runs for outlook in contents.outlooks}
+    assert (runs["sm_80"], runs["sm_120"]) == (Runs.NATIVELY, Runs.JIT)

@@ -1,0 +1,184 @@
+"""`vbuild inspect`: what is in a wheel.
+
+    wheel -> members that are ELF files or static libraries, each inflated once and mapped -> Contents
+
+Members are looked into on all cores, the largest first, and none is held longer than it takes. A library that cannot
+be read is named in the contents; a wheel that cannot be read is an error.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+from vbuild.binary import outline as elf
+from vbuild.binary.image import Image
+from vbuild.binary.outline import Outline
+from vbuild.contents import archives
+from vbuild.contents.gpucode import GpuCode
+from vbuild.contents.model import Archive, Contents, Damaged, Duplicate, Library, Licence, Others
+from vbuild.contents.page import page
+from vbuild.device.survey import device_code
+from vbuild.errors import BinaryError, ContentsError, DeviceError, VariantError, WheelError, at
+from vbuild.hardware.cpu import available_cores
+from vbuild.variant.document import Document
+from vbuild.variant.model import Variant
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.zipreader import Member
+
+Found = Library | Archive | Damaged
+Seeing = Callable[[Member, memoryview], Found]
+
+_LICENCE = re.compile(r"(licen[cs]es?/.|[^/]*(licen[cs]e|copying|eula|notice)[^/]*$)", re.IGNORECASE)
+_LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
+_GPUS = {"EM_CUDA": "cubin", "EM_AMDGPU": "code object"}
+_SMALLEST = 52  # the header of a 32-bit ELF file
+
+
+def inspect(wheel: Path, *, jobs: int | None = None) -> Contents:
+    """What is in *wheel*; `WheelError` where it is none. *jobs* threads look, as many as there are cores for None."""
+    with open_wheel(wheel) as source, at(wheel.name):
+        metadata = source.metadata()
+        variant, warnings = _variant(source)
+        found = _looked_into(source, jobs or available_cores())
+        return Contents(
+            wheel=wheel.name,
+            project=metadata.name,
+            version=metadata.version,
+            tags=tuple(sorted(map(str, source.name.tags))),
+            variant=variant,
+            packed_size=wheel.stat().st_size,
+            size=sum(member.size for member in source.members),
+            files=len(source.members),
+            licence=_licence(source),
+            libraries=tuple(item for item in found if isinstance(item, Library)),
+            damaged=tuple(item for item in found if isinstance(item, Damaged)),
+            archives=tuple(item for item in found if isinstance(item, Archive)),
+            duplicates=_duplicates(source),
+            others=_others(source, {item.path for item in found}),
+            warnings=warnings,
+        )
+
+
+def save_page(contents: Contents, path: Path) -> None:
+    """Write the page that shows *contents* to *path*, complete or not at all; `ContentsError` where that cannot be."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(page(contents), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ContentsError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _looked_into(wheel: Wheel, jobs: int) -> tuple[Found, ...]:
+    """The compiled files of *wheel*, the largest first."""
+    # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
+    found = [(member, see) for member in wheel.members if (see := _way_of_seeing(wheel, member))]
+    found.sort(key=lambda item: (-item[0].size, item[0].path))
+    with ThreadPoolExecutor(jobs) as threads:
+        return tuple(threads.map(lambda item: _seen(wheel, *item), found))
+
+
+def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
+    """What looks into *member*, by the magic it begins with; None where it is no compiled file."""
+    if member.size < _SMALLEST:
+        return None
+    try:
+        start = wheel.head(member, len(archives.MAGIC))
+    except WheelError:
+        # whatever it is: looking into it says what is wrong
+        return _library if _LIBRARY.search(member.path) else None
+    if start.startswith(elf.MAGIC):
+        return _library
+    return _archive if member.path.endswith(archives.SUFFIX) and start.startswith(archives.MAGIC) else None
+
+
+def _seen(wheel: Wheel, member: Member, see: Seeing) -> Found:
+    """What *see* makes of *member*, or why it can make nothing of it."""
+    try:
+        with wheel.mapped(member) as data:
+            return see(member, data)
+    except (BinaryError, WheelError) as error:
+        why = str(error).removeprefix(f"{wheel.path.name}: ").removeprefix(f"{member.path}: ")
+        return Damaged(member.path, member.size, member.compressed_size, why)
+
+
+def _archive(member: Member, data: memoryview) -> Archive:
+    return Archive(member.path, member.size, member.compressed_size, archives.objects(data))
+
+
+def _library(member: Member, data: memoryview) -> Library:
+    outline = Outline.parse(data)
+    if outline.machine in _GPUS:
+        gpu = GpuCode.alone(len(data), f"a {_GPUS[outline.machine]} in a file of its own")
+    elif outline.bits == 64 and outline.byte_order == "little":  # noqa: PLR2004 - bits, as the name says
+        gpu = _gpu_code(data)
+    else:
+        gpu = GpuCode()
+    return Library(member.path, member.size, member.compressed_size, outline, gpu)
+
+
+def _gpu_code(data: memoryview) -> GpuCode:
+    try:
+        return GpuCode.of(device_code(Image.parse(data)))
+    except (BinaryError, DeviceError) as error:
+        return GpuCode(notes=(f"GPU code cannot be told apart: {error}",))
+
+
+def _variant(wheel: Wheel) -> tuple[Variant | None, tuple[str, ...]]:
+    """The variant that *wheel* says it is, and what is wrong with the way it does."""
+    path, label = f"{wheel.dist_info}/variant.json", wheel.name.variant
+    if wheel.find(path) is None:
+        lacking = (f"{path}: missing, although the file name says variant {label!r}",) if label else ()
+        return None, lacking
+    try:
+        document = Document.parse(wheel.read(path))
+        # a wheel whose label was taken off its name is still what its document says
+        return document.only(label or next((variant.label for variant in document.variants), "")), ()
+    except VariantError as error:
+        return None, (f"{path}: {error}",)
+
+
+def _licence(wheel: Wheel) -> Licence:
+    headers = wheel.metadata().headers
+    prefix = f"{wheel.dist_info}/"
+    inside = [member.path.removeprefix(prefix) for member in wheel.members if member.path.startswith(prefix)]
+    return Licence(
+        expression=headers.value("License-Expression"),
+        text=headers.value("License") or None,
+        classifiers=tuple(text for text in headers.values("Classifier") if text.startswith("License ::")),
+        files=tuple(prefix + path for path in inside if _LICENCE.match(path)),
+    )
+
+
+def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
+    """What is in *wheel* beside the *compiled* files, by the suffix of the names, what takes most first."""
+    suffixes: dict[str, list[Member]] = {}
+    for member in wheel.members:
+        if member.path not in compiled:
+            suffixes.setdefault(PurePosixPath(member.path).suffix.lower(), []).append(member)
+    found = (
+        Others(
+            suffix,
+            len(members),
+            sum(member.size for member in members),
+            sum(member.compressed_size for member in members),
+        )
+        for suffix, members in suffixes.items()
+    )
+    return tuple(sorted(found, key=lambda others: (-others.size, others.suffix)))
+
+
+def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
+    """The groups of byte-identical files, what wastes most first."""
+    groups: dict[tuple[str, int], list[Member]] = {}
+    for member in wheel.members:
+        if member.size and (hashed := wheel.row(member).hash):
+            groups.setdefault((hashed, member.size), []).append(member)
+    found = (
+        Duplicate(hashed, size, members[0].compressed_size, tuple(member.path for member in members))
+        for (hashed, size), members in groups.items()
+        if len(members) > 1
+    )
+    return tuple(sorted(found, key=lambda duplicate: (-duplicate.wasted, duplicate.paths)))

@@ -1,0 +1,102 @@
+"""Results as text for a terminal of 80 columns: lines, which `vbuild.cli` prints."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vbuild.build.frontend import Job
+    from vbuild.contents.model import Contents
+    from vbuild.release.outcome import Release
+    from vbuild.slimming.outcome import LibraryCut, Slimmed
+    from vbuild.verdict.model import Verdict
+
+
+def release_text(release: "Release") -> str:
+    """The release as a table of 80 columns: two lines a wheel, then what failed."""
+    lines = [f"{'variant':<22} {'size':>9} {'build':>8}  {'instruction sets':<22} test"]
+    for product in release.products:
+        size, seconds = f"{product.size / 1e6:.2f} MB", f"{product.seconds:.1f} s"
+        label = product.label or "plain"
+        lines.append(f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}")
+        lines.append(f"  {product.wheel.name}")
+    lines += [f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed]
+    if removed := release.removed:
+        lines.append(f"taken out of the project's own flags: {' '.join(removed)}")
+    for failure in release.failures:
+        lines.append(f"{failure.target} failed: {failure.error}")
+    return "\n".join(lines)
+
+
+def contents_lines(contents: "Contents", globs: Sequence[str]) -> Iterator[str]:
+    """A wheel on one screen; or all about its libraries whose paths match one of *globs*."""
+    from vbuild.contents.text import details, summary
+
+    if not globs:
+        yield from summary(contents)
+        return
+    chosen = [one for one in contents.libraries if any(fnmatchcase(one.path, glob) for glob in globs)]
+    for library in chosen:
+        yield from details(library, contents.devices)
+    if not chosen:
+        yield f"{contents.wheel}: no library matches {' or '.join(globs)}"
+
+
+def verdict_lines(verdict: "Verdict") -> Iterator[str]:
+    yield f"{verdict.wheel.name}: {'failed' if verdict.failed else 'ok'}"
+    yield f"  instruction sets: {verdict.isa}{f', held against {verdict.cpu}' if verdict.cpu else ''}"
+    for library in verdict.libraries:
+        highest = f"{library.level} at most" if library.level else "not disassembled"
+        yield f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
+    if verdict.gpus or verdict.claimed_gpus:
+        yield f"  GPU code: {verdict.gpu}"
+    for found in verdict.gpus:
+        archs = ", ".join((*found.machine, *(f"PTX {name}" for name in found.ptx)))
+        yield f"  {found.member}: {found.fatbins} fatbins with {archs or 'code of an unknown kind'}"
+        yield from (f"    would run on {served.device}: {served}" for served in found.served)
+    yield from (f"  {finding}" for finding in verdict.findings)
+
+
+def job_text(job: "Job") -> str:
+    """A job as the shell would be told: variables, config settings, and what the launchers do."""
+    lines = [f"{job.target} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})"]
+    lines += [f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment]
+    lines += [f"  -C{key}={value}" for key, value in job.plan.config_settings]
+    rules = job.plan.rewriting
+    lines.append(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}")
+    return "\n".join(lines)
+
+
+def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
+    """One output of slimming: the wheel, and two lines or so for each library that was looked at."""
+    yield slimmed.name
+    if slimmed.is_untouched:
+        yield "  as it was: nothing in it to cut"
+    packed = "" if slimmed.packed is None else f"{_mb(slimmed.before)} -> {_mb(slimmed.packed)} MB, "
+    yield f"  {packed}unpacked {_mb(slimmed.unpacked_before)} -> {_mb(slimmed.unpacked)} MB"
+    for library in slimmed.libraries:
+        yield from (f"  {line}" for line in _cut_lines(library))
+    if slimmed.removed:
+        yield f"  dropped: {len(slimmed.removed)} members, {slimmed.removed[0]} first"
+    yield from (f"  {prop}" for prop in slimmed.properties)
+    yield from (f"  warning: {warning}" for warning in slimmed.warnings)
+
+
+def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
+    yield f"{cut.member}: {_mb(cut.before)} -> {_mb(cut.after)} MB"
+    if cut.has_gpu_code:
+        pinned = f", {cut.pinned} fatbins pinned" if cut.pinned else ""
+        yield f"  {cut.kept} of {cut.kept + cut.dropped} entries kept{pinned}"
+    for served in cut.served:
+        jit = f", PTX in {served.jit} (compiled at first use)" if served.jit else ""
+        nothing = f", nothing in {served.nothing}" if served.nothing else ""
+        yield f"  {served.device}: machine code in {served.machine} fatbins{jit}{nothing}"
+    if cut.why_whole:
+        yield f"  left as it was: {cut.why_whole}"
+    yield from (f"  left alone: {note}" for note in cut.notes)
+
+
+def _mb(size: int) -> str:
+    """*size* bytes in MB, 10^6 bytes."""
+    return f"{size / 1e6:.1f}"

@@ -1,0 +1,174 @@
+"""`vbuild slim`: fat CUDA wheels cut to the GPUs one names, or into a family of variant wheels, in one pass.
+
+    wheel -> plan: every library inflated once, surveyed, cut for each share     (nothing is written yet)
+          -> licence, GPUs served by nothing, claims                             (refused here, or not at all)
+          -> a writer for each share: cut libraries deflated, all other members' bytes as they are
+          -> variant.json and RECORD, and variants.json beside the wheels
+
+The wheels of a family hold the same host code, which is deflated once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from vbuild.errors import SlimError, at
+from vbuild.index import index
+from vbuild.slimming.licence import prohibitions
+from vbuild.slimming.outcome import Slimmed
+from vbuild.slimming.output import Output, outputs
+from vbuild.slimming.plan import Plan, planned
+from vbuild.slimming.request import Cuts, Share
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.press import Codec, Press
+from vbuild.wheel.writing import passed, write_wheel
+
+_FRAGILE = "{}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
+
+Told = Callable[[str, int, int], None]
+
+
+def slim(
+    paths: Sequence[Path],
+    folder: Path | None,
+    *,
+    shares: Sequence[Share],
+    cuts: Cuts | None = None,
+    codec: Codec = Codec.LIBDEFLATE,
+    accept_license: bool = False,
+    told: Told = lambda _wheel, _done, _total: None,
+) -> tuple[Slimmed, ...]:
+    """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
+
+    Without a folder nothing is written, and sizes are those of the members.
+    A share without a label keeps the wheel's name; those with one become variant wheels, with a variants.json for
+    each release. A wheel without GPU code passes as it is, unless *cuts* strip or drop something. *told* hears the
+    name of the wheel at work and how many of how many bytes are done. `SlimError` where a GPU asked for is served by
+    nothing in a library, or a licence forbids the change; `WheelError` where a wheel is damaged: then no part of that
+    wheel is in *folder*.
+    """
+    cuts = cuts or Cuts()
+    _check(shares, cuts)
+    wheels = _wheels(paths)
+    _check_globs(wheels, cuts)
+    slimmed: list[Slimmed] = []
+    for path in wheels:
+        with open_wheel(path) as wheel, at(path.name):
+            progress = _Progress(wheel, told)
+            with planned(wheel, shares, cuts, room=_room(folder), told=progress) as plan:
+                warnings = tuple(_licence(wheel, plan, accept=accept_license))
+                found = tuple(outputs(wheel, plan, shares))
+                written = () if folder is None else _written(wheel, folder, plan, found, codec=codec, told=progress)
+                slimmed += _results(wheel, plan, found, written, warnings)
+    if folder and any(share.label for share in shares):
+        index(folder)
+    return tuple(slimmed)
+
+
+class _Progress:
+    """Bytes looked at and bytes written, told together: every member counts once for either."""
+
+    def __init__(self, wheel: Wheel, told: Told) -> None:
+        self._name = wheel.path.name
+        self._told = told
+        self._done = 0
+        self._total = 2 * sum(member.size for member in wheel.members)
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        self._told(self._name, self._done, self._total)
+
+
+def _room(folder: Path | None) -> Path | None:
+    """Where libraries are inflated: beside the results, for the system's own folder may be in memory."""
+    return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
+
+
+def _wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The wheels at *paths* and in the folders there; `SlimError` for an empty folder, or a file name given twice."""
+    wheels: dict[str, Path] = {}
+    for path in paths:
+        found = sorted(path.glob("*.whl")) if path.is_dir() else [path]
+        if not found:
+            raise SlimError(f"{path}: no wheels in this folder; expected files that end in .whl")
+        for wheel in found:
+            if (other := wheels.setdefault(wheel.name, wheel)) != wheel:
+                raise SlimError(f"{wheel}: called as {other}, and both would become one file; slim them apart")
+    return tuple(wheels.values())
+
+
+def _check(shares: Sequence[Share], cuts: Cuts) -> None:
+    """`SlimError` where nothing is asked for, or two outputs would be one."""
+    if not any(share.gpus for share in shares) and not cuts.more:
+        raise SlimError("nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd")
+    labels = [share.label for share in shares]
+    if twice := sorted({label or "the plain one" for label in labels if labels.count(label) > 1}):
+        raise SlimError(f"two variants are called {', '.join(twice)}; expected a label for each")
+
+
+def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
+    """`SlimError` for a glob that names nothing in any wheel: a slip of the pen, found before anything is written."""
+    unused = set(cuts.drop)
+    for path in wheels if unused else ():
+        with open_wheel(path) as wheel, at(path.name):
+            unused -= {glob for glob in unused if replace(cuts, drop=(glob,)).dropped(wheel)}
+    if unused:
+        raise SlimError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
+
+
+def _licence(wheel: Wheel, plan: Plan, *, accept: bool) -> Iterator[str]:
+    """A warning for each sentence of the licence that forbids what *plan* does; `SlimError` unless it is accepted."""
+    for prohibition in prohibitions(wheel) if not plan.is_idle else ():
+        if not accept:
+            what = "the licence forbids to modify what is in this wheel"
+            raise SlimError(f"{what} ({prohibition}); if you are allowed to, say so with --accept-license")
+        yield f"accepted for you: {prohibition}"
+
+
+def _written(
+    wheel: Wheel, folder: Path, plan: Plan, found: Sequence[Output], *, codec: Codec, told: Callable[[int], None]
+) -> tuple[Path, ...]:
+    """Write the wheels *found*, all in one pass over *wheel*; where there is nothing to do, it passes as it is."""
+    if plan.is_idle and not any(output.document for output in found):
+        return (passed(wheel, folder),)
+    with ExitStack() as stack:
+        press = stack.enter_context(Press(codec, folder=folder, remembers=len(found) > 1))
+        writers = [stack.enter_context(write_wheel(folder, output.name, like=wheel, press=press)) for output in found]
+        for member in wheel.members:
+            for output, writer in zip(found, writers, strict=True):
+                if member.path in plan.dropped or output.remakes(wheel, member.path):
+                    continue
+                if rope := output.ropes.get(member.path):
+                    writer.write(member, rope)
+                else:
+                    writer.copy(wheel, member)
+            press.forget()
+            told(member.size)
+        for output, writer in zip(found, writers, strict=True):
+            output.finish(wheel, writer)
+    return tuple(writer.path for writer in writers)
+
+
+def _results(
+    wheel: Wheel, plan: Plan, found: Sequence[Output], written: Sequence[Path], warnings: Sequence[str]
+) -> Iterator[Slimmed]:
+    before = sum(member.size for member in wheel.members)
+    dropped = sum(member.size for member in wheel.members if member.path in plan.dropped)
+    for place, output in enumerate(found):
+        path = written[place] if written else None
+        gone = sum(len(rope.source) - rope.size for rope in output.ropes.values())
+        yield Slimmed(
+            wheel=wheel.path,
+            name=str(output.name),
+            path=path,
+            before=wheel.path.stat().st_size,
+            packed=path.stat().st_size if path else None,
+            unpacked_before=before,
+            unpacked=before - dropped - gone,
+            libraries=output.cuts,
+            removed=tuple(sorted(plan.dropped)),
+            properties=output.properties,
+            warnings=(*warnings, *(_FRAGILE.format(cut.member) for cut in output.cuts if cut.is_fragile)),
+            is_untouched=plan.is_idle and output.document is None,
+        )

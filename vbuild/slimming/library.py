@@ -1,0 +1,182 @@
+"""One library of a wheel: what its GPU code is for, and what is left of it for some GPUs.
+
+    mapped file -> Image, DeviceCode -> the entries each GPU needs (vbuild.hardware.gpu) -> Replacements -> Rope
+
+What cannot be read or cut safely stays as it is, byte for byte, and the outcome says why.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+from vbuild.binary.image import Image
+from vbuild.binary.outline import Outline
+from vbuild.device.compression import recompressed
+from vbuild.device.model import Compression, Container, DeviceCode, Entry, Vendor, verbatim
+from vbuild.device.survey import device_code
+from vbuild.errors import BinaryError, DeviceError, SlimError, SurgeryError
+from vbuild.hardware.gpu import Arch, Code, GpuList, Served, Service, needed, service
+from vbuild.rope import Rope
+from vbuild.slimming.outcome import LibraryCut
+from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.surgery.cutting import Replacement, operated
+from vbuild.surgery.slots import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What is left of one container: the entries kept, and whether any of them serves a GPU asked for."""
+
+    container: Container
+    kept: tuple[Entry, ...]
+    serves: bool = True
+
+    @classmethod
+    def untouched(cls, container: Container) -> Self:
+        """All of *container* as it is."""
+        return cls(container, container.entries)
+
+    @classmethod
+    def of(cls, container: Container, gpus: GpuList, cuts: Cuts) -> Self:
+        """The fate of *container* among *gpus*: what one of them needs stays, and nothing else unless it is pinned."""
+        offers = [entry.offer for entry in container.entries]
+        places = {place for request in gpus for place in needed(offers, request, ptx=cuts.ptx)}
+        kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
+        serves = any(entry.code is not Code.OTHER for entry in kept)
+        if not container.movable:
+            return cls(container, container.entries, serves)
+        if not kept and container.smallest and cuts.empty is Empty.SMALLEST:
+            return cls(container, (container.smallest,), serves)
+        return cls(container, kept, serves)
+
+    @property
+    def whole(self) -> Self:
+        """The fate of a container that has to keep everything after all."""
+        return replace(self, kept=self.container.entries)
+
+    @property
+    def is_cut(self) -> bool:
+        return len(self.kept) < len(self.container.entries)
+
+    def service(self, device: Arch) -> Service:
+        """How what is kept serves *device*."""
+        return service([entry.offer for entry in self.kept], device) if self.serves else Service.NONE
+
+    def compiles_for(self, device: Arch) -> bool:
+        """Whether *device* has PTX here to compile, or needs nothing of what is here."""
+        ptx = [entry.offer for entry in self.kept if entry.code is Code.PTX]
+        return not self.serves or service(ptx, device) is Service.JIT
+
+    def replacement(self, data: memoryview, *, zstd: bool) -> Replacement:
+        """The container's new bytes, with the pointers that follow it."""
+        written = partial(recompressed, data) if zstd else verbatim
+        return Replacement(
+            self.container.span, self.container.keeping(self.kept, written=written), self.container.wrappers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library as it lies in the wheel, mapped into memory; *trouble* says why it cannot be read, if it cannot."""
+
+    member: str
+    data: memoryview
+    image: Image | None
+    code: DeviceCode
+    needed: tuple[str, ...] = ()
+    trouble: str | None = None
+
+    @classmethod
+    def of(cls, member: str, data: memoryview) -> Self:
+        """The ELF file *data*; damage is told in *trouble*, never raised."""
+        try:
+            image = Image.parse(data)
+            return cls(member, data, image, device_code(image), Outline.parse(data).needed)
+        except (BinaryError, DeviceError) as error:
+            return cls(member, data, None, DeviceCode(), trouble=str(error))
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Those of the vendor whose GPUs can be asked for."""
+        return tuple(container for container in self.code.containers if container.vendor is Vendor.NVIDIA)
+
+    def slimmed(self, share: Share, cuts: Cuts) -> tuple[Rope, LibraryCut]:
+        """What is left for *share*, and what went; `SlimError` where a GPU asked for is served by nothing in it."""
+        devices = share.gpus.devices if share.gpus else ()
+        if self.image is None:
+            return self._left(devices, self.trouble)
+        fates = tuple(self._fates(share, cuts))
+        if not cuts.unsupported:
+            self._check(fates, devices)
+        movable = (fate for fate in fates if fate.container.movable)
+        replacements = [fate.replacement(self.data, zstd=cuts.zstd) for fate in movable if fate.is_cut or cuts.zstd]
+        try:
+            done = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
+        except (BinaryError, SurgeryError) as error:
+            return self._left(devices, str(error))
+        replaced = {each.span for each in done.replaced}
+        # what would have freed no whole page is as it was
+        fates = tuple(fate if fate.container.span in replaced else fate.whole for fate in fates)
+        return done.rope, self._outcome(done.rope, fates, devices, slots=done.slots)
+
+    def _fates(self, share: Share, cuts: Cuts) -> Iterator[Fate]:
+        for container in self.containers:
+            yield Fate.of(container, share.gpus, cuts) if share.gpus else Fate.untouched(container)
+
+    def _check(self, fates: tuple[Fate, ...], devices: Iterable[Arch]) -> None:
+        for device in devices:
+            if fates and all(fate.service(device) is Service.NONE for fate in fates):
+                found = sorted({entry.offer.arch for fate in fates for entry in fate.container.entries})
+                what = (
+                    f"nothing for {device} in any of its {len(fates)} fatbins, which have {', '.join(map(str, found))}"
+                )
+                raise SlimError(f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported")
+
+    def _left(self, devices: tuple[Arch, ...], why: str | None) -> tuple[Rope, LibraryCut]:
+        rope = Rope.whole(self.data)
+        fates = tuple(map(Fate.untouched, self.containers))
+        return rope, self._outcome(rope, fates, devices, why_whole=why)
+
+    def _outcome(
+        self,
+        rope: Rope,
+        fates: tuple[Fate, ...],
+        devices: tuple[Arch, ...],
+        *,
+        slots: tuple[Slot, ...] = (),
+        why_whole: str | None = None,
+    ) -> LibraryCut:
+        entries = [entry for fate in fates for entry in fate.kept]
+        total = sum(len(fate.container.entries) for fate in fates)
+        served = tuple(_served(fates, device) for device in devices) if fates else ()
+        jit_only = sum(any(fate.service(device) is Service.JIT for device in devices) for fate in fates)
+        return LibraryCut(
+            member=self.member,
+            before=len(self.data),
+            after=rope.size,
+            kept=len(entries),
+            dropped=total - len(entries),
+            empty=sum(not fate.serves for fate in fates),
+            jit_only=jit_only,
+            pinned=sum(not fate.container.movable for fate in fates),
+            served=served,
+            virtual=_virtual(fates, devices),
+            zstd=any(entry.compression is Compression.ZSTD for entry in entries),
+            headers=tuple(slot.value for slot in slots),
+            is_fragile=Slot.MOVED in slots,
+            notes=self.code.notes,
+            why_whole=why_whole,
+        )
+
+
+def _served(fates: Iterable[Fate], device: Arch) -> Served:
+    found = [fate.service(device) for fate in fates]
+    return Served(device, found.count(Service.MACHINE), found.count(Service.JIT), found.count(Service.NONE))
+
+
+def _virtual(fates: tuple[Fate, ...], devices: Iterable[Arch]) -> tuple[Arch, ...]:
+    """The GPUs of a new major, M.0, for which every container has PTX: asked for, or what the PTX was made for."""
+    made_for = {entry.arch for fate in fates for entry in fate.kept if entry.code is Code.PTX}
+    numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
+    return tuple(arch for arch in map(Arch, sorted(numbers)) if all(fate.compiles_for(arch) for fate in fates))

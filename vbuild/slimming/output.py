@@ -1,0 +1,90 @@
+"""One wheel that slimming is to write: its name, what its libraries become, and the variant that it is.
+
+share without a label   the wheel's own name, and its variant.json if it has one
+share with a label      a variant: what the wheel claimed of other hardware, and what its GPU code is for now
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vbuild.errors import SlimError
+from vbuild.rope import Rope
+from vbuild.slimming.claims import NAMESPACE, claims, cuda_major
+from vbuild.slimming.outcome import LibraryCut
+from vbuild.slimming.plan import Plan
+from vbuild.slimming.request import Share
+from vbuild.variant.document import Document
+from vbuild.variant.model import Property, Variant
+from vbuild.variant.providers import metadata_for
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.writing import WheelWriter
+
+_FILE = "variant.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A wheel to be written; *document* is its variant.json where that is made anew."""
+
+    name: WheelName
+    ropes: dict[str, Rope]
+    cuts: tuple[LibraryCut, ...]
+    document: Document | None = None
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        """What it is a variant of, as far as slimming says so."""
+        return self.document.variants[0].properties if self.document else ()
+
+    def finish(self, wheel: Wheel, writer: WheelWriter) -> None:
+        """Write what cannot be copied from *wheel*: its variant.json."""
+        if self.document:
+            path = f"{wheel.dist_info}/{_FILE}"
+            writer.write(wheel.find(path) or path, self.document.pack())
+
+    def remakes(self, wheel: Wheel, path: str) -> bool:
+        """Whether the member of *wheel* at *path* is made anew."""
+        return self.document is not None and path == f"{wheel.dist_info}/{_FILE}"
+
+
+def outputs(wheel: Wheel, plan: Plan, shares: Sequence[Share]) -> Iterator[Output]:
+    """The wheels that come of *wheel*: one for each share, or a single one where there is no GPU code to share.
+
+    `SlimError` where the result would be a variant that contradicts what the wheel says of itself.
+    """
+    claimed = _claimed(wheel)
+    if not plan.has_gpu_code:
+        yield Output(wheel.name, plan.ropes(0), plan.cuts(0))
+        return
+    for place, share in enumerate(shares):
+        cuts = plan.cuts(place)
+        if share.label is None:
+            _check_unlabelled(wheel, share, claimed)
+            yield Output(wheel.name, plan.ropes(place), cuts)
+        else:
+            document = _document(wheel, plan, share.label, claimed, cuts)
+            yield Output(wheel.name.normalised().labelled(share.label), plan.ropes(place), cuts, document)
+
+
+def _claimed(wheel: Wheel) -> Document | None:
+    """What *wheel* says of itself, if it is a variant."""
+    path = f"{wheel.dist_info}/{_FILE}"
+    return Document.parse(wheel.read(path)) if wheel.find(path) else None
+
+
+def _check_unlabelled(wheel: Wheel, share: Share, claimed: Document | None) -> None:
+    if share.gpus and claimed and NAMESPACE in claimed.metadata.namespaces:
+        what = f"is a variant for NVIDIA GPUs already ({wheel.name.variant}), and would be one for {share.gpus} only"
+        raise SlimError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
+
+
+def _document(wheel: Wheel, plan: Plan, label: str, claimed: Document | None, cuts: tuple[LibraryCut, ...]) -> Document:
+    """The variant.json of the share *label*: the claims on other hardware stay, NVIDIA's come first."""
+    kept = [prop for variant in claimed.variants for prop in variant.properties] if claimed else []
+    others = [prop for prop in kept if prop.namespace != NAMESPACE]
+    properties = (*others, *claims(cuts, major=cuda_major(plan.needed, wheel.metadata())))
+    beside = [name for name in claimed.metadata.namespaces if name != NAMESPACE] if claimed else []
+    given = dict(claimed.metadata.providers) if claimed else {}
+    metadata = metadata_for((NAMESPACE, *beside), {name: given[name] for name in beside if name in given})
+    return Document.of(Variant.of(label, properties), metadata)
