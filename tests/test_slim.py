@@ -208,6 +208,25 @@ def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_pat
     assert one(fat, tmp_path / "out", unsupported=True).libraries[0].empty == 2
 
 
+def test_fatbins_kept_whole_move_up_to_the_others_so_that_one_section_is_left(tmp_path: Path) -> None:
+    library = device_library(code(80, 90), code(90), code(80, 90), code(90), code(80, 90))
+    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out")
+    image = Image.parse(members(tmp_path / "out" / NAME)[LIBRARY])
+    assert [section.name for section in image.sections].count(".nv_fatbin") == 1
+    assert slimmed.libraries[0].before - slimmed.libraries[0].after >= 3 * BIG - 4096
+
+
+def test_code_compressed_again_needs_a_driver_that_reads_it(tmp_path: Path) -> None:
+    library = device_library(code(80, 90), code(80, 90))
+    fat = fat_wheel(tmp_path, library=library, metadata="Requires-Dist: nvidia-cublas-cu12\n")
+    (slimmed,) = slim([fat], tmp_path / "out", shares=SM_90, cuts=Cuts(zstd=True))
+    assert "nvidia :: cuda_version_lower_bound :: 12.4" in map(str, slimmed.properties)
+    assert slimmed.warnings == (
+        f"{LIBRARY}: has GPU code compressed with zstd: no driver before that of CUDA 12.4 reads it",
+    )
+    assert slimmed.libraries[0].before - slimmed.libraries[0].after > 2 * BIG
+
+
 def test_dropped_members_are_gone_from_record_too(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path, {"demo/lib/x.a": b"!<arch>\n", "x.a": b"!<arch>\n"})
     slimmed = one(fat, tmp_path / "out", drop=("**/*.a",))

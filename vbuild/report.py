@@ -86,15 +86,19 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
 def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
     yield f"{cut.member}: {_mb(cut.before)} -> {_mb(cut.after)} MB"
     if cut.has_gpu_code:
-        pinned = f", {cut.pinned} fatbins pinned" if cut.pinned else ""
+        pinned = f", {_fatbins(cut.pinned)} pinned" if cut.pinned else ""
         yield f"  {cut.kept} of {cut.kept + cut.dropped} entries kept{pinned}"
     for served in cut.served:
         jit = f", PTX in {served.jit} (compiled at first use)" if served.jit else ""
         nothing = f", nothing in {served.nothing}" if served.nothing else ""
-        yield f"  {served.device}: machine code in {served.machine} fatbins{jit}{nothing}"
+        yield f"  {served.device}: machine code in {_fatbins(served.machine)}{jit}{nothing}"
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)
+
+
+def _fatbins(count: int) -> str:
+    return f"{count} fatbin{'' if count == 1 else 's'}"
 
 
 def _mb(size: int) -> str:

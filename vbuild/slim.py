@@ -24,8 +24,6 @@ from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.press import Codec, Press
 from vbuild.wheel.writing import passed, write_wheel
 
-_FRAGILE = "{}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
-
 Told = Callable[[str, int, int], None]
 
 
@@ -169,6 +167,6 @@ def _results(
             libraries=output.cuts,
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
-            warnings=(*warnings, *(_FRAGILE.format(cut.member) for cut in output.cuts if cut.is_fragile)),
+            warnings=(*warnings, *output.warnings),
             is_untouched=plan.is_idle and output.document is None,
         )

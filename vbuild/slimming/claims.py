@@ -19,8 +19,8 @@ from vbuild.wheel.distinfo import Metadata
 NAMESPACE = "nvidia"
 
 # libraries whose SONAME carries CUDA's own major version; those of 11 carry 11.0 and 11.2
-_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>\d+)(?:\.\d+)?")
-_REQUIREMENTS = re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>\d+)\b", re.IGNORECASE)
+_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
+_REQUIREMENTS = re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE)
 
 
 def cuda_major(needed: Iterable[str], metadata: Metadata) -> int | None:

@@ -59,6 +59,11 @@ class Fate:
     def is_cut(self) -> bool:
         return len(self.kept) < len(self.container.entries)
 
+    @property
+    def is_for_gpus(self) -> bool:
+        """Whether a driver had something to choose from before."""
+        return any(entry.code is not Code.OTHER for entry in self.container.entries)
+
     def service(self, device: Arch) -> Service:
         """How what is kept serves *device*."""
         return service([entry.offer for entry in self.kept], device) if self.serves else Service.NONE
@@ -71,9 +76,8 @@ class Fate:
     def replacement(self, data: memoryview, *, zstd: bool) -> Replacement:
         """The container's new bytes, with the pointers that follow it."""
         written = partial(recompressed, data) if zstd else verbatim
-        return Replacement(
-            self.container.span, self.container.keeping(self.kept, written=written), self.container.wrappers
-        )
+        parts = self.container.keeping(frozenset(self.kept), written=written)
+        return Replacement(self.container.span, parts, self.container.wrappers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Library:
     def of(cls, member: str, data: memoryview) -> Self:
         """The ELF file *data*; damage is told in *trouble*, never raised."""
         try:
-            image = Image.parse(data)
+            image = _image(data)
             return cls(member, data, image, device_code(image), Outline.parse(data).needed)
         except (BinaryError, DeviceError) as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
@@ -109,28 +113,34 @@ class Library:
         fates = tuple(self._fates(share, cuts))
         if not cuts.unsupported:
             self._check(fates, devices)
-        movable = (fate for fate in fates if fate.container.movable)
-        replacements = [fate.replacement(self.data, zstd=cuts.zstd) for fate in movable if fate.is_cut or cuts.zstd]
+        # those kept whole are replaced too: they move up to the ones before them, and one hole is left, not many
+        movable = [fate for fate in fates if fate.container.movable]
+        is_cut = cuts.zstd or any(fate.is_cut for fate in movable)
         try:
+            replacements = [fate.replacement(self.data, zstd=cuts.zstd) for fate in movable] if is_cut else []
             done = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
-        except (BinaryError, SurgeryError) as error:
+        except (BinaryError, DeviceError, SurgeryError) as error:
             return self._left(devices, str(error))
         replaced = {each.span for each in done.replaced}
         # what would have freed no whole page is as it was
         fates = tuple(fate if fate.container.span in replaced else fate.whole for fate in fates)
-        return done.rope, self._outcome(done.rope, fates, devices, slots=done.slots)
+        rewritten = (entry for fate in fates if fate.container.span in replaced for entry in fate.kept)
+        is_recompressed = cuts.zstd and any(entry.compression is not Compression.ZSTD for entry in rewritten)
+        outcome = self._outcome(done.rope, fates, devices, slots=done.slots)
+        return done.rope, replace(outcome, is_recompressed=is_recompressed, zstd=outcome.zstd or is_recompressed)
 
     def _fates(self, share: Share, cuts: Cuts) -> Iterator[Fate]:
         for container in self.containers:
             yield Fate.of(container, share.gpus, cuts) if share.gpus else Fate.untouched(container)
 
     def _check(self, fates: tuple[Fate, ...], devices: Iterable[Arch]) -> None:
+        # code that only other libraries read, or none at all, was never for a GPU
+        chosen = [fate for fate in _chosen_from(fates) if fate.is_for_gpus]
         for device in devices:
-            if fates and all(fate.service(device) is Service.NONE for fate in fates):
-                found = sorted({entry.offer.arch for fate in fates for entry in fate.container.entries})
-                what = (
-                    f"nothing for {device} in any of its {len(fates)} fatbins, which have {', '.join(map(str, found))}"
-                )
+            if chosen and all(fate.service(device) is Service.NONE for fate in chosen):
+                found = sorted({entry.offer.arch for fate in chosen for entry in fate.container.entries})
+                archs = ", ".join(map(str, found))
+                what = f"nothing for {device} in any of its {len(chosen)} fatbins, which have {archs}"
                 raise SlimError(f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported")
 
     def _left(self, devices: tuple[Arch, ...], why: str | None) -> tuple[Rope, LibraryCut]:
@@ -149,25 +159,36 @@ class Library:
     ) -> LibraryCut:
         entries = [entry for fate in fates for entry in fate.kept]
         total = sum(len(fate.container.entries) for fate in fates)
-        served = tuple(_served(fates, device) for device in devices) if fates else ()
-        jit_only = sum(any(fate.service(device) is Service.JIT for device in devices) for fate in fates)
+        chosen = _chosen_from(fates)
         return LibraryCut(
             member=self.member,
             before=len(self.data),
             after=rope.size,
             kept=len(entries),
             dropped=total - len(entries),
-            empty=sum(not fate.serves for fate in fates),
-            jit_only=jit_only,
+            empty=sum(not fate.serves for fate in chosen),
+            jit_only=sum(any(fate.service(device) is Service.JIT for device in devices) for fate in chosen),
             pinned=sum(not fate.container.movable for fate in fates),
-            served=served,
-            virtual=_virtual(fates, devices),
+            served=tuple(_served(chosen, device) for device in devices) if chosen else (),
+            virtual=_virtual(chosen, devices),
             zstd=any(entry.compression is Compression.ZSTD for entry in entries),
             headers=tuple(slot.value for slot in slots),
             is_fragile=Slot.MOVED in slots,
             notes=self.code.notes,
             why_whole=why_whole,
         )
+
+
+def _image(data: memoryview) -> Image:
+    image = Image.parse(data)
+    if not image.sections:
+        raise BinaryError("no section headers, by which GPU code is found; expected a file that has them")
+    return image
+
+
+def _chosen_from(fates: tuple[Fate, ...]) -> tuple[Fate, ...]:
+    """Those of containers that wrappers hand to the driver; all of them where the host code alone knows its way."""
+    return tuple(fate for fate in fates if fate.container.wrappers) or fates
 
 
 def _served(fates: Iterable[Fate], device: Arch) -> Served:
@@ -179,4 +200,5 @@ def _virtual(fates: tuple[Fate, ...], devices: Iterable[Arch]) -> tuple[Arch, ..
     """The GPUs of a new major, M.0, for which every container has PTX: asked for, or what the PTX was made for."""
     made_for = {entry.arch for fate in fates for entry in fate.kept if entry.code is Code.PTX}
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
-    return tuple(arch for arch in map(Arch, sorted(numbers)) if all(fate.compiles_for(arch) for fate in fates))
+    known = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
+    return tuple(arch for arch in known if all(fate.compiles_for(arch) for fate in fates))

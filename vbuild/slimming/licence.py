@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from vbuild.wheel.archive import Wheel
 
 _LICENCE = re.compile(r"(^|/)(licen[cs]es?|copying|eula|notice)[^/]*($|/)", re.IGNORECASE)
-_FORBIDS = re.compile(
-    r"\b(?:may|must|shall)\s+not\b[^.;]*?\bmodif(?:y|ies)\b[^.;]*?\bderivative\s+works\b[^.;]*", re.IGNORECASE
+_SENTENCE = re.compile(r"[^.;]+")
+# one after the other, each looked for once: a licence is anybody's text, and one pattern for all could take hours
+_FORBIDS = tuple(
+    re.compile(words, re.IGNORECASE)
+    for words in (r"\b(?:may|must|shall)\s+not\b", r"\bmodif(?:y|ies)\b", r"\bderivative\s+works\b")
 )
-_LARGEST = 1 << 20
+_LARGEST = 1 << 24
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,20 @@ def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
         if member.size > _LARGEST:
             continue
         text = wheel.read(member).decode(errors="replace")
-        if match := _FORBIDS.search(text):
-            line = text.count("\n", 0, match.start()) + 1
-            yield Prohibition(member.path, line, " ".join(match[0].split()))
+        if found := next(_forbidding(text), None):
+            line = text.count("\n", 0, found.start) + 1
+            yield Prohibition(member.path, line, " ".join(text[found.start : found.stop].split())[:_LONGEST])
+
+
+def _forbidding(text: str) -> Iterator[range]:
+    """Where in *text* sentences forbid modification, from the words that do to the end."""
+    for sentence in _SENTENCE.finditer(text):
+        starts = []
+        place = sentence.start()
+        for words in _FORBIDS:
+            if not (match := words.search(text, place, sentence.end())):
+                break
+            starts.append(match.start())
+            place = match.end()
+        else:
+            yield range(starts[0], sentence.end())

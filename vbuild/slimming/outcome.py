@@ -16,9 +16,9 @@ class LibraryCut:
     """One library before and after: entries kept and dropped, containers emptied, JIT-only and pinned.
 
     *jit_only* counts containers from which some GPU asked for gets PTX alone; *virtual* are the GPUs, M.0, that PTX in
-    all of them serves; *zstd* says that some of what is kept needs a driver that reads zstd; *headers*
-    says where room for program headers was found, *is_fragile* that GNU strip would destroy the library for it, and
-    *why_whole* why a library was left as it was although something could go.
+    all of them serves; *zstd* says that some of what is kept needs a driver that reads zstd, *is_recompressed* that it
+    was compressed so just now; *headers* says where room for program headers was found, *is_fragile* that GNU strip
+    would destroy the library for it, and *why_whole* why a library was left as it was although something could go.
     """
 
     member: str
@@ -32,6 +32,7 @@ class LibraryCut:
     served: tuple[Served, ...] = ()
     virtual: tuple[Arch, ...] = ()
     zstd: bool = False
+    is_recompressed: bool = False
     headers: tuple[str, ...] = ()
     is_fragile: bool = False
     notes: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class LibraryCut:
             "gpus": [served.data() for served in self.served],
             "virtual": list(map(str, self.virtual)),
             "zstd": self.zstd,
+            "recompressed": self.is_recompressed,
             "headers": list(self.headers),
             "fragile": self.is_fragile,
             "notes": list(self.notes),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vbuild.errors import SlimError
+from vbuild.hardware.driver import ZSTD_SINCE
 from vbuild.rope import Rope
 from vbuild.slimming.claims import NAMESPACE, claims, cuda_major
 from vbuild.slimming.outcome import LibraryCut
@@ -36,6 +37,16 @@ class Output:
     def properties(self) -> tuple[Property, ...]:
         """What it is a variant of, as far as slimming says so."""
         return self.document.variants[0].properties if self.document else ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever ships it should know."""
+        fragile = "{}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
+        zstd = "{}: has GPU code compressed with zstd: no driver before that of CUDA {} reads it"
+        return (
+            *(fragile.format(cut.member) for cut in self.cuts if cut.is_fragile),
+            *(zstd.format(cut.member, ZSTD_SINCE) for cut in self.cuts if cut.is_recompressed),
+        )
 
     def finish(self, wheel: Wheel, writer: WheelWriter) -> None:
         """Write what cannot be copied from *wheel*: its variant.json."""

@@ -72,7 +72,7 @@ class Plan:
     def cuts(self, share: int) -> tuple[LibraryCut, ...]:
         """The libraries worth a word for the share at this place: with GPU code, changed, or left for a reason."""
         cuts = (library.cuts[share] for library in self.libraries)
-        return tuple(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole)
+        return tuple(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def planned(
     """
     dropped = cuts.dropped(wheel)
     # thousands of threads' work on small files would only wait for Python's lock
-    members = [member for member in wheel.members if member.path not in dropped and _is_elf(wheel, member)]
+    members = [member for member in wheel.members if member.path not in dropped and _may_be_elf(wheel, member)]
     told(sum(member.size for member in wheel.members) - sum(member.size for member in members))
     members.sort(key=lambda member: member.size, reverse=True)
     with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
@@ -105,8 +105,10 @@ def planned(
         yield Plan(tuple(sorted(found, key=lambda library: order[library.member])), dropped)
 
 
-def _is_elf(wheel: Wheel, member: Member) -> bool:
-    return wheel.head(member, len(MAGIC)) == MAGIC
+def _may_be_elf(wheel: Wheel, member: Member) -> bool:
+    """Whether *member* begins as ELF files do, or cannot be read there: then to read all of it says why."""
+    start = wheel.head(member, len(MAGIC))
+    return start == MAGIC or (not start and member.size > 0)
 
 
 def _examined(

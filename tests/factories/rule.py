@@ -1,0 +1,54 @@
+"""What the rule of `vbuild.hardware.gpu` keeps of a library, entry by entry: what a slimmed one is held against."""
+
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+
+from vbuild.binary.image import Image
+from vbuild.device.fatbin import FATBINS
+from vbuild.device.model import Container, Entry, Vendor
+from vbuild.device.survey import device_code
+from vbuild.hardware.gpu import Arch, GpuList, Ptx, needed
+
+
+def fatbins(data: bytes) -> Iterator[Container]:
+    """The fatbins of the library *data* in the order of the file."""
+    for container in device_code(Image.parse(data)).containers:
+        if container.vendor is Vendor.NVIDIA:
+            yield container
+
+
+def kept(container: Container, gpus: str) -> tuple[Entry, ...]:
+    """The entries of *container* that stay for *gpus*: all where it is pinned, the smallest where none is for them."""
+    if not container.movable:
+        return container.entries
+    offers = [entry.offer for entry in container.entries]
+    places = {place for request in GpuList.parse(gpus) for place in needed(offers, request, ptx=Ptx.AUTO)}
+    smallest = [container.smallest] if container.smallest else []
+    return tuple(entry for place, entry in enumerate(container.entries) if place in places) or tuple(smallest)
+
+
+def digests(data: bytes, gpus: str) -> dict[int, tuple[str, ...]]:
+    """The SHA-256 of every entry kept, by the address of the pointer that the loader fills in its wrapper."""
+    return {
+        pointer.place: tuple(digest(data, entry) for entry in kept(container, gpus))
+        for container in fatbins(data)
+        for pointer in container.wrappers
+    }
+
+
+def digest(data: bytes, entry: Entry) -> str:
+    return sha256(memoryview(data)[entry.span.start : entry.span.stop]).hexdigest()
+
+
+def names(data: bytes, gpus: str) -> Counter[str]:
+    """What cuobjdump should list where only what is kept for *gpus* is left, as ``sm_90.cubin``."""
+    registered = (container for container in fatbins(data) if container.section in FATBINS.sections)
+    return Counter(_named(entry) for container in registered for entry in kept(container, gpus))
+
+
+def _named(entry: Entry) -> str:
+    # it tells an f for PTX only
+    assert isinstance(entry.arch, Arch)
+    arch = str(entry.arch).rstrip("f") if entry.kind == "cubin" else str(entry.arch)
+    return f"{arch}.{entry.kind}"

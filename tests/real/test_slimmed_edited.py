@@ -1,0 +1,79 @@
+"""Published libraries that were slimmed and then edited by other tools, as packagers do: they load as before."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain
+from tests.factories.elf import PATCHELF, complaints
+from tests.factories.loading import in_memory
+from tests.factories.published import Published, Shelf
+from tests.factories.rule import digests
+from tests.factories.tools import needs
+from vbuild.slimming.request import Cuts
+from vbuild.surgery.strip import Strip
+
+pytestmark = pytest.mark.network
+
+SLOW = pytest.mark.slow
+NVJPEG = Published("nvidia-nvjpeg-cu12==12.4.0.76")
+XGBOOST = Published("xgboost==3.2.0")
+LARGE = (Published("nvidia-curand-cu12==10.3.10.19"), XGBOOST, Published("bitsandbytes==0.50.2"))
+WHEELS = [NVJPEG, *(pytest.param(each, marks=SLOW) for each in LARGE)]
+EDITS = {
+    "strip": ["strip"],
+    "objcopy": ["objcopy", "--strip-debug"],
+    "eu-strip": ["eu-strip"],
+    "rpath": [PATCHELF, "--set-rpath", "$ORIGIN/" + "a/long/path/" * 60],
+    "needed": [PATCHELF, "--add-needed", "libm.so.6"],
+    # what auditwheel does to a library that it grafts
+    "renamed": [PATCHELF, "--set-soname", "libgrafted-0a1b2c3d.so.12"],
+}
+CUTS = {"slim": Cuts(), "slim and stripped": Cuts(strip=Strip.UNNEEDED)}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory)
+
+
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("published", WHEELS, ids=str)
+def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, shelf: Shelf) -> None:
+    for pair in shelf.cutting(published, "90", cuts).pairs:
+        before = complaints("readelf", pair.fat.read_bytes(), "-aW")
+        assert complaints("readelf", pair.slim.read_bytes(), "-aW") <= before
+
+
+@pytest.mark.parametrize(
+    "edit", [pytest.param(command, id=name, marks=needs(command[0])) for name, command in EDITS.items()]
+)
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("published", WHEELS, ids=str)
+def test_an_edited_library_still_leads_to_what_was_kept(
+    published: Published, cuts: Cuts, edit: list[str], shelf: Shelf
+) -> None:
+    for pair in shelf.cutting(published, "90", cuts).pairs:
+        # beside the libraries that its wheel brings along
+        edited = pair.slim.with_name("libgrafted-0a1b2c3d.so.12")
+        shutil.copy(pair.slim, edited)
+        try:
+            run = subprocess.run([*edit, edited], capture_output=True, text=True, check=False)
+            assert (run.returncode, run.stderr) == (0, "")
+            # patchelf appends a copy of what it changes; the hole does not come back
+            assert edited.stat().st_size < pair.slim.stat().st_size + (1 << 17)
+            assert in_memory(edited) == digests(pair.fat.read_bytes(), "90")
+        finally:
+            edited.unlink()
+
+
+@needs(AARCH64.run[0], f"{AARCH64.prefix}gcc")
+@pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("published", [NVJPEG, pytest.param(XGBOOST, marks=SLOW)], ids=str)
+def test_a_library_for_aarch64_leads_to_what_was_kept(
+    published: Published, cuts: Cuts, toolchain: Toolchain, shelf: Shelf
+) -> None:
+    (pair,) = shelf.cutting(published.on("aarch64"), "90", cuts).pairs
+    assert in_memory(pair.slim, toolchain=toolchain) == digests(pair.fat.read_bytes(), "90")
