@@ -27,9 +27,9 @@ def cuda_library(folder: Path, sources: Sequence[Path], *, archs: Sequence[str],
     return _compiled(folder / "kernels.so", sources, ["-shared", *_codes(archs), *flags])
 
 
-def cuda_object(folder: Path, source: Path, *, archs: Sequence[str]) -> Path:
+def cuda_object(folder: Path, source: Path, *, archs: Sequence[str], flags: Sequence[str] = ()) -> Path:
     """The object file of *source* in *folder*, with a fatbin for *archs*."""
-    return _compiled(folder / f"{source.stem}.o", [source], ["-c", *_codes(archs)])
+    return _compiled(folder / f"{source.stem}.o", [source], ["-c", *_codes(archs), *flags])
 
 
 def _codes(archs: Sequence[str]) -> list[str]:

@@ -15,11 +15,10 @@ from vbuild.binary.image import Image
 from vbuild.device.survey import device_code
 from vbuild.hardware.driver import Nvidia
 from vbuild.hardware.gpu import Arch, GpuList, Ptx
-from vbuild.rope import Rope
 from vbuild.slimming.library import Library
 from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Empty, Share
-from vbuild.surgery.strip import Strip
+from vbuild.surgery.cutting import Replacement, Strip, cut
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "scale.cu", HERE / "shift.cu")
@@ -53,15 +52,11 @@ def ran(library: Path, *, loading: str, functions: str = "both") -> str:
 
 
 def slimmed(library: Path, device: Arch, cuts: Cuts) -> tuple[Path, LibraryCut]:
-    rope, account = cut(library, device, cuts)
+    share = Share(GpuList.parse(str(device)))
+    rope, account = Library.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
     path = library.with_name("slim.so")
     path.write_bytes(bytes(rope))
     return path, account
-
-
-def cut(library: Path, device: Arch, cuts: Cuts) -> tuple[Rope, LibraryCut]:
-    share = Share(GpuList.parse(str(device)))
-    return Library.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
 
 
 @pytest.mark.gpu
@@ -113,4 +108,21 @@ def test_code_for_one_gpu_alone_stays_beside_the_plain(tmp_path: Path, loading: 
     slim, _ = slimmed(fat, device, Cuts())
     movable = [found for found in device_code(Image.parse(slim.read_bytes())).containers if found.movable]
     assert [[str(entry.arch) for entry in found.entries] for found in movable] == [[str(device), f"{device}a"]] * 2
+    assert ran(slim, loading=loading) == ran(fat, loading=loading)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loading", LOADINGS)
+def test_prelinked_fatbins_are_not_needed_beside_the_linked_one(tmp_path: Path, loading: str) -> None:
+    """Relocatable code lies in the library twice: as it was compiled, and linked for the device."""
+    device = gpu()
+    objects = [cuda_object(tmp_path, source, archs=MANY, flags=("-rdc=true",)) for source in SOURCES]
+    fat = cuda_library(tmp_path, objects, archs=MANY, flags=("-rdc=true",))
+    image = Image.parse(fat.read_bytes())
+    prelinked = [found for found in device_code(image).containers if found.section == "__nv_relfatbin"]
+    assert prelinked
+    emptied = [Replacement(found.span, found.keeping(()), found.wrappers) for found in prelinked if found.movable]
+    slim = tmp_path / "slim.so"
+    slim.write_bytes(bytes(cut(image, emptied)))
+    assert str(device) in {str(entry.arch) for found in device_code(image).containers for entry in found.entries}
     assert ran(slim, loading=loading) == ran(fat, loading=loading)
