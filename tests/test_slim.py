@@ -201,8 +201,8 @@ def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_pat
     with pytest.raises(SlimError) as caught:
         one(fat, tmp_path / "out")
     assert str(caught.value) == (
-        f"{NAME}: demo/_C.so: nothing for sm_90 in any of its 2 fatbins, which have sm_80, sm_120; choose among those, "
-        "or let it go with --allow-unsupported"
+        f"{NAME}: demo/_C.so: nothing for sm_90 in any of its fatbins (2), which have sm_80, sm_120; choose among "
+        "those, or let it go with --allow-unsupported"
     )
     assert not list((tmp_path / "out").glob("*"))
     assert one(fat, tmp_path / "out", unsupported=True).libraries[0].empty == 2

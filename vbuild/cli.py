@@ -17,6 +17,7 @@ from vbuild.errors import ClaimError, VbuildError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.gpu import GpuList
     from vbuild.recipe.target import Target
     from vbuild.slimming.request import Share
     from vbuild.variant.document import Schema
@@ -72,6 +73,12 @@ def _property(text: str) -> "Property":
     from vbuild.variant.model import Property
 
     return Property.parse(text)
+
+
+def _gpus(text: str) -> "GpuList":
+    from vbuild.hardware.gpu import GpuList
+
+    return GpuList.parse(text)
 
 
 def _share(text: str) -> "Share":
@@ -136,7 +143,14 @@ def matrix(
 @main.command(epilog=_example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
 @click.argument("wheels", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("-o", "--output-dir", "folder", type=_FOLDER, help="Where the results go.")
-@click.option("--gpu", "gpus", multiple=True, metavar="LIST", help="GPUs to keep code for: sm_90, 9.0, 80,86,90+PTX.")
+@click.option(
+    "--gpu",
+    "gpus",
+    type=_Value("gpus", _gpus),
+    multiple=True,
+    metavar="LIST",
+    help="GPUs to keep code for: sm_90, 9.0, 80,86,90+PTX.",
+)
 @click.option(
     "--variant",
     "shares",
@@ -162,7 +176,7 @@ def matrix(
     show_default=True,
     help="What a fatbin with no code for the GPUs keeps.",
 )
-@click.option("--fast", is_flag=True, help="Deflate in a third of the time, to wheels that are a tenth larger.")
+@click.option("--fast", is_flag=True, help="Deflate in a third of the time, to wheels an eighth larger.")
 @click.option("--allow-unsupported", is_flag=True, help="Go on where a library has no code for a GPU asked for.")
 @click.option("--accept-license", is_flag=True, help="Go on where the licence forbids changes: you may make them.")
 @click.option("--force", is_flag=True, help="Cut libraries even so that GNU strip would destroy them later.")
@@ -172,7 +186,7 @@ def slim(
     wheels: tuple[Path, ...],
     folder: Path | None,
     *,
-    gpus: tuple[str, ...],
+    gpus: tuple["GpuList", ...],
     shares: tuple["Share", ...],
     ptx: str,
     strip: str | None,
@@ -197,7 +211,7 @@ def slim(
         raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    asked = shares or (Share(GpuList.parse(",".join(gpus)) if gpus else None),)
+    asked = shares or (Share(GpuList.parse(",".join(map(str, gpus))) if gpus else None),)
     cuts = Cuts(
         ptx=Ptx(ptx),
         strip=Strip(strip) if strip else Strip.NOTHING,

@@ -58,8 +58,10 @@ class ContentsError(VbuildError):
 
 @contextmanager
 def at(place: object) -> Iterator[None]:
-    """Put *place* in front of the message of any vbuild error raised inside."""
+    """Put *place* in front of the message of any vbuild error raised inside, unless it stands there already."""
     try:
         yield
     except VbuildError as error:
+        if str(error).startswith(f"{place}: "):
+            raise
         raise type(error)(f"{place}: {error}") from error

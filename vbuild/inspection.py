@@ -9,6 +9,7 @@ be read is named in the contents; a wheel that cannot be read is an error.
 import re
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from vbuild.binary import outline as elf
@@ -67,7 +68,8 @@ def save_page(contents: Contents, path: Path) -> None:
         part.write_text(page(contents), encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise ContentsError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -84,10 +86,9 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
     """What looks into *member*, by the magic it begins with; None where it is no compiled file."""
     if member.size < _SMALLEST:
         return None
-    try:
-        start = wheel.head(member, len(archives.MAGIC))
-    except WheelError:
-        # whatever it is: looking into it says what is wrong
+    start = wheel.head(member, len(archives.MAGIC))
+    if not start:
+        # cannot be inflated: looking into it says why
         return _library if _LIBRARY.search(member.path) else None
     if start.startswith(elf.MAGIC):
         return _library

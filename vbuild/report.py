@@ -70,6 +70,12 @@ def job_text(job: "Job") -> str:
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     """One output of slimming: the wheel, and two lines or so for each library that was looked at."""
+    from vbuild.contents.text import printable
+
+    return map(printable, _slimmed_lines(slimmed))
+
+
+def _slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     yield slimmed.name
     if slimmed.is_untouched:
         yield "  as it was: nothing in it to cut"

@@ -22,7 +22,7 @@ from vbuild.slimming.plan import Plan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.press import Codec, Press
-from vbuild.wheel.writing import passed, write_wheel
+from vbuild.wheel.writing import passed, write_wheels
 
 Told = Callable[[str, int, int], None]
 
@@ -132,7 +132,8 @@ def _written(
         return (passed(wheel, folder),)
     with ExitStack() as stack:
         press = stack.enter_context(Press(codec, folder=folder, remembers=len(found) > 1))
-        writers = [stack.enter_context(write_wheel(folder, output.name, like=wheel, press=press)) for output in found]
+        names = [output.name for output in found]
+        writers = stack.enter_context(write_wheels(folder, names, like=wheel, press=press))
         for member in wheel.members:
             for output, writer in zip(found, writers, strict=True):
                 if member.path in plan.dropped or output.remakes(wheel, member.path):

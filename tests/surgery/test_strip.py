@@ -39,9 +39,7 @@ def test_the_file_is_as_small_as_gnu_strip_makes_it(strip: Strip) -> None:
 
 
 @pytest.mark.parametrize("strip", FLAG)
-@pytest.mark.parametrize(
-    "linker", ["-Wl,-z,noseparate-code", pytest.param("-fuse-ld=lld", marks=needs("ld.lld"))]
-)
+@pytest.mark.parametrize("linker", ["-Wl,-z,noseparate-code", pytest.param("-fuse-ld=lld", marks=needs("ld.lld"))])
 def test_a_stripped_library_does_what_it_did(linker: str, strip: Strip) -> None:
     data = library(linker, *DEBUG)
     assert said(stripped(data, strip)) == said(data)

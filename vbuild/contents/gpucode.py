@@ -322,10 +322,11 @@ def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
     width = len(_code(first))
     sizes, uncompressed, smallest = [0] * width, [0] * width, [0] * width
     for container in containers:
+        least = container.smallest
         for place, entry in enumerate(_code(container)):
             sizes[place] += entry.size
             uncompressed[place] += entry.uncompressed_size
-            if entry is container.smallest:
+            if entry is least:
                 smallest[place] += entry.size
     return Stack(
         first.section,

@@ -30,12 +30,12 @@ _THOUSAND, _MILLION, _BILLION = 1e3, 1e6, 1e9
 
 def summary(contents: Contents) -> Iterator[str]:
     """The wheel on one screen."""
-    return map(_printable, _summary(contents))
+    return map(printable, _summary(contents))
 
 
 def details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
     """All that is known of *library*, and how each of *devices* fares with it."""
-    return map(_printable, _details(library, devices))
+    return map(printable, _details(library, devices))
 
 
 def _summary(contents: Contents) -> Iterator[str]:
@@ -265,6 +265,6 @@ def _wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
     return (line.replace(_GLUE, " ") for line in lines)
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """*line* without what could make a terminal do something: names in a wheel are anybody's."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)

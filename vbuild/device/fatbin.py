@@ -54,6 +54,10 @@ ENTRY_VERSION = 0x0101
 ALIGNMENT = 8
 # the driver keeps a fatbin's size in a signed 32-bit number
 _LARGEST = (1 << 31) - 1
+# fifty times as many as any compiler writes for one translation unit
+_MOST_ENTRIES = 1 << 10
+# compute capabilities have three digits
+_ARCHS = 1000
 
 
 class Kind(IntEnum):
@@ -171,11 +175,13 @@ def read(data: memoryview, span: range) -> Reading:
 
     One with an entry of a kind or with flags that are not known is pinned: nobody can say which GPU needs that entry.
     """
-    entries = []
+    entries: list[Entry] = []
     oddity = None
     place = span.start + HEADER_SIZE
     room = data[: span.stop]
     while place < span.stop:
+        if len(entries) == _MOST_ENTRIES:
+            raise DeviceError(f"fatbin at {span.start:#x} has more than {_MOST_ENTRIES} entries, as none ever had")
         header = EntryHeader.parse(room, place)
         traits = _traits(header.kind, header.arch, header.flags)
         entry = _entry(room, place, header, traits)
@@ -225,6 +231,8 @@ def _traits(kind: int, arch: int, flags: int) -> _Traits:
         oddity = f"an entry of {label}, which is not known"
     elif flags & ~_KNOWN:
         oddity = f"an entry with flags {flags & ~_KNOWN:#x}, which are not known"
+    elif arch >= _ARCHS:
+        oddity = f"an entry for architecture {arch}, which no GPU has"
     elif suffix is None:
         oddity = "an entry both for one architecture only and for its family"
     code = _CODES.get(Kind(kind), Code.OTHER) if oddity is None else Code.OTHER

@@ -30,10 +30,18 @@ _ELF_OF_DEVICE = {190: "bare cubin", 224: "bare code object"}
 _ELF64_LITTLE_ENDIAN = re.compile(re.escape(b"\x7fELF\x02\x01"))
 _FATBIN = re.compile(re.escape(fatbin.MAGIC_BYTES))
 _ZEROS = 1 << 12
+# five times what the largest library has, cuFFT: a file of one pattern, hours of work, can come in a tiny wheel
+_MOST = 1 << 17
+# what is damaged was looked at up to there, and counts for more
+_DAMAGED = 1 << 6
+_NOTES = 100
 
 
 def device_code(image: Image) -> DeviceCode:
-    """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable."""
+    """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
+
+    `DeviceError` where there is more of it than any library has.
+    """
     findings = _Findings()
     for form in FORMS:
         _Sections(image, form, findings).survey()
@@ -48,13 +56,23 @@ class _Findings:
     containers: list[Container] = field(default_factory=list)
     blobs: list[Blob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    pieces: int = 0
+
+    def count(self, more: int = 1) -> None:
+        """Bear in mind that *more* was found; `DeviceError` where that is more than can be."""
+        self.pieces += more
+        if self.pieces > _MOST:
+            raise DeviceError(f"more than {_MOST} pieces of GPU code; no library has so many, so this one is damaged")
 
     def result(self) -> DeviceCode:
         return DeviceCode(
             tuple(sorted(self.containers, key=lambda container: container.span.start)),
             tuple(sorted(self.blobs, key=lambda blob: blob.span.start)),
-            tuple(self.notes),
+            tuple(self.notes if len(self.notes) <= _NOTES else [*self.notes[:_NOTES], self._rest()]),
         )
+
+    def _rest(self) -> str:
+        return f"and {len(self.notes) - _NOTES} notes more"
 
 
 class _Sections:
@@ -90,6 +108,7 @@ class _Sections:
             if over := len(section.span) % size:
                 self.findings.notes.append(f"{section.name} has {over} bytes behind its last wrapper")
             for start in range(section.span.start, section.span.stop - size + 1, size):
+                self.findings.count()
                 wrapper = Wrapper.parse(self.image.data, start)
                 if wrapper.magic == self.form.wrapper_magic and wrapper.version in self.form.wrapper_versions:
                     places.add(section.addresses.start + start - section.span.start + WRAPPER_DATA)
@@ -114,8 +133,10 @@ class _Sections:
                 self.findings.notes.append(f"{section.name}: {error}")
                 what = f"damaged or unknown {self.form.name}"
                 self.findings.blobs.append(Blob(section.name, range(place, end), what, is_damaged=True))
+                self.findings.count(_DAMAGED)
                 place = end
             else:
+                self.findings.count(1 + len(reading.entries))
                 address = span.start + shift
                 self.findings.containers.append(
                     Container(
@@ -161,15 +182,20 @@ def _search(image: Image, section: Section, findings: _Findings) -> None:
     place = section.span.start
     while (start := min(fatbins.after(place), elves.after(place))) < section.span.stop:
         place = start + 1
-        try:
-            if start == fatbins.start:
-                findings.containers.append(container := _stray(image, section, start, shift))
-                place = container.span.stop
-            elif blob := _bare(image, section, start):
+        findings.count()
+        if start != fatbins.start:
+            if blob := _bare(image, section, start):
                 findings.blobs.append(blob)
                 place = blob.span.stop
+            continue
+        try:
+            container = _stray(image, section, start, shift)
         except DeviceError:
             false.append(start)
+        else:
+            findings.count(len(container.entries))
+            findings.containers.append(container)
+            place = container.span.stop
     if false:
         findings.notes.append(
             f"{section.name} has the magic of a fatbin {len(false)} times where none begins, first at {false[0]:#x}"

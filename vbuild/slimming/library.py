@@ -140,7 +140,7 @@ class Library:
             if chosen and all(fate.service(device) is Service.NONE for fate in chosen):
                 found = sorted({entry.offer.arch for fate in chosen for entry in fate.container.entries})
                 archs = ", ".join(map(str, found))
-                what = f"nothing for {device} in any of its {len(chosen)} fatbins, which have {archs}"
+                what = f"nothing for {device} in any of its fatbins ({len(chosen)}), which have {archs}"
                 raise SlimError(f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported")
 
     def _left(self, devices: tuple[Arch, ...], why: str | None) -> tuple[Rope, LibraryCut]:

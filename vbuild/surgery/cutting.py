@@ -180,13 +180,20 @@ def _plan(image: Image, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *
     unit = page(image.machine)
     gone = dead(image, unneeded)
     found = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
-    for count in range(len(found), -1, -1):
+
+    def fitting(count: int) -> _Plan | None:
         kept = found[:count]
         holes = Holes.of([*kept, *gone])
-        if table := roomy(image, split(image, holes), holes):
-            if found and not kept:
-                break
-            return _Plan(tuple(bed for bed in beds if _has_any(bed, kept)), unneeded, holes, table)
+        table = roomy(image, split(image, holes), holes)
+        return _Plan(tuple(bed for bed in beds if _has_any(bed, kept)), unneeded, holes, table) if table else None
+
+    # fewer holes need fewer program headers, so the most that fit are found by halves
+    best, low, high = fitting(len(found)), 0, len(found) - 1
+    while best is None and low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fitting(middle) else (low, middle - 1)
+    if best or (low and (best := fitting(low))):
+        return best
     if force and (plan := _forced(image, beds, unneeded, gone)):
         return plan
     raise SurgeryError(

@@ -1,6 +1,7 @@
 """Write a wheel: members of others, their compressed bytes as they are, and new ones.
 
     write_wheel(folder, name) -> WheelWriter.copy, .write -> one new archive, visible when complete
+    write_wheels(folder, names) -> several, all of them or none
 
 RECORD is never edited: the writer makes it from what passed through. Several writers may be fed from one open wheel,
 with one `Press` that deflates what they share once.
@@ -10,8 +11,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -143,28 +144,56 @@ def write_wheel(
     """A writer of the wheel *name* in *folder*, which is made if missing; the file is there when the block ends well.
 
     Whatever ends the block otherwise, nothing is left. New members take time and compression from *like*, or else from
-    the first wheel copied from. The writers of a family share one *press*.
+    the first wheel copied from.
     """
-    target = folder / str(name)
-    part = folder / f".{secrets.token_hex(8)}.part"
-    with at(target), _writing():
+    with write_wheels(folder, [name], like=like, press=press) as (writer,):
+        yield writer
+
+
+@contextmanager
+def write_wheels(
+    folder: Path, names: Sequence[WheelName], *, like: Wheel | None = None, press: Press | None = None
+) -> Iterator[tuple[WheelWriter, ...]]:
+    """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete."""
+    with at(folder), _writing():
         folder.mkdir(parents=True, exist_ok=True)
+    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in names]
+    targets = [folder / str(name) for name in names]
     try:
-        with at(target), _writing():
-            file = part.open("xb", buffering=_BUFFER)
-        with file, ExitStack() as stack:
+        with ExitStack() as stack:
             own = press or stack.enter_context(Press(remembers=False))
-            writer = WheelWriter(target, name, file, own)
+            files = [stack.enter_context(_part(*pair)) for pair in zip(parts, targets, strict=True)]
+            writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=True))
             if like:
-                writer.follow(like)
-            yield writer
-            with at(name):
-                writer.finish()
-        with at(target), _writing():
-            part.replace(target)
+                for writer in writers:
+                    writer.follow(like)
+            yield writers
+            for writer in writers:
+                with at(writer.name):
+                    writer.finish()
+        for part, target in zip(parts, targets, strict=True):
+            with at(target), _writing():
+                part.replace(target)
     except BaseException:
-        part.unlink(missing_ok=True)
+        for part in parts:
+            part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _part(part: Path, target: Path) -> Iterator[BinaryIO]:
+    """The file *part*, new and open, that is to become *target*."""
+    with at(target), _writing():
+        file = part.open("xb", buffering=_BUFFER)
+    try:
+        yield file
+    except BaseException:
+        # what could not be written cannot be flushed now either, and the first error is the one to tell
+        with suppress(OSError):
+            file.close()
+        raise
+    with at(target), _writing():
+        file.close()
 
 
 def edited(

@@ -1,0 +1,51 @@
+"""Libraries with something wrong in them, made from sound ones: a number put elsewhere, or the end cut off."""
+
+from vbuild.binary.elfrecords import ProgramHeader, SectionHeader
+from vbuild.binary.image import Image
+
+_ADDEND = 16
+
+
+def poked(data: bytes, offset: int, number: int, *, size: int = 8) -> bytes:
+    """*data* with *number* in *size* bytes at *offset*."""
+    return data[:offset] + number.to_bytes(size, "little") + data[offset + size :]
+
+
+def with_section(data: bytes, name: str, field: int, number: int) -> bytes:
+    """*data* with *number* in the 64-bit field at *field* of the header of its section *name*."""
+    image = Image.parse(data)
+    section = image.section(name)
+    assert section
+    return poked(data, image.header.e_shoff + section.index * SectionHeader.layout.size + field, number)
+
+
+def with_segment(data: bytes, place: int, field: int, number: int) -> bytes:
+    """*data* with *number* in the 64-bit field at *field* of its program header number *place*."""
+    return poked(data, Image.parse(data).header.e_phoff + place * ProgramHeader.layout.size + field, number)
+
+
+def containers(data: bytes) -> tuple[int, ...]:
+    """The addresses that the wrappers of *data* lead to, in their order."""
+    image = Image.parse(data)
+    section = image.section(".nv_fatbin")
+    assert section
+    found = sorted(image.pointers([section.addresses]), key=lambda pointer: pointer.place)
+    return tuple(pointer.target for pointer in found)
+
+
+def retargeted(data: bytes, wrapper: int, address: int) -> bytes:
+    """*data* with its wrapper number *wrapper* leading to *address*."""
+    image = Image.parse(data)
+    section = image.section(".nv_fatbin")
+    assert section
+    found = sorted(image.pointers([section.addresses]), key=lambda pointer: pointer.place)
+    row = found[wrapper].row
+    assert row is not None
+    return poked(data, row + _ADDEND, address)
+
+
+def with_fatbin(data: bytes, field: int, number: int) -> bytes:
+    """*data* with *number* in the 64-bit field at *field* of its first fatbin."""
+    section = Image.parse(data).section(".nv_fatbin")
+    assert section
+    return poked(data, section.span.start + field, number)

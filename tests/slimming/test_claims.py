@@ -1,0 +1,79 @@
+"""What a slimmed wheel may promise, from an account of what is left in it."""
+
+import pytest
+
+from vbuild.errors import SlimError
+from vbuild.hardware.gpu import Arch, Served
+from vbuild.slimming.claims import claims, cuda_major
+from vbuild.slimming.outcome import LibraryCut
+from vbuild.wheel.distinfo import Metadata
+
+HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+
+
+def cut(*served: Served, kept: int = 1, virtual: tuple[int, ...] = (), zstd: bool = False) -> LibraryCut:
+    archs = tuple(map(Arch, virtual))
+    return LibraryCut(member="_C.so", before=9, after=9, kept=kept, served=served, virtual=archs, zstd=zstd)
+
+
+def machine(number: int) -> Served:
+    return Served(Arch(number), machine=1)
+
+
+def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
+    return [f"{prop.feature} {prop.value}" for prop in claims(cuts, major=major)]
+
+
+def test_each_gpu_that_some_library_has_machine_code_for_is_claimed_once_and_in_order() -> None:
+    assert said(cut(machine(120), machine(90)), cut(machine(90), Served(Arch(80), nothing=3))) == [
+        "sm_arch 90_real",
+        "sm_arch 120_real",
+    ]
+
+
+def test_ptx_is_claimed_only_where_all_libraries_with_gpu_code_have_it() -> None:
+    both = cut(machine(90), virtual=(90, 100))
+    assert said(both, cut(machine(90), virtual=(100,))) == ["sm_arch 90_real", "sm_arch 100_virtual"]
+    assert said(both, cut(machine(90))) == ["sm_arch 90_real"]
+    assert said(both, cut(kept=0)) == ["sm_arch 90_real", "sm_arch 90_virtual", "sm_arch 100_virtual"]
+
+
+def test_the_oldest_driver_is_that_of_the_cuda_linked_or_one_that_reads_zstd() -> None:
+    assert said(cut(machine(90)), major=12)[-1] == "cuda_version_lower_bound 12.0"
+    assert said(cut(machine(90), zstd=True), major=12)[-1] == "cuda_version_lower_bound 12.4"
+    assert said(cut(machine(90), zstd=True), major=13)[-1] == "cuda_version_lower_bound 13.0"
+
+
+@pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(Served(Arch(89), jit=1)),)])
+def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut, ...]) -> None:
+    with pytest.raises(SlimError) as caught:
+        claims(cuts, major=None)
+    assert str(caught.value) == "PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others"
+
+
+@pytest.mark.parametrize(
+    ("needed", "requires", "major"),
+    [
+        (["libcudart.so.12"], [], 12),
+        (["libcudart.so.11.0", "libm.so.6"], [], 11),
+        (["libcublas.so.13", "libcublasLt.so.13", "libnvrtc.so.13"], [], 13),
+        (["libcudart.so.12", "libcublas.so.11"], ["nvidia-cublas-cu12"], None),
+        (["libcufft.so.11"], [], None),
+        ([], ["nvidia-cuda-runtime-cu12==12.8.*; platform_system == 'Linux'", "numpy"], 12),
+        ([], ["nvidia_nccl_cu13>=2"], 13),
+        ([], ["nvidia-cublas-cu11", "nvidia-cublas-cu12"], None),
+        ([], ["nvidia-cublas", "cuda-cu12", "xnvidia-cu12"], None),
+        (["libcudart.so"], [], None),
+    ],
+)
+def test_the_major_version_of_cuda_is_known_where_all_agree(
+    needed: list[str], requires: list[str], major: int | None
+) -> None:
+    metadata = Metadata.parse(HEAD + "".join(f"Requires-Dist: {text}\n" for text in requires))
+    assert cuda_major(needed, metadata) == major
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "１２", "012345"])  # noqa: RUF001 - digits, but not those of a version
+def test_numbers_that_are_no_version_say_nothing(digits: str) -> None:
+    metadata = Metadata.parse(f"{HEAD}Requires-Dist: nvidia-cublas-cu{digits}\n")
+    assert cuda_major([f"libcudart.so.{digits}"], metadata) is None

@@ -1,0 +1,75 @@
+"""Licences that forbid changes, and texts that only look like it; none takes longer than it is."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.factories.wheels import wheel
+from vbuild.slimming.licence import Prohibition, prohibitions
+from vbuild.wheel.archive import open_wheel
+
+SDK = """1.2 Limitations.
+(2) Except as expressly provided in this license, you
+may not copy, sell, rent, sublicense, transfer, distribute,
+modify, or create derivative works of any portion of the SDK.
+"""
+
+
+def found(folder: Path, text: str | bytes, *, name: str = "licenses/LICENSE.txt") -> list[Prohibition]:
+    with open_wheel(wheel(folder, files={f"demo-1.0.dist-info/{name}": text})) as source:
+        return list(prohibitions(source))
+
+
+def test_a_sentence_that_forbids_changes_is_found_with_its_place(tmp_path: Path) -> None:
+    (said,) = found(tmp_path, SDK)
+    assert str(said) == (
+        "demo-1.0.dist-info/licenses/LICENSE.txt, line 3: 'may not copy, sell, rent, sublicense, transfer, distribute, "
+        "modify, or create derivative works of any portion of the SDK'"
+    )
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "License.txt", "licenses/sub/EULA.pdf", "COPYING.lib", "NOTICE"])
+def test_every_file_with_the_name_of_a_licence_is_read(tmp_path: Path, name: str) -> None:
+    assert len(found(tmp_path, SDK, name=name)) == 1
+
+
+@pytest.mark.parametrize("name", ["METADATA.txt", "unlicensed.py", "entry_points.txt"])
+def test_other_files_are_not(tmp_path: Path, name: str) -> None:
+    assert found(tmp_path, SDK, name=name) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "You may not copy, modify, or distribute the Program except as expressly provided under this License.",
+        "You may modify it and make derivative works. You may not sell it.",
+        "You may not sell it; modify it, or make derivative works of it, as you like.",
+        "You may modify it, but not sell derivative works. You must not.",
+        "derivative works modify may not",
+        "You may notify us of modified derivative works.",
+    ],
+)
+def test_what_forbids_something_else_is_no_prohibition(tmp_path: Path, text: str) -> None:
+    assert found(tmp_path, text) == []
+
+
+def test_the_sentence_may_be_anywhere_between_bytes_of_any_kind(tmp_path: Path) -> None:
+    (said,) = found(tmp_path, b"\xff\xfe\n\n" + SDK.encode() + b"\0\xff")
+    assert said.line == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["may not " * 60_000, "may not modify " * 30_000, "modify " * 30_000 + "may not " * 30_000, "may" + " " * 500_000],
+)
+def test_a_licence_made_to_be_searched_for_hours_takes_no_time(tmp_path: Path, text: str) -> None:
+    start = time.process_time()
+    assert found(tmp_path, text) == []
+    assert time.process_time() - start < 2
+
+
+def test_a_sentence_without_end_is_cut(tmp_path: Path) -> None:
+    (said,) = found(tmp_path, "may not modify or make derivative works " + "of this " * 1000)
+    assert len(said.sentence) == 300

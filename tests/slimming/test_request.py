@@ -1,0 +1,90 @@
+"""Shares as they are written, and the members that globs name."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.wheels import wheel
+from vbuild.errors import SlimError, VbuildError
+from vbuild.slimming.request import Cuts, Share
+from vbuild.surgery.strip import Strip
+from vbuild.wheel.archive import open_wheel
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "gpus"),
+    [
+        ("sm90=90,90a", "sm90", "sm_90,sm_90a"),
+        ("all=8.0;9.0+PTX", "all", "sm_80,sm_90+PTX"),
+        ("x.1_y=sm_120f", "x.1_y", "sm_120f"),
+        ("a=90=90", None, None),
+        ("a= 90 , 80 ", "a", "sm_80,sm_90"),
+    ],
+)
+def test_a_share_is_a_label_and_gpus(text: str, label: str | None, gpus: str | None) -> None:
+    if label is None:
+        with pytest.raises(VbuildError):
+            Share.parse(text)
+        return
+    share = Share.parse(text)
+    assert (share.label, str(share.gpus)) == (label, gpus)
+
+
+NO_VARIANT = "expected a label and GPUs, as in sm90=90,90a"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", f"no variant ''; {NO_VARIANT}"),
+        ("90", f"no variant '90'; {NO_VARIANT}"),
+        ("=90", f"no variant '=90'; {NO_VARIANT}"),
+        ("sm90=", "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
+        ("sm90=,", "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
+        ("a=85", "no GPU architecture '85'; near it: sm_86, sm_87, sm_88, sm_89"),
+        ("a=sm_9", "no GPU architecture 'sm_9'; near it: sm_90"),
+        ("a=89a", "no GPU architecture '89a'; there is sm_89"),
+        ("a=90-real+PTX", "'90-real+PTX' is real and virtual at once; expected as in 90-real or 90-virtual"),
+        ("a=gfx90a", "no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+        ("a=" + "9" * 5000, "expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+    ],
+)
+def test_a_share_that_is_none_is_refused(text: str, message: str) -> None:
+    with pytest.raises(VbuildError) as caught:
+        Share.parse(text)
+    assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize("label", ["SM90", "a b", "-", "a/b", "../a", "\u00e9"])
+def test_a_label_that_no_file_name_can_have_is_refused(label: str) -> None:
+    with pytest.raises(VbuildError):
+        Share.parse(f"{label}=90")
+
+
+@pytest.mark.parametrize(
+    ("glob", "dropped"),
+    [
+        ("*.a", {"lib/x.a", "y.a"}),
+        ("**/*.a", {"lib/x.a", "y.a"}),
+        ("lib/*", {"lib/x.a", "lib/deep/z.h"}),
+        ("*/z.h", {"lib/deep/z.h"}),
+        ("*.A", set()),
+        ("[", set()),
+        ("", set()),
+    ],
+)
+def test_globs_name_members(tmp_path: Path, glob: str, dropped: set[str]) -> None:
+    with open_wheel(wheel(tmp_path, files={"lib/x.a": b"", "y.a": b"", "lib/deep/z.h": b""})) as source:
+        assert Cuts(drop=(glob,)).dropped(source) == dropped
+
+
+@pytest.mark.parametrize("glob", ["*", "*.dist-info/*", "*RECORD", "demo-1.0.dist-info/METADATA"])
+def test_what_describes_the_wheel_is_not_dropped(tmp_path: Path, glob: str) -> None:
+    with open_wheel(wheel(tmp_path)) as source, pytest.raises(SlimError, match="which describes the wheel"):
+        Cuts(drop=(glob,)).dropped(source)
+
+
+@pytest.mark.parametrize("cuts", [Cuts(drop=("*.a",)), Cuts(zstd=True), Cuts(strip=Strip.DEBUG)])
+def test_something_besides_gpus_is_asked_for(cuts: Cuts) -> None:
+    assert cuts.more
+    assert not Cuts(force=True, unsupported=True).more
