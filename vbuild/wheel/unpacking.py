@@ -26,6 +26,8 @@ def fed_beside(work: Callable[[bytes], object], chunks: Iterable[bytes]) -> Iter
                 last.result()
             last = executor.submit(work, chunk)
             yield chunk
+        if last:
+            last.result()
 
 
 @contextmanager
@@ -36,7 +38,8 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
     """
     try:
         with TemporaryFile(dir=folder) as file:
-            file.writelines(chunks)
+            for _ in fed_beside(file.write, chunks):
+                pass
             file.flush()
             mapping = mmap(file.fileno(), 0, access=ACCESS_READ)
     except OSError as error:
