@@ -358,6 +358,12 @@ def test_a_request_for_nothing_or_for_two_of_one_name_is_refused(
     assert str(caught.value) == message
 
 
+def test_two_variants_for_the_same_gpus_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SlimError, match="variants 'a' and 'b' would be for the same GPUs"):
+        slim([fat_wheel(tmp_path)], tmp_path / "out", shares=[Share.parse("a=90"), Share.parse("b=90a")])
+    assert not list((tmp_path / "out").glob("*"))
+
+
 def test_two_wheels_of_one_name_and_empty_folders_are_refused(tmp_path: Path) -> None:
     first, second = fat_wheel(tmp_path / "a"), fat_wheel(tmp_path / "b")
     with pytest.raises(SlimError, match="both would become one file"):

@@ -68,6 +68,7 @@ def outputs(wheel: Wheel, plan: Plan, shares: Sequence[Share]) -> Iterator[Outpu
     if not plan.has_gpu_code:
         yield Output(wheel.name, plan.ropes(0), plan.cuts(0))
         return
+    labels: dict[tuple[Property, ...], str] = {}
     for place, share in enumerate(shares):
         cuts = plan.cuts(place)
         if share.label is None:
@@ -75,6 +76,9 @@ def outputs(wheel: Wheel, plan: Plan, shares: Sequence[Share]) -> Iterator[Outpu
             yield Output(wheel.name, plan.ropes(place), cuts)
         else:
             document = _document(wheel, plan, share.label, claimed, cuts)
+            properties = document.variants[0].properties
+            if (other := labels.setdefault(properties, share.label)) != share.label:
+                raise SlimError(f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others")
             yield Output(wheel.name.normalised().labelled(share.label), plan.ropes(place), cuts, document)
 
 
