@@ -373,7 +373,7 @@ def test_two_wheels_of_one_name_and_empty_folders_are_refused(tmp_path: Path) ->
         slim([tmp_path / "empty"], tmp_path / "out", shares=plain("90"))
 
 
-@pytest.mark.parametrize("library", [FAT, shared_object("int x;")])
+@pytest.mark.parametrize("library", [FAT, shared_object("int x;")], ids=["fat", "host code"])
 def test_a_wheel_never_overwrites_itself(tmp_path: Path, library: bytes) -> None:
     fat = fat_wheel(tmp_path, library=library)
     before = fat.read_bytes()

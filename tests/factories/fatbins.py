@@ -66,7 +66,8 @@ def device_library(
     Wrappers, of that section, magic and version, point to the containers numbered in *wrapped*: each once by default.
     """
     name, magic, version = wrapper
-    lines = [f'.section {section},"a",@progbits', f".balign {align}"]
+    # without a name the linker writes that of gcc's temporary file into .symtab, another one each time
+    lines = ['.file "device.s"', f'.section {section},"a",@progbits', f".balign {align}"]
     for number, container in enumerate(containers):
         lines += [f".balign {align}", f"c{number}:", *_bytes(container)]
     lines += [f'.section {name},"aw",@progbits', ".balign 8"]

@@ -44,6 +44,7 @@ def test_what_saves_no_page_is_left_and_counted_as_kept() -> None:
         device_library(fatbin(entry(0x200, 80))),
         device_library(b"damaged!" * 8),
     ],
+    ids=["empty", "lto", "unknown", "damaged"],
 )
 def test_code_that_no_driver_chooses_from_is_for_any_gpu_and_none(data: bytes) -> None:
     assert cut(data).after == len(data)
