@@ -3,6 +3,7 @@
 Libraries are linked by gcc or lld, and judged by `tests.factories.relocated`, which shares no code with vbuild.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,13 @@ from vbuild.surgery.strip import Strip
 
 ARCHS = (52, 75, 80, 86, 87, 90, 100, 103, 120)
 SAMPLES = sorted((Path(__file__).parent / "samples" / "fatbins").glob("*.so"))
+LINKED = [
+    (),
+    ("-Wl,-z,pack-relative-relocs",),
+    ("-Wl,-z,noseparate-code",),
+    ("-s",),
+    *([("-fuse-ld=lld",)] if shutil.which("ld.lld") else []),
+]
 
 
 class Fat:
@@ -74,9 +82,7 @@ def fat(draw: st.DrawFn) -> Fat:
     if draw(st.booleans()):
         inside.append(draw(st.lists(entries, max_size=3)))
         more += RELATED.format(BYTE + ",".join(map(str, fatbin(*inside[-1]))))
-    flags = draw(
-        st.sampled_from([(), ("-Wl,-z,pack-relative-relocs",), ("-Wl,-z,noseparate-code",), ("-fuse-ld=lld",), ("-s",)])
-    )
+    flags = draw(st.sampled_from(LINKED))
     align = draw(st.sampled_from([8, 256]))
     main = [fatbin(*found) for found in (inside[:-1] if "related" in more else inside)]
     data = device_library(*main, wrapped=wrapped, align=align, more=more, flags=flags)
@@ -199,13 +205,14 @@ def larger() -> bytes:
 WHOLE = {
     **{path.name: path.read_bytes() for path in SAMPLES},
     "larger": larger(),
-    "larger, by lld": device_library(
-        fatbin(entry(arch=80, code=cubin(80, 9000)), entry(arch=90)), flags=["-fuse-ld=lld"]
-    ),
     "larger, packed": device_library(
         fatbin(entry(arch=80, code=cubin(80, 9000)), entry(arch=90)), flags=["-Wl,-z,pack-relative-relocs"]
     ),
 }
+if shutil.which("ld.lld"):
+    WHOLE["larger, by lld"] = device_library(
+        fatbin(entry(arch=80, code=cubin(80, 9000)), entry(arch=90)), flags=["-fuse-ld=lld"]
+    )
 NUMBERS = (b"\0", b"\1", b"\4", b"\x08", b"\x40", b"\x80", b"\xff", b"\xff" * 4, b"\xff" * 7 + b"\x7f", bytes(8))
 
 

@@ -1,4 +1,5 @@
 import io
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +19,13 @@ IMAGE = Image.parse(DATA)
 SHAPES = {
     "bfd": DATA,
     "one segment": library("-Wl,-z,noseparate-code"),
-    "lld": library("-fuse-ld=lld"),
     "relr": library("-Wl,-z,pack-relative-relocs"),
-    "relr of lld": library("-fuse-ld=lld", "-Wl,--pack-dyn-relocs=relr"),
     "patchelf": elf.patchelfed(DATA),
     "stripped": elf.stripped(DATA),
 }
+if shutil.which("ld.lld"):
+    SHAPES["lld"] = library("-fuse-ld=lld")
+    SHAPES["relr of lld"] = library("-fuse-ld=lld", "-Wl,--pack-dyn-relocs=relr")
 
 
 def address_of(image: Image, section: str) -> range:

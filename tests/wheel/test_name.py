@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from packaging.utils import parse_wheel_filename
 
@@ -97,6 +97,7 @@ def test_every_name_is_found_again_in_its_text(name: WheelName) -> None:
 
 @given(names)
 def test_packaging_reads_the_plain_name_alike(name: WheelName) -> None:
+    assume("__" not in name.distribution)  # packaging refuses what setuptools once wrote
     project, version, build, tags = parse_wheel_filename(str(name.plain()))
     assert project == name.project
     assert name.release == f"{project.replace('-', '_')}-{version}"
