@@ -11,6 +11,10 @@ import pytest
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
 from vbuild.cli import main
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.target import Target
+from vbuild.release.outcome import Failure, Release
+from vbuild.report import release_lines
 
 WIDTH = 80
 
@@ -91,6 +95,13 @@ def test_json_is_all_there_is_on_stdout(release: Path) -> None:
         result = vbuild(*arguments, "--json")
         assert json.loads(result.stdout)
         assert result.stderr == ""
+
+
+def test_the_end_of_a_failed_targets_log_is_shown_line_by_line() -> None:
+    target = Target("v3", "3.12", Cpu.parse("x86-64-v3"))
+    failure = Failure(target, "make failed with status 2:\n\tg++ -c demo.cpp\n", None)
+    _, *lines = release_lines(Release("demo", "project", (), (failure,), ()))
+    assert lines == ["v3 failed: make failed with status 2:", "        g++ -c demo.cpp"]
 
 
 REFUSALS = [

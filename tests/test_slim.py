@@ -196,6 +196,16 @@ def test_a_fatbin_with_nothing_for_the_gpus_keeps_its_smallest_entry_or_none(
     assert [arch for found in architectures(tmp_path / "out" / NAME) for arch in found] == kept
 
 
+@pytest.mark.parametrize(("ptx", "kept"), [(Ptx.AUTO, "ptx sm_120"), (Ptx.NONE, "sm_80")])
+def test_where_ptx_is_not_wanted_it_stays_only_in_a_fatbin_that_has_nothing_else(
+    tmp_path: Path, ptx: Ptx, kept: str
+) -> None:
+    library = device_library(code(80, 90), code(80, 80, ptx=(120,)), code(ptx=(100, 120)))
+    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out", ptx=ptx)
+    assert slimmed.libraries[0].empty == 2
+    assert architectures(tmp_path / "out" / NAME) == [["sm_90"], [kept], ["ptx sm_100"]]
+
+
 def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path, library=device_library(code(80, 120), code(80)))
     with pytest.raises(SlimError) as caught:

@@ -5,7 +5,7 @@ Every command imports the verb it calls when it runs, so that ``vbuild --help`` 
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ class _Refusal(click.ClickException):
     """A `VbuildError` as the user meets it: one line, status 1."""
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature
-        click.echo(f"vbuild: {' '.join(self.message.split())}", err=True, file=file)
+        click.echo(f"vbuild: {_printable(' '.join(self.message.split()))}", err=True, file=file)
 
 
 class _Commands(click.Group):
@@ -131,11 +131,12 @@ def matrix(
 
     if dry_run:
         plan = verb.planned(source, only=only)
-        _report([job.data() for job in plan], "\n".join(map(report.job_text, plan)), as_json=as_json)
+        lines = [line for job in plan for line in report.job_lines(job)]
+        _report([job.data() for job in plan], lines, as_json=as_json)
         return
     with _progress(quiet=as_json) as told:
         release = verb.matrix(source, folder, jobs=jobs, only=only, schema=schema, told=told)
-    _report(release.data(), report.release_text(release), as_json=as_json)
+    _report(release.data(), report.release_lines(release), as_json=as_json)
     if release.failures:
         raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
 
@@ -232,7 +233,7 @@ def slim(
             told=told,
         )
     lines = [line for result in results for line in report.slimmed_lines(result)]
-    _report([result.data() for result in results], "\n".join(lines), as_json=as_json)
+    _report([result.data() for result in results], lines, as_json=as_json)
 
 
 @main.command(epilog=_example("vbuild inspect torch-*.whl --html torch.html"))
@@ -251,7 +252,7 @@ def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | No
     if page:
         save_page(found[0], page)
     lines = [line for contents in found for line in report.contents_lines(contents, globs)]
-    _report([contents.data() for contents in found], "\n".join(lines), as_json=as_json)
+    _report([contents.data() for contents in found], lines, as_json=as_json)
 
 
 @main.command(epilog=_example("vbuild verify dist/*.whl"))
@@ -270,7 +271,7 @@ def verify(
 
     verdicts = [verdict_of(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
     lines = [line for verdict in verdicts for line in report.verdict_lines(verdict)]
-    _report([verdict.data() for verdict in verdicts], "\n".join(lines), as_json=as_json)
+    _report([verdict.data() for verdict in verdicts], lines, as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
 
@@ -318,7 +319,7 @@ def stamp(
         variant = NULL if null else described(properties, label=label, declaration=declaration)
         metadata = declaration.metadata if declaration else None
         path = stamped(wheel, folder, variant=variant, metadata=metadata, schema=schema, check=check)
-    _report({"wheel": str(path), "bytes": path.stat().st_size}, str(path), as_json=as_json)
+    _report({"wheel": str(path), "bytes": path.stat().st_size}, [str(path)], as_json=as_json)
 
 
 @main.command(epilog=_example("vbuild index dist --simple site"))
@@ -332,7 +333,7 @@ def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
     indexed = write_index(folder, simple=simple)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
-    _report(data, "\n".join([*lines, *([str(simple)] if simple else [])]), as_json=as_json)
+    _report(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
 
 
 @main.command(epilog=_example("vbuild select annoy --find-links dist"))
@@ -362,7 +363,7 @@ def select(
     if name is None:
         if not write_machine:
             raise click.UsageError("expected NAME, or --write-machine FILE")
-        _report({"machine": str(write_machine)}, str(write_machine), as_json=as_json)
+        _report({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
         return
     if not folders:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
@@ -370,12 +371,17 @@ def select(
     lines = [str(selection.wheel.name)]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
-    _report(selection.data(), "\n".join(lines), as_json=as_json)
+    _report(selection.data(), lines, as_json=as_json)
 
 
-def _report(data: Any, text: str, *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
-    """Print *data* as JSON, or *text* for people."""
-    click.echo(json.dumps(data, indent=2) if as_json else text)
+def _report(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
+    """Print *data* as JSON, or *lines* for people."""
+    click.echo(json.dumps(data, indent=2) if as_json else "\n".join(map(_printable, lines)))
+
+
+def _printable(line: str) -> str:
+    """*line* without what could make a terminal do something: names in a wheel are anybody's."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 @contextmanager

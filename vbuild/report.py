@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from vbuild.verdict.model import Verdict
 
 
-def release_text(release: "Release") -> str:
+def release_lines(release: "Release") -> Iterator[str]:
     """The release as a table of 80 columns: two lines a wheel, then what failed."""
-    lines = [f"{'variant':<22} {'size':>9} {'build':>8}  {'instruction sets':<22} test"]
+    yield f"{'variant':<22} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
     for product in release.products:
         size, seconds = f"{product.size / 1e6:.2f} MB", f"{product.seconds:.1f} s"
         label = product.label or "plain"
-        lines.append(f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}")
-        lines.append(f"  {product.wheel.name}")
-    lines += [f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed]
+        yield f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}"
+        yield f"  {product.wheel.name}"
+    yield from (f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed)
     if removed := release.removed:
-        lines.append(f"taken out of the project's own flags: {' '.join(removed)}")
+        yield f"taken out of the project's own flags: {' '.join(removed)}"
     for failure in release.failures:
-        lines.append(f"{failure.target} failed: {failure.error}")
-    return "\n".join(lines)
+        # with the last lines of a log, in which compilers and make put tabs
+        yield from f"{failure.target} failed: {failure.error}".expandtabs().splitlines()
 
 
 def contents_lines(contents: "Contents", globs: Sequence[str]) -> Iterator[str]:
@@ -58,24 +58,17 @@ def verdict_lines(verdict: "Verdict") -> Iterator[str]:
     yield from (f"  {finding}" for finding in verdict.findings)
 
 
-def job_text(job: "Job") -> str:
+def job_lines(job: "Job") -> Iterator[str]:
     """A job as the shell would be told: variables, config settings, and what the launchers do."""
-    lines = [f"{job.target} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})"]
-    lines += [f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment]
-    lines += [f"  -C{key}={value}" for key, value in job.plan.config_settings]
+    yield f"{job.target} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})"
+    yield from (f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment)
+    yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
-    lines.append(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}")
-    return "\n".join(lines)
+    yield f"  launchers: put last {' '.join((*rules.compile, *rules.link))}"
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     """One output of slimming: the wheel, and two lines or so for each library that was looked at."""
-    from vbuild.contents.text import printable
-
-    return map(printable, _slimmed_lines(slimmed))
-
-
-def _slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     yield slimmed.name
     if slimmed.is_untouched:
         yield "  as it was: nothing in it to cut"

@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from vbuild.binary.elf import MAGIC, Elf
+from vbuild.binary.elf import Elf
 from vbuild.binary.image import Image
+from vbuild.binary.outline import MAGIC
 from vbuild.binary.policy import Platform
 from vbuild.binary.processes import processes
 from vbuild.device.survey import device_code
@@ -29,7 +30,6 @@ from vbuild.verdict.levels import Claim, Levels
 from vbuild.verdict.linkage import Linkage
 from vbuild.verdict.model import Finding, LibraryIsa, Rule, Severity, Verdict
 from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.zipreader import Member
 
 _X86_64 = "x86_64"
 _SHARED_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
@@ -105,7 +105,7 @@ class _Contents:
         contents = cls()
         for member in wheel.members:
             try:
-                if _is_elf(wheel, member):
+                if wheel.head(member, len(MAGIC)) == MAGIC:
                     with wheel.mapped(member) as data:
                         contents._read(member.path, data)
                 else:
@@ -130,11 +130,6 @@ class _Contents:
             self.codes[path] = LibraryCode.of(device_code(Image.parse(data)))
         except (BinaryError, DeviceError) as error:
             self.findings.append(Finding(Severity.WARNING, Rule.GPU_CODE, path, str(error)))
-
-
-def _is_elf(wheel: Wheel, member: Member) -> bool:
-    chunks = wheel.chunks(member)
-    return next(chunks, b"").startswith(MAGIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +201,9 @@ def _libraries_of(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
 
         @cache
         def find(path: str) -> Elf | None:
-            member = members.get(_GRAFT_HASH.sub("", path))
-            if member is None or not _is_elf(source, member):
+            if (member := members.get(_GRAFT_HASH.sub("", path))) is None:
                 return None
             with source.mapped(member) as data, at(wheel.name), at(path):
-                return Elf.parse(data)
+                return Elf.parse(data) if data[: len(MAGIC)] == MAGIC else None
 
         yield find

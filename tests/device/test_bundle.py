@@ -125,3 +125,8 @@ def test_what_is_damaged_or_not_known_is_refused_with_its_place(data: bytes, mes
     with pytest.raises(DeviceError) as refusal:
         reading_of(data)
     assert str(refusal.value) == message
+
+
+def test_an_entry_of_no_bytes_is_inside_whatever_place_it_says() -> None:
+    data = poked(PLAIN, 32, 0x9000)
+    assert reading_of(data).entries[0].span == range(0)

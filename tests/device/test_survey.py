@@ -7,7 +7,7 @@ from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.binary.image import Form, Image
 from vbuild.device.fatbin import Kind
-from vbuild.device.model import Container, DeviceCode, Vendor
+from vbuild.device.model import Container, DeviceCode, Vendor, offered
 from vbuild.device.survey import device_code
 from vbuild.errors import DeviceError
 from vbuild.rope import Rope
@@ -195,6 +195,13 @@ def test_code_that_kpack_moved_out_is_named() -> None:
     assert not code
     (note,) = code.notes
     assert note.endswith("has magic 0x4b504948, its code was moved to .kpack files and is left alone")
+
+
+@pytest.mark.parametrize(("wrapped", "chosen"), [([0, 1], [0, 1]), ([1], [1]), ([], [0, 1])])
+def test_the_runtime_chooses_from_what_wrappers_hand_it_or_else_from_all(wrapped: list[int], chosen: list[int]) -> None:
+    containers = surveyed(device_library(*TWO, wrapped=wrapped)).containers
+    assert offered(containers) == tuple(containers[number] for number in chosen)
+    assert offered(()) == ()
 
 
 def test_the_smallest_entry_is_the_first_of_the_fewest_bytes() -> None:

@@ -6,6 +6,7 @@ from tests.factories.elf import shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.device.fatbin import Flag, Kind
 from vbuild.errors import SlimError
+from vbuild.hardware.gpu import Ptx
 from vbuild.slimming.library import Library
 from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Empty, Share
@@ -57,6 +58,13 @@ def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
         "demo/_C.so: nothing for sm_90 in any of its fatbins (1), which have sm_80, sm_120; choose among those, or let "
         "it go with --allow-unsupported"
     )
+
+
+def test_ptx_that_may_not_stay_is_named_as_such_in_the_refusal() -> None:
+    both = code(80, 120, ptx=(80, 90))
+    assert cut(device_library(both), cuts=Cuts()).jit_only == 1
+    with pytest.raises(SlimError, match=r"\(1\), which have sm_80, sm_120, PTX for sm_80, PTX for sm_90; choose among"):
+        cut(device_library(both), cuts=Cuts(ptx=Ptx.NONE))
 
 
 @pytest.mark.parametrize(("empty", "kept"), [(Empty.SMALLEST, 2), (Empty.NOTHING, 1)])

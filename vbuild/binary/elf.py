@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Self
 
-from vbuild.binary.outline import MAGIC, Headers, Outline, damage_refused
+from vbuild.binary.outline import Headers, Outline, damage_refused
 from vbuild.binary.symbols import Symbol, Symbols
 from vbuild.errors import BinaryError
 from vbuild.packed import Buffer
-
-__all__ = ["MAGIC", "Code", "Elf", "Import"]
 
 _SHF_ALLOC, _SHF_EXECINSTR, _PF_X, _PF_W = 2, 4, 1, 2
 _SHT_RELR = frozenset({"SHT_RELR", 19})

@@ -237,7 +237,6 @@ def damage_refused() -> Iterator[None]:
         AttributeError,
         LookupError,
         MemoryError,
-        NotImplementedError,
         OSError,
         RecursionError,
         StopIteration,

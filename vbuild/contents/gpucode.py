@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
 
-from vbuild.device.model import Compression, Container, DeviceCode, Entry, Target, Vendor
+from vbuild.device.model import Compression, Container, DeviceCode, Entry, Target, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES
 from vbuild.hardware.gpu import Arch, Code, Offer, Ptx, Request, Service, needed, service
 
@@ -212,12 +212,11 @@ class GpuCode:
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
         """*code* without its places in the file, so that the file can be closed."""
-        # where the runtime is handed some containers, the others are read by the library's own code
-        has_registered = any(container.wrappers for container in code.containers)
+        chosen_from = {container.span for container in offered(code.containers)}
         stacks: dict[tuple[object, ...], list[Container]] = {}
         for container in code.containers:
             sorts = tuple(Sort.of(entry, container.section) for entry in _code(container))
-            key = (container.section, sorts, container.why_pinned, bool(container.wrappers) == has_registered)
+            key = (container.section, sorts, container.why_pinned, container.span in chosen_from)
             stacks.setdefault(key, []).append(container)
         loose: Counter[str] = Counter()
         for blob in code.blobs:

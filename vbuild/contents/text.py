@@ -30,15 +30,6 @@ _THOUSAND, _MILLION, _BILLION = 1e3, 1e6, 1e9
 
 def summary(contents: Contents) -> Iterator[str]:
     """The wheel on one screen."""
-    return map(printable, _summary(contents))
-
-
-def details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
-    """All that is known of *library*, and how each of *devices* fares with it."""
-    return map(printable, _details(library, devices))
-
-
-def _summary(contents: Contents) -> Iterator[str]:
     yield from _head(contents)
     if contents.gpu_libraries:
         yield ""
@@ -54,7 +45,8 @@ def _summary(contents: Contents) -> Iterator[str]:
         yield from rest
 
 
-def _details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
+def details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
+    """All that is known of *library*, and how each of *devices* fares with it."""
     outline = library.outline
     yield library.path
     yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
@@ -263,8 +255,3 @@ def _finding(name: str, text: str) -> Iterator[str]:
 def _wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
     lines = textwrap.wrap(f"{name} {' '.join(texts)}", WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     return (line.replace(_GLUE, " ") for line in lines)
-
-
-def printable(line: str) -> str:
-    """*line* without what could make a terminal do something: names in a wheel are anybody's."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)

@@ -204,7 +204,8 @@ def _table_size(rows: Sequence[tuple[Row, str]]) -> int:
 
 def _entry(row: Row, ident: str, start: int) -> Entry:
     kind, code, target = _who(ident)
-    span = range(start + row.offset, start + row.offset + row.size)
+    begin = start + row.offset if row.size else start  # an entry of no bytes may say any place
+    span = range(begin, begin + row.size)
     return Entry(Vendor.AMD, kind, code, target, span, span, uncompressed_size=row.size, ident=ident)
 
 

@@ -137,6 +137,14 @@ class Container:
         return self.packing(chosen, written)
 
 
+def offered(containers: Sequence[Container]) -> tuple[Container, ...]:
+    """Those of *containers* that wrappers hand to the GPU's runtime; all of them, where none does.
+
+    Where it is handed some, the others are read by the library's own code.
+    """
+    return tuple(container for container in containers if container.wrappers) or tuple(containers)
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
     """GPU code at *span* of the file that no container of a known form holds; it stays as it is."""

@@ -13,10 +13,10 @@ from typing import Self
 from vbuild.binary.image import Image
 from vbuild.binary.outline import Outline
 from vbuild.device.compression import recompressed
-from vbuild.device.model import Compression, Container, DeviceCode, Entry, Vendor, verbatim
+from vbuild.device.model import Compression, Container, DeviceCode, Entry, Vendor, offered, verbatim
 from vbuild.device.survey import device_code
 from vbuild.errors import BinaryError, DeviceError, SlimError, SurgeryError
-from vbuild.hardware.gpu import Arch, Code, GpuList, Served, Service, needed, service
+from vbuild.hardware.gpu import Arch, Code, GpuList, Offer, Ptx, Served, Service, needed, service
 from vbuild.rope import Rope
 from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Empty, Share
@@ -46,9 +46,7 @@ class Fate:
         serves = any(entry.code is not Code.OTHER for entry in kept)
         if not container.movable:
             return cls(container, container.entries, serves)
-        if not kept and container.smallest and cuts.empty is Empty.SMALLEST:
-            return cls(container, (container.smallest,), serves)
-        return cls(container, kept, serves)
+        return cls(container, kept or _least(container, cuts), serves)
 
     @property
     def whole(self) -> Self:
@@ -138,9 +136,8 @@ class Library:
         chosen = [fate for fate in _chosen_from(fates) if fate.is_for_gpus]
         for device in devices:
             if chosen and all(fate.service(device) is Service.NONE for fate in chosen):
-                found = sorted({entry.offer.arch for fate in chosen for entry in fate.container.entries})
-                archs = ", ".join(map(str, found))
-                what = f"nothing for {device} in any of its fatbins ({len(chosen)}), which have {archs}"
+                found = ", ".join(_names(entry.offer for fate in chosen for entry in fate.container.entries))
+                what = f"nothing for {device} in any of its fatbins ({len(chosen)}), which have {found}"
                 raise SlimError(f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported")
 
     def _left(self, devices: tuple[Arch, ...], why: str | None) -> tuple[Rope, LibraryCut]:
@@ -179,6 +176,14 @@ class Library:
         )
 
 
+def _least(container: Container, cuts: Cuts) -> tuple[Entry, ...]:
+    """What stays of *container* where no GPU needs any of it: the smallest entry; under `Ptx.NONE` PTX comes last."""
+    if cuts.empty is Empty.NOTHING:
+        return ()
+    without_ptx = cuts.ptx is Ptx.NONE
+    return tuple(sorted(container.entries, key=lambda entry: (without_ptx and entry.code is Code.PTX, entry.size))[:1])
+
+
 def _image(data: memoryview) -> Image:
     image = Image.parse(data)
     if not image.sections:
@@ -187,8 +192,16 @@ def _image(data: memoryview) -> Image:
 
 
 def _chosen_from(fates: tuple[Fate, ...]) -> tuple[Fate, ...]:
-    """Those of containers that wrappers hand to the driver; all of them where the host code alone knows its way."""
-    return tuple(fate for fate in fates if fate.container.wrappers) or fates
+    """Those of the containers that the driver chooses from."""
+    spans = {container.span for container in offered([fate.container for fate in fates])}
+    return tuple(fate for fate in fates if fate.container.span in spans)
+
+
+def _names(offers: Iterable[Offer]) -> list[str]:
+    """What *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
+    found = frozenset(offers)
+    machine, ptx = (sorted(offer.arch for offer in found if offer.code is code) for code in (Code.MACHINE, Code.PTX))
+    return [*map(str, machine), *(f"PTX for {arch}" for arch in ptx)]
 
 
 def _served(fates: Iterable[Fate], device: Arch) -> Served:

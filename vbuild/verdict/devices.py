@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from vbuild.device.model import Compression, Container, DeviceCode, Entry
+from vbuild.device.model import Compression, Container, DeviceCode, Entry, offered
 from vbuild.device.survey import FORMS
 from vbuild.errors import HardwareError
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
@@ -90,14 +90,14 @@ class LibraryCode:
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
         """*code* without its places in the file, of those containers that the GPU's runtime chooses from."""
-        offered = _offered(code)
-        entries = [entry for container in offered for entry in container.entries]
-        fatbins = Counter(offers for container in offered if (offers := _offers(container)))
+        containers = offered(code.containers)
+        entries = [entry for container in containers for entry in container.entries]
+        fatbins = Counter(offers for container in containers if (offers := _offers(container)))
         return cls(
             fatbins,
             _names(entry for entry in entries if entry.code is Code.MACHINE),
             _names(entry for entry in entries if entry.code is Code.PTX),
-            len(offered),
+            len(containers),
             sum(entry.compression is Compression.ZSTD for entry in entries),
             tuple(
                 f"{blob.what} at {blob.span.start:#x} in {blob.section}"
@@ -120,11 +120,6 @@ class LibraryCode:
     def has_ptx(self, device: Arch) -> int:
         """The number of fatbins with PTX that the driver of *device* can compile."""
         return sum(count for offers, count in self.fatbins.items() if _has_ptx(offers, device))
-
-
-def _offered(code: DeviceCode) -> list[Container]:
-    """The containers that start-up code hands to the runtime; all of them, where none is known to be."""
-    return [container for container in code.containers if container.wrappers] or list(code.containers)
 
 
 def _offers(container: Container) -> tuple[Offer, ...]:
