@@ -11,6 +11,7 @@ The wheels of a family hold the same host code, which is deflated once.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vbuild.errors import SlimError, at
@@ -50,18 +51,33 @@ def slim(
     _check(shares, cuts)
     wheels = _wheels(paths)
     _check_globs(wheels, cuts)
-    slimmed: list[Slimmed] = []
-    for path in wheels:
-        with open_wheel(path) as wheel, at(path.name):
-            progress = _Progress(wheel, told)
-            with planned(wheel, shares, cuts, room=_room(folder), told=progress) as plan:
-                warnings = tuple(_licence(wheel, plan, accept=accept_license))
-                found = tuple(outputs(wheel, plan, shares))
-                written = () if folder is None else _written(wheel, folder, plan, found, codec=codec, told=progress)
-                slimmed += _results(wheel, plan, found, written, warnings)
+    each = partial(
+        family, folder=folder, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, told=told
+    )
+    slimmed = tuple(result for path in wheels for result in each(path))
     if folder and any(share.label for share in shares):
         index(folder)
-    return tuple(slimmed)
+    return slimmed
+
+
+def family(
+    path: Path,
+    folder: Path | None,
+    *,
+    shares: Sequence[Share],
+    cuts: Cuts,
+    codec: Codec = Codec.LIBDEFLATE,
+    accept_license: bool = False,
+    told: Told = lambda _wheel, _done, _total: None,
+) -> tuple[Slimmed, ...]:
+    """What `slim` makes of the one wheel at *path*, in one pass over it; no index is written."""
+    with open_wheel(path) as wheel, at(path.name):
+        progress = _Progress(wheel, told)
+        with planned(wheel, shares, cuts, room=_room(folder), told=progress) as plan:
+            warnings = tuple(_licence(wheel, plan, accept=accept_license))
+            found = tuple(outputs(wheel, plan, shares))
+            written = () if folder is None else _written(wheel, folder, plan, found, codec=codec, told=progress)
+            return tuple(_results(wheel, plan, found, written, warnings))
 
 
 class _Progress:

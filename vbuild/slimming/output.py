@@ -75,7 +75,7 @@ def outputs(wheel: Wheel, plan: Plan, shares: Sequence[Share]) -> Iterator[Outpu
             _check_unlabelled(wheel, share, claimed)
             yield Output(wheel.name, plan.ropes(place), cuts)
         else:
-            document = _document(wheel, plan, share.label, claimed, cuts)
+            document = share.document or _document(wheel, plan, share.label, claimed, cuts)
             properties = document.variants[0].properties
             if (other := labels.setdefault(properties, share.label)) != share.label:
                 raise SlimError(f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others")

@@ -8,6 +8,7 @@ from typing import Self
 from vbuild.errors import SlimError
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.surgery.strip import Strip
+from vbuild.variant.document import Document
 from vbuild.variant.model import checked_label
 from vbuild.wheel.archive import Wheel
 
@@ -24,10 +25,14 @@ class Empty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One output: the GPUs it is for, None to leave GPU code alone; its variant label, None to keep the name."""
+    """One output: the GPUs it is for, None to leave GPU code alone; its variant label, None to keep the name.
+
+    *document* is the variant.json of a labelled one, where it is known before; else it says what the code is for.
+    """
 
     gpus: GpuList | None = None
     label: str | None = None
+    document: Document | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
