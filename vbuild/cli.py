@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vbuild import __version__, report
+from vbuild import __version__, options, report
 from vbuild.errors import ClaimError, VbuildError
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from vbuild.slimming.request import Share
     from vbuild.variant.document import Schema
     from vbuild.variant.model import Property
-
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Refusal(click.ClickException):
@@ -49,80 +46,20 @@ class _Commands(click.Group):
             raise _Refusal("interrupted: nothing half-done was left behind") from None
 
 
-class _Value(click.ParamType[Any]):
-    """An option whose text becomes a value at the door; what its parser refuses is a usage mistake."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        try:
-            return self._parse(value) if isinstance(value, str) else value
-        except VbuildError as error:
-            self.fail(str(error), param, ctx)
-
-
-def _schema(text: str) -> "Schema":
-    from vbuild.variant.document import Schema
-
-    return Schema.versioned(text)
-
-
-def _property(text: str) -> "Property":
-    from vbuild.variant.model import Property
-
-    return Property.parse(text)
-
-
-def _gpus(text: str) -> "GpuList":
-    from vbuild.hardware.gpu import GpuList
-
-    return GpuList.parse(text)
-
-
-def _share(text: str) -> "Share":
-    from vbuild.slimming.request import Share
-
-    return Share.parse(text)
-
-
-def _cpu(text: str) -> "Cpu":
-    from vbuild.hardware.cpu import Cpu
-
-    return Cpu.parse(text)
-
-
-_output = click.option("-o", "--output-dir", "folder", type=_FOLDER, required=True, help="Where the results go.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
-_drafts = click.option(
-    "--schema",
-    type=_Value("draft", _schema),
-    default="850/0.2.0",
-    show_default=True,
-    help="The draft that variant metadata follows; 825/0.1.1 has no providers.",
-)
-
-
-def _example(command: str) -> str:
-    """The end of a help text: *command*, its lines kept as they are."""
-    return f"\b\nExample:\n  {command}"
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="vbuild")
 def main() -> None:
     """Build wheels as families of hardware variants, prove them, and index them."""
 
 
-@main.command(epilog=_example("vbuild matrix recipes/annoy.toml -o dist --jobs 2"))
+@main.command(epilog=options.example("vbuild matrix recipes/annoy.toml -o dist --jobs 2"))
 @click.argument("source", type=click.Path(path_type=Path))
-@_output
+@options.output
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Builds at a time.")
 @click.option("--only", multiple=True, metavar="LABEL", help="Build this target, or 'plain'; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
-@_drafts
-@_as_json
+@options.drafts
+@options.as_json
 def matrix(
     source: Path, folder: Path, *, jobs: int, only: tuple[str, ...], dry_run: bool, schema: "Schema", as_json: bool
 ) -> None:
@@ -141,13 +78,13 @@ def matrix(
         raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
 
 
-@main.command(epilog=_example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
+@main.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
 @click.argument("wheels", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("-o", "--output-dir", "folder", type=_FOLDER, help="Where the results go.")
+@click.option("-o", "--output-dir", "folder", type=options.FOLDER, help="Where the results go.")
 @click.option(
     "--gpu",
     "gpus",
-    type=_Value("gpus", _gpus),
+    type=options.GPUS,
     multiple=True,
     metavar="LIST",
     help="GPUs to keep code for: sm_90, 9.0, 80,86,90+PTX.",
@@ -155,7 +92,7 @@ def matrix(
 @click.option(
     "--variant",
     "shares",
-    type=_Value("label=gpus", _share),
+    type=options.SHARE,
     multiple=True,
     metavar="LABEL=LIST",
     help="Write a variant wheel for these GPUs; may be repeated.",
@@ -182,7 +119,7 @@ def matrix(
 @click.option("--accept-license", is_flag=True, help="Go on where the licence forbids changes: you may make them.")
 @click.option("--force", is_flag=True, help="Cut libraries even so that GNU strip would destroy them later.")
 @click.option("--dry-run", is_flag=True, help="Print the outcome; write nothing.")
-@_as_json
+@options.as_json
 def slim(
     wheels: tuple[Path, ...],
     folder: Path | None,
@@ -236,11 +173,13 @@ def slim(
     _report([result.data() for result in results], lines, as_json=as_json)
 
 
-@main.command(epilog=_example("vbuild inspect torch-*.whl --html torch.html"))
-@click.argument("wheels", type=_FILE, nargs=-1, required=True)
+@main.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
 @click.option("--library", "globs", multiple=True, metavar="GLOB", help="All about these libraries, such as '*cuda*'.")
-@click.option("--html", "page", type=_FILE, help="Also write a page that shows where the bytes are, for one wheel.")
-@_as_json
+@click.option(
+    "--html", "page", type=options.FILE, help="Also write a page that shows where the bytes are, for one wheel."
+)
+@options.as_json
 def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, as_json: bool) -> None:
     """Show what is in WHEELS: libraries, GPU code by architecture, and where the bytes are."""
     from vbuild.inspection import inspect as contents_of
@@ -255,14 +194,14 @@ def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | No
     _report([contents.data() for contents in found], lines, as_json=as_json)
 
 
-@main.command(epilog=_example("vbuild verify dist/*.whl"))
-@click.argument("wheels", type=_FILE, nargs=-1, required=True)
-@click.option("--cpu", type=_Value("level", _cpu), help="Hold the code against this level, such as x86-64-v3.")
+@main.command(epilog=options.example("vbuild verify dist/*.whl"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.option("--cpu", type=options.LEVEL, help="Hold the code against this level, such as x86-64-v3.")
 @click.option(
-    "--baseline", type=_FILE, help="The plain wheel of the same build: what it has is dispatched at run time."
+    "--baseline", type=options.FILE, help="The plain wheel of the same build: what it has is dispatched at run time."
 )
 @click.option("--allow", multiple=True, metavar="REGEX", help="Functions, or files, that may exceed the level.")
-@_as_json
+@options.as_json
 def verify(
     wheels: tuple[Path, ...], *, cpu: "Cpu | None", baseline: Path | None, allow: tuple[str, ...], as_json: bool
 ) -> None:
@@ -276,20 +215,25 @@ def verify(
         raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
 
 
-@main.command(epilog=_example('vbuild stamp demo-1.0-py3-none-any.whl -o dist -l v3 -p "x86_64::level::v3"'))
-@click.argument("wheel", type=_FILE)
-@_output
+@main.command(epilog=options.example('vbuild stamp demo-1.0-py3-none-any.whl -o dist -l v3 -p "x86_64::level::v3"'))
+@click.argument("wheel", type=options.FILE)
+@options.output
 @click.option("-l", "--label", help="The variant label, from a-z, 0-9, _ and dots.")
 @click.option("--hash-label", is_flag=True, help="Label by a hash of the properties, eight hex digits.")
 @click.option("--null", is_flag=True, help="Stamp the null variant: no properties, after all others.")
 @click.option("--remove", is_flag=True, help="Take label and variant.json away.")
 @click.option(
-    "-p", "--property", "properties", type=_Value("property", _property), multiple=True, help="ns :: feature :: value."
+    "-p",
+    "--property",
+    "properties",
+    type=options.PROPERTY,
+    multiple=True,
+    help="ns :: feature :: value.",
 )
-@click.option("--metadata", "declared", type=_FILE, help="TOML with the [variant] table: priorities and providers.")
+@click.option("--metadata", "declared", type=options.FILE, help="TOML with the [variant] table: priorities, providers.")
 @click.option("--check", is_flag=True, help="Hold every member against RECORD first, not only those that are read.")
-@_drafts
-@_as_json
+@options.drafts
+@options.as_json
 def stamp(
     wheel: Path,
     folder: Path,
@@ -322,10 +266,10 @@ def stamp(
     _report({"wheel": str(path), "bytes": path.stat().st_size}, [str(path)], as_json=as_json)
 
 
-@main.command(epilog=_example("vbuild index dist --simple site"))
-@click.argument("folder", type=_FOLDER)
-@click.option("--simple", type=_FOLDER, help="Also write a static simple index (PEP 503, 691, 658) there.")
-@_as_json
+@main.command(epilog=options.example("vbuild index dist --simple site"))
+@click.argument("folder", type=options.FOLDER)
+@click.option("--simple", type=options.FOLDER, help="Also write a static simple index (PEP 503, 691, 658) there.")
+@options.as_json
 def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
     """Write the variants.json of every release in FOLDER."""
     from vbuild.index import index as write_index
@@ -336,13 +280,13 @@ def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
     _report(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
 
 
-@main.command(epilog=_example("vbuild select annoy --find-links dist"))
+@main.command(epilog=options.example("vbuild select annoy --find-links dist"))
 @click.argument("name", required=False)
-@click.option("-f", "--find-links", "folders", type=_FOLDER, multiple=True, help="A folder of wheels.")
-@click.option("--machine", "described", type=_FILE, help="Choose for the machine that this TOML file describes.")
-@click.option("--write-machine", type=_FILE, help="Save this machine's description, for --machine elsewhere.")
+@click.option("-f", "--find-links", "folders", type=options.FOLDER, multiple=True, help="A folder of wheels.")
+@click.option("--machine", "described", type=options.FILE, help="Choose for the machine that this TOML file describes.")
+@click.option("--write-machine", type=options.FILE, help="Save this machine's description, for --machine elsewhere.")
 @click.option("--version", help="Choose among the wheels of this version only.")
-@_as_json
+@options.as_json
 def select(
     name: str | None,
     *,

@@ -1,0 +1,89 @@
+"""What commands take: options that several have, and texts that become values at the door.
+
+What a room's parser refuses is a usage mistake here. Each room is imported when a text is for it, so that
+``vbuild --help`` loads click and nothing else.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vbuild.errors import VbuildError
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.gpu import GpuList
+    from vbuild.slimming.request import Share
+    from vbuild.variant.document import Schema
+    from vbuild.variant.model import Property
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class Value(click.ParamType[Any]):
+    """An option whose text becomes a value at the door; what its parser refuses is a usage mistake."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except VbuildError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _schema(text: str) -> "Schema":
+    from vbuild.variant.document import Schema
+
+    return Schema.versioned(text)
+
+
+def _variant_property(text: str) -> "Property":
+    from vbuild.variant.model import Property
+
+    return Property.parse(text)
+
+
+def _gpus(text: str) -> "GpuList":
+    from vbuild.hardware.gpu import GpuList
+
+    return GpuList.parse(text)
+
+
+def _share(text: str) -> "Share":
+    from vbuild.slimming.request import Share
+
+    return Share.parse(text)
+
+
+def _cpu_level(text: str) -> "Cpu":
+    from vbuild.hardware.cpu import Cpu
+
+    return Cpu.parse(text)
+
+
+DRAFT = Value("draft", _schema)
+PROPERTY = Value("property", _variant_property)
+GPUS = Value("gpus", _gpus)
+SHARE = Value("label=gpus", _share)
+LEVEL = Value("level", _cpu_level)
+
+output = click.option("-o", "--output-dir", "folder", type=FOLDER, required=True, help="Where the results go.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+drafts = click.option(
+    "--schema",
+    type=DRAFT,
+    default="850/0.2.0",
+    show_default=True,
+    help="The draft that variant metadata follows; 825/0.1.1 has no providers.",
+)
+
+
+def example(command: str) -> str:
+    """The end of a help text: *command*, its lines kept as they are."""
+    return f"\b\nExample:\n  {command}"
