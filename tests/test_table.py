@@ -36,6 +36,7 @@ def test_values_are_read_by_their_types() -> None:
     assert (table.text("text"), table.number("number"), table.flag("flag", default=False)) == ("a", 3, True)
     assert (table.texts("texts"), table.text_arrays("rows")) == (("a", "b"), (("a",), ("b", "c")))
     assert (table.choices("text"), table.choices("texts")) == (("a",), ("a", "b"))
+    assert (table.one_of("text", ("b", "a")), table.one_of("gone", ("b", "a"))) == ("a", "b")
     assert table.pairs("pairs") == (("x", "1"), ("y z", "2"))
     assert table.settings("settings") == (("one", "1"), ("many", ("1", "2")))
     assert [entry.here for entry in table.tables("tables")] == ["tables[0]", "tables[1]"]
@@ -55,6 +56,7 @@ def test_what_is_not_there_is_the_default() -> None:
     [
         (lambda table: table.text("gone"), "gone: missing; expected a string"),
         (lambda table: table.text("number"), "number: expected a string, got 3"),
+        (lambda table: table.one_of("text", ("b", "c", "d")), "text: found 'a'; expected 'b', 'c' or 'd'"),
         (lambda table: table.number("flag"), "flag: expected an integer, got True"),
         (lambda table: table.flag("text", default=True), "text: expected true or false, got 'a'"),
         (lambda table: table.texts("mixed"), "mixed[1]: expected a string, got 1"),

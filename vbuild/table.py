@@ -7,7 +7,7 @@ a misspelt key is an error, never a setting that silently does nothing.
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -81,6 +81,15 @@ class Table:
     def optional_text(self, key: str) -> str | None:
         """The string at *key*; None where there is none."""
         return None if self.raw(key) is None else self.text(key)
+
+    def one_of(self, key: str, expected: Iterable[str]) -> str:
+        """The string at *key*, which has to be one of those *expected*; the first of them where there is none."""
+        words = [str(word) for word in expected]
+        text = self.text(key, words[0])
+        if text not in words:
+            quoted = [repr(word) for word in words]
+            raise self.refuse(key, f"found {text!r}; expected {', '.join(quoted[:-1])} or {quoted[-1]}")
+        return text
 
     def flag(self, key: str, *, default: bool) -> bool:
         return self._typed(key, bool, default)

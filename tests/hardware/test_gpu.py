@@ -18,7 +18,7 @@ archs = st.sampled_from(
         if known.first_toolkit(suffix)
     ]
 )
-requests = st.builds(Request, archs, st.booleans())
+requests = st.builds(Request, archs, st.booleans()) | archs.map(lambda arch: Request(arch, ptx=True, real=False))
 
 
 @given(archs)
@@ -33,6 +33,8 @@ def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[Request],
     assert list(found) == sorted(found)
     assert {request.arch for request in found} == {request.arch for request in asked}
     assert {request.arch for request in found if request.ptx} == {request.arch for request in asked if request.ptx}
+    assert set(found.native) == {request.device for request in asked if request.real}
+    assert GpuList.of(asked) == found
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,9 @@ def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[Request],
         ("90a sm_90a 9.0a 90a-real", "sm_90a"),
         ("100f sm_100f 10.0f", "sm_100f"),
         ("12.0a 120a", "sm_120a"),
-        ("compute_90 90-virtual 90_virtual 9.0+PTX 90+ptx sm_90+PTX compute90", "sm_90+PTX"),
-        ("compute_100f 100f-virtual 10.0f+PTX", "sm_100f+PTX"),
+        ("9.0+PTX 90+ptx sm_90+PTX", "sm_90+PTX"),
+        ("compute_90 90-virtual 90_virtual compute90 compute_90+ptx", "compute_90"),
+        ("compute_100f 100f-virtual 10.0f-virtual", "compute_100f"),
     ],
 )
 def test_people_spell_a_gpu_in_many_ways(spellings: str, written: str) -> None:
@@ -57,6 +60,8 @@ def test_people_spell_a_gpu_in_many_ways(spellings: str, written: str) -> None:
         ("  9.0\n8.0  ", "sm_80,sm_90"),
         ("90, sm_90 ,9.0+PTX", "sm_90+PTX"),
         ("90a;90", "sm_90,sm_90a"),
+        ("compute_90,90", "sm_90+PTX"),
+        ("90-virtual 90+ptx compute_80", "compute_80,sm_90+PTX"),
     ],
 )
 def test_a_list_names_each_gpu_once(text: str, written: str) -> None:
@@ -65,6 +70,32 @@ def test_a_list_names_each_gpu_once(text: str, written: str) -> None:
 
 def test_code_for_one_gpu_alone_is_asked_for_by_its_gpu() -> None:
     assert GpuList.parse("90a 90 100f 103").devices == (Arch(90), Arch(100), Arch(103))
+
+
+@pytest.mark.parametrize(
+    ("text", "toolkit", "message"),
+    [
+        ("75,90", "12.9", None),
+        ("70", "12.9", None),
+        ("70", "13.0", "sm_70: CUDA 13.0 cannot compile for it; 9.0 to 12.9 can"),
+        ("compute_70", "13.0", "sm_70: CUDA 13.0 cannot compile for it; 9.0 to 12.9 can"),
+        ("90,90a", "11.8", "sm_90a: CUDA 11.8 cannot compile for it; 12.0 and newer can"),
+        ("101f", "13.0", "sm_101f: CUDA 13.0 cannot compile for it; only 12.9 can"),
+    ],
+)
+def test_a_toolkit_compiles_for_some_gpus_only(text: str, toolkit: str, message: str | None) -> None:
+    gpus = GpuList.parse(text)
+    if message is None:
+        gpus.check_toolkit(Dotted.parse(toolkit))
+        return
+    with pytest.raises(HardwareError) as refused:
+        gpus.check_toolkit(Dotted.parse(toolkit))
+    assert str(refused.value) == message
+
+
+def test_no_toolkit_is_known_to_compile_for_what_only_files_have() -> None:
+    with pytest.raises(HardwareError, match="sm_140: no CUDA toolkit is known to compile for it"):
+        GpuList((Request(Arch(140)),)).check_toolkit(Dotted(13, 0))
 
 
 @pytest.mark.parametrize(

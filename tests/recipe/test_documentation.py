@@ -20,6 +20,11 @@ EVERYTHING = f"""{SOURCE}
 cpu = ["x86-64", "x86-64-v3"]
 exclude = [{{ cpu = "x86-64-v3", axis = "second" }}]
 include = [{{ cpu = "x86-64-v3", axis = "second", label = "x" }}]
+[[matrix.cuda]]
+toolkit = {{ path = ".", version = "13.0" }}
+gpus = {{ sm90 = "90" }}
+env = {{ name = "" }}
+config-settings = {{ name = "" }}
 [matrix.axes.axis.value]
 properties = ["a :: b :: c"]
 env = {{ name = "" }}
@@ -29,10 +34,14 @@ properties = ["a :: b :: d"]
 [build]
 env = {{ name = "" }}
 config-settings = {{ name = "" }}
+cuda = {{ files = {{ glob = "keep" }} }}
 [variant.variants.label.namespace]
 feature = ["value"]
 """
 CHOSEN = {
+    "matrix.cuda[0].gpus.sm90": "matrix.cuda[].gpus.<label>",
+    "matrix.cuda[0]": "matrix.cuda[]",
+    "build.cuda.files.glob": "build.cuda.files.<glob>",
     "matrix.axes.axis.value": "matrix.axes.<axis>.<value>",
     "matrix.exclude[0].axis": "matrix.exclude[].<axis>",
     "matrix.include[0].axis": "matrix.include[].<axis>",
@@ -81,8 +90,10 @@ def _documented(key: str) -> str:
 def test_the_table_lists_exactly_the_keys_that_are_read(asked: set[str]) -> None:
     files = {path.name for path in RECIPES.iterdir()}
     listed = [key for key in re.findall(r"^\| `([^`]+)` \|", README, re.MULTILINE) if key not in files]
-    # the variant table is another reader's, but for the variants listed in it
-    assert sorted(listed) == sorted({_documented(key) for key in _deepest(asked)} | {"variant"})
+    # the variant table is another reader's, but for the variants listed in it; a toolkit is a string or a table
+    assert sorted(listed) == sorted(
+        {_documented(key) for key in _deepest(asked)} | {"variant", "matrix.cuda[].toolkit"}
+    )
 
 
 def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
@@ -93,7 +104,18 @@ def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
         path = tmp_path / "recipes" / "demo.toml"
         path.write_text(text)
         kinds.append(type(Recipe.load(path).source))
-    assert kinds == [Sdist, Folder, Git]
+    assert kinds == [Sdist, Folder, Git, Sdist]
+
+
+def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: Path) -> None:
+    (example,) = (text for text in EXAMPLES if "matrix.cuda" in text)
+    (tmp_path / "demo.toml").write_text(example)
+    targets = Recipe.load(tmp_path / "demo.toml").targets()
+    assert "Two builds, one for each CPU level, both compiled for 75, 80, 86, 89, 90, 90a and 120 with PTX" in README
+    assert {str(target.cuda.archs) for target in targets if target.cuda} == {
+        "sm_75,sm_80,sm_86,sm_89,sm_90,sm_90a,sm_120+PTX"
+    }
+    assert (len({target.build_key for target in targets}), len(targets)) == (2, 9)
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)

@@ -29,7 +29,9 @@ python = ["3.12", "3.13"]
 zip = [["cpu", "python"]]
 exclude = [{ cpu = "x86-64-v3", blas = "mkl" }]
 include = [{ cpu = "x86-64-v4", blas = "mkl", label = "best" }]
-priority = ["x86_64", "blas"]
+priority = ["nvidia", "x86_64", "blas"]
+cuda = [{ toolkit = "13.0", gpus = { sm80 = "80,86", sm120 = "120+ptx" }, libraries = ["nccl==2.28.9"] }]
+plain = "cpu"
 """
     + BLAS
     + """
@@ -37,6 +39,10 @@ priority = ["x86_64", "blas"]
 env = { A = "b" }
 config-settings = { a = ["b"] }
 requires = ["numpy"]
+cache = "none"
+[build.cuda]
+compress = "size"
+files = { "*.cu" = "keep" }
 [verify]
 allow = ["avx2"]
 [repair]
@@ -67,6 +73,12 @@ DAMAGE = (
     'requires = ["a @"]',
     'allow = ["a{99999999999999999999}"]',
     'properties = ["::"]',
+    "cuda = [{}, 3]",
+    'cuda = [{ toolkit = "99.99", gpus = { a = "\u0669\u0660" } }]',
+    'cuda = [{ toolkit = { path = "x", version = 3 }, gpus = [] }]',
+    'gpus = { a = [["90"]] }',
+    'files = { "" = "" }',
+    'plain = "cuda"',
     "properties = {}",
     "[]",
 )
@@ -106,7 +118,7 @@ def test_a_source_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 
 MATRICES = [
-    ("", "matrix: no axis to build along; expected cpu, or axes"),
+    ("", "matrix: no axis to build along; expected cpu, cuda, or axes"),
     ("[matrix]\ncpu = []", "matrix.cpu: empty; name a value, or leave the key out"),
     ('[matrix]\ncpu = "x86-64"', "matrix.cpu: expected an array, got 'x86-64'"),
     (
@@ -128,7 +140,10 @@ MATRICES = [
     (CPU + 'labels = "short"', "matrix.labels: found 'short'; expected 'names' or 'hash'"),
     (
         CPU + 'level = "v3"',
-        "matrix.level: no such key; known here: axes, cpu, exclude, include, labels, priority, python, zip",
+        (
+            "matrix.level: no such key; known here: "
+            "axes, cpu, cuda, exclude, include, labels, plain, priority, python, zip"
+        ),
     ),
     (CPU + 'zip = [["cpu", "blas"]]', "matrix.zip[0]: no axis 'blas'; there are cpu, python"),
     (
@@ -187,7 +202,7 @@ label = "best"
     ),
     (
         CPU + "[matrix.axes.label.x]",
-        "matrix.axes.label: no name for a free axis; expected a-z, 0-9 and _, and none of cpu, python, label",
+        "matrix.axes.label: no name for a free axis; expected a-z, 0-9 and _, and none of cpu, cuda, python, label",
     ),
     (CPU + "[matrix.axes.blas]", "matrix.axes.blas: has no values"),
     (
@@ -253,7 +268,7 @@ SECTIONS = [
         "[build]\nflags = 1",
         (
             "build.flags: no such key; known here: "
-            "before-build, config-settings, env, isolation, keep-flags, patches, requires"
+            "before-build, cache, config-settings, cuda, env, glibc, host, isolation, keep-flags, patches, requires"
         ),
     ),
     ("[build]\nenv = { 'A=' = 'x' }", "build.env: 'A=' with 'x' cannot be an environment variable"),
@@ -314,9 +329,9 @@ def test_a_section_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 
 PROJECTS = [
-    ("", "tool.vbuild.matrix: no axis to build along; expected cpu, or axes"),
+    ("", "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"),
     ("[tool]\nvbuild = 1", "tool.vbuild: expected a table, got 1"),
-    ('[tool.vbuild]\nname = "x"', "tool.vbuild.matrix: no axis to build along; expected cpu, or axes"),
+    ('[tool.vbuild]\nname = "x"', "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"),
     (
         '[tool.vbuild.source]\npath = "."\n[tool.vbuild.matrix]\ncpu = ["x86-64"]',
         "tool.vbuild.source: no such key; known here: build, matrix, repair, test, variant, verify",

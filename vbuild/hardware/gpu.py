@@ -3,7 +3,8 @@
     sm_90   9.0   90   90-real          GPUs of compute capability 9.0, and code for them
     sm_90a  90a   9.0a                  code that uses what only 9.0 has, and runs nowhere else
     sm_100f 100f                        code that uses what the family of 10.0 has
-    compute_90   90-virtual   9.0+PTX   the same GPUs, and PTX: code that the driver compiles for later GPUs
+    sm_90+PTX   9.0+PTX   90+ptx        the same GPUs, and PTX: code that the driver compiles for later GPUs
+    compute_90   90-virtual             PTX alone, where code is compiled; to what is cut, the same as sm_90+PTX
 
 The rules are NVIDIA's. Machine code for X.y runs on X.z where z >= y; PTX for X.y runs on every later GPU; code with
 ``a`` only on X.y itself; code with ``f`` on X.z where z >= y. Tegra GPUs run no machine code but their own, and
@@ -14,7 +15,7 @@ https://docs.nvidia.com/cuda/ampere-compatibility-guide/
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from itertools import groupby
@@ -98,10 +99,11 @@ class Arch:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Request:
-    """A GPU that code is asked for, and whether PTX is asked for as well."""
+    """A GPU that code is asked for: whether PTX is asked for, and whether machine code is; one of them always is."""
 
     arch: Arch
     ptx: bool = False
+    real: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -110,9 +112,11 @@ class Request:
         virtual = match["kind"] == "virtual" or (match["prefix"] or "").startswith("compute")
         if match["kind"] == "real" and (match["ptx"] or virtual):
             raise HardwareError(f"{text!r} is real and virtual at once; expected as in 90-real or 90-virtual")
-        return cls(Arch(*_known(match)), virtual or bool(match["ptx"]))
+        return cls(Arch(*_known(match)), virtual or bool(match["ptx"]), not virtual)
 
     def __str__(self) -> str:
+        if not self.real:
+            return f"compute_{self.arch.number}{self.arch.suffix}"
         return f"{self.arch}+PTX" if self.ptx else str(self.arch)
 
     @property
@@ -133,8 +137,13 @@ class GpuList:
         items = [item for item in _SEPARATOR.split(text) if item]
         if not items:
             raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
-        requests = sorted(map(Request.parse, items))
-        return cls(tuple(max(same) for _, same in groupby(requests, key=lambda request: request.arch)))
+        return cls.of(map(Request.parse, items))
+
+    @classmethod
+    def of(cls, requests: Iterable[Request]) -> Self:
+        """The GPUs of all *requests*: with PTX where one of them asks for it, and so with machine code."""
+        grouped = groupby(sorted(requests), key=lambda request: request.arch)
+        return cls(tuple(_both(arch, tuple(same)) for arch, same in grouped))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.requests))
@@ -146,6 +155,25 @@ class GpuList:
     def devices(self) -> tuple[Arch, ...]:
         """The GPUs meant, lowest first, each once."""
         return tuple(sorted({request.device for request in self.requests}))
+
+    @property
+    def native(self) -> tuple[Arch, ...]:
+        """The GPUs that machine code is asked for, lowest first, each once."""
+        return tuple(sorted({request.device for request in self.requests if request.real}))
+
+    def check_toolkit(self, version: Dotted) -> None:
+        """`HardwareError`, with the versions that can, where CUDA *version* cannot compile for one of them."""
+        for arch in (request.arch for request in self.requests):
+            if arch.toolkits is None:
+                raise HardwareError(f"{arch}: no CUDA toolkit is known to compile for it")
+            first, last = arch.toolkits
+            if version < first or (last and version > last):
+                others = f"only {first}" if first == last else f"{first} to {last}" if last else f"{first} and newer"
+                raise HardwareError(f"{arch}: CUDA {version} cannot compile for it; {others} can")
+
+
+def _both(arch: Arch, same: Sequence[Request]) -> Request:
+    return Request(arch, any(request.ptx for request in same), any(request.real for request in same))
 
 
 def _matched(text: str) -> re.Match[str]:

@@ -2,22 +2,30 @@
 
 axes -> zip -> every combination -> minus exclude -> plus include -> points
 each point  -> a labelled target, where its values have properties
-each Python -> the plain target: the first point left, at the baseline level
+each Python -> the plain target: the first point left, at the baseline level, for all its GPUs or for none
+
+Points that differ in nothing but their GPUs, of one toolkit, share a build that is compiled for all of these.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import GpuList, Request
+from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec
 from vbuild.recipe.draft import Draft
-from vbuild.recipe.matrix import Matrix, Rule, Value
+from vbuild.recipe.groups import NONE, Entry, Group
+from vbuild.recipe.matrix import Matrix, Plain, Rule, Value
 from vbuild.recipe.spelling import baseline, cpu_level
 from vbuild.recipe.target import Settings, Target
 
 _MOST = 4096
+
+_Build = tuple[ToolkitSpec | str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +38,27 @@ class _Point:
     def __str__(self) -> str:
         return ", ".join(f"{axis} = {value}" for axis, value in self.values.items())
 
+    def having(self, axis: str, value: str) -> "_Point":
+        """The same point with another *value* on *axis*."""
+        return replace(self, values={**self.values, axis: value})
 
-def evaluated(matrix: Matrix, drafts: Iterable[Draft] = ()) -> tuple[Target, ...]:
+
+def evaluated(
+    matrix: Matrix, drafts: Iterable[Draft] = (), *, compress: Compress = Compress.DEFAULT
+) -> tuple[Target, ...]:
     """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first.
 
-    Drafts for another machine cannot be built here and are left out. `RecipeError` where two wheels would be one.
+    GPU code is stored as *compress* says. Drafts for another machine cannot be built here and are left out.
+    `RecipeError` where two wheels would be one.
     """
     base = baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
     mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.runs(base)]
+    groups = _groups(matrix, compress)
     targets: list[Target] = []
     for python in matrix.pythons:
-        family = [point for point in points if point.values["python"] == python]
-        targets += _family(matrix, family, base)
+        family = tuple(point for point in points if point.values["python"] == python)
+        targets += _Family(matrix, base, groups, family).targets()
         targets += [_drafted(draft, python, base) for draft in mine]
     _tell_apart(targets)
     return tuple(targets)
@@ -106,39 +122,123 @@ def _included(matrix: Matrix, rule: Rule, base: Cpu) -> Iterable[_Point]:
         yield _Point({**first, **given, "python": python}, rule.label)
 
 
-def _family(matrix: Matrix, points: list[_Point], base: Cpu) -> Iterable[Target]:
-    """The wheels of one Python: the plain one, then one for every point that has properties."""
-    lowest = [point for point in points if point.values.get("cpu", str(base)) == str(base)]
-    chosen = (lowest or points)[0]
-    plain = _target(matrix, chosen, base)
-    yield replace(plain, label=None, properties=(), cpu=base)
-    for point in points:
-        target = _target(matrix, point, base)
-        if target.properties:
-            yield target
-        elif point is not chosen:
-            raise RecipeError(
-                f"matrix: {point}: no property tells this wheel from the plain one; "
-                "give a value properties, or take the point out with matrix.exclude"
-            )
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """A group of GPUs with its toolkit's entry, as a value of the axis ``cuda``."""
+
+    entry: Entry
+    group: Group
+    value: Value
 
 
-def _target(matrix: Matrix, point: _Point, base: Cpu) -> Target:
-    cpu = cpu_level(point.values["cpu"]) if "cpu" in point.values else base
-    values = [axis.value(point.values[axis.name]) for axis in matrix.axes]
-    marked = [value for value in values if value.properties]
-    level = [] if cpu.is_baseline else [cpu]
-    parts = [level.label for level in level] + [value.name for value in marked]
-    properties = [level.variant_property for level in level] + [text for value in marked for text in value.properties]
-    return Target(
-        label=point.label or "_".join(parts),
-        python=point.values["python"],
-        cpu=cpu,
-        properties=tuple(dict.fromkeys(properties)),
-        choices=tuple((axis.name, point.values[axis.name]) for axis in matrix.axes),
-        env=_env(values, point),
-        config_settings=_settings(values),
-    )
+def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
+    """The groups of *matrix* by label; `RecipeError` where no property tells two apart."""
+    found: dict[str, _Gpus] = {}
+    labels: dict[frozenset[str], str] = {}
+    for entry, group in ((each, group) for each in matrix.cuda for group in each.groups):
+        properties = group.properties(entry.toolkit.version, compress)
+        if (first := labels.setdefault(frozenset(properties), group.label)) != group.label:
+            what = f"has the properties of {first}, {', '.join(properties)}"
+            raise RecipeError(f"{group.place}: {what}; expected other GPUs, or one group")
+        value = Value(group.label, properties, entry.env, entry.config_settings)
+        found[group.label] = _Gpus(entry, group, value)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The points of one Python, and what their wheels are made from."""
+
+    matrix: Matrix
+    base: Cpu
+    groups: Mapping[str, _Gpus]
+    points: tuple[_Point, ...]
+
+    def targets(self) -> Iterator[Target]:
+        """The plain wheel, then one for every point that has properties."""
+        chosen = self._chosen()
+        plain = self._at_base(chosen)
+        if self._plain_is_without_cuda:
+            plain = plain.having("cuda", NONE)
+        archs = self._archs(plain)
+        yield replace(self._target(plain), label=None, properties=(), cuda=self._shared(plain, archs))
+        for point in self.points:
+            target = self._target(point)
+            if target.properties:
+                yield self._with_gpus(target, point, archs)
+            elif point is not chosen:
+                raise RecipeError(
+                    f"matrix: {point}: no property tells this wheel from the plain one; "
+                    "give a value properties, or take the point out with matrix.exclude"
+                )
+
+    @property
+    def _plain_is_without_cuda(self) -> bool:
+        return bool(self.groups) and self.matrix.plain is Plain.CPU
+
+    def _chosen(self) -> _Point:
+        """The point whose choices the plain wheel has: without CUDA where asked for, at the baseline if one is."""
+        points = self.points
+        if self._plain_is_without_cuda:
+            points = tuple(point for point in points if point.values["cuda"] == NONE) or points
+        return next((point for point in points if self._at_base(point) == point), points[0])
+
+    def _at_base(self, point: _Point) -> _Point:
+        return point.having("cpu", str(self.base)) if "cpu" in point.values else point
+
+    def _gpus(self, point: _Point) -> _Gpus | None:
+        return self.groups.get(point.values.get("cuda", NONE))
+
+    def _build(self, point: _Point) -> _Build:
+        """What the points of one shared build have in common."""
+        gpus = self._gpus(point)
+        choices = (point.values[axis.name] for axis in self.matrix.axes)
+        return gpus.entry.toolkit if gpus else None, point.values.get("cpu"), *choices
+
+    def _archs(self, plain: _Point) -> Mapping[_Build, GpuList]:
+        """What each shared build is compiled for; the plain wheel's also for GPUs that only higher levels have."""
+        requests: dict[_Build, list[Request]] = defaultdict(list)
+        for point in self.points:
+            if gpus := self._gpus(point):
+                requests[self._build(point)] += gpus.group.gpus
+                if self._build(self._at_base(point)) == self._build(plain):
+                    requests[self._build(plain)] += gpus.group.gpus
+        return {build: GpuList.of(asked) for build, asked in requests.items()}
+
+    def _shared(self, point: _Point, archs: Mapping[_Build, GpuList]) -> CudaBuild | None:
+        gpus = self._gpus(point)
+        return CudaBuild(gpus.entry.toolkit, archs[self._build(point)]) if gpus else None
+
+    def _with_gpus(self, target: Target, point: _Point, archs: Mapping[_Build, GpuList]) -> Target:
+        """*target* cut from the build it shares, or built for its GPUs alone."""
+        gpus = self._gpus(point)
+        if gpus is None:
+            return target
+        if gpus.entry.strategy is Strategy.SEPARATE:
+            return replace(target, cuda=CudaBuild(gpus.entry.toolkit, gpus.group.gpus))
+        return replace(target, cuda=self._shared(point, archs), gpus=gpus.group.gpus)
+
+    def _target(self, point: _Point) -> Target:
+        """The wheel of *point*, without its CUDA part."""
+        cpu = cpu_level(point.values["cpu"]) if "cpu" in point.values else self.base
+        gpus = self._gpus(point)
+        free = [axis.value(point.values[axis.name]) for axis in self.matrix.axes]
+        values = [gpus.value, *free] if gpus else free
+        marked = [value for value in values if value.properties]
+        level = [] if cpu.is_baseline else [cpu]
+        parts = [level.label for level in level] + [value.name for value in marked]
+        properties = [level.variant_property for level in level] + [
+            text for value in marked for text in value.properties
+        ]
+        return Target(
+            label=point.label or "_".join(parts),
+            python=point.values["python"],
+            cpu=cpu,
+            properties=tuple(dict.fromkeys(properties)),
+            choices=tuple((axis.name, point.values[axis.name]) for axis in self.matrix.axes),
+            env=_env(values, point),
+            config_settings=_settings(values),
+        )
 
 
 def _env(values: Iterable[Value], point: _Point) -> tuple[tuple[str, str], ...]:

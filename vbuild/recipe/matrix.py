@@ -1,25 +1,34 @@
 """The matrix of a recipe as written: its axes, and the rules that put points together or take them out.
 
-An axis is a name and its values; ``cpu`` and ``python`` are always axes, the others are free: each of their values
-brings variant properties, and environment variables and config settings for its builds.
+An axis is a name and its values; ``cpu``, ``cuda`` and ``python`` are always axes, the others are free: each of their
+values brings variant properties, and environment variables and config settings for its builds.
 """
 
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.groups import NONE, Entry, read_cuda
 from vbuild.recipe.spelling import cpu_level, free_property, interpreter, label, variables
 from vbuild.table import Setting, Table
 
 T = TypeVar("T")
 
 _AXIS = re.compile(r"[a-z0-9_]+")
-_TAKEN = frozenset({"cpu", "python", "label"})
+_TAKEN = ("cpu", "cuda", "python", "label")
+
+
+class Plain(StrEnum):
+    """What the plain wheel of a matrix with GPUs is: the build for all of them, or one without CUDA."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +76,18 @@ class Matrix:
     include: tuple[Rule, ...] = ()
     priority: tuple[str, ...] = ()
     hash_labels: bool = False
+    cuda: tuple[Entry, ...] = ()
+    plain: Plain = Plain.CUDA
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """The values' names by axis, ``cpu`` first as in a label, ``python`` last."""
+        """The values' names by axis, ``cpu`` and ``cuda`` first as in a label, ``python`` last."""
         cpus = {"cpu": tuple(str(cpu) for cpu in self.cpus)} if self.cpus else {}
+        without = (NONE,) if self.plain is Plain.CPU else ()
+        groups = (group.label for entry in self.cuda for group in entry.groups)
+        cuda = {"cuda": (*without, *groups)} if self.cuda else {}
         free = {axis.name: tuple(value.name for value in axis.values) for axis in self.axes}
-        return {**cpus, **free, "python": self.pythons}
+        return {**cpus, **cuda, **free, "python": self.pythons}
 
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
@@ -84,8 +98,12 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             pythons=_pythons(table, folder),
             axes=tuple(_axis(axes, name) for name in axes),
             priority=_unique(table, "priority", table.texts("priority", ())),
-            hash_labels=_hash_labels(table),
+            hash_labels=table.one_of("labels", ("names", "hash")) == "hash",
+            cuda=read_cuda(table, folder),
+            plain=Plain(table.one_of("plain", Plain)),
         )
+    if "plain" in table and not matrix.cuda:
+        raise table.refuse("plain", "would have no effect without matrix.cuda")
     rules = _Rules(matrix.names, folder)
     return replace(
         matrix,
@@ -93,13 +111,6 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
         exclude=tuple(rules.exclusion(entry) for entry in table.tables("exclude")),
         include=tuple(rules.inclusion(entry) for entry in table.tables("include")),
     )
-
-
-def _hash_labels(table: Table) -> bool:
-    text = table.text("labels", "names")
-    if text not in {"names", "hash"}:
-        raise table.refuse("labels", f"found {text!r}; expected 'names' or 'hash'")
-    return text == "hash"
 
 
 def _cpus(table: Table) -> tuple[Cpu, ...]:
@@ -120,7 +131,7 @@ def _pythons(table: Table, folder: Path) -> tuple[str, ...]:
 
 def _axis(axes: Table, name: str) -> Axis:
     if name in _TAKEN or not _AXIS.fullmatch(name):
-        raise axes.refuse(name, "no name for a free axis; expected a-z, 0-9 and _, and none of cpu, python, label")
+        raise axes.refuse(name, f"no name for a free axis; expected a-z, 0-9 and _, and none of {', '.join(_TAKEN)}")
     with axes.table(name) as values:
         axis = Axis(name, tuple(_value(values, value) for value in values))
         if not axis.values:

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Self
 
 from vbuild.errors import RecipeError, at
+from vbuild.recipe.cuda import CudaSettings
 from vbuild.recipe.draft import Draft, read_drafts, read_priority
 from vbuild.recipe.evaluation import evaluated, merged
+from vbuild.recipe.groups import NAMESPACE
+from vbuild.recipe.host import Host, HostCompiler
 from vbuild.recipe.matrix import Matrix, read_matrix
 from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
 from vbuild.recipe.spelling import located, pattern, requirement, variables
 from vbuild.recipe.target import Env, Settings, Target
 from vbuild.table import Table
 
+_CACHES = ("auto", "ccache", "sccache", "none")
 _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place
 
 
@@ -31,9 +35,12 @@ class Build:
     isolation: bool = True
     requires: tuple[str, ...] = ()
     keep_flags: tuple[str, ...] = ()
+    cuda: CudaSettings = field(default_factory=CudaSettings)
+    host: Host = field(default_factory=Host)
+    cache: str = "auto"
 
     @classmethod
-    def read(cls, table: Table, folder: Path) -> Self:
+    def read(cls, table: Table, folder: Path, *, matrix: Matrix) -> Self:
         return cls(
             env=variables(table, "env"),
             config_settings=table.settings("config-settings"),
@@ -42,6 +49,9 @@ class Build:
             isolation=table.flag("isolation", default=True),
             requires=table.parsed_texts("requires", requirement, ()),
             keep_flags=table.texts("keep-flags", ()),
+            cuda=_cuda(table, matrix),
+            host=_host(table, matrix),
+            cache=table.one_of("cache", _CACHES),
         )
 
 
@@ -134,13 +144,17 @@ class Recipe:
                 env=tuple({**dict(self.build.env), **dict(target.env)}.items()),
                 config_settings=merged(self.build.config_settings, target.config_settings),
             )
-            for target in evaluated(self.matrix, self.drafts)
+            for target in evaluated(self.matrix, self.drafts, compress=self.build.cuda.compress)
         )
 
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces of all properties, best first: as the recipe orders them, else as its axes are written."""
+        """The namespaces of all properties, best first: as the recipe orders them, else as its axes are written.
+
+        Those of GPUs come first: no CPU level makes up for a wheel that leaves the GPU alone.
+        """
         used = tuple(dict.fromkeys(text.split(" :: ")[0] for target in self.targets() for text in target.properties))
         used = tuple(namespace for namespace in used if namespace not in _NOT_ORDERED)
+        used = tuple(sorted(used, key=lambda namespace: namespace != NAMESPACE))
         given = self.matrix.priority or (read_priority(self.variant) if self.variant else ())
         for namespace in used if given else ():
             if namespace not in given:
@@ -174,8 +188,8 @@ class Recipe:
         with table.optional("matrix") as matrix_table:
             matrix = read_matrix(matrix_table, path.parent)
         drafts = read_drafts(variant) if variant else ()
-        if not (matrix.cpus or matrix.axes or drafts):
-            raise table.refuse("matrix", "no axis to build along; expected cpu, or axes")
+        if not (matrix.cpus or matrix.cuda or matrix.axes or drafts):
+            raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
         with (
             table.optional("build") as build,
             table.optional("verify") as verify,
@@ -187,7 +201,7 @@ class Recipe:
                 source=source,
                 matrix=matrix,
                 file=path,
-                build=Build.read(build, path.parent),
+                build=Build.read(build, path.parent, matrix=matrix),
                 verify=Verify.read(verify),
                 repair=Repair.read(repair),
                 test=Check.read(test),
@@ -196,6 +210,23 @@ class Recipe:
             )
         table.finish()
         return recipe
+
+
+def _cuda(build: Table, matrix: Matrix) -> CudaSettings:
+    if "cuda" not in build:
+        build.raw("cuda")  # so that the list of known keys has it
+        return CudaSettings()
+    if not matrix.cuda:
+        raise build.refuse("cuda", "would have no effect without matrix.cuda")
+    with build.table("cuda") as table:
+        return CudaSettings.read(table, tuple(entry.toolkit.version for entry in matrix.cuda))
+
+
+def _host(build: Table, matrix: Matrix) -> Host:
+    host = Host.read(build)
+    if matrix.cuda and host.compiler is HostCompiler.ZIG:
+        raise build.refuse("host", "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda")
+    return host
 
 
 def _patch(text: str, folder: Path) -> Path:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.cuda import CudaBuild
 from vbuild.table import Setting
 
 Env = tuple[tuple[str, str], ...]
@@ -11,7 +13,10 @@ Settings = tuple[tuple[str, Setting], ...]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain where that is None."""
+    """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain where that is None.
+
+    It is what a build with *cuda*, None for one without, leaves for *gpus*, None for all of it.
+    """
 
     label: str | None
     python: str
@@ -20,11 +25,14 @@ class Target:
     choices: tuple[tuple[str, str], ...] = ()
     env: Env = ()
     config_settings: Settings = ()
+    cuda: CudaBuild | None = None
+    gpus: GpuList | None = None
 
     def __str__(self) -> str:
         return self.label or "plain"
 
     @property
     def build_key(self) -> tuple[str, ...]:
-        """What the compiled code depends on: targets with the same key are one build under two names."""
-        return (self.python, str(self.cpu), *(f"{axis}={value}" for axis, value in self.choices))
+        """What the compiled code depends on: targets with the same key are one build under several names."""
+        cuda = (self.cuda.key,) if self.cuda else ()
+        return (self.python, str(self.cpu), *(f"{axis}={value}" for axis, value in self.choices), *cuda)

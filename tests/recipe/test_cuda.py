@@ -1,0 +1,299 @@
+"""From toolkits and groups of GPUs to wheels: labels, properties, and what each build is compiled for."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.recipes import recipe
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import Arch, GpuList, Request
+from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
+from vbuild.recipe.evaluation import evaluated
+from vbuild.recipe.groups import Entry, Group
+from vbuild.recipe.host import Host, HostCompiler
+from vbuild.recipe.matrix import Axis, Matrix, Plain, Rule, Value
+from vbuild.recipe.target import Target
+
+PYTHON = 'python = ["3.12"]\n'
+TOOLKIT = (
+    'cuda = [{ toolkit = "13.0", gpus = { sm75 = "75", sm80 = "80,86,89", sm90 = "90,90a", sm120 = "120+ptx" } }]\n'
+)
+TWO = 'cuda = [{ toolkit = "13.0", gpus = { sm80 = "80", sm90 = "90" } }]\n'
+LEVELS = 'cpu = ["x86-64", "x86-64-v3"]\n'
+ALL = "sm_75,sm_80,sm_86,sm_89,sm_90,sm_90a,sm_120+PTX"
+BOUND = "nvidia :: cuda_version_lower_bound :: "
+
+
+def _rows(targets: tuple[Target, ...]) -> list[tuple[str, str | None, str | None]]:
+    """Each target by its name, what its build is compiled for, and what its wheel is cut to."""
+    return [
+        (str(target), str(target.cuda.archs) if target.cuda else None, str(target.gpus) if target.gpus else None)
+        for target in targets
+    ]
+
+
+def _claims(target: Target) -> list[str]:
+    """The values that *target* claims of NVIDIA's features, the lower bound last."""
+    return [text.split(" :: ")[2] for text in target.properties if text.startswith("nvidia ::")]
+
+
+def test_one_build_serves_all_groups_of_a_toolkit(tmp_path: Path) -> None:
+    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + TOOLKIT).targets()
+    assert _rows(targets) == [
+        ("plain", ALL, None),
+        ("sm75", ALL, "sm_75"),
+        ("sm80", ALL, "sm_80,sm_86,sm_89"),
+        ("sm90", ALL, "sm_90,sm_90a"),
+        ("sm120", ALL, "sm_120+PTX"),
+    ]
+    assert {target.build_key for target in targets} == {("3.12", "x86-64", f"CUDA 13.0 for {ALL}")}
+    assert targets[0].properties == ()
+    assert targets[2].properties == (
+        "nvidia :: sm_arch :: 80_real",
+        "nvidia :: sm_arch :: 86_real",
+        "nvidia :: sm_arch :: 89_real",
+        BOUND + "13.0",
+    )
+
+
+def test_levels_and_groups_multiply(tmp_path: Path) -> None:
+    found = recipe(tmp_path, "[matrix]\n" + PYTHON + LEVELS + TWO)
+    targets = found.targets()
+    assert _rows(targets) == [
+        ("plain", "sm_80,sm_90", None),
+        ("sm80", "sm_80,sm_90", "sm_80"),
+        ("sm90", "sm_80,sm_90", "sm_90"),
+        ("x86_64_v3_sm80", "sm_80,sm_90", "sm_80"),
+        ("x86_64_v3_sm90", "sm_80,sm_90", "sm_90"),
+    ]
+    assert len({target.build_key for target in targets}) == 2
+    assert targets[4].properties == ("x86_64 :: level :: v3", "nvidia :: sm_arch :: 90_real", BOUND + "13.0")
+    assert found.namespaces() == ("nvidia", "x86_64")
+
+
+def test_the_recipe_may_order_the_namespaces_otherwise(tmp_path: Path) -> None:
+    priority = 'priority = ["x86_64", "nvidia"]\n'
+    assert recipe(tmp_path, "[matrix]\n" + LEVELS + TWO + priority).namespaces() == ("x86_64", "nvidia")
+
+
+def test_a_plain_wheel_without_cuda_brings_levels_without_cuda(tmp_path: Path) -> None:
+    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + LEVELS + TWO + 'plain = "cpu"\n').targets()
+    assert _rows(targets) == [
+        ("plain", None, None),
+        ("sm80", "sm_80,sm_90", "sm_80"),
+        ("sm90", "sm_80,sm_90", "sm_90"),
+        ("x86_64_v3", None, None),
+        ("x86_64_v3_sm80", "sm_80,sm_90", "sm_80"),
+        ("x86_64_v3_sm90", "sm_80,sm_90", "sm_90"),
+    ]
+    assert targets[3].properties == ("x86_64 :: level :: v3",)
+    assert len({target.build_key for target in targets}) == 4
+
+
+def test_separate_groups_are_builds_of_their_own_and_the_plain_wheel_is_for_all(tmp_path: Path) -> None:
+    text = TWO.replace('"13.0"', '"13.0", strategy = "separate"')
+    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + text).targets()
+    assert _rows(targets) == [
+        ("plain", "sm_80,sm_90", None),
+        ("sm80", "sm_80", None),
+        ("sm90", "sm_90", None),
+    ]
+    assert len({target.build_key for target in targets}) == 3
+
+
+def test_the_plain_wheel_is_of_the_first_toolkit(tmp_path: Path) -> None:
+    text = """[matrix]
+python = ["3.12"]
+[[matrix.cuda]]
+toolkit = "13.0"
+gpus = { new = ["90", "10.0+PTX"] }
+libraries = ["nccl == 2.28.9", "cublas"]
+[[matrix.cuda]]
+toolkit = "12.8"
+gpus = { old = "70,90" }
+env = { OLD = "1" }
+config-settings = { define = ["OLD=1"] }
+[build]
+env = { ALL = "1" }
+config-settings = { define = ["ALL=1"] }
+"""
+    targets = recipe(tmp_path, text).targets()
+    assert _rows(targets) == [
+        ("plain", "sm_90,sm_100+PTX", None),
+        ("new", "sm_90,sm_100+PTX", "sm_90,sm_100+PTX"),
+        ("old", "sm_70,sm_90", "sm_70,sm_90"),
+    ]
+    assert [target.cuda.toolkit for target in targets if target.cuda] == [
+        ToolkitSpec(Dotted(13, 0), None, ("nccl==2.28.9", "cublas")),
+        ToolkitSpec(Dotted(13, 0), None, ("nccl==2.28.9", "cublas")),
+        ToolkitSpec(Dotted(12, 8)),
+    ]
+    assert [_claims(target)[-1:] for target in targets] == [[], ["13.0"], ["12.0"]]
+    assert targets[0].env == targets[1].env == (("ALL", "1"),)
+    assert targets[2].env == (("ALL", "1"), ("OLD", "1"))
+    assert targets[2].config_settings == (("define", ("ALL=1", "OLD=1")),)
+    assert targets[1].build_key == ("3.12", "x86-64", "CUDA 13.0 nccl==2.28.9 cublas for sm_90,sm_100+PTX")
+
+
+def test_an_installed_toolkit_is_named_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "cuda").mkdir()
+    text = '[matrix]\ncuda = [{ toolkit = { path = "cuda", version = "12.4" }, gpus = { sm80 = "80" } }]\n'
+    plain = recipe(tmp_path, text + PYTHON).targets()[0]
+    assert plain.cuda
+    assert plain.cuda.toolkit == ToolkitSpec(Dotted(12, 4), (tmp_path / "cuda").resolve())
+    assert plain.build_key[-1] == f"CUDA 12.4 {tmp_path.resolve()}/cuda for sm_80"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "toolkit", "compress", "claims"),
+    [
+        ("75", "13.0", "default", ["75_real", "13.0"]),
+        ("90,90a", "13.4", "default", ["90_real", "13.0"]),
+        ("90a", "12.9", "default", ["90_real", "12.0"]),
+        ("100f", "12.9", "size", ["100_real", "12.4"]),
+        ("120+ptx", "13.4", "default", ["120_real", "13.0"]),
+        ("compute_80,90", "13.4", "default", ["90_real", "80_virtual", "13.4"]),
+        ("80-virtual", "12.9", "balance", ["80_virtual", "12.9"]),
+        ("80-virtual", "12.3", "none", ["80_virtual", "12.3"]),
+        ("90a,compute_90", "13.0", "default", ["90_real", "13.0"]),
+        ("86,compute_80,compute_89", "13.0", "speed", ["86_real", "80_virtual", "13.0"]),
+        ("89+ptx", "13.0", "default", ["89_real", "13.0"]),
+        ("87,90", "13.0", "default", ["87_real", "90_real", "13.0"]),
+        ("80", "12.8", "speed", ["80_real", "12.0"]),
+        ("80", "12.8", "balance", ["80_real", "12.4"]),
+        ("80", "13.0", "size", ["80_real", "13.0"]),
+    ],
+)
+def test_a_group_claims_what_gpus_and_drivers_ask_for(
+    tmp_path: Path, gpus: str, toolkit: str, compress: str, claims: list[str]
+) -> None:
+    text = f'[matrix]\ncuda = [{{ toolkit = "{toolkit}", gpus = {{ x = "{gpus}" }} }}]\n'
+    targets = recipe(tmp_path, f'{text}[build.cuda]\ncompress = "{compress}"\n').targets()
+    assert [_claims(target) for target in targets] == [[], claims]
+
+
+def test_an_excluded_point_is_not_compiled_for_but_by_the_plain_build(tmp_path: Path) -> None:
+    text = '[matrix]\nexclude = [{ cpu = "x86-64", cuda = "sm90" }, { cpu = "x86-64-v3", cuda = ["sm80"] }]\n'
+    targets = recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets()
+    assert _rows(targets) == [
+        ("plain", "sm_80,sm_90", None),
+        ("sm80", "sm_80,sm_90", "sm_80"),
+        ("x86_64_v3_sm90", "sm_90", "sm_90"),
+    ]
+    assert len({target.build_key for target in targets}) == 2
+
+
+def test_an_included_point_is_compiled_for(tmp_path: Path) -> None:
+    text = """[matrix]
+exclude = [{ cpu = "x86-64-v3", cuda = ["sm80", "sm90"] }]
+include = [{ cpu = "x86-64-v3", cuda = "sm90", label = "best" }, { cpu = "x86-64-v4" }]
+"""
+    assert _rows(recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets()) == [
+        ("plain", "sm_80,sm_90", None),
+        ("sm80", "sm_80,sm_90", "sm_80"),
+        ("sm90", "sm_80,sm_90", "sm_90"),
+        ("best", "sm_90", "sm_90"),
+        ("x86_64_v4_sm80", "sm_80", "sm_80"),
+    ]
+
+
+def test_groups_step_together_with_another_axis(tmp_path: Path) -> None:
+    targets = recipe(tmp_path, '[matrix]\nzip = [["cpu", "cuda"]]\n' + PYTHON + LEVELS + TWO).targets()
+    assert _rows(targets) == [
+        ("plain", "sm_80,sm_90", None),
+        ("sm80", "sm_80,sm_90", "sm_80"),
+        ("x86_64_v3_sm90", "sm_90", "sm_90"),
+    ]
+
+
+def test_a_python_whose_groups_are_all_left_has_a_plain_wheel_without_cuda() -> None:
+    entries = (Entry(ToolkitSpec(Dotted(13, 0)), (Group("sm90", GpuList.parse("90")),), env=(("A", "1"),)),)
+    exclude = (Rule("matrix.exclude[0]", (("cuda", ("none",)),)),)
+    plain, group = evaluated(Matrix(pythons=("3.12",), cuda=entries, exclude=exclude, plain=Plain.CPU))
+    assert (str(plain), plain.cuda, plain.env) == ("plain", None, ())
+    assert (str(group), group.env) == ("sm90", (("A", "1"),))
+
+
+def test_the_free_values_of_a_build_are_its_own(tmp_path: Path) -> None:
+    axis = """
+[matrix.axes.blas.openblas]
+properties = ["blas :: library :: openblas"]
+[matrix.axes.blas.mkl]
+properties = ["blas :: library :: mkl"]
+"""
+    found = recipe(tmp_path, "[matrix]\n" + PYTHON + TWO + axis)
+    targets = found.targets()
+    assert [str(target) for target in targets] == ["plain", "sm80_openblas", "sm80_mkl", "sm90_openblas", "sm90_mkl"]
+    assert {target.build_key[2] for target in targets} == {"blas=openblas", "blas=mkl"}
+    assert {target.choices for target in targets} == {(("blas", "openblas"),), (("blas", "mkl"),)}
+    assert found.namespaces() == ("nvidia", "blas")
+
+
+def test_the_options_of_nvcc_are_read(tmp_path: Path) -> None:
+    text = """[build.cuda]
+archs = "replace"
+compress = "size"
+lineinfo = true
+files = { "*_sm90.cu" = "90a", "third_party/*" = "keep", "b.cu" = ["80", "9.0+PTX"] }
+"""
+    assert recipe(tmp_path, "[matrix]\n" + TWO + text).build.cuda == CudaSettings(
+        Archs.REPLACE,
+        (
+            FileRule("*_sm90.cu", GpuList.parse("90a")),
+            FileRule("third_party/*", Archs.KEEP),
+            FileRule("b.cu", GpuList.parse("80,90+ptx")),
+        ),
+        Compress.SIZE,
+        lineinfo=True,
+    )
+    assert recipe(tmp_path, "[matrix]\n" + TWO).build.cuda == CudaSettings()
+
+
+def test_the_host_compiler_and_the_cache_are_read(tmp_path: Path) -> None:
+    text = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n[build]\n'
+    found = recipe(tmp_path, text + 'host = "zig"\nglibc = "2.28"\ncache = "sccache"\n')
+    assert (found.build.host, found.build.cache) == (Host(HostCompiler.ZIG, (2, 28)), "sccache")
+    assert [str(target.cpu) for target in found.targets()] == ["armv8-a", "armv8.2-a"]
+    assert recipe(tmp_path, text).build.host == Host()
+
+
+_ARCHS = st.sampled_from([Arch(75), Arch(80), Arch(86), Arch(90), Arch(90, "a"), Arch(100, "f"), Arch(120)])
+_LISTS = st.lists(st.builds(Request, _ARCHS), min_size=1, max_size=3).map(GpuList.of)
+_GROUPS = st.lists(_LISTS, min_size=1, max_size=4, unique_by=lambda gpus: gpus.native)
+
+
+@st.composite
+def _matrices(draw: st.DrawFn) -> Matrix:
+    entries = tuple(
+        Entry(
+            ToolkitSpec(Dotted(major, 9)),
+            tuple(Group(f"c{major}_{index}", gpus) for index, gpus in enumerate(draw(_GROUPS))),
+            draw(st.sampled_from(Strategy)),
+        )
+        for major in (13, 12)
+    )
+    axes = (Axis("a", tuple(Value(name, (f"a :: is :: {name}",)) for name in ("x", "y"))),)
+    matrix = Matrix(pythons=("3.12", "3.13"), axes=axes, cuda=entries, plain=draw(st.sampled_from(Plain)))
+    gone = tuple((axis, (draw(st.sampled_from(matrix.names[axis])),)) for axis in ("cuda", "a"))
+    return Matrix(matrix.cpus, matrix.pythons, axes, (), (Rule("rule", gone),), cuda=entries, plain=matrix.plain)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_matrices())
+def test_a_build_has_what_its_wheels_are_cut_to_and_no_more(matrix: Matrix) -> None:
+    targets = evaluated(matrix)
+    builds: dict[tuple[str, ...], list[Target]] = {}
+    for target in targets:
+        builds.setdefault(target.build_key, []).append(target)
+    for same in builds.values():
+        assert len({(target.python, target.cpu, target.choices, target.cuda, target.env) for target in same}) == 1
+        if same[0].cuda and all(target.gpus for target in same):
+            assert same[0].cuda.archs == GpuList.of(request for target in same for request in target.gpus or ())
+    for target in targets:
+        if target.gpus:
+            assert target.cuda
+            assert set(target.gpus) <= set(target.cuda.archs)
+        if target.label is None:
+            assert (target.cuda is None) == (matrix.plain is Plain.CPU)

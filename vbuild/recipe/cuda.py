@@ -1,0 +1,133 @@
+"""What a recipe says of CUDA: toolkits, what is compiled with them, and how nvcc is told.
+
+matrix.cuda[].toolkit, libraries   -> ToolkitSpec
+build.cuda                         -> CudaSettings, the same for every backend
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from vbuild.errors import RecipeError, at
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.table import Setting, Table
+
+# nvcc's first version with --compress-mode
+_COMPRESSES_SINCE = Dotted(12, 8)
+
+
+class Archs(StrEnum):
+    """What becomes of a list of architectures that a project's own command has.
+
+    Of the list what is asked for, never nothing; what is asked for instead of it; the list as it is.
+    """
+
+    INTERSECT = "intersect"
+    REPLACE = "replace"
+    KEEP = "keep"
+
+
+class Compress(StrEnum):
+    """How nvcc stores code in fatbins (``--compress-mode``)."""
+
+    DEFAULT = "default"
+    NONE = "none"
+    SPEED = "speed"
+    BALANCE = "balance"
+    SIZE = "size"
+
+
+class Strategy(StrEnum):
+    """One build for all GPU groups of a toolkit, slimmed into its variants; or a build for each."""
+
+    FAT = "fat"
+    SEPARATE = "separate"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitSpec:
+    """A CUDA toolkit as a recipe asks for it: installed at *path*, or found where that is None."""
+
+    version: Dotted
+    path: Path | None = None
+    libraries: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return str(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRule:
+    """How commands for the files that *glob* matches are treated, or the list of architectures they get."""
+
+    glob: str
+    archs: Archs | GpuList
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """The options of nvcc that are the same for every backend; of *files*, the first that matches counts."""
+
+    archs: Archs = Archs.INTERSECT
+    files: tuple[FileRule, ...] = ()
+    compress: Compress = Compress.DEFAULT
+    lineinfo: bool = False
+
+    @classmethod
+    def read(cls, table: Table, toolkits: tuple[Dotted, ...]) -> Self:
+        """The settings that a ``[build.cuda]`` *table* describes; `RecipeError` where one of *toolkits* cannot."""
+        compress = Compress(table.one_of("compress", Compress))
+        if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < _COMPRESSES_SINCE:
+            what = f"{str(compress)!r} is known to nvcc from CUDA {_COMPRESSES_SINCE} on"
+            raise table.refuse("compress", f"{what}, and the matrix has {min(toolkits)}; expected 'default' or 'none'")
+        with table.optional("files") as files:
+            rules = tuple(FileRule(glob, _treatment(files, glob, toolkits)) for glob in files)
+        return cls(
+            archs=Archs(table.one_of("archs", Archs)),
+            files=rules,
+            compress=compress,
+            lineinfo=table.flag("lineinfo", default=False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CudaBuild:
+    """The CUDA part of a build: the toolkit, and all architectures that it is compiled for."""
+
+    toolkit: ToolkitSpec
+    archs: GpuList
+
+    @property
+    def key(self) -> str:
+        """Toolkit, libraries and architectures as one text, which no other build has."""
+        path = (str(self.toolkit.path),) if self.toolkit.path else ()
+        return " ".join(("CUDA", str(self.toolkit), *path, *self.toolkit.libraries, "for", str(self.archs)))
+
+
+def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
+    """The GPUs that a recipe lists as a string or an array; each of *toolkits* can compile for all of them.
+
+    `HardwareError` where one cannot, and `RecipeError` for PTX that is of no use to later GPUs.
+    """
+    gpus = GpuList.parse(text if isinstance(text, str) else ",".join(text))
+    for request in gpus:
+        if request.ptx and request.arch.suffix == "a":
+            arch, device = request.arch, request.device
+            what = f"PTX for {arch} alone runs on no later GPU"
+            raise RecipeError(f"{request}: {what}; expected {arch}, {device}+PTX, or both")
+    for toolkit in toolkits:
+        gpus.check_toolkit(toolkit)
+    return gpus
+
+
+def _treatment(files: Table, glob: str, toolkits: tuple[Dotted, ...]) -> Archs | GpuList:
+    text = files.setting(glob)
+    if isinstance(text, str) and text in list(Archs):
+        return Archs(text)
+    if isinstance(text, str) and text.isalpha():
+        raise files.refuse(glob, f"found {text!r}; expected 'intersect', 'replace', 'keep', or GPUs as in '80,90a'")
+    with at(files.place(glob)):
+        return gpu_list(text, toolkits)
