@@ -40,8 +40,16 @@ class RecipeError(VbuildError):
     """A recipe that cannot be carried out as written."""
 
 
+class FetchError(VbuildError):
+    """A file that no package index has, or that cannot be brought here."""
+
+
+class ToolkitError(VbuildError):
+    """A CUDA toolkit or a compiler that is not to be had, or does not fit what is asked of it."""
+
+
 class BuildError(VbuildError):
-    """A source that could not be fetched, or a build step that failed."""
+    """A source that could not be checked out or unpacked, or a build step that failed."""
 
 
 class SlimError(VbuildError):

@@ -15,9 +15,9 @@ from packaging.version import Version
 
 from tests.factories.sources import PROJECT, index, member, pinned, sdist, served
 from tests.factories.tools import needs
-from vbuild.build.indexes import Indexes
 from vbuild.build.source import fetched, unpacked
-from vbuild.errors import BuildError
+from vbuild.errors import BuildError, FetchError
+from vbuild.fetching.indexes import Indexes
 from vbuild.recipe.source import Folder, Git, Sdist
 
 GIT = needs("git")
@@ -83,7 +83,7 @@ def test_another_hash_is_refused_and_nothing_is_cached(tmp_path: Path, stated: s
     archive = sdist(tmp_path)
     wanted = replace(pinned(archive), sha256="0" * 64)
     indexes = _only(index(tmp_path / "simple", archive, stated=stated).as_uri())
-    with pytest.raises(BuildError) as refused:
+    with pytest.raises(FetchError) as refused:
         fetched(wanted, tmp_path / "cache", indexes=indexes)
     assert str(refused.value) == (
         f"demo==1.0: found demo-1.0.tar.gz with sha256 {pinned(archive).sha256}; the recipe expects sha256 {'0' * 64}"
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_what_its_index_states_is_refused(tmp_path: Path) -> 
     archive, other = sdist(tmp_path), sdist(tmp_path / "other", {"setup.py": ""})
     indexes = _only(index(tmp_path / "simple", other, stated=f"#sha256={pinned(archive).sha256}").as_uri())
     with pytest.raises(
-        BuildError, match=f"found demo-1.0.tar.gz with sha256 {pinned(other).sha256}; the recipe expects"
+        FetchError, match=f"found demo-1.0.tar.gz with sha256 {pinned(other).sha256}; the recipe expects"
     ):
         fetched(pinned(archive), tmp_path / "cache", indexes=indexes)
     assert _cached(tmp_path / "cache") == []
@@ -105,7 +105,7 @@ def test_what_a_server_answers_is_part_of_the_message(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
     folder = index(tmp_path / "simple", archive)
     (folder / "demo" / archive.name).unlink()
-    with served(folder) as url, served(tmp_path, broken=True) as broken, pytest.raises(BuildError) as refused:
+    with served(folder) as url, served(tmp_path, broken=True) as broken, pytest.raises(FetchError) as refused:
         fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url=url, extra_index_urls=(broken,)))
     message = str(refused.value)
     assert message.startswith(f"demo==1.0: no sdist of this version on {url}, {broken}; ")
@@ -121,7 +121,7 @@ def test_a_password_comes_from_the_url_or_netrc_and_is_never_shown(
     with served(index(tmp_path / "simple", archive), login="me:secret") as url:
         inside = _only(url.replace("//", "//me:secret@"))
         assert fetched(pinned(archive), tmp_path / "one", indexes=inside).is_file()
-        with pytest.raises(BuildError, match="401 Unauthorized") as refused:
+        with pytest.raises(FetchError, match="401 Unauthorized") as refused:
             fetched(pinned(archive), tmp_path / "two", indexes=_only(url.replace("//", "//me:wrong-secret@")))
         assert "secret" not in str(refused.value)
         monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -131,13 +131,13 @@ def test_a_password_comes_from_the_url_or_netrc_and_is_never_shown(
 def test_a_version_no_index_has_is_named_with_the_places_that_were_searched(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
     wanted = replace(pinned(archive), version=Version("2.0"))
-    with served(index(tmp_path / "simple", archive)) as url, pytest.raises(BuildError) as refused:
+    with served(index(tmp_path / "simple", archive)) as url, pytest.raises(FetchError) as refused:
         fetched(wanted, tmp_path / "cache", indexes=_only(url))
     assert str(refused.value) == f"demo==2.0: no sdist of this version on {url}"
 
 
 def test_without_an_index_and_links_there_is_no_place_to_look(tmp_path: Path) -> None:
-    with pytest.raises(BuildError) as refused:
+    with pytest.raises(FetchError) as refused:
         fetched(ANNOY, tmp_path, indexes=NOWHERE)
     assert str(refused.value) == "pip is configured with no-index and without find-links: there is no place to look"
 
@@ -147,7 +147,7 @@ def test_a_real_sdist_is_fetched_through_the_configuration_of_pip(tmp_path: Path
     tree = unpacked(fetched(ANNOY, tmp_path / "cache"), tmp_path / "tree")
     assert tree.name == "annoy-1.17.3"
     assert "-march=native" in (tree / "setup.py").read_text()
-    with pytest.raises(BuildError, match=r"found annoy-1\.17\.3\.tar\.gz with sha256 9cbfebef"):
+    with pytest.raises(FetchError, match=r"found annoy-1\.17\.3\.tar\.gz with sha256 9cbfebef"):
         fetched(replace(ANNOY, sha256="f" * 64), tmp_path / "cache")
     assert _cached(tmp_path / "cache") == [ANNOY.sha256]
 

@@ -52,6 +52,14 @@ def clone_history(folder: Path, target: Path) -> None:
         _git(target, "reset", "--quiet")
 
 
+def history(folder: Path) -> tuple[str, ...]:
+    """What `clone_history` gives of the checkout *folder*: the commit it is at, and where branches and tags are."""
+    if not (folder / ".git").exists() or not _has_commit(folder):
+        return ()
+    refs = _git(folder, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
+    return (_git(folder, "rev-parse", "HEAD", "--symbolic-full-name", "HEAD"), refs)
+
+
 def _has_commit(folder: Path) -> bool:
     try:
         _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")

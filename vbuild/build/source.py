@@ -8,18 +8,20 @@ A cache entry is complete or not there, and is checked again each time it is use
 """
 
 import hashlib
+import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from vbuild.build import git
 from vbuild.build.archive import unpack
-from vbuild.build.download import download
-from vbuild.build.indexes import Indexes
 from vbuild.errors import BuildError, at
+from vbuild.fetching.download import Wanted, download
+from vbuild.fetching.indexes import Indexes
 from vbuild.recipe.source import Folder, Git, Sdist, Source
 
 STAGE = ".vbuild-"  # how the name of a folder for work in progress starts; one in a project is no part of it
@@ -31,8 +33,8 @@ _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 def fetched(source: Source, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
     """The archive or folder of *source* on this machine; fetched once into *cache* (the user's, where None).
 
-    *indexes* are where sdists are looked for, pip's configured ones where None. `BuildError` where the source is
-    not there, or is not what the recipe pinned; nothing stays in the cache then.
+    *indexes* are where sdists are looked for, pip's configured ones where None. `FetchError` or `BuildError` where the
+    source is not there, or is not what the recipe pinned; nothing stays in the cache then.
     """
     folder = cache or user_cache_path("vbuild")
     match source:
@@ -46,15 +48,22 @@ def fetched(source: Source, cache: Path | None = None, *, indexes: Indexes | Non
             return source.path
 
 
-def unpacked(archive: Path, folder: Path, *, subdirectory: str = "", patches: Iterable[Path] = ()) -> Path:
+def unpacked(
+    archive: Path,
+    folder: Path,
+    *,
+    subdirectory: str = "",
+    patches: Iterable[Path] = (),
+    without: Path | None = None,
+) -> Path:
     """The project folder of a fresh copy of *archive* (an archive or a folder) in *folder*, with *patches* applied.
 
-    *subdirectory* is where the project is in the copy. `BuildError` where it is damaged, a patch does not apply, or
-    there is no project.
+    *subdirectory* is where the project is in the copy; *without* a folder in *archive* that is no part of it, such as
+    that for finished wheels. `BuildError` where it is damaged, a patch does not apply, or there is no project.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with at(archive.name):
-        tree = _copied(archive, folder / archive.name) if archive.is_dir() else unpack(archive, folder)
+        tree = _copied(archive, folder / archive.name, without) if archive.is_dir() else unpack(archive, folder)
     for patch in patches:
         with at(patch.name):
             git.apply(patch.resolve(), tree)
@@ -65,6 +74,61 @@ def unpacked(archive: Path, folder: Path, *, subdirectory: str = "", patches: It
     return project
 
 
+def digest(source: Source, *, without: Path | None = None) -> str:
+    """A SHA-256, or the hash that pins *source*, of all that a build takes from it.
+
+    Of a folder that is what `unpacked` copies: names, modes, contents, and the history that versions come from; not
+    times. *without* is a folder that is left out, as there. `BuildError` where a file cannot be read.
+    """
+    match source:
+        case Sdist():
+            return f"sdist {source.sha256} {source.subdirectory}"
+        case Git():
+            return f"git {source.commit} {source.subdirectory}"
+        case Folder():
+            return f"folder {_folder_digest(source.path, without)} {source.subdirectory}"
+
+
+def _folder_digest(folder: Path, without: Path | None) -> str:
+    total = hashlib.sha256("\0".join(git.history(folder)).encode(errors="surrogateescape"))
+    top = os.fspath(folder)
+    for name in _names(folder, without):
+        with at(name):
+            mode, content = _content(f"{top}/{name}")
+        total.update(b"%s\0%o\0%d\0" % (os.fsencode(name), mode, len(content)))
+        total.update(content)
+    return total.hexdigest()
+
+
+def _names(folder: Path, without: Path | None) -> Iterator[str]:
+    """The paths below *folder* of what `_copied` copies, always in the same order; those that are gone, too."""
+    if (names := _listed(folder, without)) is not None:
+        yield from names
+        return
+    top = os.fspath(folder)
+    left_out = _not_sources(without)
+    for place, folders, files in os.walk(top):
+        leave = left_out(place, [*folders, *files])
+        folders[:] = sorted(name for name in folders if name not in leave)
+        below = f"{place}/"[len(top) + 1 :]
+        yield from (below + name for name in sorted({*folders, *files} - leave))
+
+
+def _content(path: str) -> tuple[int, bytes]:
+    """The mode of the file or link at *path*, and what is in it; of others, and where there is none, the mode alone."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            return mode, os.fsencode(Path(path).readlink())
+        if not stat.S_ISREG(mode):
+            return mode, b""
+        return mode, Path(path).read_bytes()
+    except FileNotFoundError:
+        return 0, b""
+    except OSError as error:
+        raise BuildError(f"cannot be read: {error.strerror}") from error
+
+
 def _sdist(sdist: Sdist, cache: Path, indexes: Indexes | None) -> Path:
     cached = cache / sdist.sha256
     if cached.is_file() and _sha256(cached) == sdist.sha256:
@@ -72,7 +136,8 @@ def _sdist(sdist: Sdist, cache: Path, indexes: Indexes | None) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
         archive = Path(temporary) / "archive"
-        download(sdist, archive, indexes=indexes or Indexes.configured())
+        wanted = Wanted(sdist.name, sdist.version, sdist.sha256)
+        download(wanted, archive, indexes=indexes or Indexes.configured())
         archive.replace(cached)
     return cached
 
@@ -98,17 +163,15 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _copied(source: Path, target: Path) -> Path:
+def _copied(source: Path, target: Path, without: Path | None) -> Path:
     """What belongs to the project in *source*: of a git checkout what git would take, else all but caches."""
-    names = git.listed(source)
+    names = _listed(source, without)
     if names is None:
-        shutil.copytree(source, target, symlinks=True, ignore=_not_sources(target.parent.resolve()))
+        shutil.copytree(source, target, symlinks=True, ignore=_not_sources(target.parent, without))
         return target
     target.mkdir()
     git.clone_history(source, target)
     for name in names:
-        if any(part.startswith(STAGE) for part in Path(name).parts):
-            continue
         file = source / name
         # tracked and deleted, or a submodule that is not there
         if file.is_symlink() or file.is_file():
@@ -117,16 +180,29 @@ def _copied(source: Path, target: Path) -> Path:
     return target
 
 
-def _not_sources(target: Path) -> Callable[[str, list[str]], set[str]]:
-    """What a copy to *target* leaves out: version control, caches, virtual environments, and the copy itself."""
+def _listed(folder: Path, without: Path | None) -> list[str] | None:
+    """What git would take of *folder*; None where it is no checkout."""
+    if (names := git.listed(folder)) is None:
+        return None
+    left_out = (f"{os.path.relpath(without.resolve(), folder.resolve())}/",) if without else ()
+    return [name for name in names if not (_is_staged(name) or name.startswith(left_out))]
 
-    def left_out(folder: str, names: list[str]) -> set[str]:
-        paths = {name: Path(folder) / name for name in names}
+
+def _is_staged(name: str) -> bool:
+    return STAGE in name and any(part.startswith(STAGE) for part in name.split("/"))
+
+
+def _not_sources(*besides: Path | None) -> Callable[[str, list[str]], set[str]]:
+    """What is no part of a project: version control, caches, virtual environments; and the folders *besides*."""
+    left_out = {path.resolve() for path in besides if path}
+
+    def found(folder: str, names: list[str]) -> set[str]:
+        here = Path(folder).resolve()
         more = {
             name
-            for name, path in paths.items()
-            if name.startswith(STAGE) or (path / "pyvenv.cfg").exists() or path.resolve() == target
+            for name in names
+            if name.startswith(STAGE) or here / name in left_out or (here / name / "pyvenv.cfg").exists()
         }
         return more | _NOT_SOURCES.intersection(names)
 
-    return left_out
+    return found

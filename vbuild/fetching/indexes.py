@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from vbuild.errors import BuildError
+from vbuild.errors import FetchError
 
 _LINE = re.compile(r"(?P<section>global|install|:env:)\.(?P<key>[a-z][a-z0-9-]*)=(?P<value>['\"].*)")
 _SECTIONS = ("global", "install", ":env:")
@@ -43,13 +43,13 @@ class Indexes:
 
     @classmethod
     def configured(cls, env: Mapping[str, str] | None = None) -> Self:
-        """The configuration of this interpreter's pip, run with *env*; `BuildError` where pip refuses it."""
+        """The configuration of this interpreter's pip, run with *env*; `FetchError` where pip refuses it."""
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
         command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
         ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if ran.returncode:
             last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-            raise BuildError(f"pip config list: exit status {ran.returncode}: {last}")
+            raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
         return cls.parse(ran.stdout)
 
     @classmethod
@@ -103,7 +103,7 @@ def _literal(line: str, text: str) -> str:
     try:
         return str(ast.literal_eval(text)).strip()
     except (ValueError, SyntaxError) as error:
-        raise BuildError(f"pip config list: {line!r} is not a setting that can be read") from error
+        raise FetchError(f"pip config list: {line!r} is not a setting that can be read") from error
 
 
 def _located(text: str) -> str:
@@ -115,4 +115,4 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise BuildError(f"pip config list: timeout {text!r} is not a number of seconds") from error
+        raise FetchError(f"pip config list: timeout {text!r} is not a number of seconds") from error

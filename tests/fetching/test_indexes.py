@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.sources import index, pinned, sdist, served
-from vbuild.build.indexes import Indexes
 from vbuild.build.source import fetched
-from vbuild.errors import BuildError
+from vbuild.errors import FetchError
+from vbuild.fetching.indexes import Indexes
 
 
 def _env(tmp_path: Path, conf: str = "", **more: str) -> dict[str, str]:
@@ -95,13 +95,13 @@ def test_every_setting_has_its_variable_for_uv() -> None:
     ],
 )
 def test_settings_that_cannot_be_read_are_refused(listing: str, message: str) -> None:
-    with pytest.raises(BuildError) as refused:
+    with pytest.raises(FetchError) as refused:
         Indexes.parse(listing)
     assert str(refused.value) == message
 
 
 def test_a_configuration_that_pip_refuses_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="pip config list: exit status"):
+    with pytest.raises(FetchError, match="pip config list: exit status"):
         Indexes.configured(_env(tmp_path, "not a section"))
 
 
@@ -140,6 +140,6 @@ def test_a_proxy_is_used(tmp_path: Path) -> None:
     # a static server is proxy enough: it is asked for http://nowhere.example/demo/, and answers by the path
     with (
         served(tmp_path) as proxy,
-        pytest.raises(BuildError, match=r"no sdist of this version on http://nowhere\.example"),
+        pytest.raises(FetchError, match=r"no sdist of this version on http://nowhere\.example"),
     ):
         fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url="http://nowhere.example", proxy=proxy))

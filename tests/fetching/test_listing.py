@@ -1,0 +1,54 @@
+"""What indexes have of a project, and the hashes that they state."""
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from tests.factories.sources import served
+from vbuild.errors import FetchError
+from vbuild.fetching.indexes import Indexes
+from vbuild.fetching.listing import Listed, files_of
+
+NEW = "demo-2.0-py3-none-any.whl"
+OLD = "demo-1.0.tar.gz"
+
+
+def _index(folder: Path, *links: str) -> Path:
+    (folder / "demo").mkdir(parents=True)
+    (folder / "demo" / "index.html").write_text("".join(links))
+    return folder
+
+
+def test_the_files_of_all_places_come_newest_first_with_the_hashes_that_are_stated(tmp_path: Path) -> None:
+    one = _index(
+        tmp_path / "one",
+        f'<a href="{OLD}#sha256={"a" * 64}" data-yanked="broken">{OLD}</a>',
+        f'<a href="{NEW}">{NEW}</a>',
+        '<a href="notes.txt">notes.txt</a>',
+        '<a href="demo-first.tar.gz">demo-first.tar.gz</a>',
+    )
+    two = _index(tmp_path / "two", f'<a href="{NEW}#sha256={"b" * 64}">{NEW}</a>')
+    with served(one) as first, served(two) as second:
+        found = files_of("Demo", indexes=Indexes(index_url=first, extra_index_urls=(second,)))
+    assert found == (
+        Listed(NEW, Version("2.0"), "b" * 64),
+        Listed(OLD, Version("1.0"), "a" * 64, is_yanked=True),
+    )
+    assert [listed.is_wheel for listed in found] == [True, False]
+
+
+def test_a_project_that_nobody_knows_has_no_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(tmp_path) as url:
+        assert files_of("demo", indexes=Indexes(index_url=url)) == ()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_place_that_cannot_be_asked_matters_only_where_no_other_answers(tmp_path: Path) -> None:
+    broken = "http://127.0.0.1:9/simple"
+    with served(_index(tmp_path / "one", f'<a href="{NEW}">{NEW}</a>')) as url, served(tmp_path, broken=True) as ill:
+        assert len(files_of("demo", indexes=Indexes(index_url=broken, extra_index_urls=(url, ill)))) == 1
+        with pytest.raises(FetchError) as refused:
+            files_of("demo", indexes=Indexes(index_url=broken, extra_index_urls=(ill,)))
+    assert str(refused.value).startswith(f"demo: {broken}: ")
+    assert str(refused.value).endswith(f"{ill}/demo/: 503 Service Unavailable")

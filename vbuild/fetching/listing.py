@@ -1,0 +1,60 @@
+"""Which files of a project the package indexes have, and the hashes they state for them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import httpx2
+from packaging.version import Version
+from unearth import Package
+
+from vbuild.errors import FetchError
+from vbuild.fetching.indexes import Indexes
+from vbuild.fetching.places import Problems, client_of, finders, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file of a project on an index, with the SHA-256 that the index states, if it states one."""
+
+    file: str
+    version: Version
+    sha256: str | None = None
+    is_yanked: bool = False
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.file.endswith(".whl")
+
+
+def files_of(project: str, *, indexes: Indexes) -> tuple[Listed, ...]:
+    """The files of *project* in all places, the newest release first; none where nobody knows the project.
+
+    Of a file that several places have, the first place that states a hash counts. `FetchError` where no place could
+    be asked.
+    """
+    problems, answered = Problems(), 0
+    found: dict[str, Listed] = {}
+    with client_of(indexes, problems.note) as client:
+        for finder in finders(client, indexes):
+            before = len(problems)
+            try:
+                packages = list(finder.find_all_packages(project, allow_yanked=True))
+            except httpx2.HTTPError as error:
+                problems.append(f"{name_of(finder)}: {error}")
+                continue
+            answered += len(problems) == before
+            for listed in _listed(packages):
+                if listed.file not in found or not found[listed.file].sha256:
+                    found[listed.file] = listed
+    if not (found or answered):
+        raise FetchError(f"{project}: {'; '.join(dict.fromkeys(problems))}")
+    return tuple(sorted(found.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
+
+
+def _listed(packages: Iterable[Package]) -> Iterator[Listed]:
+    """The files behind *packages* that are of a release."""
+    for package in packages:
+        link, version = package.link, package.version
+        if version:
+            hashes = (link.hash_option or {}).get("sha256", [None])
+            yield Listed(link.filename, Version(version), hashes[0], link.yank_reason is not None)

@@ -1,0 +1,68 @@
+"""The places where package indexes are: a client with pip's certificates, proxy and credentials, and finders on it."""
+
+import logging
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import httpx2
+from unearth import Link, PackageFinder
+from unearth.auth import MultiDomainBasicAuth
+from unearth.fetchers import Fetcher, PyPIClient
+
+from vbuild.errors import FetchError
+from vbuild.fetching.indexes import Indexes
+
+# what it warns of becomes part of an error, or is of no matter: a project that one of several places lacks
+logging.getLogger("unearth").addHandler(logging.NullHandler())
+
+
+class Problems(list[str]):
+    """What went wrong at the places so far, in the order it did."""
+
+    def note(self, response: httpx2.Response) -> None:
+        """Keep an index's refusal, which the finder takes for an empty page; 404 only says: no such project here."""
+        if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
+            url = Link(str(response.url)).redacted
+            self.append(f"{url}: {response.status_code} {response.reason_phrase}")
+
+
+@contextmanager
+def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Iterator[PyPIClient]:
+    """An HTTP client that never asks on the terminal, and shows every response to *noted*."""
+    verify = ssl.create_default_context(cafile=indexes.cert) if indexes.cert else True
+    client = PyPIClient(
+        trusted_hosts=indexes.trusted_hosts,
+        verify=verify,
+        cert=indexes.client_cert,
+        proxy=indexes.proxy,
+        timeout=indexes.timeout,
+        follow_redirects=True,
+        headers={"Accept-Encoding": "identity"},  # the bytes that are hashed are the file's own
+        event_hooks={"response": [noted]},
+    )
+    urls = [url for url in (indexes.index_url, *indexes.extra_index_urls) if url]
+    client.auth = MultiDomainBasicAuth(prompting=False, index_urls=urls)
+    with client:
+        yield client
+
+
+def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
+    """One finder for every place, so that one which cannot be reached does not hide the others; local ones first.
+
+    `FetchError` where there is no place.
+    """
+    urls = [] if indexes.no_index else [indexes.index_url, *indexes.extra_index_urls]
+    # without an index the finder takes the default one, as pip does
+    fetcher = cast("Fetcher", client)  # its own protocol is stricter than the library's own client
+    found = [PackageFinder(fetcher, index_urls=[url] if url else [], ignore_compatibility=True) for url in urls]
+    found += [PackageFinder(fetcher, find_links=[link], ignore_compatibility=True) for link in indexes.find_links]
+    if not found:
+        raise FetchError("pip is configured with no-index and without find-links: there is no place to look")
+    return sorted(found, key=lambda finder: not finder.sources[0]["url"].startswith("file:"))
+
+
+def name_of(finder: PackageFinder) -> str:
+    """The URL of the place that *finder* looks at, without a password."""
+    return Link(finder.sources[0]["url"]).redacted

@@ -1,0 +1,59 @@
+"""Which host compilers an nvcc takes, as its own header crt/host_config.h has it.
+
+    #if __GNUC__ > 15                                            gcc up to 15
+    #if (__clang_major__ >= 21) || (__clang_major__ < 3) || …    clang from 3 to 20
+
+The last condition on clang is that of Linux; those before are of other systems.
+"""
+
+import re
+from dataclasses import dataclass
+
+from vbuild.errors import ToolkitError
+from vbuild.toolkit.model import Toolkit
+
+_GCC = re.compile(r"^\s*#\s*if\s+__GNUC__\s*>\s*(\d+)", re.MULTILINE)
+_CLANG = re.compile(
+    r"^\s*#\s*if\s*\(__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*(\d+)\)", re.MULTILINE
+)
+_PROGRAMS = {"gcc": ("CC=gcc-{0} CXX=g++-{0}", "gcc-{0}"), "clang": ("CC=clang-{0} CXX=clang++-{0}", "clang-{0}")}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The major versions of a compiler that an nvcc takes; None for no limit that is known."""
+
+    first: int | None = None
+    last: int | None = None
+
+
+def taken(toolkit: Toolkit, family: str) -> Range:
+    """The versions of *family* that the nvcc of *toolkit* takes; no limits where its header says none."""
+    header = toolkit.root / "include" / "crt" / "host_config.h"
+    if not header.is_file():
+        header = next(iter(sorted(toolkit.root.glob("targets/*-linux/include/crt/host_config.h"))), header)
+    try:
+        text = header.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return Range()
+    if family == "gcc":
+        match = _GCC.search(text)
+        return Range(last=int(match[1])) if match else Range()
+    found = _CLANG.findall(text)
+    return Range(int(found[-1][1]), int(found[-1][0]) - 1) if found else Range()
+
+
+def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...]) -> None:
+    """`ToolkitError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler."""
+    limits, nvcc = taken(toolkit, family), f"nvcc {toolkit.version}"
+    said = f"{family} {'.'.join(map(str, version))}"
+    if limits.last is not None and version[0] > limits.last:
+        settings, program = (text.format(limits.last) for text in _PROGRAMS[family])
+        raise ToolkitError(
+            f"{said} is too new for {nvcc}, which takes {family} up to {limits.last}; "
+            f"install {program} and set {settings}"
+        )
+    if limits.first is not None and version[0] < limits.first:
+        raise ToolkitError(
+            f"{said} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one"
+        )

@@ -1,0 +1,135 @@
+"""The toolkit that a build gets: an installed one where it matches, or one of the package index.
+
+    toolkit.path                             has to be there and to match
+    CUDA_HOME, CUDA_PATH                     of the same version, with all that is asked for
+    /usr/local/cuda-X.Y, cuda, nvcc on PATH  the same
+    the package index                        pinned by hash: the same files on every machine
+
+Who wants the last where a toolkit is installed sets CUDA_HOME to what ``vbuild toolkit path`` says.
+"""
+
+import functools
+import os
+import platform
+import shlex
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from packaging.version import Version
+
+from vbuild.errors import ToolkitError
+from vbuild.fetching.indexes import Indexes
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.toolkit.asking import asked
+from vbuild.toolkit.installed import matching, named, passed_over
+from vbuild.toolkit.model import Pin, Toolkit
+from vbuild.toolkit.pins import MACHINES, releases
+from vbuild.toolkit.resolution import identity_of, known, resolved
+from vbuild.toolkit.store import Places, Store, Told, is_complete, silently
+
+
+def provided(
+    spec: ToolkitSpec,
+    *,
+    store: Path | None = None,
+    indexes: Indexes | None = None,
+    environment: Mapping[str, str] = os.environ,
+    told: Told = silently,
+) -> Toolkit:
+    """The toolkit that *spec* asks for, fetched into *store* (the user's, where None) if it has to be.
+
+    *indexes* are asked only then; they are pip's configured ones where None. *told* hears of every step that takes
+    time. `ToolkitError` or `FetchError` where there is none to be had.
+    """
+    if spec.path is not None:
+        return named(spec)
+    if found := matching(spec, environment):
+        return found
+    if spec.version not in releases():
+        known(spec.version, instead=passed_over(spec, environment))
+    return packaged(spec, store=store, indexes=indexes, told=told)
+
+
+def packaged(
+    spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, told: Told = silently
+) -> Toolkit:
+    """The toolkit of the package index that *spec* asks for, whatever is installed."""
+    kept, places = Store.at(store), _places(indexes)
+
+    def ask(projects: tuple[str, ...], version: Version, machine: str) -> Pin:
+        return kept.remembered(
+            _name(projects, version, machine), lambda: asked(projects, version, machine, indexes=places())
+        )
+
+    machine = _machine(spec)
+    pins = resolved(spec, machine=machine, ask=ask)
+    return kept.toolkit(
+        spec.version,
+        pins,
+        identity=identity_of(spec.version, pins),
+        machine=machine,
+        release=known(spec.version).name,
+        places=places,
+        told=told,
+    )
+
+
+def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
+    """The same, where it is in *store* already; `ToolkitError`, which says how to get it there, where it is not."""
+    where = Store.at(store)
+    command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
+    what = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
+    missing = ToolkitError(f"CUDA {spec}: {what}; run first: {command}")
+
+    def refuse() -> Pin:
+        raise missing
+
+    def ask(projects: tuple[str, ...], version: Version, machine: str) -> Pin:
+        return where.remembered(_name(projects, version, machine), refuse)
+
+    pins = resolved(spec, machine=_machine(spec), ask=ask)
+    identity = identity_of(spec.version, pins)
+    root = where.root(spec.version, identity)
+    if not is_complete(root):
+        raise missing
+    return Toolkit(spec.version, root, identity, pins)
+
+
+def foreseen(spec: ToolkitSpec, *, told: Told = silently) -> Toolkit:  # noqa: ARG001 - nothing takes time here
+    """The toolkit that `provided` would give, without fetching anything: one that is not kept has no folder yet."""
+    if spec.path is not None:
+        return named(spec)
+    try:
+        return matching(spec, os.environ) or kept(spec)
+    except ToolkitError:
+        return Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
+
+
+def _machine(spec: ToolkitSpec) -> str:
+    """The kind of this machine; `ToolkitError` where the package index has nothing for it."""
+    machine = platform.machine()
+    if platform.system() != "Linux" or machine not in MACHINES:
+        raise ToolkitError(
+            f"CUDA {spec}: the package index has toolkits for Linux on {' and '.join(MACHINES)}, "
+            f"not for {platform.system()} on {machine}"
+        )
+    return machine
+
+
+def _name(projects: tuple[str, ...], version: Version, machine: str) -> str:
+    return f"{projects[0]}-{version}-{machine}"
+
+
+def _places(indexes: Indexes | None) -> Places:
+    """What gives *indexes*, or pip's, asked once for all threads."""
+    lock = threading.Lock()
+    configured = functools.cache(Indexes.configured)
+
+    def places() -> Indexes:
+        if indexes is not None:
+            return indexes
+        with lock:
+            return configured()
+
+    return places

@@ -1,0 +1,247 @@
+"""The shared cache of toolkits: wheels unpacked once each, and CUDA_HOMEs that are made of them.
+
+    components/<project>-<version>-<sha256>/   an unpacked wheel, for every toolkit that has it
+    cuda-13.0-<identity>/                      a CUDA_HOME of hard links to the files of components
+    pins/<project>-<version>-<machine>.json    what the index stated for a library, so that it is asked once
+    .locks/<name>                              held by the process that makes what has the name
+    .locks/store                               shared by all that make something, to keep what they use
+
+An entry is made in a folder beside and renamed when it is complete, the stamp in it written last. The time of a
+toolkit's stamp is when it was last used.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from packaging.version import Version
+from platformdirs import user_cache_path
+
+from vbuild.errors import ToolkitError
+from vbuild.fetching.download import Wanted, download
+from vbuild.fetching.indexes import Indexes
+from vbuild.hardware.driver import Dotted
+from vbuild.toolkit.layout import lay_out
+from vbuild.toolkit.model import Pin, Toolkit
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.zipreader import Member
+
+STAMP = ".vbuild.json"
+
+# asked for only when something has to be fetched: pip takes most of a second to say where from
+Places = Callable[[], Indexes]
+Told = Callable[[str], None]
+
+EVERYTHING = "store"
+COMPONENTS = "components"
+PINS = "pins"
+_DIGITS = 16
+_AT_ONCE = 4
+_LARGE = 1 << 16
+_PROGRAM = (b"\x7fELF", b"#!")
+
+
+def silently(_step: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The cache in *folder*; `ToolkitError` from all of it where nothing can be written there."""
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: Path | None = None) -> Self:
+        """The store in *folder*, or the user's."""
+        return cls((folder or user_cache_path("vbuild") / "toolkits").absolute())
+
+    def root(self, version: Dotted, identity: str) -> Path:
+        """Where the toolkit of this *identity* is, if it is there."""
+        return self.folder / f"cuda-{version}-{identity[:_DIGITS]}"
+
+    def toolkit(
+        self,
+        version: Dotted,
+        pins: tuple[Pin, ...],
+        *,
+        identity: str,
+        machine: str,
+        release: str,
+        places: Places,
+        told: Told = silently,
+    ) -> Toolkit:
+        """The CUDA_HOME of *pins*, fetched from *places* and laid out unless it is there."""
+        root = self.root(version, identity)
+        stamp = {"version": str(version), "identity": identity, "pins": [asdict(pin) for pin in pins]}
+
+        def make(part: Path) -> None:
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                work = [threads.submit(self.component, pin, places=places, told=told) for pin in pins]
+                try:
+                    folders = [one.result() for one in work]
+                except BaseException:
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    raise
+            told(f"laying out CUDA {version}")
+            lay_out(part, dict(zip(pins, folders, strict=True)), machine=machine, release=release)
+
+        is_new = self._made(root, stamp, make)
+        return Toolkit(version, root, identity, pins, is_new=is_new)
+
+    def component(self, pin: Pin, *, places: Places, told: Told = silently) -> Path:
+        """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there."""
+        folder = self.folder / COMPONENTS / component_name(pin)
+
+        def make(part: Path) -> None:
+            told(f"fetching {pin}")
+            fetched = part.with_name(f"{part.name}.fetched")
+            try:
+                fetched.mkdir()
+                wheel = fetched / pin.file
+                download(Wanted(pin.project, Version(pin.version), pin.sha256, pin.file), wheel, indexes=places())
+                told(f"unpacking {pin}")
+                _unpack(wheel, part)
+            finally:
+                shutil.rmtree(fetched, ignore_errors=True)
+
+        self._made(folder, {"pins": [asdict(pin)]}, make)
+        return folder
+
+    def remembered(self, name: str, ask: Callable[[], Pin]) -> Pin:
+        """The pin kept under *name*, or what *ask* gives, which is kept."""
+        file = self.folder / PINS / f"{name}.json"
+        with suppress(OSError, ValueError, TypeError):
+            return Pin(**json.loads(file.read_text(encoding="utf-8")))
+        pin = ask()
+        with _writing(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_name(f".{file.name}.{os.getpid()}")
+            part.write_text(json.dumps(asdict(pin)), encoding="utf-8")
+            part.replace(file)
+        return pin
+
+    @contextmanager
+    def locked(self, name: str, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock of *name* for the block; gives False, at once, where another has it and *wait* is off."""
+        locks = self.folder / ".locks"
+        with _writing(locks):
+            locks.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(locks / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with _writing(locks):
+                is_held = _flocked(descriptor, shared=shared, wait=wait)
+            yield is_held
+        finally:
+            os.close(descriptor)
+
+    def _made(self, folder: Path, stamp: Mapping[str, Any], make: Callable[[Path], None]) -> bool:
+        """Whether *make* had to make *folder*; one that is complete is only marked as used."""
+        if is_complete(folder):
+            touch(folder)
+            return False
+        with self.locked(EVERYTHING, shared=True), self.locked(folder.name):
+            if is_complete(folder):  # another process made it while this one waited
+                return False
+            part = folder.with_name(f".{folder.name}.part")
+            with _writing(folder.parent):
+                remove(part)  # of a process that was killed; a living one would have the lock
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    make(part)
+                    (part / STAMP).write_text(json.dumps({**stamp, **_measured(part)}), encoding="utf-8")
+                    remove(folder)
+                    part.rename(folder)
+                finally:
+                    remove(part)
+        return True
+
+
+def component_name(pin: Pin) -> str:
+    """The name of the folder of *pin* among components."""
+    return f"{pin.project}-{pin.version}-{pin.sha256[:_DIGITS]}"
+
+
+def stamp_of(folder: Path) -> dict[str, Any] | None:
+    """What the stamp of a store's entry says; None where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        data = json.loads((folder / STAMP).read_bytes())
+        return data if isinstance(data, dict) else None
+    return None
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether *folder* is as it was made, as far as the number of files and the sizes of large ones tell."""
+    stamp = stamp_of(folder)
+    try:
+        return (
+            stamp is not None
+            and all((folder / path).stat().st_size == size for path, size in stamp["large"].items())
+            # what somebody put there is no damage; the stamp is not counted
+            and sum(len(names) for _, _, names in os.walk(folder)) > stamp["files"]
+        )
+    except (OSError, KeyError, AttributeError, TypeError):
+        return False
+
+
+def touch(folder: Path) -> None:
+    """Mark the entry *folder* as used now, where that can be written."""
+    with suppress(OSError):
+        os.utime(folder / STAMP)
+
+
+def remove(folder: Path) -> None:
+    """Take *folder* away, whether it is there or not."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _measured(folder: Path) -> dict[str, Any]:
+    """The number of files in *folder*, their size in bytes, and that of each large one by its path."""
+    sizes = {
+        os.path.relpath(path, folder): os.lstat(path).st_size
+        for parent, _, names in os.walk(folder)
+        for path in (os.path.join(parent, name) for name in names)  # noqa: PTH118 - thousands of them
+    }
+    large = {path: size for path, size in sorted(sizes.items()) if size >= _LARGE}
+    return {"files": len(sizes), "size": sum(sizes.values()), "large": large}
+
+
+def _unpack(wheel: Path, folder: Path) -> None:
+    """Unpack *wheel* into *folder*, new, for everybody to read and nobody to change; each file as RECORD has it."""
+    folder.mkdir()
+    with open_wheel(wheel) as opened:
+        for member in opened.members:
+            target = folder / member.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as out:
+                out.writelines(opened.chunks(member))
+            target.chmod(0o555 if _is_program(opened, member) else 0o444)
+
+
+def _is_program(wheel: Wheel, member: Member) -> bool:
+    """Whether *member* is to run: some packages leave the bit out."""
+    return member.is_executable or ("/bin/" in member.path and wheel.head(member, 4).startswith(_PROGRAM))
+
+
+def _flocked(descriptor: int, *, shared: bool, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ToolkitError(f"{folder}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,69 @@
+"""zig from the package index: a C and C++ compiler with the headers and start-up code of every glibc it can build for.
+
+    the ziglang wheel of this machine, pinned -> components/ziglang-<version>-<sha256>/ziglang/zig in the shared store
+
+Zig compiles libc++, libunwind and glibc's stubs when a target first needs them, half a minute for C++, and keeps the
+results in its global cache, which its processes share under locks of their own.
+https://pypi.org/project/ziglang
+"""
+
+import platform
+import sys
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from vbuild.errors import FetchError, ToolkitError
+from vbuild.fetching.indexes import Indexes
+from vbuild.toolkit.model import Pin
+from vbuild.toolkit.store import Store, Told, silently
+
+VERSION = "0.17.1"
+
+# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
+OLDEST_GLIBC = (2, 17)
+NEWEST_GLIBC = (2, 44)
+
+_PINS = {
+    "x86_64": Pin(
+        "ziglang",
+        VERSION,
+        f"ziglang-{VERSION}-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.musllinux_1_1_x86_64.whl",
+        "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
+    ),
+    "aarch64": Pin(
+        "ziglang",
+        VERSION,
+        f"ziglang-{VERSION}-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64.whl",
+        "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
+    ),
+}
+
+_OTHER_WAY = "with build.host = 'system' the system's compiler is used"
+
+
+def provided_zig(
+    *,
+    store: Path | None = None,
+    indexes: Indexes | None = None,
+    machine: str | None = None,
+    told: Told = silently,
+) -> Path:
+    """The zig executable for *machine*, this one where None; fetched and unpacked unless *store* has it.
+
+    *indexes* are asked for only then. `ToolkitError`, which names the other way, where it is not to be had.
+    """
+    machine = machine or platform.machine()
+    if sys.platform != "linux" or machine not in _PINS:
+        expected = ", ".join(_PINS)
+        raise ToolkitError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
+    try:
+        folder = Store.at(store).component(_PINS[machine], places=lambda: indexes or Indexes.configured(), told=told)
+    except (FetchError, ToolkitError) as error:
+        raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
+    return folder / "ziglang" / "zig"
+
+
+def zig_cache(store: Path | None = None) -> Path:
+    """The folder where zig keeps what it compiles of libc++ and the like, beside *store*."""
+    return (store or user_cache_path("vbuild") / "toolkits").absolute().with_name("zig")
