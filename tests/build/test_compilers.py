@@ -35,7 +35,7 @@ def test_this_machines_compiler_is_asked_what_it_is() -> None:
     assert compilers.family in {Family.GCC, Family.CLANG}
     assert compilers.version >= (8,)
     assert compilers.machine in {"x86_64", "aarch64"}
-    assert dict(compilers.programs)["gcc"] == GCC
+    assert dict(compilers.programs)["gcc"] == (str(GCC),)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_compiler_with_a_path_is_known_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "opt" / "gcc").symlink_to(GCC)
     compilers = found("gcc", folder=tmp_path / "bin", environment={"CC": f"{tmp_path}/opt/gcc -pipe"})
     assert compilers.c == "gcc -pipe"
-    assert dict(compilers.programs)["gcc"] == tmp_path / "opt" / "gcc"
+    assert dict(compilers.programs)["gcc"] == (str(tmp_path / "opt" / "gcc"),)
 
 
 def test_programs_that_are_no_compilers_are_not_taken_for_one(tmp_path: Path) -> None:
@@ -113,6 +113,7 @@ def test_an_interpreter_tells_its_compiler_and_flags() -> None:
     assert interpreter.version == sys.version_info[:3]
     assert interpreter.cc == sysconfig.get_config_var("CC")
     assert interpreter.cflags == sysconfig.get_config_var("CFLAGS")
+    assert interpreter.ext_suffix == sysconfig.get_config_var("EXT_SUFFIX")
 
 
 def test_an_interpreter_is_found_by_version_and_by_path() -> None:

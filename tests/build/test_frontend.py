@@ -23,10 +23,11 @@ from tests.factories.projects import (
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared, recognised
-from vbuild.build.indexes import Indexes
 from vbuild.build.plan import Backend
 from vbuild.errors import BuildError
+from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.recipe.host import Host, HostCompiler
 from vbuild.recipe.model import Build
 from vbuild.recipe.target import Target
 
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels a
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
-    return Environments(tmp_path_factory.mktemp("environments"), Indexes.configured().environment())
+    return Environments(tmp_path_factory.mktemp("environments"), Indexes.configured().environment)
 
 
 def built(
@@ -183,7 +184,7 @@ def test_a_missing_cxx_compiler_is_named_where_it_was_missed(environments: Envir
 
 @pytest.mark.network
 def test_builds_of_one_python_and_requirements_share_an_environment(tmp_path: Path) -> None:
-    environments = Environments(tmp_path / "environments", Indexes.configured().environment())
+    environments = Environments(tmp_path / "environments", Indexes.configured().environment)
 
     def one(level: str) -> Built:
         return built(setuptools_project(tmp_path / level / "source"), level, tmp_path / level, environments)
@@ -224,7 +225,7 @@ FAILURES = {
 def test_a_backend_that_does_not_give_one_plain_wheel_is_an_error(
     body: str, message: str, settings: Build, tmp_path: Path
 ) -> None:
-    environments = Environments(tmp_path / "environments", {})
+    environments = Environments(tmp_path / "environments", dict)
     project = backend_project(tmp_path / "source", body)
     with pytest.raises(BuildError) as caught:
         built(project, "v2", tmp_path, environments, settings)
@@ -246,12 +247,12 @@ def test_a_backend_that_does_not_give_one_plain_wheel_is_an_error(
 def test_a_project_that_names_no_usable_backend_is_refused(pyproject: str, message: str, tmp_path: Path) -> None:
     project = tree(tmp_path / "source", {"pyproject.toml": pyproject})
     with pytest.raises(BuildError) as caught:
-        built(project, "v2", tmp_path, Environments(tmp_path / "environments", {}))
+        built(project, "v2", tmp_path, Environments(tmp_path / "environments", dict))
     assert message in str(caught.value)
 
 
 def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(tmp_path: Path) -> None:
-    environments = Environments(tmp_path / "environments", {"UV_NO_INDEX": "1"})
+    environments = Environments(tmp_path / "environments", lambda: {"UV_NO_INDEX": "1"})
     for name in ("one", "another"):
         project = backend_project(tmp_path / name, "    pass")
         with pytest.raises(BuildError) as caught:
@@ -278,4 +279,4 @@ def test_a_missing_compiler_is_found_out_before_anything_is_built(tmp_path: Path
     project = maturin_project(tmp_path / "source")
     target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"), env=(("PATH", str(tmp_path)),))
     with pytest.raises(BuildError, match=r"^no C compiler on PATH; install one: "):
-        prepared(project, target, Build())
+        prepared(project, target, Build(host=Host(HostCompiler.SYSTEM)))

@@ -137,7 +137,10 @@ REFUSALS = [
     ),
     (
         lambda: GCC.check(Cpu.parse("armv8.2-a")),
-        "gcc -pthread compiles for x86_64, expected a compiler for aarch64",
+        (
+            "gcc -pthread compiles for x86_64, expected a compiler for aarch64: build.host = 'zig' takes one from the "
+            "package index"
+        ),
     ),
     (
         lambda: replace(GCC, rust=None).check(Cpu.parse("x86-64"), rust=True),

@@ -22,6 +22,13 @@ def nvcc() -> Path:
     return Path(found)
 
 
+@functools.cache
+def home() -> Path:
+    """The CUDA_HOME of that compiler, which may be a script elsewhere."""
+    said = subprocess.run([nvcc(), "-dryrun", "-E", "none.cu"], capture_output=True, text=True, check=False).stderr
+    return Path(next(line for line in said.splitlines() if line.startswith("#$ TOP=")).partition("=")[2]).resolve()
+
+
 def cuda_library(folder: Path, sources: Sequence[Path], *, archs: Sequence[str], flags: Sequence[str] = ()) -> Path:
     """The shared library of *sources* in *folder* for *archs*, each as ``sm_90`` or ``compute_90``, cudart inside."""
     return _compiled(folder / "kernels.so", sources, ["-shared", *_codes(archs), *flags])

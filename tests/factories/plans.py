@@ -16,7 +16,7 @@ GCC = Compilers(
     machine="x86_64",
     c="gcc -pthread",
     cxx="g++ -pthread",
-    programs=(("gcc", Path("/usr/bin/gcc")), ("g++", Path("/usr/bin/g++"))),
+    programs=(("gcc", ("/usr/bin/gcc",)), ("g++", ("/usr/bin/g++",))),
     marks_levels=True,
     rust=Rust(Path("/usr/bin/rustc"), "x86_64-unknown-linux-gnu"),
 )

@@ -10,9 +10,9 @@ import pytest
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared
-from vbuild.build.indexes import Indexes
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
+from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
-    return Environments(tmp_path_factory.mktemp("environments"), Indexes.configured().environment())
+    return Environments(tmp_path_factory.mktemp("environments"), Indexes.configured().environment)
 
 
 def built(name: str, level: str, folder: Path, environments: Environments) -> Built:

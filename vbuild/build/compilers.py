@@ -5,16 +5,19 @@ CC, the interpreter's own, or what is on PATH -> asked for its macros -> family,
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from vbuild.build.interpreter import Interpreter
+from vbuild.build.probes import remembered
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 
@@ -23,7 +26,8 @@ _NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|
 _MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MINOR__|__x86_64__|__aarch64__) (\d+)")
 _PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
 
-_INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
+INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
+_ZIG_CAN = ": build.host = 'zig' takes one from the package index"
 _INSTALL_RUST = "install it with rustup, or apt-get install cargo"
 
 # the first releases whose -march= knows x86-64-v2, -v3 and -v4
@@ -51,7 +55,9 @@ class Compilers:
     """The C compiler of a build with its C++ partner, and Rust's where there is one.
 
     *c* and *cxx* are commands whose compiler is a bare name, to be found on PATH; *programs* are all the compiler
-    names on PATH with the programs behind them. *marks_levels*: the linker knows ``-z x86-64-v3``.
+    names on PATH with the commands behind them, which need *variables*. *marks_levels*: the linker knows
+    ``-z x86-64-v3``. *zig_target* is zig's name for machine and glibc where the compiler is zig, and *why* says so
+    where nobody asked for it.
     """
 
     family: Family
@@ -59,9 +65,12 @@ class Compilers:
     machine: str
     c: str
     cxx: str | None = None
-    programs: tuple[tuple[str, Path], ...] = ()
+    programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     marks_levels: bool = False
     rust: Rust | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    zig_target: str | None = None
+    why: str = ""
 
     @classmethod
     def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
@@ -69,13 +78,20 @@ class Compilers:
 
         `BuildError`, with what to install, where there is no C compiler.
         """
+        if (found := cls.sought(interpreter, environment)) is None:
+            raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
+        return found
+
+    @classmethod
+    def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
+        """The same; None where there is no C compiler, and CC does not name one."""
         programs = _programs(environment.get("PATH", os.defpath))
         c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), programs)
         if c is None:
-            raise BuildError(f"no C compiler on PATH; {_INSTALL_C}")
+            return None
         cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), programs)
         path = programs[_compiler_of(c)]
-        macros = _macros(path, environment)
+        macros = known_macros((str(path),), environment)
         family = Family.CLANG if "__clang_major__" in macros else Family.GCC
         names = ("__clang_major__", "__clang_minor__") if family is Family.CLANG else ("__GNUC__", "__GNUC_MINOR__")
         return cls(
@@ -84,16 +100,16 @@ class Compilers:
             machine=next((name.strip("_") for name in ("__x86_64__", "__aarch64__") if name in macros), "unknown"),
             c=c,
             cxx=cxx,
-            programs=tuple(sorted(programs.items())),
+            programs=tuple(sorted((name, (str(path),)) for name, path in programs.items())),
             marks_levels=_marks_levels(path, environment),
-            rust=_rust(environment),
+            rust=found_rust(environment),
         )
 
     def check(self, cpu: Cpu, *, rust: bool = False) -> None:
         """Refuse, as a `BuildError`, a *cpu* these cannot compile for; with *rust*, a missing Rust compiler too."""
         version = ".".join(map(str, self.version))
         if self.machine != cpu.machine:
-            raise BuildError(f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}")
+            raise BuildError(f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}{_ZIG_CAN}")
         if cpu.machine == "x86_64" and not cpu.is_baseline and self.version[0] < _KNOWS_LEVELS.get(self.family, 0):
             expected = " or ".join(f"{family} {first}" for family, first in _KNOWS_LEVELS.items())
             raise BuildError(f"{self.family} {version} does not know -march={cpu}; expected {expected}, or newer")
@@ -123,7 +139,7 @@ def _command(
         command = _on_path(given, programs)
         # sysconfig may name a path of the machine that Python was built on; a user means the path
         if command is None or any(Path(word).is_absolute() and not shutil.which(word) for word in given.split()):
-            raise BuildError(f"{variable}={given}: no such compiler; {_INSTALL_C}")
+            raise BuildError(f"{variable}={given}: no such compiler; {INSTALL_C}")
         return command
     return next((command for text in candidates if (command := _on_path(text, programs))), None)
 
@@ -146,6 +162,12 @@ def _compiler_of(command: str) -> str:
     return next(word for word in command.split() if _NAME.fullmatch(word))
 
 
+def compiler_name(command: str) -> str | None:
+    """The bare name of the compiler in *command*, which may have its path in it; None where there is none."""
+    names = (Path(word).name for word in command.split())
+    return next((name for name in names if _NAME.fullmatch(name)), None)
+
+
 def _partner(c: str, interpreter: Interpreter) -> str:
     """The C++ command that goes with the C command *c*: clang++-16 with clang-16."""
     name = _compiler_of(c)
@@ -157,28 +179,50 @@ def _partner(c: str, interpreter: Interpreter) -> str:
     return ""
 
 
-def _macros(compiler: Path, environment: Mapping[str, str]) -> dict[str, int]:
-    command = [str(compiler), "-E", "-dM", "-x", "c", os.devnull]
+def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
+    """The macros of the command *compiler* that tell what it is; `BuildError` where it is neither gcc nor clang."""
+    command = [*compiler, "-E", "-dM", "-x", "c", os.devnull]
+    program = Path(compiler[0])
+    ask = partial(_ask_macros, command, environment)
+    return remembered(shlex.join(command), program, environment=environment, ask=ask)
+
+
+def _ask_macros(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     macros = {name: int(value) for name, value in _MACRO.findall(ran.stdout)}
     if not macros.keys() & {"__clang_major__", "__GNUC__"}:
         reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
-        raise BuildError(f"{compiler}: neither gcc nor clang{reason}")
+        raise BuildError(f"{command[0]}: neither gcc nor clang{reason}")
     return macros
 
 
 def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
     """Whether a library can be linked with ``-z x86-64-v3``: GNU ld since 2.36; others ignore it with a warning."""
+    linkers = [Path(folder, "ld") for folder in environment.get("PATH", os.defpath).split(os.pathsep)]
+    ask = partial(_try_marking, compiler, environment)
+    return remembered("-z x86-64-v3", compiler, environment=environment, ask=ask, also=linkers)
+
+
+def _try_marking(compiler: Path, environment: Mapping[str, str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         command = [str(compiler), "-shared", "-nostdlib", "-Wl,--fatal-warnings,-z,x86-64-v3", "-x", "c", os.devnull]
         ran = subprocess.run([*command, "-o", f"{folder}/empty.so"], env=environment, capture_output=True, check=False)
     return ran.returncode == 0
 
 
-def _rust(environment: Mapping[str, str]) -> Rust | None:
+def found_rust(environment: Mapping[str, str]) -> Rust | None:
+    """The Rust of *environment*'s PATH, where it has both rustc and cargo."""
     rustc, cargo = (shutil.which(name, path=environment.get("PATH")) for name in ("rustc", "cargo"))
     if rustc is None or cargo is None:  # without cargo, maturin would ask for a package that downloads Rust
         return None
-    ran = subprocess.run([rustc, "-vV"], env=environment, capture_output=True, text=True, check=False)
-    host = next((line.removeprefix("host: ") for line in ran.stdout.splitlines() if line.startswith("host: ")), None)
+    # of rustup, which stands for the compiler that this file names
+    home = environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup")
+    ask = partial(_ask_host, rustc, environment)
+    host = remembered("-vV", Path(rustc), environment=environment, ask=ask, also=[Path(home, "settings.toml")])
     return Rust(Path(rustc), host) if host else None
+
+
+def _ask_host(rustc: str, environment: Mapping[str, str]) -> str:
+    """The target triple of the machine that *rustc* runs on; empty where it does not run."""
+    ran = subprocess.run([rustc, "-vV"], env=environment, capture_output=True, text=True, check=False)
+    return next((line.removeprefix("host: ") for line in ran.stdout.splitlines() if line.startswith("host: ")), "")

@@ -7,7 +7,7 @@ first makes it and the others wait. Backends only read it.
 import hashlib
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +36,14 @@ class Environment:
 
 
 class Environments:
-    """The build environments of one run, in *folder*; *configuration* are uv's variables for its package indexes.
+    """The build environments of one run, in *folder*; *configuration* gives uv's variables for its package indexes.
 
     The log of one that cannot be made stays in *logs*, which is that folder where None.
     """
 
-    def __init__(self, folder: Path, configuration: Mapping[str, str], *, logs: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, configuration: Callable[[], Mapping[str, str]], *, logs: Path | None = None
+    ) -> None:
         self._folder = folder.absolute()
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
@@ -73,7 +75,7 @@ class Environments:
         log = self._logs / f"environment-{folder.name}.log"
         with at("build environment"):
             for command in ([*create, str(folder)], *([fill] if requirements else [])):
-                run(command, log=log, environment={**os.environ, **self._configuration})
+                run(command, log=log, environment={**os.environ, **self._configuration()})
         log.unlink()
         return environment
 

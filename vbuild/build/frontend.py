@@ -8,7 +8,7 @@ https://peps.python.org/pep-0517/
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,16 +17,26 @@ from typing import Any
 import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
 
+from vbuild.build.caching import Running
 from vbuild.build.compilers import Compilers
+from vbuild.build.cross import crossing
+from vbuild.build.cuda import cuda_plan
 from vbuild.build.environment import Environment, Environments, own_environment
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.launcher import Launchers, Override, install
+from vbuild.build.nvcc import Command
 from vbuild.build.plan import Backend, Plan, planned
 from vbuild.build.process import run
+from vbuild.build.zig import chosen
 from vbuild.errors import BuildError, TableError
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.host import HostCompiler
 from vbuild.recipe.model import Build
 from vbuild.recipe.target import Target
 from vbuild.table import Table
+from vbuild.toolkit.compatibility import check_host
+from vbuild.toolkit.model import Toolkit
+from vbuild.toolkit.provision import provided
 from vbuild.wheel.name import WheelName
 
 _LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name no backend
@@ -47,6 +57,13 @@ class Job:
     plan: Plan
     compilers: Compilers
     interpreter: Interpreter
+    toolkit: Toolkit | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever builds should know of the tools: a licence that was met just now, a compiler taken for want."""
+        licence = self.toolkit.licence if self.toolkit and self.toolkit.is_new else ""
+        return tuple(note for note in (licence, self.compilers.why) if note)
 
     def data(self) -> dict[str, Any]:
         """The job as JSON holds it."""
@@ -59,28 +76,50 @@ class Job:
             "environment": dict(self.plan.environment),
             "config_settings": dict(self.plan.config_settings),
             "launchers": asdict(self.plan.rewriting),
+            "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A wheel as its backend left it: plain, not repaired; what the launchers changed; how long it took, in seconds."""
+    """A wheel as its backend left it: plain, not repaired; what the launchers changed; how long it took, in seconds.
+
+    *commands* are those of nvcc.
+    """
 
     wheel: Path
     overrides: tuple[Override, ...]
+    commands: tuple[Command, ...]
     seconds: float
 
 
-def prepared(project: Path, target: Target, settings: Build) -> Job:
-    """The job of building *target* from a tree of *project*; nothing is built, installed or written.
+def prepared(
+    project: Path, target: Target, settings: Build, *, toolkits: Callable[[ToolkitSpec], Toolkit] = provided
+) -> Job:
+    """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
 
-    `BuildError` where this machine lacks the interpreter or a compiler for it.
+    *toolkits* gives the toolkit of a build with CUDA, which it may have to fetch. `BuildError` where this machine lacks
+    the interpreter or a compiler for it, `ToolkitError` where it lacks the toolkit, or that does not take the compiler.
     """
     environment = {**os.environ, **dict(target.env)}
     backend = recognised(project)
     interpreter = Interpreter.found(target.python, environment)
-    compilers = Compilers.found(interpreter, environment)
+    # nvcc does not take zig as its host compiler
+    host = replace(settings.host, compiler=HostCompiler.SYSTEM) if target.cuda else settings.host
+    compilers = chosen(host, target.cpu, interpreter=interpreter, environment=environment)
     compilers.check(target.cpu, rust=backend is Backend.MATURIN)
+    toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits) if target.cuda else None
+    cuda = None
+    if target.cuda and toolkit:
+        cuda = cuda_plan(
+            target.cuda,
+            settings.cuda,
+            home=toolkit.root,
+            backend=backend,
+            compilers=compilers,
+            environment=environment,
+            config_settings=target.config_settings,
+        )
     plan = planned(
         target.cpu,
         backend,
@@ -89,8 +128,10 @@ def prepared(project: Path, target: Target, settings: Build) -> Job:
         environment=environment,
         config_settings=target.config_settings,
         keep=settings.keep_flags,
+        cuda=cuda,
     )
-    return Job(target, settings, plan, compilers, interpreter)
+    plan = crossing(plan, compilers=compilers, interpreter=interpreter)
+    return Job(target, settings, plan, compilers, interpreter, toolkit)
 
 
 def recognised(project: Path) -> Backend:
@@ -104,18 +145,35 @@ def recognised(project: Path) -> Backend:
         raise BuildError(str(error)) from error
 
 
-def build_wheel(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> Built:
+def build_wheel(
+    job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Running | None = None
+) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the launchers go into *folder*.
 
-    `BuildError` where a step fails, with the place and the last lines of *log*.
+    Compilers go through *cache*. `BuildError` where a step fails, with the place and the last lines of *log*.
     """
     start = time.perf_counter()
     variables = {**_QUIET, **os.environ, **dict(job.target.env), **dict(job.plan.environment)}
-    launchers = install(job.plan.rewriting, job.compilers, folder / "launchers", source=project, environment=variables)
-    shell = _Shell(project, log, variables, launchers)
+    launchers = install(
+        job.plan.rewriting,
+        job.compilers,
+        folder / "launchers",
+        source=project,
+        environment=variables,
+        cuda=job.plan.cuda,
+        cache=cache,
+    )
+    shell = _Shell(project, log, variables, launchers, dict(job.plan.environment))
     with _explained(job, launchers, log), _refused():
         wheel = _built(job, shell, environments, folder / "built")
-    return Built(_checked(wheel, folder / "built"), launchers.overrides(), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Built(_checked(wheel, folder / "built"), launchers.overrides(), launchers.commands(), seconds)
+
+
+def _toolkit(spec: ToolkitSpec, compilers: Compilers, toolkits: Callable[[ToolkitSpec], Toolkit]) -> Toolkit:
+    toolkit = toolkits(spec)
+    check_host(toolkit, family=compilers.family, version=compilers.version)
+    return toolkit
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +184,15 @@ class _Shell:
     log: Path
     variables: Mapping[str, str]
     launchers: Launchers
+    planned: Mapping[str, str]
     environment: Environment | None = None
 
     def __call__(
         self, cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None
     ) -> None:
         variables = self.environment.variables(self.variables) if self.environment else self.variables
-        variables = {**variables, **self.launchers.environment(variables), **(extra_environ or {})}
+        # the plan's PYTHONPATH, unlike the user's, is for the backend
+        variables = {**variables, **self.planned, **self.launchers.environment(variables), **(extra_environ or {})}
         hook = cmd[2] if extra_environ else None  # python, pyproject-hooks' script, the hook, a folder
         run(cmd, log=self.log, cwd=Path(cwd or self.project), environment=variables, name=hook)
 

@@ -5,17 +5,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import uv
 
+from vbuild.build.probes import is_script, remembered
 from vbuild.errors import BuildError
 
 _ASK = """
 import json, sys, sysconfig
 known = sysconfig.get_config_vars()
-names = ("CC", "CXX", "CFLAGS", "LDFLAGS", "LDSHARED")
+names = ("CC", "CXX", "CFLAGS", "LDFLAGS", "LDSHARED", "EXT_SUFFIX")
 print(json.dumps({
     "path": sys.executable,
     "implementation": sys.implementation.name,
@@ -41,6 +43,7 @@ class Interpreter:
     cflags: str = ""
     ldflags: str = ""
     ldshared: str = ""
+    ext_suffix: str = ""
 
     @classmethod
     def found(cls, python: str, environment: Mapping[str, str]) -> Self:
@@ -53,13 +56,9 @@ class Interpreter:
     @classmethod
     def at(cls, path: Path, environment: Mapping[str, str]) -> Self:
         """The interpreter at *path*; `BuildError` where it does not run."""
-        try:
-            ran = subprocess.run(
-                [path, "-I", "-c", _ASK], env=environment, capture_output=True, text=True, check=True, timeout=60
-            )
-            known = json.loads(ran.stdout)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise BuildError(f"{path}: not a Python that runs: {error}") from error
+        ask = partial(_ask, path, environment)
+        # a script, such as pyenv's, may lead to another Python tomorrow
+        known = ask() if is_script(path) else remembered(_ASK, path, environment=environment, ask=ask, also=_of(path))
         return cls(**{name: _PARSED.get(name, str)(value) for name, value in known.items()})
 
     @property
@@ -67,6 +66,21 @@ class Interpreter:
         """The linker arguments that name this interpreter's own folders, which no wheel may carry."""
         words = [*self.ldflags.split(), *self.ldshared.split()]
         return tuple(dict.fromkeys(word for word in words if word.startswith(("-Wl,-rpath,", "-Wl,-R"))))
+
+
+def _ask(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    command = [str(path), "-I", "-c", _ASK]
+    try:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+        known: dict[str, Any] = json.loads(ran.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise BuildError(f"{path}: not a Python that runs: {error}") from error
+    return known
+
+
+def _of(path: Path) -> tuple[Path, ...]:
+    """What else tells a Python what it is: the environment that it belongs to."""
+    return (path.parent / "pyvenv.cfg", path.parent.parent / "pyvenv.cfg")
 
 
 def _path(python: str, environment: Mapping[str, str]) -> Path:

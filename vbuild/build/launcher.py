@@ -5,6 +5,13 @@ breaks where it is split at blanks, and a project may call ``gcc`` by name whate
 Meson, and the cc crate all look for their compiler's bare name on PATH. Only cargo finds rustc by itself, and has
 RUSTC_WRAPPER for it. What the launchers do is in `vbuild.build.rewriting`, which they run; each finds its settings
 beside itself, since a build may clear its environment.
+
+nvcc is looked for in CUDA_HOME too, so it has its launcher (`vbuild.build.nvcc`) in a folder that is a toolkit
+otherwise, made of links:
+
+    launchers/gcc, g++ ...            settings, logs
+    launchers/cuda/bin/nvcc           the launcher
+    launchers/cuda/bin/ptxas, include, lib64 ...  -> the toolkit
 """
 
 import json
@@ -16,11 +23,23 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from vbuild.build import rewriting
+import vbuild
+from vbuild.build import nvcc, rewriting, zigwords
+from vbuild.build.caching import Running, Wrapped
+from vbuild.build.codegen import CudaRules
 from vbuild.build.compilers import Compilers
+from vbuild.build.nvcc import Command
 from vbuild.build.plan import Rewriting
+from vbuild.errors import BuildError
+
+# the process of an nvcc launcher has no site packages: it finds vbuild where this one did
+_NVCC = f"import sys; sys.path.insert(0, {str(Path(vbuild.__file__).parents[1])!r}); import {nvcc.__name__} as nvcc"
+_RUN_NVCC = f"{_NVCC}; nvcc.main()"
+
+# names that some tools read in the place of CUDA_HOME
+_HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +58,32 @@ class Override:
     @classmethod
     def parse(cls, line: str) -> Self:
         """One line of the launchers' log."""
-        entry = json.loads(line)
-        lists = (tuple(entry[name]) for name in ("sources", "removed", "added", "refused"))
-        return cls(entry["program"], *lists)
+        return cls.of_data(json.loads(line))
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        """The override that `dataclasses.asdict` made *data* of."""
+        lists = (tuple(data[name]) for name in ("sources", "removed", "added", "refused"))
+        return cls(data["program"], *lists)
 
 
 @dataclass(frozen=True, slots=True)
 class Launchers:
-    """Launchers as they stand in *folder*, and the log of what they change."""
+    """Launchers as they stand in *folder*, and the log of what they change; *cuda* is the CUDA_HOME with nvcc's."""
 
     folder: Path
     log: Path
     source: Path
     has_rust: bool
+    cuda: Path | None = None
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
         """The variables that put these launchers before the compilers of the environment *before*."""
-        env = {"PATH": os.pathsep.join([str(self.folder), before.get("PATH", os.defpath)])}
+        bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
+        env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)])}
+        if self.cuda:
+            homes = ("CUDA_HOME", "CUDA_PATH", *(name for name in _HOMES if name in before))
+            env |= dict.fromkeys(homes, str(self.cuda))
         if self.has_rust:
             env["RUSTC_WRAPPER"] = str(self.folder / rewriting.RUSTC)
             # cargo does not see the flags that its wrapper adds: no two levels may share a folder of its results
@@ -72,35 +100,100 @@ class Launchers:
         lines = dict.fromkeys(self.log.read_text(encoding="utf-8", errors="replace").splitlines())
         return tuple(override for line in lines if (override := Override.parse(line)).removed)
 
+    def commands(self) -> tuple[Command, ...]:
+        """Every command of nvcc so far, each different one once, in the order of the first."""
+        return tuple(dict.fromkeys(nvcc.logged(self.folder / nvcc.LOG)))
+
 
 def install(
-    rules: Rewriting, compilers: Compilers, folder: Path, *, source: Path, environment: Mapping[str, str]
+    rules: Rewriting,
+    compilers: Compilers,
+    folder: Path,
+    *,
+    source: Path,
+    environment: Mapping[str, str],
+    cuda: CudaRules | None = None,
+    cache: Running | None = None,
 ) -> Launchers:
-    """Put into *folder* a launcher for every compiler there is, following *rules*.
+    """Put into *folder* a launcher for every compiler there is, following *rules*, and for nvcc, following *cuda*.
 
     Paths below *source* are written into binaries relative to it. A RUSTC_WRAPPER of *environment* stays in use.
+    What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
     """
+    if cuda:
+        _check_nvcc(cuda.nvcc)
     folder.mkdir(parents=True)
     launchers = Launchers(
-        folder.absolute(), folder.absolute() / "overrides.jsonl", source.absolute(), bool(compilers.rust)
+        folder.absolute(),
+        folder.absolute() / "overrides.jsonl",
+        source.absolute(),
+        bool(compilers.rust),
+        folder.absolute() / "cuda" if cuda else None,
     )
-    programs: dict[str, tuple[str, ...]] = {name: (str(path),) for name, path in compilers.programs}
+    mapping = f"-ffile-prefix-map={launchers.source}=."
+    wrapped = Wrapped(compilers.programs, (), (mapping,))
+    if cache and not compilers.zig_target:  # no cache takes a compiler of two words, nor its ar
+        wrapped = cache.wrapped(compilers.programs, launchers.folder / "cached", source=launchers.source)
+    programs = dict(wrapped.programs)
     if compilers.rust:
         programs[rewriting.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
     settings = {
         "rules": asdict(rules),
         "programs": programs,
+        "variables": {
+            **dict(compilers.variables),
+            **dict(wrapped.variables),
+            # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
+            **({"ZIG_LOCAL_CACHE_DIR": str(launchers.folder / "zig")} if compilers.zig_target else {}),
+        },
         "source": str(launchers.source),
         "log": str(launchers.log),
-        "mapping": (f"-ffile-prefix-map={launchers.source}=.",),
+        "mapping": wrapped.mapping,
         "rust_mapping": (f"--remap-path-prefix={launchers.source}=.",),
     }
+    if cuda:
+        program = (str(cuda.nvcc),)
+        settings["nvcc"] = {
+            "rules": cuda.data(),
+            "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
+            "mapping": (mapping,),
+            "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
+            "log": str(launchers.folder / nvcc.LOG),
+        }
     (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
-    program = launchers.folder / "rewriting.pyc"
-    py_compile.compile(rewriting.__file__, str(program), doraise=True)
+    compiled = launchers.folder / "rewriting.pyc"
+    py_compile.compile(rewriting.__file__, str(compiled), doraise=True)
+    if compilers.zig_target:
+        py_compile.compile(zigwords.__file__, str(launchers.folder / "zigwords.pyc"), doraise=True)
     for name in programs:
-        _write(folder / name, [sys.executable, "-I", "-S", str(program), name])
+        _write(folder / name, [sys.executable, "-I", "-S", str(compiled), name])
+    if cuda and launchers.cuda:
+        _link(cuda.nvcc.parents[1], launchers.cuda)
+        _write(launchers.cuda / "bin" / "nvcc", [sys.executable, "-I", "-S", "-c", _RUN_NVCC, str(launchers.folder)])
     return launchers
+
+
+def _check_nvcc(program: Path) -> None:
+    """`BuildError` for an nvcc that would run nothing, or the launchers again."""
+    try:
+        with program.open("rb") as file:
+            begin = file.read(4096)
+    except OSError as error:
+        raise BuildError(f"{program}: {error.strerror}; expected the nvcc of a CUDA toolkit") from error
+    if nvcc.__name__.encode() in begin:
+        raise BuildError(
+            f"{program}: a launcher of vbuild, which would start itself without end; expected the nvcc of a CUDA "
+            f"toolkit: point CUDA_HOME at one, or leave it out"
+        )
+
+
+def _link(toolkit: Path, folder: Path) -> None:
+    """Make *folder* the same as *toolkit*, with links, but without an nvcc."""
+    (folder / "bin").mkdir(parents=True)
+    entries = [*toolkit.iterdir(), *(toolkit / "bin").iterdir()]
+    for entry in entries:
+        if entry not in {toolkit / "bin", toolkit / "bin" / "nvcc"}:
+            (folder / entry.relative_to(toolkit)).symlink_to(entry.absolute())
 
 
 def _write(file: Path, command: list[str]) -> None:

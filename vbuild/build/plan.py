@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from vbuild.build.codegen import CudaRules
 from vbuild.build.compilers import Compilers, Family
 from vbuild.build.interpreter import Interpreter
+from vbuild.build.rewriting import TOOLS
+from vbuild.build.zig import zig_cpu
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.recipe.target import Env, Settings
@@ -60,6 +63,9 @@ _MODULES = {
     "maturin": "maturin",
 }
 
+# what Python's own configuration says everywhere, without the flags of the compiler that it was built with
+_ZIGS_OPTIMISATION = "-DNDEBUG -fwrapv -O3"
+
 # CMake and Meson choose the optimisation by themselves, and cargo has no use for C flags
 _OWN_OPTIMISATION = frozenset({Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON, Backend.MATURIN})
 
@@ -70,7 +76,7 @@ class Rewriting:
 
     Of the flags that choose instructions all go but the *implied* ones, which the level has anyway, and those of
     the sources that a glob in *keep* matches. *link* is for shared libraries; *dropped* are linker arguments that no
-    wheel may carry.
+    wheel may carry. *zig* has the target where the compiler is zig, which is then spoken to in its own way.
     """
 
     compile: tuple[str, ...] = ()
@@ -79,17 +85,28 @@ class Rewriting:
     implied: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    zig: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPlan:
+    """What makes a build one for GPUs: variables and config settings, and the rules of the launcher of nvcc."""
+
+    environment: Env
+    config_settings: Settings
+    rules: CudaRules
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that makes a build of a project one for a CPU level."""
+    """Everything that makes a build of a project one for a CPU level, and with *cuda* for GPUs."""
 
     cpu: Cpu
     backend: Backend
     environment: Env
     config_settings: Settings
     rewriting: Rewriting
+    cuda: CudaRules | None = None
 
 
 def planned(
@@ -101,18 +118,21 @@ def planned(
     environment: Mapping[str, str],
     config_settings: Settings = (),
     keep: tuple[str, ...] = (),
+    cuda: CudaPlan | None = None,
 ) -> Plan:
     """The plan that adds *cpu* to what *environment* and *config_settings* say already; nothing of theirs is lost.
 
-    Sources that a glob in *keep* matches keep their own flags. `BuildError` for a CPU the compiler has no flag for.
+    Sources that a glob in *keep* matches keep their own flags. *cuda* is `vbuild.build.cuda.cuda_plan`'s, made of the
+    same. `BuildError` for a CPU the compiler has no flag for.
     """
     if compilers.family is Family.MSVC:
         return Plan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
-    flags = (f"-march={cpu}", "-mtune=generic")
+    flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else (f"-march={cpu}", "-mtune=generic")
     rust = _rust(cpu)
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
         "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(EPOCH),
+        **dict(cuda.environment if cuda else ()),
     }
     if compilers.rust:
         # with a target of their own, build scripts and procedural macros are not compiled with the level's flags:
@@ -124,11 +144,13 @@ def planned(
         compile=flags,
         link=_marking(cpu, compilers),
         rust=rust,
-        implied=_implied(cpu),
+        implied=_implied(cpu, is_zig=bool(compilers.zig_target)),
         keep=keep,
         dropped=interpreter.rpaths,
+        zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
-    return Plan(cpu, backend, tuple(env.items()), _settings(backend, config_settings), rewriting)
+    settings = _settings(backend, (*config_settings, *(cuda.config_settings if cuda else ())))
+    return Plan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
 
 
 def _compiler_variables(
@@ -142,10 +164,14 @@ def _compiler_variables(
 
     setuptools takes CFLAGS in the place of sysconfig's flags, -O3 -DNDEBUG -fwrapv included, so those come first.
     """
-    base = "" if backend in _OWN_OPTIMISATION else interpreter.cflags
+    own = _ZIGS_OPTIMISATION if compilers.zig_target else interpreter.cflags
+    base = "" if backend in _OWN_OPTIMISATION else own
     languages = ["CFLAGS", "CXXFLAGS", "FFLAGS"]
     variables = {name: _joined(base, environment.get(name), *flags) for name in languages}
     variables["FFLAGS"] = _joined(environment.get("FFLAGS"), *flags)
+    if compilers.zig_target:
+        del variables["FFLAGS"]  # zig has no Fortran
+        variables |= {name.upper(): name for name in TOOLS}
     return {"CC": compilers.c, **({"CXX": compilers.cxx} if compilers.cxx else {}), **variables}
 
 
@@ -166,11 +192,11 @@ def _marking(cpu: Cpu, compilers: Compilers) -> tuple[str, ...]:
     return (f"-Wl,-z,{cpu}",)
 
 
-def _implied(cpu: Cpu) -> tuple[str, ...]:
+def _implied(cpu: Cpu, *, is_zig: bool) -> tuple[str, ...]:
     if cpu.machine != "x86_64":
         return ()
     levels = X86_64_LEVELS[: cpu.rank + 1]
-    names = ("x86-64", *(f"x86-64-{level}" for level in levels[1:]))
+    names = () if is_zig else ("x86-64", *(f"x86-64-{level}" for level in levels[1:]))
     return (*(f"-march={name}" for name in names), *(f"-m{feature}" for level in levels for feature in _ADDED[level]))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # typing costs a fifth of the start-up
 
 SETTINGS = "settings.marshal"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
+TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
 
 # what chooses the instructions a compiler may use; -mno-... only ever lowers, and stays
 _CHOOSES = (
@@ -57,7 +58,10 @@ _NOT_LINKING = frozenset({"-c", "-S", "-E", "-fsyntax-only", "-M", "-MM"})
 
 # what build systems compile to ask whether the compiler takes a flag: CMake, Meson, pybind11
 _FLAG_CHECKS = frozenset(
-    {"", "intmain(void){return0;}", "intmain(){return0;}", "intmain(intargc,char**argv){return0;}", "externinti;inti;"}
+    {
+        *("", "intmain(void){return0;}", "intmain(){return0;}", "intmain(intargc,char**argv){return0;}"),
+        *("externinti;inti;", "__host__intmain(){return0;}"),
+    }
 )
 _FLAG_CHECK_SIZE = 200  # bytes
 
@@ -99,7 +103,10 @@ def rewritten(arguments: "Sequence[str]", rules: "Rules") -> Rewritten:
             result.arguments += taken
         else:
             result.removed.append(flag)
-    if sources or result.removed:
+    if rules["zig"] and not sources:
+        # zig would compile libc++ again for the level, half a minute each: all of them get the baseline's
+        result.arguments = [word for word in result.arguments if not word.startswith(_CHOOSES)]
+    elif sources or result.removed:
         _add(result, rules["compile"], first=keeps)
     if "-shared" in arguments and not _NOT_LINKING.intersection(arguments):
         result.arguments += rules["link"]
@@ -276,6 +283,9 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
     with open(os.path.join(folder, SETTINGS), "rb") as file:
         settings = marshal.load(file)  # noqa: S302 - vbuild wrote it there itself
     command = settings["programs"][name]
+    os.environ.update(settings["variables"])
+    if name in TOOLS:
+        os.execvp(command[0], [*command, *arguments])
     if name == RUSTC:  # cargo's wrapper protocol: the first argument is the rustc to run
         command = [*command, *arguments[:1]]
         result = rewritten_rust(arguments[1:], settings["rules"])
@@ -290,6 +300,11 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         _record(settings, name, result)
     if result.refused:
         raise SystemExit(f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")
+    if settings["rules"]["zig"] and name != RUSTC:
+        sys.path.insert(0, folder)
+        zigwords = __import__("zigwords")  # compiled beside this program
+        command = zigwords.command_for(command, result.arguments, target=settings["rules"]["zig"][0])
+        result.arguments = zigwords.for_zig(result.arguments)
     os.execvp(command[0], [*command, *result.arguments, *(mapping if result.sources else ())])
 
 

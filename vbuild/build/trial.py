@@ -4,7 +4,7 @@ The wheel goes in under its plain name, which every installer reads.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -35,11 +35,11 @@ def tried(
     machine: Cpu | None,
     folder: Path,
     log: Path,
-    configuration: Mapping[str, str],
+    configuration: Callable[[], Mapping[str, str]],
 ) -> Trial:
     """Install *wheel*, which needs *cpu*, into a new environment in *folder* and run the command of *check*.
 
-    Not run where *machine*, the CPU we are on, is below the level. *configuration* are uv's variables for its
+    Not run where *machine*, the CPU we are on, is below the level. *configuration* gives uv's variables for its
     package indexes. `BuildError`, with the last lines of the log, where the wheel does not install or its test fails.
     """
     if check.command is None:
@@ -50,7 +50,7 @@ def tried(
     empty = folder / "empty"  # the command must find the wheel installed, not the source tree
     empty.mkdir(parents=True)
     uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
-    variables = {**os.environ, **configuration}
+    variables = {**os.environ, **configuration()}
     create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
     fill = [uv_bin, "pip", "install", *quiet, "--python", str(environment.python), str(wheel), *check.requires]
     with at("test"):

@@ -1,15 +1,19 @@
 """What a check of a wheel found, as values: findings, and for each library what its code needs.
 
-A finding has a rule, a stable word that a script can look for; the text may change.
+A finding has a rule, a stable word that a script can look for; the text may change. Every value here has ``data()``,
+which JSON takes, and ``of_data``, which gives the value back.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Served
+from vbuild.hardware.gpu import Arch, Served
+
+_SM = "sm_"
 
 
 class Severity(StrEnum):
@@ -61,6 +65,10 @@ class Finding:
     def data(self) -> dict[str, Any]:
         return {"severity": str(self.severity), "rule": str(self.rule), "member": self.member, "what": self.what}
 
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        return cls(Severity(data["severity"]), Rule(data["rule"]), data["member"], data["what"])
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -85,6 +93,11 @@ class Violation:
             "features": list(self.features),
             "instructions": list(self.instructions),
         }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        address = int(data["address"], 16)
+        return cls(data["function"], address, tuple(data["features"]), tuple(data["instructions"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +129,17 @@ class LibraryIsa:
             "violations": [violation.data() for violation in self.violations],
         }
 
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            member=data["member"],
+            machine=data["machine"],
+            code_size=data["code_size"],
+            level=data["level"],
+            accepted=tuple(data["accepted"].items()),
+            violations=tuple(map(Violation.of_data, data["violations"])),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryGpus:
@@ -142,6 +166,23 @@ class LibraryGpus:
             "gpus": [{**served.data(), "runs": str(served)} for served in self.served],
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            member=data["member"],
+            fatbins=data["fatbins"],
+            machine=tuple(data["machine"]),
+            ptx=tuple(data["ptx"]),
+            served=tuple(map(_served, data["gpus"])),
+            notes=tuple(data["notes"]),
+        )
+
+
+def _served(data: Mapping[str, Any]) -> Served:
+    # not Arch.parse: there may be code for a GPU that is newer than vbuild
+    device = Arch(int(data["gpu"].removeprefix(_SM)))
+    return Served(device, data["machine"], data["jit"], data["nothing"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +228,13 @@ class Verdict:
             return "failed"
         return f"ok, for {', '.join(self.claimed_gpus)}" if self.claimed_gpus else "not claimed"
 
+    @property
+    def gpu_codes(self) -> tuple[str, ...]:
+        """What there is GPU code for in any library, PTX last: ``sm_90``, ``PTX for sm_90``."""
+        machine = dict.fromkeys(name for library in self.gpus for name in library.machine)
+        ptx = dict.fromkeys(f"PTX for {name}" for library in self.gpus for name in library.ptx)
+        return (*machine, *ptx)
+
     def data(self) -> dict[str, Any]:
         """The verdict as JSON takes it."""
         return {
@@ -201,3 +249,16 @@ class Verdict:
             "libraries": [library.data() for library in self.libraries],
             "gpus": [library.data() for library in self.gpus],
         }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any], wheel: Path) -> Self:
+        """The verdict on *wheel* that was written as *data*, which has no more than its name."""
+        return cls(
+            wheel=wheel,
+            cpu=Cpu.parse(data["cpu"]) if data["cpu"] else None,
+            claimed=data["claimed"],
+            findings=tuple(map(Finding.of_data, data["findings"])),
+            libraries=tuple(map(LibraryIsa.of_data, data["libraries"])),
+            gpus=tuple(map(LibraryGpus.of_data, data["gpus"])),
+            claimed_gpus=tuple(data["claimed_gpus"]),
+        )

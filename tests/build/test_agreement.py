@@ -1,0 +1,194 @@
+"""Compiled code against the request, as values."""
+
+from pathlib import Path
+
+import pytest
+
+from vbuild.build.agreement import Agreement, Fatbins, Shortfall, agreement
+from vbuild.build.codegen import Codegen
+from vbuild.build.nvcc import Command
+from vbuild.build.nvccwords import Output
+from vbuild.errors import BuildError
+from vbuild.hardware.gpu import GpuList, Offer
+from vbuild.recipe.cuda import Archs
+
+HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
+BYPASSED = (
+    "no command passed the launcher of nvcc: the project calls another one by its path, and has to be told to take "
+    "CUDA_HOME's or CUDACXX"
+)
+
+
+def offers(codes: str) -> tuple[Offer, ...]:
+    return tuple(Codegen.of(code).offer for code in codes.split(","))
+
+
+def command(
+    source: str,
+    ours: str,
+    *,
+    theirs: str = "sm_80",
+    output: Output = Output.OBJECT,
+    rule: str = "intersect",
+    is_ruled: bool = False,
+) -> Command:
+    sources, files = ((source,), ()) if source.endswith("cu") else ((), (f"/build/{source}",))
+    return Command(sources, output, files, rule, is_ruled, tuple(theirs.split(",")), tuple(ours.split(",")))
+
+
+def judged(
+    commands: list[Command], *fatbins: str, request: str = "75,80,90", mode: Archs = Archs.INTERSECT
+) -> Agreement:
+    """The agreement of one library with *fatbins*, one of each."""
+    library = {offers(codes): 1 for codes in fatbins}
+    return agreement(commands, {"demo.so": library}, GpuList.parse(request), mode=mode)
+
+
+def test_code_for_every_gpu_agrees() -> None:
+    found = judged([command("a.cu", "sm_75,sm_80,sm_90")], "sm_75,sm_80,sm_90")
+    assert found == Agreement()
+    assert found
+    found.check()
+    assert judged([command("a.cu", "sm_70,sm_80,sm_90a")], "sm_70,sm_80,sm_90a")
+    assert judged([], "sm_75,sm_80,sm_90,compute_90")
+
+
+def test_files_compiled_for_less_are_named() -> None:
+    commands = [command("src/b.cu", "sm_80"), command("src/a.cu", "sm_80"), command("c.cu", "sm_75,sm_80,sm_90")]
+    found = judged(commands, "sm_80", "sm_75,sm_80,sm_90")
+    assert found.lines == (
+        f"src/a.cu: compiled for sm_80 only, asked for sm_75, sm_90; {HARD_CODED}",
+        f"src/b.cu: compiled for sm_80 only, asked for sm_75, sm_90; {HARD_CODED}",
+    )
+    assert not found
+    with pytest.raises(BuildError) as caught:
+        found.check()
+    assert str(caught.value) == (
+        "src/a.cu: compiled for sm_80 only, asked for sm_75, sm_90; "
+        f"src/b.cu: compiled for sm_80 only, asked for sm_75, sm_90; {HARD_CODED}"
+    )
+
+
+def test_of_many_files_five_are_named() -> None:
+    found = judged([command(f"{number:02}.cu", "sm_80") for number in range(17)], "sm_80", request="80,90")
+    with pytest.raises(BuildError) as caught:
+        found.check()
+    assert str(caught.value).startswith("00.cu: compiled for sm_80 only, asked for sm_90; 01.cu: ")
+    assert str(caught.value).endswith(f"04.cu: compiled for sm_80 only, asked for sm_90; and 12 more; {HARD_CODED}")
+
+
+def test_code_that_drivers_compile_first_is_not_machine_code() -> None:
+    found = judged([command("a.cu", "sm_80,compute_80")], "sm_80,compute_80", request="80,90")
+    assert found.shortfalls == (Shortfall("a.cu", ("sm_80", "compute_80"), ("sm_90",), HARD_CODED),)
+    assert judged([command("a.cu", "sm_80,compute_80")], "sm_80,compute_80", request="80,90-virtual")
+
+
+def test_ptx_that_was_asked_for_is_missed() -> None:
+    found = judged([command("a.cu", "sm_80")], "sm_80", request="80+ptx")
+    assert [str(shortfall) for shortfall in found.shortfalls] == ["a.cu: compiled for sm_80 only, asked for compute_80"]
+    assert judged([command("a.cu", "sm_80,compute_75")], "sm_80,compute_75", request="80+ptx")
+
+
+@pytest.mark.parametrize("output", [Output.DEVICE_LINK, Output.LIBRARY])
+def test_the_device_linker_leaves_ptx_behind(output: Output) -> None:
+    commands = [
+        command("a.cu", "sm_80,compute_80"),
+        command("demo.so", "sm_80,compute_80", output=output),
+    ]
+    assert judged(commands, "sm_80,compute_80", "sm_80", request="80+ptx")
+
+
+def test_a_link_for_less_is_named_by_what_it_makes() -> None:
+    commands = [command("a.cu", "sm_80,sm_90"), command("demo.so", "sm_80", output=Output.DEVICE_LINK)]
+    found = judged(commands, "sm_80", request="80,90")
+    assert [shortfall.what for shortfall in found.shortfalls] == ["link of demo.so"]
+
+
+def test_files_that_are_for_some_gpus_on_purpose_agree() -> None:
+    assert judged([command("a.cu", "sm_90a", theirs="sm_90a,sm_100f")], "sm_90a", request="75,90")
+    assert judged([command("a.cu", "sm_80", rule="sm_80", is_ruled=True)], "sm_80", request="75,90")
+    assert judged([command("a.cu", "sm_80", rule="keep")], "sm_80", request="75,90", mode=Archs.KEEP)
+    mixed = [command("a.cu", "sm_80", rule="keep", is_ruled=True), command("b.cu", "sm_80")]
+    assert [shortfall.what for shortfall in judged(mixed, "sm_80").shortfalls] == ["b.cu"]
+
+
+def test_what_build_systems_try_out_is_not_the_projects() -> None:
+    trials = [
+        command("out/CMakeFiles/CMakeScratch/TryCompile-x/src.cu", "sm_80"),
+        command("/usr/share/cmake/Modules/CMakeCUDACompilerABI.cu", "sm_80"),
+        command("build/meson-private/tmp1/testfile.cu", "sm_80"),
+    ]
+    found = judged([*trials, command("a.cu", "sm_80")], "sm_80")
+    assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]
+    assert judged(trials, "sm_80").shortfalls[0].advice == BYPASSED
+
+
+def test_a_command_whose_code_is_not_in_the_wheel_does_not_count() -> None:
+    commands = [
+        command("a.cu", "sm_75,sm_80,sm_90"),
+        command("test.cu", "sm_80"),
+        command("b.cu", "sm_80", output=Output.PTX),
+    ]
+    assert judged(commands, "sm_75,sm_80,sm_90")
+
+
+def test_older_code_counts_where_it_leaves_a_gpu_out() -> None:
+    own = [command("a.cu", "sm_80,sm_90")]
+    found = judged(own, "sm_80,sm_90", "sm_70,sm_80", "sm_75", request="80,90")
+    assert [str(shortfall) for shortfall in found.shortfalls] == [
+        "demo.so: 2 of 3 fatbins, which no command of nvcc made: compiled for sm_70, sm_75, sm_80 only, asked for sm_90"
+    ]
+    assert found.shortfalls[0].advice == ("link a library that was compiled for them, or leave them out of the request")
+    found = judged(own, "sm_80,sm_90", "sm_80", "compute_80", request="80,90")
+    assert found
+    (note,) = found.notes
+    assert note.what == "demo.so: 2 of 3 fatbins, which no command of nvcc made"
+    assert (note.found, note.missing) == (("sm_80", "compute_80"), ("sm_80", "sm_90"))
+
+
+def test_a_project_that_calls_another_nvcc_is_told() -> None:
+    found = judged([], "sm_80,compute_80", request="80,90+ptx")
+    assert found.lines == (
+        f"demo.so: 1 of 1 fatbins: compiled for sm_80, compute_80 only, asked for sm_90; {BYPASSED}",
+    )
+
+
+def test_a_build_without_gpu_code_is_told() -> None:
+    message = "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env"
+    nothing: list[dict[str, Fatbins]] = [{}, {"demo.so": {}}]
+    for libraries in nothing:
+        found = agreement([], libraries, GpuList.parse("80"))
+        assert found.lines == (message,)
+        with pytest.raises(BuildError) as caught:
+            found.check()
+        assert str(caught.value) == message
+    assert agreement([command("a.cu", "sm_80", output=Output.FATBIN)], {}, GpuList.parse("80"))
+
+
+def test_a_list_that_could_not_be_replaced_is_told() -> None:
+    found = judged([command("a.cu", "sm_80", rule="replace")], "sm_80", mode=Archs.REPLACE)
+    assert found.shortfalls[0].advice == (
+        "their commands take no list of several: see the commands of nvcc in the log of the build"
+    )
+
+
+def test_code_for_a_family_is_found_under_the_name_that_nvcc_gives_it() -> None:
+    family = Command(("a.cu",), Output.OBJECT, (), "intersect", is_ruled=False, theirs=("sm_103",), ours=("sm_103",))
+    found = judged([family], "sm_103f", request="90,103")
+    assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]
+
+
+def test_paths_are_those_of_the_log() -> None:
+    found = judged([command(str(Path("/elsewhere/a.cu")), "sm_80")], "sm_80", request="90")
+    assert found.shortfalls[0].what == "/elsewhere/a.cu"
+
+
+def test_a_link_is_not_blamed_for_its_objects() -> None:
+    linking = command("demo.so", "sm_80", output=Output.LIBRARY)
+    following = Command(
+        (), Output.DEVICE_LINK, ("/build/link.o",), "intersect", is_ruled=False, theirs=(), ours=("sm_80",)
+    )
+    found = judged([command("a.cu", "sm_80,compute_80"), linking, following], "sm_80,compute_80", "sm_80", request="90")
+    assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu", "link of demo.so"]
+    found = judged([command("a.cu", "sm_80"), linking], "sm_80", request="90")
+    assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]

@@ -1,0 +1,176 @@
+"""The words in which each backend is told the request: values, without a compiler or a toolkit."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories.plans import GCC, plan
+from vbuild.build.compilers import Compilers, Family
+from vbuild.build.cuda import cuda_plan
+from vbuild.build.plan import Backend, CudaPlan
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.cuda import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
+from vbuild.recipe.target import Settings
+
+HOME = Path("/opt/cuda")
+
+
+def made(
+    archs: str = "75,90a,120+ptx",
+    backend: Backend = Backend.SETUPTOOLS,
+    *,
+    settings: CudaSettings | None = None,
+    toolkit: str = "13.0",
+    compilers: Compilers = GCC,
+    config_settings: Settings = (),
+    environment: Mapping[str, str] | None = None,
+) -> CudaPlan:
+    return cuda_plan(
+        CudaBuild(ToolkitSpec(Dotted.parse(toolkit)), GpuList.parse(archs)),
+        settings or CudaSettings(),
+        home=HOME,
+        backend=backend,
+        compilers=compilers,
+        environment=environment or {},
+        config_settings=config_settings,
+    )
+
+
+def test_every_knob_has_the_request_in_its_own_words() -> None:
+    assert dict(made().environment) == {
+        "CUDA_HOME": "/opt/cuda",
+        "CUDA_PATH": "/opt/cuda",
+        "CUDACXX": "nvcc",
+        "CUDAARCHS": "75-real;90a-real;120-real;120-virtual",
+        "TORCH_CUDA_ARCH_LIST": "7.5;9.0a;12.0+PTX",
+        "CUPY_NVCC_GENERATE_CODE": (
+            "arch=compute_75,code=sm_75;arch=compute_90a,code=sm_90a;"
+            "arch=compute_120,code=sm_120;arch=compute_120,code=compute_120"
+        ),
+        "CMAKE_ARGS": "-DCMAKE_CUDA_ARCHITECTURES=75-real;90a-real;120-real;120-virtual",
+    }
+
+
+def test_scikit_build_core_has_a_setting_for_it() -> None:
+    found = made(backend=Backend.SCIKIT_BUILD_CORE)
+    assert found.config_settings == (
+        ("cmake.define.CMAKE_CUDA_ARCHITECTURES", "75-real;90a-real;120-real;120-virtual"),
+    )
+    assert "CMAKE_ARGS" not in dict(found.environment)
+
+
+@pytest.mark.parametrize("backend", [Backend.MESON_PYTHON, Backend.MATURIN])
+def test_others_are_told_by_the_launcher_alone(backend: Backend) -> None:
+    found = made(backend=backend)
+    assert found.config_settings == ()
+    assert not {"CUFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "CMAKE_ARGS"} & dict(found.environment).keys()
+
+
+def test_what_the_environment_says_is_added_to_and_not_lost() -> None:
+    given = {"CUDAARCHS": "80", "TORCH_CUDA_ARCH_LIST": "8.0", "CUPY_NVCC_GENERATE_CODE": "current"}
+    tools = {"CMAKE_ARGS": "-DUSE_CUDA=ON", "NVCC": "/usr/bin/nvcc", "PYTORCH_NVCC": "ccache nvcc"}
+    found = dict(made(environment=given | tools).environment)
+    assert not given.keys() & found.keys()
+    assert found["CMAKE_ARGS"] == ("-DUSE_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=75-real;90a-real;120-real;120-virtual")
+    assert (found["NVCC"], found["PYTORCH_NVCC"]) == ("nvcc", "nvcc")
+
+
+@pytest.mark.parametrize(
+    ("config_settings", "environment"),
+    [
+        ((("cmake.define.CMAKE_CUDA_ARCHITECTURES", "80"),), {}),
+        ((("cmake.args", ("-DX=1", "-DCMAKE_CUDA_ARCHITECTURES=80")),), {}),
+        ((), {"CMAKE_ARGS": "-DCMAKE_CUDA_ARCHITECTURES=80"}),
+        ((), {"SKBUILD_CMAKE_DEFINE": "CMAKE_CUDA_ARCHITECTURES=80"}),
+    ],
+    ids=str,
+)
+def test_a_list_of_the_recipes_own_stays(config_settings: Settings, environment: dict[str, str]) -> None:
+    for backend in (Backend.SCIKIT_BUILD_CORE, Backend.SETUPTOOLS):
+        found = made(backend=backend, config_settings=config_settings, environment=environment)
+        assert found.config_settings == ()
+        assert "CMAKE_ARGS" not in dict(found.environment)
+
+
+# request, for CMake, for torch, the lists that stand for it
+WORDS = [
+    ("80,90", "80-real;90-real", "8.0;9.0", ()),
+    ("90,90a", "90-real;90a-real", "9.0;9.0a", ()),
+    ("90-virtual", "90-virtual", "9.0+PTX", (("sm_90", "compute_90"),)),
+    ("80,90+ptx", "80-real;90-real;90-virtual", "8.0;9.0+PTX", ()),
+    ("100f,120", "100-real;120-real", "10.0;12.0", (("sm_100", "sm_120"),)),
+    ("100,100f", "100-real", "10.0", (("sm_100",),)),
+    ("80,88", "80-real;88-real", "8.0", (("sm_80",),)),
+    ("107f", "107-real", "10.7", (("sm_107",),)),
+]
+
+
+@pytest.mark.parametrize(("archs", "cmake", "torch", "aliases"), WORDS, ids=[word[0] for word in WORDS])
+def test_a_tool_without_the_words_gets_the_nearest_and_they_stand_for_the_request(
+    archs: str, cmake: str, torch: str, aliases: tuple[tuple[str, ...], ...]
+) -> None:
+    found = made(archs)
+    environment = dict(found.environment)
+    assert (environment["CUDAARCHS"], environment["TORCH_CUDA_ARCH_LIST"]) == (cmake, torch)
+    assert found.rules.aliases == aliases
+
+
+COMPRESSION = {
+    (Compress.DEFAULT, "13.0"): (),
+    (Compress.NONE, "13.0"): ("--compress-mode=none",),
+    (Compress.SPEED, "12.8"): ("--compress-mode=speed",),
+    (Compress.SIZE, "12.8"): ("--compress-mode=size",),
+    (Compress.NONE, "12.6"): ("--no-compress",),
+    (Compress.SIZE, "12.6"): ("-Xfatbin=-compress-all",),
+    (Compress.SPEED, "12.6"): (),
+    (Compress.BALANCE, "11.8"): (),
+}
+
+
+@pytest.mark.parametrize(("mode", "toolkit"), COMPRESSION)
+def test_compression_in_the_words_of_the_toolkit(mode: Compress, toolkit: str) -> None:
+    found = made("80", settings=CudaSettings(compress=mode, lineinfo=True), toolkit=toolkit)
+    assert found.rules.append == (*COMPRESSION[mode, toolkit], "-lineinfo")
+
+
+def test_the_launchers_rules_are_the_recipes() -> None:
+    files = (FileRule("*_sm90.cu", GpuList.parse("90a")),)
+    rules = made("80,90", settings=CudaSettings(archs=Archs.REPLACE, files=files)).rules
+    assert rules.data() == {
+        "nvcc": "/opt/cuda/bin/nvcc",
+        "archs": "sm_80,sm_90",
+        "mode": "replace",
+        "files": {"*_sm90.cu": "sm_90a"},
+        "aliases": (),
+        "append": (),
+        "host": "",
+    }
+
+
+def test_nvcc_takes_gcc_by_itself_and_has_to_be_told_of_others() -> None:
+    programs = (("cc", ("/usr/bin/cc",)), ("clang", ("/usr/bin/clang",)), ("g++-11", ("/usr/bin/g++-11",)))
+    clang = replace(GCC, family=Family.CLANG, c="clang -pthread", cxx="clang++ -pthread", programs=programs)
+    assert made().rules.host == ""
+    assert made(compilers=clang).rules.host == "clang++"
+    assert made(compilers=replace(clang, c="cc", cxx="c++")).rules.host == "c++"
+    assert made(compilers=replace(GCC, c="cc")).rules.host == ""
+    assert made(compilers=replace(GCC, c="gcc-11", cxx="g++-11")).rules.host == "g++-11"
+    assert made(compilers=replace(clang, cxx=None)).rules.host == ""
+
+
+def test_the_plan_of_a_build_has_both() -> None:
+    part = made("80", Backend.SCIKIT_BUILD_CORE)
+    own: Settings = (("cmake.define.USE_CUDA", "ON"),)
+    found = plan("v3", Backend.SCIKIT_BUILD_CORE, cuda=part, config_settings=own)
+    environment = dict(found.environment)
+    assert (environment["CUDAARCHS"], environment["CFLAGS"]) == ("80-real", "-march=x86-64-v3 -mtune=generic")
+    assert found.config_settings == (
+        *own,
+        ("cmake.define.CMAKE_CUDA_ARCHITECTURES", "80-real"),
+        ("build-dir", "build/vbuild"),
+    )
+    assert found.cuda == part.rules
+    assert plan("v3").cuda is None

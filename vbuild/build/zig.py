@@ -1,0 +1,103 @@
+"""Which compiler a build takes, the system's or zig's; and zig under all the names that builds call a compiler by.
+
+    host = "system"   CC, the interpreter's own, or what is on PATH
+    host = "zig"      zig from the package index: cc -> zig cc -target x86_64-linux-gnu.2.17
+    host = "auto"     the system's; zig where it has none
+
+https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from vbuild.build.compilers import Compilers, Family, compiler_name, found_rust, known_macros
+from vbuild.build.interpreter import Interpreter
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.host import Host, HostCompiler
+from vbuild.toolkit.zig import NEWEST_GLIBC, OLDEST_GLIBC, provided_zig, zig_cache
+
+_WHY = "no C compiler on PATH: zig from the package index is used"
+_MACHINES = ("x86_64", "aarch64")
+_C, _CXX = ("cc", "gcc", "clang"), ("c++", "g++", "clang++")
+_TOOLS = ("ar", "ranlib")
+
+# zig turns the sanitizer on where a command has no -O; and libc++'s debug information, which it links with the rest,
+# is ten times the size of its code and full of this machine's paths
+_ALWAYS = ("-fno-sanitize=undefined", "-s")
+
+
+def chosen(
+    host: Host,
+    cpu: Cpu,
+    *,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    zig: Callable[[], Path] = provided_zig,
+) -> Compilers:
+    """The compilers that *host* asks for, to build for *cpu*; *zig* is called where they are zig's.
+
+    `BuildError` where there is none, or where zig cannot build for that machine or glibc; `ToolkitError` where zig
+    is not to be had.
+    """
+    if host.compiler is HostCompiler.ZIG:
+        return zig_compilers(zig, cpu, host.glibc or OLDEST_GLIBC, interpreter=interpreter, environment=environment)
+    found = Compilers.sought(interpreter, environment)
+    if found is None and host.compiler is HostCompiler.AUTO and sys.platform == "linux":
+        return zig_compilers(zig, cpu, OLDEST_GLIBC, interpreter=interpreter, environment=environment, why=_WHY)
+    return found or Compilers.found(interpreter, environment)
+
+
+def zig_compilers(
+    zig: Callable[[], Path],
+    cpu: Cpu,
+    glibc: tuple[int, int],
+    *,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    why: str = "",
+) -> Compilers:
+    """Zig as the compiler for *cpu*'s machine and the version *glibc*, under every name that a build may know."""
+    version = ".".join(map(str, glibc))
+    if cpu.machine not in _MACHINES or not OLDEST_GLIBC <= glibc <= NEWEST_GLIBC:
+        first, last = (".".join(map(str, known)) for known in (OLDEST_GLIBC, NEWEST_GLIBC))
+        raise BuildError(f"zig has no glibc {version} for {cpu.machine}; expected {first} to {last}")
+    if interpreter.ext_suffix and "-linux-gnu" not in interpreter.ext_suffix:
+        raise BuildError(
+            f"{interpreter.path}: its modules end in {interpreter.ext_suffix}, and zig builds those for glibc "
+            f"(-linux-gnu.so); with build.host = 'system' the system's compiler is used"
+        )
+    target = f"{cpu.machine}-linux-gnu.{version}"
+    program, variables = str(zig()), (("ZIG_GLOBAL_CACHE_DIR", str(zig_cache())),)
+    commands = {
+        **dict.fromkeys(_names(_C, interpreter.cc, cpu), (program, "cc", "-target", target, *_ALWAYS)),
+        **dict.fromkeys(_names(_CXX, interpreter.cxx, cpu), (program, "c++", "-target", target, *_ALWAYS)),
+        **{name: (program, name) for name in _TOOLS},
+    }
+    macros = known_macros(commands["cc"], {**environment, **dict(variables)})
+    return Compilers(
+        family=Family.CLANG,
+        version=(macros["__clang_major__"], macros["__clang_minor__"]),
+        machine=cpu.machine,
+        c="cc",
+        cxx="c++",
+        programs=tuple(sorted(commands.items())),
+        rust=found_rust(environment),
+        variables=variables,
+        zig_target=target,
+        why=why,
+    )
+
+
+def zig_cpu(cpu: Cpu) -> str:
+    """The name of *cpu* that zig's ``-mcpu=`` takes."""
+    if cpu.machine == "x86_64":
+        return str(cpu).replace("-", "_")
+    return "generic" if cpu.is_baseline else f"generic+v{cpu.level.replace('.', '_').replace('_0a', 'a')}"
+
+
+def _names(common: tuple[str, ...], own: str, cpu: Cpu) -> tuple[str, ...]:
+    """*common* names, those with the machine before them, and the one in the interpreter's *own* command."""
+    name = compiler_name(own)
+    return (*common, *(f"{cpu.machine}-linux-gnu-{known}" for known in common[1:]), *([name] if name else []))
