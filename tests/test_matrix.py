@@ -19,6 +19,7 @@ from vbuild.errors import VariantError, VbuildError
 from vbuild.matrix import matrix, planned
 from vbuild.recipe.model import Recipe
 from vbuild.release.outcome import Release
+from vbuild.release.store import Store
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
 TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
@@ -108,10 +109,20 @@ def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
 
 
 def test_two_runs_give_the_same_bytes(built: tuple[Path, Release], tmp_path: Path) -> None:
-    again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
+    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=Store.of_user(fresh=True))
+    assert not again.kept
     assert [product.wheel.read_bytes() for product in again.products] == [
         product.wheel.read_bytes() for product in built[1].products
     ]
+
+
+def test_what_is_the_same_is_not_built_again(built: tuple[Path, Release], tmp_path: Path) -> None:
+    again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
+    assert again.kept == again.targets == 3
+    data = [{**product.data(), "kept": False} for product in again.products]
+    assert data == [product.data() for product in built[1].products]
+    (built[0].parent / "project" / "new.txt").write_text("")
+    assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept
 
 
 def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:

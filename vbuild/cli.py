@@ -58,13 +58,23 @@ def main() -> None:
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Builds at a time.")
 @click.option("--only", multiple=True, metavar="LABEL", help="Build this target, or 'plain'; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
+@click.option("--fresh", is_flag=True, help="Build everything again, also what was built before and is the same.")
 @options.drafts
 @options.as_json
 def matrix(
-    source: Path, folder: Path, *, jobs: int, only: tuple[str, ...], dry_run: bool, schema: "Schema", as_json: bool
+    source: Path,
+    folder: Path,
+    *,
+    jobs: int,
+    only: tuple[str, ...],
+    dry_run: bool,
+    fresh: bool,
+    schema: "Schema",
+    as_json: bool,
 ) -> None:
     """Build a recipe, or the project in a folder, for every target."""
     from vbuild import matrix as verb
+    from vbuild.release.store import Store
 
     if dry_run:
         plan = verb.planned(source, only=only)
@@ -72,7 +82,8 @@ def matrix(
         _report([job.data() for job in plan], lines, as_json=as_json)
         return
     with _progress(quiet=as_json) as told:
-        release = verb.matrix(source, folder, jobs=jobs, only=only, schema=schema, told=told)
+        store = Store.of_user(fresh=fresh)
+        release = verb.matrix(source, folder, jobs=jobs, only=only, schema=schema, store=store, told=told)
     _report(release.data(), report.release_lines(release), as_json=as_json)
     if release.failures:
         raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
@@ -318,6 +329,57 @@ def select(
     _report(selection.data(), lines, as_json=as_json)
 
 
+@main.group(epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
+def toolkit() -> None:
+    """Keep CUDA toolkits of the package index, as matrix uses them."""
+
+
+@toolkit.command("list")
+@options.as_json
+def list_toolkits(*, as_json: bool) -> None:
+    """List the toolkits that are kept, and those installed on this machine."""
+    from vbuild import provision
+
+    listing = provision.listing()
+    _report(listing.data(), listing.lines(), as_json=as_json)
+
+
+@toolkit.command("install")
+@click.argument("version")
+@click.argument("libraries", nargs=-1)
+@options.as_json
+def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
+    """Fetch toolkit VERSION, such as 13.0, with LIBRARIES, such as cublas or nccl==2.28.9."""
+    from vbuild import provision
+
+    with _status(quiet=as_json) as told:
+        provided = provision.install(version, libraries, told=told)
+    _report(provided.data(), provided.lines(), as_json=as_json)
+
+
+@toolkit.command("path")
+@click.argument("version")
+@click.argument("libraries", nargs=-1)
+@options.as_json
+def toolkit_path(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
+    """Print the CUDA_HOME of the kept toolkit VERSION with LIBRARIES."""
+    from vbuild import provision
+
+    kept = provision.path(version, libraries)
+    _report(kept.data(), kept.lines(), as_json=as_json)
+
+
+@toolkit.command("prune")
+@click.option("--unused-for", type=click.FloatRange(min=0), metavar="DAYS", help="Only those not used for so long.")
+@options.as_json
+def prune_toolkits(*, unused_for: float | None, as_json: bool) -> None:
+    """Take kept toolkits away."""
+    from vbuild import provision
+
+    pruned = provision.prune(unused_for=unused_for)
+    _report(pruned.data(), pruned.lines(), as_json=as_json)
+
+
 def _report(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
     """Print *data* as JSON, or *lines* for people."""
     click.echo(json.dumps(data, indent=2) if as_json else "\n".join(map(_printable, lines)))
@@ -346,6 +408,18 @@ def _progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
             status.update(", ".join(at_work) or step)
 
         yield told
+
+
+@contextmanager
+def _status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """One line on stderr that says what is being done; nothing where that is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _step: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
 
 
 @contextmanager

@@ -6,26 +6,29 @@ A target that fails leaves the others running: they are finished and written, an
 """
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from vbuild.build.frontend import Job
 from vbuild.build.process import supervised
-from vbuild.build.source import STAGE
 from vbuild.errors import RecipeError, VbuildError
 from vbuild.index import Indexed, index
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.family import Family
+from vbuild.release.finishing import Finishing
+from vbuild.release.order import Order, ordered
 from vbuild.release.outcome import Failure, Product, Release
-from vbuild.release.workshop import Told, Workshop
+from vbuild.release.staging import staging
+from vbuild.release.store import Store
+from vbuild.release.workshop import Repaired, Told, Workshop
+from vbuild.toolkit.provision import foreseen
 from vbuild.variant.document import Schema
 from vbuild.wheel.name import WheelName
 
@@ -33,7 +36,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 REPORT = "report.json"
-LOGS = "logs"
+
+
+class _Each(Protocol):
+    """A map over threads."""
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> list[R]: ...
 
 
 def matrix(
@@ -43,34 +51,70 @@ def matrix(
     jobs: int = 1,
     only: Collection[str] = (),
     schema: Schema = Schema.PEP_850,
+    store: Store | None = None,
     told: Told = lambda _target, _step: None,
 ) -> Release:
     """Build the recipe or project at *source* into *folder*: every target, or those called as in *only*.
 
-    *jobs* builds run at a time; *told* hears of each step of each target. The folder gets the finished wheels, the
-    release's variants.json, ``report.json``, and the logs of what failed. A `VbuildError` is raised, and no wheel
-    written, where no build can start or where the wheels would contradict others in the folder.
+    *jobs* builds run at a time; *told* hears of each step of each target. Builds and wheels that *store*, the user's
+    where None, has from before are taken from there. The folder gets the finished wheels, the release's variants.json,
+    ``report.json``, and the logs of what failed. A `VbuildError` is raised, and no wheel written, where no build can
+    start or where the wheels would contradict others in the folder.
     """
     recipe = Recipe.load(source)
     targets = _chosen(recipe, only)
     family = Family.of(recipe, targets, schema=schema)
-    with _staging(folder) as stage:
-        shop = Workshop.opened(recipe, stage, logs=folder / LOGS, told=told)
+    store = store or Store.of_user()
+    with staging(folder) as stage:
+        shop = Workshop.opened(recipe, folder, stage, store=store, told=told)
         plan = [shop.prepared(target) for target in targets]
-        distinct = {job.target.build_key: job for job in plan}
-        with _pool(jobs) as each:
-            builds = dict(zip(distinct, each(shop.built, distinct.values()), strict=True))
-            finish = partial(shop.finished, builds=builds, family=family)
-            outcomes = _without_twins(each(finish, plan))
-        return _published(recipe, outcomes, stage, folder)
+        orders = ordered(plan, recipe=recipe, family=family, source=shop.digest, machine=shop.cpu)
+        finishing = Finishing(shop, family)
+        kept = {order: product for order in orders if (product := finishing.kept(order))}
+        missing = [order for order in orders if order not in kept]
+        made = _made(missing, orders, finishing, jobs=jobs) if missing else {}
+        outcomes = _without_twins({**kept, **made}[order] for order in orders)
+        notes = tuple(dict.fromkeys(note for job in plan for note in job.notes))
+        release = _published(recipe, outcomes, stage, folder, notes=notes)
+    store.sweep()
+    return release
 
 
 def planned(source: Path, *, only: Collection[str] = ()) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
     recipe = Recipe.load(source)
     with tempfile.TemporaryDirectory() as folder:
-        shop = Workshop.opened(recipe, Path(folder), logs=Path(folder))
+        shop = Workshop.opened(recipe, Path(folder), Path(folder), store=Store.of_user(), provider=foreseen)
         return tuple(shop.prepared(target) for target in _chosen(recipe, only))
+
+
+def _made(
+    missing: Sequence[Order], orders: Sequence[Order], finishing: Finishing, *, jobs: int
+) -> dict[Order, Product | Failure]:
+    """What becomes of the *missing* ones of *orders*: their builds are made, divided among GPUs, and finished."""
+    shop = finishing.shop
+    wanted = {key for order in missing for key in (order.build, order.baseline)}
+    first = {order.build: order for order in reversed(orders) if order.build in wanted}
+    with shop.caching() as cache, _pool(jobs) as each:
+        builds = dict(zip(first, each(partial(shop.built, cache=cache), first.values()), strict=True))
+
+        def divided(order: Order) -> Mapping[Target, Path] | Failure:
+            build = builds[order.build]
+            return build if isinstance(build, Failure) else finishing.divided(order, missing, build)
+
+        cut = dict(zip(first, each(divided, first.values()), strict=True))
+
+        def finished(order: Order) -> Product | Failure:
+            build, wheels = builds[order.build], cut[order.build]
+            if isinstance(build, Failure):
+                return replace(build, target=order.target)
+            if isinstance(wheels, Failure):
+                return replace(wheels, target=order.target)
+            baseline = builds.get(order.baseline) if order.baseline else None
+            held_against = baseline.wheel if isinstance(baseline, Repaired) else None
+            return finishing.finished(order, build, wheels, baseline=held_against)
+
+        return dict(zip(missing, each(finished, missing), strict=True))
 
 
 def _chosen(recipe: Recipe, only: Collection[str]) -> tuple[Target, ...]:
@@ -83,26 +127,7 @@ def _chosen(recipe: Recipe, only: Collection[str]) -> tuple[Target, ...]:
 
 
 @contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
-    """A folder on the file system of *folder*, so that what is finished moves there in one step; gone afterwards."""
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder)).absolute()
-    except OSError as error:
-        raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        logs = folder / LOGS
-        for empty in (logs, folder) if made else (logs,):
-            if empty.is_dir() and not any(empty.iterdir()):
-                empty.rmdir()
-
-
-@contextmanager
-def _pool(jobs: int) -> Iterator[Callable[[Callable[[T], R], Iterable[T]], list[R]]]:
+def _pool(jobs: int) -> Iterator[_Each]:
     """A map over *jobs* threads; leaving it by an error or Ctrl-C stops the commands that the threads run."""
     with ThreadPoolExecutor(jobs) as executor, supervised():
         yield lambda function, items: list(executor.map(function, items))
@@ -124,7 +149,9 @@ def _without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Fail
     return kept
 
 
-def _published(recipe: Recipe, outcomes: Iterable[Product | Failure], stage: Path, folder: Path) -> Release:
+def _published(
+    recipe: Recipe, outcomes: Iterable[Product | Failure], stage: Path, folder: Path, *, notes: tuple[str, ...]
+) -> Release:
     """Index the finished wheels with those of the same release that are in *folder*, then move all of it there."""
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
@@ -137,6 +164,7 @@ def _published(recipe: Recipe, outcomes: Iterable[Product | Failure], stage: Pat
         tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
         failures,
         tuple(replace(item, path=folder / item.path.name) for item in indexed),
+        notes,
     )
     report = stage / REPORT
     report.write_text(json.dumps(release.data(), indent=2) + "\n", encoding="utf-8")

@@ -8,25 +8,48 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vbuild.build.frontend import Job
     from vbuild.contents.model import Contents
-    from vbuild.release.outcome import Release
+    from vbuild.release.outcome import Product, Release
     from vbuild.slimming.outcome import LibraryCut, Slimmed
     from vbuild.verdict.model import Verdict
+
+_SHOWN = 5
 
 
 def release_lines(release: "Release") -> Iterator[str]:
     """The release as a table of 80 columns: two lines a wheel, then what failed."""
     yield f"{'variant':<22} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
+    built: set[tuple[str, ...]] = set()
     for product in release.products:
-        size, seconds = f"{product.size / 1e6:.2f} MB", f"{product.seconds:.1f} s"
+        size, seconds = f"{product.size / 1e6:.2f} MB", _built(product, built)
         label = product.label or "plain"
         yield f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}"
         yield f"  {product.wheel.name}"
+        if codes := product.verdict.gpu_codes:
+            yield f"  GPU code: {', '.join(codes)}"
     yield from (f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed)
     if removed := release.removed:
         yield f"taken out of the project's own flags: {' '.join(removed)}"
-    for failure in release.failures:
+    if lists := release.lists:
+        yield f"lists of GPU architectures that were changed: {len(lists)}"
+        yield from (f"  {text}" for text in lists[:_SHOWN])
+    if release.kept:
+        yield f"kept from an earlier run: {release.kept} of {release.targets} wheels; --fresh builds them again"
+    yield from release.notes
+    # the wheels of one build fail together
+    for error in dict.fromkeys(failure.error for failure in release.failures):
+        targets = ", ".join(str(failure.target) for failure in release.failures if failure.error == error)
         # with the last lines of a log, in which compilers and make put tabs
-        yield from f"{failure.target} failed: {failure.error}".expandtabs().splitlines()
+        yield from f"{targets} failed: {error}".expandtabs().splitlines()
+
+
+def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
+    """How long the build of *product* took, in a few letters; builds with several wheels are told *before*."""
+    key = product.target.build_key
+    is_first = key not in before
+    before.add(key)
+    if product.is_kept:
+        return "kept"
+    return f"{product.seconds:.1f} s" if is_first else "same"
 
 
 def contents_lines(contents: "Contents", globs: Sequence[str]) -> Iterator[str]:
@@ -65,6 +88,9 @@ def job_lines(job: "Job") -> Iterator[str]:
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
     yield f"  launchers: put last {' '.join((*rules.compile, *rules.link))}"
+    if cuda := job.target.cuda:
+        slimmed = f", slimmed to {job.target.gpus}" if job.target.gpus else ""
+        yield f"  CUDA {cuda.toolkit}: compiled for {cuda.archs}{slimmed}"
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:

@@ -7,7 +7,7 @@ Everything that is wrong is collected; a wheel that cannot be read at all is an 
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +22,7 @@ from vbuild.binary.processes import processes
 from vbuild.device.survey import device_code
 from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import Offer
 from vbuild.variant.document import Document
 from vbuild.variant.model import Variant
 from vbuild.verdict.contents import content_findings
@@ -82,6 +83,21 @@ def verify(
         tuple(devices.libraries()),
         claims.gpus.values,
     )
+
+
+def fatbins(wheel: Path) -> dict[str, Mapping[tuple[Offer, ...], int]]:
+    """How many fatbins each library of *wheel* has, by what they offer; those without GPU code are left out.
+
+    `WheelError`, `BinaryError` or `DeviceError` where one cannot be read.
+    """
+    found: dict[str, Mapping[tuple[Offer, ...], int]] = {}
+    with open_wheel(wheel) as source:
+        for member in source.members:
+            if source.head(member, len(MAGIC)) == MAGIC:
+                with source.mapped(member) as data, at(member.path):
+                    if code := LibraryCode.of(device_code(Image.parse(data))):
+                        found[member.path] = code.fatbins
+    return found
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -10,21 +10,29 @@ from vbuild.build.plan import Plan
 from vbuild.build.trial import Trial
 from vbuild.index import Indexed
 from vbuild.recipe.target import Target
+from vbuild.toolkit.model import Toolkit
 from vbuild.verdict.model import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A finished wheel: how it was built and in how many *seconds*, what was proved of it, what became of its test."""
+    """A finished wheel: how it was built and in how many *seconds*, what was proved of it, what became of its test.
+
+    *lists* are the lists of GPU architectures that were changed in commands of nvcc; *is_kept* where all this was done
+    in an earlier run.
+    """
 
     target: Target
     wheel: Path
     label: str | None
     plan: Plan
+    toolkit: Toolkit | None
     seconds: float
     overrides: tuple[Override, ...]
+    lists: tuple[str, ...]
     verdict: Verdict
     trial: Trial
+    is_kept: bool = False
 
     @property
     def size(self) -> int:
@@ -38,11 +46,14 @@ class Product:
             "wheel": self.wheel.name,
             "bytes": self.size,
             "sha256": _sha256(self.wheel),
+            "kept": self.is_kept,
             "build_seconds": round(self.seconds, 3),
             "test": str(self.trial),
             "environment": dict(self.plan.environment),
             "config_settings": dict(self.plan.config_settings),
+            "toolkit": _toolkit(self.toolkit) if self.toolkit else None,
             "overrides": [asdict(override) for override in self.overrides],
+            "architectures": list(self.lists),
             "verdict": self.verdict.data(),
         }
 
@@ -66,13 +77,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them."""
+    """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
+
+    *notes* tell what whoever built should know of the tools.
+    """
 
     name: str
     source: str
     products: tuple[Product, ...]
     failures: tuple[Failure, ...]
     indexed: tuple[Indexed, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def targets(self) -> int:
@@ -80,9 +95,19 @@ class Release:
         return len(self.products) + len(self.failures)
 
     @property
+    def kept(self) -> int:
+        """How many wheels were finished in an earlier run."""
+        return sum(product.is_kept for product in self.products)
+
+    @property
     def removed(self) -> tuple[str, ...]:
         """The flags of the project's own that launchers took out of some command."""
         return tuple(sorted({flag for made in self.products for change in made.overrides for flag in change.removed}))
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The lists of GPU architectures that were changed in some command."""
+        return tuple(sorted({text for made in self.products for text in made.lists}))
 
     def data(self) -> dict[str, Any]:
         """The release as ``report.json`` holds it."""
@@ -92,6 +117,7 @@ class Release:
             "wheels": [product.data() for product in self.products],
             "failures": [failure.data() for failure in self.failures],
             "variants": [indexed.data() for indexed in self.indexed],
+            "notes": list(self.notes),
         }
 
 
@@ -101,6 +127,16 @@ def _target(target: Target) -> dict[str, Any]:
         "cpu": str(target.cpu),
         "properties": list(target.properties),
         "choices": dict(target.choices),
+        "gpus": str(target.gpus) if target.gpus else None,
+        "compiled_for": str(target.cuda.archs) if target.cuda else None,
+    }
+
+
+def _toolkit(toolkit: Toolkit) -> dict[str, Any]:
+    return {
+        "version": str(toolkit.version),
+        "identity": toolkit.identity,
+        "components": [asdict(pin) for pin in toolkit.pins],
     }
 
 

@@ -1,170 +1,218 @@
-"""One run of `vbuild matrix` at work: the steps that a target goes through, and what they share.
+"""What the builds of one run of `vbuild matrix` share, and the steps from a target to a portable wheel.
 
-target -> prepared -> Job -> built -> Repaired -> finished -> Product, or at any step a Failure
+target -> prepared -> Job -> equipped with a toolkit -> built, repaired -> Repaired, or at any step a Failure
+
+The store is asked for a build before anything is compiled.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 from packaging.version import Version
 
+from vbuild.build.agreement import agreement
+from vbuild.build.caching import Running, found
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.indexes import Indexes
+from vbuild.build.launcher import Override
 from vbuild.build.repair import repaired
-from vbuild.build.source import fetched, unpacked
-from vbuild.build.trial import Trial, tried
-from vbuild.errors import BuildError, ClaimError, RecipeError, VbuildError, at
+from vbuild.build.source import digest, fetched, unpacked
+from vbuild.errors import BuildError, RecipeError, VbuildError, at
+from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine
+from vbuild.recipe.cuda import Archs, ToolkitSpec
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
-from vbuild.release.family import Family
-from vbuild.release.outcome import Failure, Product
-from vbuild.verdict.model import Severity, Verdict
-from vbuild.verify import verify
+from vbuild.release.order import Order
+from vbuild.release.outcome import Failure
+from vbuild.release.staging import LOGS
+from vbuild.release.store import Kind, Store
+from vbuild.toolkit.model import Toolkit
+from vbuild.toolkit.provision import provided
+from vbuild.verify import fatbins
 from vbuild.wheel.distinfo import Metadata
 from vbuild.wheel.name import WheelName
 
 Told = Callable[[Target, str], None]
 
-_SHOWN = 5
+
+class Provider(Protocol):
+    """What gives a CUDA toolkit, and tells what it does for that."""
+
+    def __call__(self, spec: ToolkitSpec, *, told: Callable[[str], None]) -> Toolkit: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A build with its portable wheel, still plain."""
+    """The portable wheel of a build, still plain; what the launchers changed; how long it took, in seconds.
 
-    job: Job
-    built: Built
+    *lists* are the lists of GPU architectures that were changed in commands of nvcc.
+    """
+
     wheel: Path
+    overrides: tuple[Override, ...]
+    lists: tuple[str, ...]
+    seconds: float
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the store keeps beside the wheel."""
+        return {
+            "seconds": self.seconds,
+            "overrides": [asdict(override) for override in self.overrides],
+            "lists": list(self.lists),
+        }
 
-Builds = Mapping[tuple[str, ...], Repaired | Failure]
+    @classmethod
+    def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
+        overrides = tuple(map(Override.of_data, record["overrides"]))
+        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"])
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share."""
+    """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share.
+
+    *digest* is what is built: the project that the recipe names, and its source as it is. *without* is the folder for
+    the results, which may stand in the source; *cpu* that of this machine.
+    """
 
     recipe: Recipe
     archive: Path
+    digest: str
     project: Path
     stage: Path
-    logs: Path
+    without: Path
+    store: Store
     environments: Environments
-    configuration: Mapping[str, str]
+    configuration: Callable[[], Mapping[str, str]]
     cpu: Cpu | None
     told: Told
+    provider: Provider
+    toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
 
     @classmethod
-    def opened(cls, recipe: Recipe, stage: Path, *, logs: Path, told: Told = lambda _target, _step: None) -> Self:
-        """The workshop in the folder *stage*, with the source of *recipe* fetched and looked at."""
-        indexes = Indexes.configured()
-        configuration = indexes.environment()
-        archive = fetched(recipe.source, indexes=indexes)
-        look = unpacked(archive, stage / "look", subdirectory=recipe.source.subdirectory, patches=recipe.build.patches)
+    def opened(
+        cls,
+        recipe: Recipe,
+        folder: Path,
+        stage: Path,
+        *,
+        store: Store,
+        provider: Provider = provided,
+        told: Told = lambda _target, _step: None,
+    ) -> Self:
+        """The workshop in *stage* for wheels in *folder*, with the source of *recipe* fetched and looked at.
+
+        *provider* is asked for CUDA toolkits.
+        """
+        configuration = cache(lambda: Indexes.configured().environment())
+        archive = fetched(recipe.source)
+        where = recipe.source.subdirectory
+        look = unpacked(archive, stage / "look", subdirectory=where, patches=recipe.build.patches, without=folder)
         _check_identity(recipe, look)
-        environments = Environments(stage / "environments", configuration, logs=logs)
-        cpu = Machine.here().cpu
-        return cls(recipe, archive, look, stage, logs, environments, configuration, cpu, told)
+        environments = Environments(stage / "environments", configuration, logs=folder / LOGS)
+        return cls(
+            recipe=recipe,
+            archive=archive,
+            digest=_digest(recipe, folder),
+            project=look,
+            stage=stage,
+            without=folder,
+            store=store,
+            environments=environments,
+            configuration=configuration,
+            cpu=Machine.here().cpu,
+            told=told,
+            provider=provider,
+        )
 
     def prepared(self, target: Target) -> Job:
-        """The job of building *target*; `BuildError` where this machine cannot."""
+        """The job of building *target*; `BuildError` where this machine cannot, `ToolkitError` where it has no CUDA."""
+
+        def toolkits(spec: ToolkitSpec) -> Toolkit:
+            if spec not in self.toolkits:
+                self.toolkits[spec] = self.provider(spec, told=partial(self.told, target))
+            return self.toolkits[spec]
+
         with at(self.recipe.name), at(target):
-            return prepared(self.project, target, self.recipe.build)
+            return prepared(self.project, target, self.recipe.build, toolkits=toolkits)
 
-    def built(self, job: Job) -> Repaired | Failure:
-        """Build and repair *job* in a tree of its own."""
-        target = job.target
-        folder = self.stage / "builds" / _slug(target)
-        log = self._log(target)
+    @contextmanager
+    def caching(self) -> Iterator[Running | None]:
+        """The compiler cache that the recipe asks for, or that is found, for the builds in the block."""
+        cache = found(self.recipe.build.cache, os.environ)
+        with cache.running(self.stage, os.environ) if cache else nullcontext() as running:
+            yield running
+
+    def built(self, order: Order, cache: Running | None = None) -> Repaired | Failure:
+        """The build of *order*, repaired: kept from before, or made in a tree of its own, with *cache*."""
+        target = order.target
+        folder = self.stage / "builds" / slug(target)
         try:
-            self.told(target, "building")
-            project = unpacked(
-                self.archive,
-                folder / "tree",
-                subdirectory=self.recipe.source.subdirectory,
-                patches=self.recipe.build.patches,
-            )
-            built = build_wheel(job, project, folder, log=log, environments=self.environments)
-            if not same_project(WheelName.parse(built.wheel.name).distribution, self.recipe.name):
-                raise BuildError(f"{built.wheel.name}: not of {self.recipe.name}, which the recipe builds")
-            self.told(target, "repairing")
-            wheel = repaired(
-                built.wheel,
-                folder / "repaired",
-                log=log,
-                settings=self.recipe.repair,
-                environment=dict(target.env),
-            )
+            if kept := self.store.taken(Kind.BUILD, order.build, folder / "kept"):
+                return Repaired.of_record(kept.wheel, kept.record)
+            made = self._made(order.job, folder, cache)
         except VbuildError as error:
-            return self._failure(target, error)
+            return self.failure(target, error)
+        if _digest(self.recipe, self.without) == self.digest:  # nobody has edited it meanwhile
+            self.store.keep(Kind.BUILD, order.build, made.wheel, made.record)
         self.told(target, "built")
-        return Repaired(job, built, wheel)
+        return made
 
-    def finished(self, job: Job, *, builds: Builds, family: Family) -> Product | Failure:
-        """Stamp, verify and test the wheel of *job*, one of *builds*."""
-        target = job.target
-        build = builds[target.build_key]
-        if isinstance(build, Failure):
-            return Failure(target, build.error, build.log)
-        try:
-            self.told(target, "verifying")
-            wheel = family.stamped(target, build.wheel, self.stage / "finished" / _slug(target))
-            verdict = verify(
-                wheel,
-                cpu=target.cpu,
-                baseline=_baseline(target, builds.values()),
-                allow=self.recipe.verify.allow,
-            )
-            if verdict.failed:
-                raise ClaimError(_broken(verdict))
-            if not (verdict.libraries or target.cpu.is_baseline):
-                raise ClaimError(
-                    f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?"
-                )
-            self.told(target, "testing")
-            trial = self._tried(build)
-        except VbuildError as error:
-            return self._failure(target, error)
-        self.told(target, "done")
-        self._log(target).unlink(missing_ok=True)
-        variant = family.variant(target)
-        return Product(
-            target=target,
-            wheel=wheel,
-            label=variant.label if variant else None,
-            plan=build.job.plan,
-            seconds=build.built.seconds,
-            overrides=build.built.overrides,
-            verdict=verdict,
-            trial=trial,
-        )
-
-    def _tried(self, build: Repaired) -> Trial:
-        target = build.job.target
-        return tried(
-            build.wheel,
-            self.recipe.test,
-            interpreter=build.job.interpreter,
-            cpu=target.cpu,
-            machine=self.cpu,
-            folder=self.stage / "trials" / _slug(target),
-            log=self._log(target),
-            configuration=self.configuration,
-        )
-
-    def _failure(self, target: Target, error: VbuildError) -> Failure:
+    def failure(self, target: Target, error: VbuildError) -> Failure:
+        """That there is no wheel of *target*, with its log if it has one."""
         self.told(target, "failed")
-        log = self._log(target)
+        log = self.log(target)
         return Failure(target, str(error), log if log.exists() else None)
 
-    def _log(self, target: Target) -> Path:
-        return self.logs / f"{self.recipe.name}-{_slug(target)}.log"
+    def log(self, target: Target) -> Path:
+        """Where the commands for *target* write."""
+        return self.without / LOGS / f"{self.recipe.name}-{slug(target)}.log"
+
+    def _made(self, job: Job, folder: Path, cache: Running | None) -> Repaired:
+        target, recipe = job.target, self.recipe
+        self.told(target, "building")
+        where = recipe.source.subdirectory
+        project = unpacked(
+            self.archive, folder / "tree", subdirectory=where, patches=recipe.build.patches, without=self.without
+        )
+        log = self.log(target)
+        built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
+        if not same_project(WheelName.parse(built.wheel.name).distribution, recipe.name):
+            raise BuildError(f"{built.wheel.name}: not of {recipe.name}, which the recipe builds")
+        if target.cuda:
+            _check_agreement(built, target.cuda.archs, recipe.build.cuda.archs)
+        self.told(target, "repairing")
+        wheel = repaired(
+            built.wheel, folder / "repaired", log=log, settings=recipe.repair, environment=dict(target.env)
+        )
+        lists = tuple(dict.fromkeys(str(command) for command in built.commands if command.is_changed))
+        return Repaired(wheel, built.overrides, lists, built.seconds)
+
+
+def slug(target: Target) -> str:
+    """A file name for what belongs to *target* alone."""
+    python = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in target.python)
+    return f"{target}-{python.strip('_')}"
+
+
+def _digest(recipe: Recipe, without: Path) -> str:
+    return f"{recipe.name} {digest(recipe.source, without=without)}"
+
+
+def _check_agreement(built: Built, archs: GpuList, mode: Archs) -> None:
+    """`BuildError`, with the files, where what was compiled falls short of *archs*."""
+    with at(built.wheel.name):
+        agreement(built.commands, fatbins(built.wheel), archs, mode=mode).check()
 
 
 def _check_identity(recipe: Recipe, project: Path) -> None:
@@ -177,28 +225,3 @@ def _check_identity(recipe: Recipe, project: Path) -> None:
             raise RecipeError(
                 f"{recipe.file}: source.sdist: sha256 is of {metadata.name}=={metadata.version}, expected {source}"
             )
-
-
-def _slug(target: Target) -> str:
-    """A file name for what belongs to *target* alone."""
-    python = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in target.python)
-    return f"{target}-{python.strip('_')}"
-
-
-def _baseline(target: Target, builds: Iterable[Repaired | Failure]) -> Path | None:
-    """The wheel of the same Python and choices that was built for the baseline; None for the baseline itself."""
-    for build in builds:
-        if isinstance(build, Repaired) and not target.cpu.is_baseline:
-            other = build.job.target
-            if other.cpu.is_baseline and (other.python, other.choices) == (target.python, target.choices):
-                return build.wheel
-    return None
-
-
-def _broken(verdict: Verdict) -> str:
-    """The promises that a wheel does not keep, in one line."""
-    errors = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
-    said = [f"{finding.member}: {finding.what}" if finding.member else finding.what for finding in errors[:_SHOWN]]
-    if len(errors) > _SHOWN:
-        said.append(f"and {len(errors) - _SHOWN} more")
-    return f"{verdict.wheel.name}: {'; '.join(said)}"

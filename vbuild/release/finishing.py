@@ -1,0 +1,147 @@
+"""From builds to the wheels of a release: divided by GPUs, stamped, verified, tested.
+
+Repaired -> divided -> stamped -> verified, tested -> Product, or at any step a Failure
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.build.launcher import Override
+from vbuild.build.trial import Trial, tried
+from vbuild.errors import ClaimError, VbuildError
+from vbuild.recipe.target import Target
+from vbuild.release.division import divided
+from vbuild.release.family import Family
+from vbuild.release.order import Order
+from vbuild.release.outcome import Failure, Product
+from vbuild.release.store import Kind
+from vbuild.release.workshop import Repaired, Workshop, slug
+from vbuild.verdict.model import Severity, Verdict
+from vbuild.verify import verify
+from vbuild.wheel.name import WheelName
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """The last steps of a *family*'s wheels, in the rooms of *shop*."""
+
+    shop: Workshop
+    family: Family
+
+    def kept(self, order: Order) -> Product | None:
+        """The finished wheel of *order*, if it was made before."""
+        kept = self.shop.store.taken(Kind.PRODUCT, order.product, self._folder("kept", order.target))
+        if kept is None:
+            return None
+        self.shop.told(order.target, "kept")
+        return _of_record(order, kept.wheel, kept.record, label=self._label(order.target))
+
+    def divided(self, order: Order, orders: Iterable[Order], build: Repaired) -> Mapping[Target, Path] | Failure:
+        """Those of *orders* cut from *build*, that of *order*, which are for some of its GPUs only."""
+        targets = [other.target for other in orders if other.build == order.build and other.target.gpus]
+        if not targets:
+            return {}
+        self.shop.told(order.target, "slimming")
+        try:
+            return divided(build.wheel, targets, family=self.family, folder=self._folder("divided", order.target))
+        except VbuildError as error:
+            return self.shop.failure(order.target, error)
+
+    def finished(
+        self, order: Order, build: Repaired, cut: Mapping[Target, Path], *, baseline: Path | None
+    ) -> Product | Failure:
+        """The wheel of *order*, of its *build* or *cut* from it, held against *baseline* and tested."""
+        target = order.target
+        try:
+            wheel = cut.get(target) or self.family.stamped(target, build.wheel, self._folder("finished", target))
+            self.shop.told(target, "verifying")
+            verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=self.shop.recipe.verify.allow)
+            _check(verdict, target)
+            self.shop.told(target, "testing")
+            trial = self._tried(order, cut.get(target) or build.wheel)
+        except VbuildError as error:
+            return self.shop.failure(target, error)
+        self.shop.told(target, "done")
+        self.shop.log(target).unlink(missing_ok=True)
+        product = Product(
+            target=target,
+            wheel=wheel,
+            label=self._label(target),
+            plan=order.job.plan,
+            toolkit=order.job.toolkit,
+            seconds=build.seconds,
+            overrides=build.overrides,
+            lists=build.lists,
+            verdict=verdict,
+            trial=trial,
+        )
+        self.shop.store.keep(Kind.PRODUCT, order.product, wheel, _record(product))
+        return product
+
+    def _tried(self, order: Order, wheel: Path) -> Trial:
+        folder = self._folder("trials", order.target)
+        folder.mkdir(parents=True)
+        plain = folder / str(WheelName.parse(wheel.name).plain())
+        plain.hardlink_to(wheel)
+        return tried(
+            plain,
+            self.shop.recipe.test,
+            interpreter=order.job.interpreter,
+            cpu=order.target.cpu,
+            machine=self.shop.cpu,
+            folder=folder,
+            log=self.shop.log(order.target),
+            configuration=self.shop.configuration,
+        )
+
+    def _label(self, target: Target) -> str | None:
+        variant = self.family.variant(target)
+        return variant.label if variant else None
+
+    def _folder(self, step: str, target: Target) -> Path:
+        return self.shop.stage / step / slug(target)
+
+
+def _record(product: Product) -> dict[str, Any]:
+    """What the store keeps beside a finished wheel."""
+    return {
+        "seconds": product.seconds,
+        "overrides": [asdict(override) for override in product.overrides],
+        "lists": list(product.lists),
+        "verdict": product.verdict.data(),
+        "trial": str(product.trial),
+    }
+
+
+def _of_record(order: Order, wheel: Path, record: Mapping[str, Any], *, label: str | None) -> Product:
+    return Product(
+        target=order.target,
+        wheel=wheel,
+        label=label,
+        plan=order.job.plan,
+        toolkit=order.job.toolkit,
+        seconds=record["seconds"],
+        overrides=tuple(map(Override.of_data, record["overrides"])),
+        lists=tuple(record["lists"]),
+        verdict=Verdict.of_data(record["verdict"], wheel),
+        trial=Trial(record["trial"]),
+        is_kept=True,
+    )
+
+
+def _check(verdict: Verdict, target: Target) -> None:
+    """`ClaimError` where a wheel does not keep its promises, or has no code to keep them with."""
+    if verdict.failed:
+        errors = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
+        said = [f"{finding.member}: {finding.what}" if finding.member else finding.what for finding in errors[:_SHOWN]]
+        if len(errors) > _SHOWN:
+            said.append(f"and {len(errors) - _SHOWN} more")
+        raise ClaimError(f"{verdict.wheel.name}: {'; '.join(said)}")
+    if not (verdict.libraries or target.cpu.is_baseline):
+        raise ClaimError(
+            f"{verdict.wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?"
+        )

@@ -1,0 +1,87 @@
+"""What is to be made for each target: the job of its build, and the keys by which the store knows build and wheel."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from vbuild.build.frontend import Job
+from vbuild.build.identity import build_key
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.target import Target
+from vbuild.release.family import Family
+from vbuild.release.store import product_key
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A wheel to be made: of the build with the key *build*, held against that with the key *baseline*, if any."""
+
+    job: Job
+    build: str
+    baseline: str | None
+    product: str
+
+    @property
+    def target(self) -> Target:
+        return self.job.target
+
+
+def ordered(
+    jobs: Iterable[Job], *, recipe: Recipe, family: Family, source: str, machine: Cpu | None
+) -> tuple[Order, ...]:
+    """The orders of *jobs*, to be built from what has the digest *source* and tested on *machine*."""
+    jobs = tuple(jobs)
+    distinct = {job.target.build_key: job for job in jobs}
+    builds = {key: _build(job, recipe, source) for key, job in distinct.items()}
+    return tuple(_order(job, jobs, builds, recipe=recipe, family=family, machine=machine) for job in jobs)
+
+
+def _build(job: Job, recipe: Recipe, source: str) -> str:
+    return build_key(
+        job.target,
+        job.plan,
+        source=source,
+        settings=job.settings,
+        compilers=job.compilers,
+        interpreter=job.interpreter,
+        repair=recipe.repair,
+        toolkit=job.toolkit.identity if job.toolkit else None,
+    )
+
+
+def _order(
+    job: Job,
+    jobs: Iterable[Job],
+    builds: dict[tuple[str, ...], str],
+    *,
+    recipe: Recipe,
+    family: Family,
+    machine: Cpu | None,
+) -> Order:
+    target = job.target
+    document = family.document(target)
+    baseline = next((builds[other.target.build_key] for other in _baselines(target, jobs)), None)
+    build = builds[target.build_key]
+    product = product_key(
+        build,
+        target,
+        document=document.pack() if document else None,
+        verify=recipe.verify,
+        check=recipe.test,
+        baseline=baseline,
+        cpu=machine,
+    )
+    return Order(job, build, baseline, product)
+
+
+def _baselines(target: Target, jobs: Iterable[Job]) -> Iterator[Job]:
+    """The jobs that differ from *target*'s in nothing but the CPU level, the lowest; none for the baseline itself."""
+    for job in jobs if not target.cpu.is_baseline else ():
+        other = job.target
+        if other.cpu.is_baseline and _without_cpu(other) == _without_cpu(target):
+            yield job
+
+
+def _without_cpu(target: Target) -> tuple[object, ...]:
+    # host code is the same whatever GPUs the other code is for
+    return (target.python, target.choices, target.cuda.toolkit if target.cuda else None)

@@ -1,0 +1,89 @@
+"""The folder for work in progress, in the folder for the results: what is finished moves out of it in one step.
+
+    dist/.vbuild-x7f3/alive     locked for as long as its run lives, whatever ends it
+
+A run that is killed leaves its stage behind. The next run for the same folder removes it: the lock on its file went
+with the process. A file gets its name only when it is locked, so there is no moment at which a living stage looks dead.
+"""
+
+import fcntl
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from vbuild.build.source import STAGE
+from vbuild.errors import RecipeError
+
+LOGS = "logs"
+
+_ALIVE = "alive"
+_NEW = "alive.new"
+_LEFT = 86400  # seconds after which a stage without the file has lost its process
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A folder on the file system of *folder*, gone afterwards, and with it those of runs that were killed.
+
+    A *folder* that was not there goes too, unless something is in it. `RecipeError` where it cannot be written to.
+    """
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder)).absolute()
+        alive = (stage / _NEW).open("w")
+    except OSError as error:
+        raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+    with alive:
+        try:
+            _lock(alive, stage)
+            _remove_dead(folder)
+            yield stage
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+            logs = folder / LOGS
+            for empty in (logs, folder) if made else (logs,):
+                if empty.is_dir() and not any(empty.iterdir()):
+                    empty.rmdir()
+
+
+def _lock(alive: IO[str], stage: Path) -> None:
+    """Say that *stage* lives for as long as the file *alive* is open; its children do not inherit that."""
+    with suppress(OSError):  # some network file systems have no locks
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (stage / _NEW).rename(stage / _ALIVE)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove the stages in *folder* whose runs are gone."""
+    for stage in folder.glob(f"{STAGE}*"):
+        with suppress(OSError):
+            _remove_if_dead(stage)
+
+
+def _remove_if_dead(stage: Path) -> None:
+    try:
+        file = (stage / _ALIVE).open()
+    except FileNotFoundError:
+        if stage.is_dir() and stage.stat().st_mtime < time.time() - _LEFT:
+            shutil.rmtree(stage, ignore_errors=True)
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, where its run lives
+        for path in stage.iterdir():
+            if path.name != _ALIVE:
+                _remove(path)
+        # a compiler that outlived its run may still write there; then the next run tries again
+        if [path.name for path in stage.iterdir()] == [_ALIVE]:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
