@@ -183,6 +183,18 @@ def test_a_missing_cxx_compiler_is_named_where_it_was_missed(environments: Envir
 
 
 @pytest.mark.network
+def test_missing_headers_of_python_are_named_where_they_were_missed(environments: Environments, tmp_path: Path) -> None:
+    setup = 'from setuptools import Extension, setup\nsetup(name="demo", ext_modules=[Extension("demo", ["demo.c"])])\n'
+    # as a Python without its headers: nothing else has a file of this name
+    source = {"setup.py": setup, "demo.c": '#include "missing/Python.h"\n'}
+    project = tree(tmp_path / "source", source)
+    with pytest.raises(BuildError) as caught:
+        built(project, "v2", tmp_path, environments)
+    expected = "The headers of Python are missing; install them: apt-get install python3-dev"
+    assert str(caught.value).splitlines()[-1] == expected
+
+
+@pytest.mark.network
 def test_builds_of_one_python_and_requirements_share_an_environment(tmp_path: Path) -> None:
     environments = Environments(tmp_path / "environments", Indexes.configured().environment)
 

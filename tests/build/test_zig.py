@@ -314,3 +314,22 @@ def test_a_project_is_the_same_bytes_wherever_it_is_built(environments: Environm
         for name in ("one", "another place")
     ]
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("machine", ["x86-64", "armv8-a"])
+def test_zig_finds_the_part_of_pyconfig_that_debian_has_in_a_folder_of_the_machine(
+    machine: str, tmp_path: Path
+) -> None:
+    include, here = tmp_path / "include" / "python3.11", tmp_path / "include" / "x86_64-linux-gnu"
+    (here / "python3.11").mkdir(parents=True)
+    (here / "python3.11" / "pyconfig.h").write_text("#define SIZEOF_LONG 8\n")
+    (here / "stdio.h").write_text("#error of another C library\n")
+    interpreter = replace(Interpreter.found("", os.environ), include=include, multiarch="x86_64-linux-gnu")
+    cpu = Cpu.parse(machine)
+    compilers = chosen(ZIG, cpu, interpreter=interpreter, environment=os.environ)
+    folder = f"{cpu.machine}-linux-gnu"
+    source = tmp_path / "a.c"
+    source.write_text(f"#include <{folder}/python3.11/pyconfig.h>\n#include <stdio.h>\nint size = SIZEOF_LONG;\n")
+    command = [*dict(compilers.programs)["cc"], "-c", str(source), "-o", str(tmp_path / "a.o")]
+    subprocess.run(command, env={**os.environ, **dict(compilers.variables)}, check=True, capture_output=True)

@@ -6,6 +6,7 @@ https://peps.python.org/pep-0517/
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ _QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
 
 # what gcc and clang say where a file has intrinsics that its flags do not allow
 _MISMATCHES = ("target specific option mismatch", "always_inline function", "requires target feature")
+
+_NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +260,10 @@ def _explained(job: Job, launchers: Launchers, log: Path) -> Iterator[None]:
             raise BuildError(
                 f"{error}\nThe project's own flags were taken out of {', '.join(stripped)}; where that code runs only "
                 f"after a check of the CPU, name the file in the recipe's build.keep-flags"
+            ) from error
+        if _NO_HEADERS.search(text):
+            raise BuildError(
+                f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error

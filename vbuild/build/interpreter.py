@@ -17,17 +17,18 @@ from vbuild.errors import BuildError
 _ASK = """
 import json, sys, sysconfig
 known = sysconfig.get_config_vars()
-names = ("CC", "CXX", "CFLAGS", "LDFLAGS", "LDSHARED", "EXT_SUFFIX")
+names = ("CC", "CXX", "CFLAGS", "LDFLAGS", "LDSHARED", "EXT_SUFFIX", "MULTIARCH")
 print(json.dumps({
     "path": sys.executable,
     "implementation": sys.implementation.name,
     "version": sys.version_info[:3],
     "scripts": sysconfig.get_path("scripts"),
+    "include": sysconfig.get_path("include"),
     **{name.lower(): str(known.get(name) or "") for name in names},
 }))
 """
 
-_PARSED: dict[str, Callable[[Any], Any]] = {"path": Path, "scripts": Path, "version": tuple}
+_PARSED: dict[str, Callable[[Any], Any]] = {"path": Path, "scripts": Path, "include": Path, "version": tuple}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Interpreter:
     ldflags: str = ""
     ldshared: str = ""
     ext_suffix: str = ""
+    multiarch: str = ""
+    include: Path = Path()
 
     @classmethod
     def found(cls, python: str, environment: Mapping[str, str]) -> Self:

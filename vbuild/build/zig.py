@@ -7,9 +7,13 @@
 https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html
 """
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from vbuild.build.compilers import Compilers, Family, compiler_name, found_rust, known_macros
 from vbuild.build.interpreter import Interpreter
@@ -70,9 +74,10 @@ def zig_compilers(
         )
     target = f"{cpu.machine}-linux-gnu.{version}"
     program, variables = str(zig()), (("ZIG_GLOBAL_CACHE_DIR", str(zig_cache())),)
+    always = (*_ALWAYS, *_headers(interpreter, cpu.machine))
     commands = {
-        **dict.fromkeys(_names(_C, interpreter.cc, cpu), (program, "cc", "-target", target, *_ALWAYS)),
-        **dict.fromkeys(_names(_CXX, interpreter.cxx, cpu), (program, "c++", "-target", target, *_ALWAYS)),
+        **dict.fromkeys(_names(_C, interpreter.cc, cpu), (program, "cc", "-target", target, *always)),
+        **dict.fromkeys(_names(_CXX, interpreter.cxx, cpu), (program, "c++", "-target", target, *always)),
         **{name: (program, name) for name in _TOOLS},
     }
     macros = known_macros(commands["cc"], {**environment, **dict(variables)})
@@ -95,6 +100,23 @@ def zig_cpu(cpu: Cpu) -> str:
     if cpu.machine == "x86_64":
         return str(cpu).replace("-", "_")
     return "generic" if cpu.is_baseline else f"generic+v{cpu.level.replace('.', '_').replace('_0a', 'a')}"
+
+
+def _headers(interpreter: Interpreter, machine: str) -> tuple[str, ...]:
+    """What leads zig to the part of pyconfig.h that Debian has in a folder for each machine, where zig does not look.
+
+    The folder around it is the system's, whose headers are of another C library than zig builds for.
+    """
+    own = interpreter.include.parent / interpreter.multiarch / interpreter.include.name
+    if not interpreter.multiarch or not (own / "pyconfig.h").is_file():
+        return ()
+    name = hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:16]
+    place = user_cache_path("vbuild") / "cross" / f"headers-{name}"
+    link = place / f"{machine}-linux-gnu" / interpreter.include.name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        link.symlink_to(own)
+    return ("-idirafter", str(place))
 
 
 def _names(common: tuple[str, ...], own: str, cpu: Cpu) -> tuple[str, ...]:
