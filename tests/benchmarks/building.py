@@ -32,7 +32,7 @@ def main() -> None:
         tree = unpacked(archive, Path(folder))
 
         def ours(into: Path) -> Sequence[str | Path]:
-            return [vbuild, "matrix", RECIPE, "-o", into / "dist", "--jobs", "2"]
+            return [vbuild, "matrix", RECIPE, "-o", into / "dist", "--jobs", "2", "--fresh"]
 
         def theirs(into: Path) -> Sequence[str | Path]:
             build = shlex.join([sys.executable, "-m", "build", "--wheel", "--outdir"])

@@ -108,17 +108,21 @@ class Press:
             self._store.clear()
 
     def _in_order(self, cuts: Iterator["_Cut"]) -> Iterator[Piece]:
-        pending = deque[Future[Piece]]()
+        pending = deque[tuple[_Cut, Future[Piece]]]()
         try:
             while True:
                 ahead = self._threads + 2 - len(pending)
-                pending.extend(self._executor.submit(self._piece, cut, is_whole=False) for cut in islice(cuts, ahead))
+                for cut in islice(cuts, ahead):
+                    pending.append((cut, self._executor.submit(self._piece, cut, is_whole=False)))
                 if not pending:
                     return
-                yield pending.popleft().result()
+                yield pending.popleft()[1].result()
         finally:
             # whoever stops here may take away the bytes that others still read: take back what has not begun
-            wait([future for future in pending if not future.cancel()])
+            wait([future for _, future in pending if not future.cancel()])
+            for cut, _ in pending:  # a thread that is done may not have let go yet
+                for view in cut.plain:
+                    view.release()
 
     def _piece(self, cut: "_Cut", *, is_whole: bool) -> Piece:
         plain = cut.plain[0] if len(cut.plain) == 1 else memoryview(b"".join(cut.plain))
