@@ -36,7 +36,7 @@ def release(tmp_path: Path) -> Path:
 
 def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
     said = vbuild("--help").stdout
-    commands = ["matrix", "slim", "inspect", "verify", "stamp", "index", "select"]
+    commands = ["matrix", "slim", "inspect", "verify", "stamp", "index", "select", "toolkit"]
     assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
     assert max(map(len, said.splitlines())) <= WIDTH
 
@@ -100,7 +100,7 @@ def test_json_is_all_there_is_on_stdout(release: Path) -> None:
 def test_the_end_of_a_failed_targets_log_is_shown_line_by_line() -> None:
     target = Target("v3", "3.12", Cpu.parse("x86-64-v3"))
     failure = Failure(target, "make failed with status 2:\n\tg++ -c demo.cpp\n", None)
-    _, *lines = release_lines(Release("demo", "project", (), (failure,), ()))
+    lines = list(release_lines(Release("demo", "project", (), (failure,), ())))
     assert lines == ["v3 failed: make failed with status 2:", "        g++ -c demo.cpp"]
 
 

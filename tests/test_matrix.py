@@ -109,7 +109,7 @@ def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
 
 
 def test_two_runs_give_the_same_bytes(built: tuple[Path, Release], tmp_path: Path) -> None:
-    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=Store.of_user(fresh=True))
+    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=Store(tmp_path / "store"))
     assert not again.kept
     assert [product.wheel.read_bytes() for product in again.products] == [
         product.wheel.read_bytes() for product in built[1].products
@@ -119,10 +119,30 @@ def test_two_runs_give_the_same_bytes(built: tuple[Path, Release], tmp_path: Pat
 def test_what_is_the_same_is_not_built_again(built: tuple[Path, Release], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
     assert again.kept == again.targets == 3
-    data = [{**product.data(), "kept": False} for product in again.products]
+    data = [{**product.data(), "built": True, "kept": False} for product in again.products]
     assert data == [product.data() for product in built[1].products]
     (built[0].parent / "project" / "new.txt").write_text("")
     assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept
+
+
+def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "project" / "new.txt"
+    build = f"[build]\nbefore-build = ['echo >> {file}']\n"
+    source = recipe(tmp_path, f"[matrix]\ncpu = ['x86-64']\n{build}")
+    first = matrix(source, tmp_path / "dist")
+    assert first.notes == (f"{tmp_path}/project: edited while it was built: nothing of it is kept",)
+    file.unlink()  # as it was when the first run began
+    assert not matrix(source, tmp_path / "dist").kept
+
+
+def test_the_log_of_a_failure_is_of_this_run_alone(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n", kernel=BROKEN)
+    [first] = matrix(source, tmp_path / "dist", only=["x86_64_v3"]).failures
+    assert first.log
+    size = first.log.stat().st_size
+    [again] = matrix(source, tmp_path / "dist", only=["x86_64_v3"]).failures
+    assert again.log == first.log
+    assert first.log.stat().st_size < 1.5 * size
 
 
 def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.toolkits import component, core, installed, laid_out, places
-from vbuild.errors import ToolkitError
+from vbuild.errors import ToolkitError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.provision import Provision, listing, path, prune
 from vbuild.toolkit.model import Pin, Toolkit
@@ -50,7 +50,7 @@ def test_kept_and_installed_toolkits_are_listed(tmp_path: Path) -> None:
 
     lines = list(found.lines())
     day = f"{found.kept[0].used:%Y-%m-%d}"
-    assert lines[0] == f"13.1  0 MB, last used {day}: {other.root}"
+    assert lines[:2] == [f"13.1  0 MB, last used {day}", f"      {other.root}"]
     assert "      nvidia-nccl-cu13==13.0.1" in lines
     assert f"7.5  installed: {home}" in lines
 
@@ -145,17 +145,22 @@ def test_nothing_is_taken_away_while_a_toolkit_is_made(tmp_path: Path) -> None:
             "13.0",
             ("cublas", "nccl == 2.28.9"),
             (
-                "CUDA 13.0: not kept with cublas and nccl == 2.28.9; "
-                "run first: vbuild toolkit install 13.0 cublas 'nccl == 2.28.9'"
+                "CUDA 13.0: not kept with cublas and nccl==2.28.9; "
+                "run first: vbuild toolkit install 13.0 cublas nccl==2.28.9"
             ),
+        ),
+        (
+            "13.0",
+            ("nccl>=2",),
+            "'nccl>=2' is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…",
         ),
         ("new", (), "no CUDA version 'new'; expected two numbers with a dot, as in 13.0"),
     ],
-    ids=["core", "libraries", "no version"],
+    ids=["core", "libraries", "no library", "no version"],
 )
 def test_a_toolkit_that_is_not_kept_has_no_path(
     tmp_path: Path, version: str, libraries: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(VbuildError) as refused:
         path(version, libraries, store=tmp_path)
     assert str(refused.value) == message

@@ -78,8 +78,7 @@ def matrix(
 
     if dry_run:
         plan = verb.planned(source, only=only)
-        lines = [line for job in plan for line in report.job_lines(job)]
-        _report([job.data() for job in plan], lines, as_json=as_json)
+        _report([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
     with _progress(quiet=as_json) as told:
         store = Store.of_user(fresh=fresh)
@@ -329,27 +328,30 @@ def select(
     _report(selection.data(), lines, as_json=as_json)
 
 
-@main.group(epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
+@main.group(cls=_Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
 def toolkit() -> None:
     """Keep CUDA toolkits of the package index, as matrix uses them."""
 
 
-@toolkit.command("list")
+@toolkit.command("list", epilog=options.example("vbuild toolkit list --json"))
 @options.as_json
 def list_toolkits(*, as_json: bool) -> None:
-    """List the toolkits that are kept, and those installed on this machine."""
+    """List the toolkits that are kept, and those installed."""
     from vbuild import provision
 
     listing = provision.listing()
     _report(listing.data(), listing.lines(), as_json=as_json)
 
 
-@toolkit.command("install")
+@toolkit.command("install", epilog=options.example("vbuild toolkit install 13.0 cublas nccl==2.28.9"))
 @click.argument("version")
 @click.argument("libraries", nargs=-1)
 @options.as_json
 def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
-    """Fetch toolkit VERSION, such as 13.0, with LIBRARIES, such as cublas or nccl==2.28.9."""
+    """Fetch toolkit VERSION of the package index.
+
+    LIBRARIES are further components of it, or packages with a version, such as nccl==2.28.9.
+    """
     from vbuild import provision
 
     with _status(quiet=as_json) as told:
@@ -357,7 +359,7 @@ def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) 
     _report(provided.data(), provided.lines(), as_json=as_json)
 
 
-@toolkit.command("path")
+@toolkit.command("path", epilog=options.example('CUDA_HOME="$(vbuild toolkit path 13.0)" make'))
 @click.argument("version")
 @click.argument("libraries", nargs=-1)
 @options.as_json
@@ -369,11 +371,14 @@ def toolkit_path(version: str, libraries: tuple[str, ...], *, as_json: bool) -> 
     _report(kept.data(), kept.lines(), as_json=as_json)
 
 
-@toolkit.command("prune")
-@click.option("--unused-for", type=click.FloatRange(min=0), metavar="DAYS", help="Only those not used for so long.")
+@toolkit.command("prune", epilog=options.example("vbuild toolkit prune --unused-for 30"))
+@click.option("--unused-for", type=click.IntRange(0, 36500), metavar="DAYS", help="Only what was not used for so long.")
 @options.as_json
-def prune_toolkits(*, unused_for: float | None, as_json: bool) -> None:
-    """Take kept toolkits away."""
+def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
+    """Take kept toolkits away, and what only they used.
+
+    No build should be running then: one that has begun does not show that it uses its toolkit.
+    """
     from vbuild import provision
 
     pruned = provision.prune(unused_for=unused_for)

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from vbuild.build.frontend import Job
+from vbuild.build.probes import forget
 from vbuild.build.process import supervised
 from vbuild.errors import RecipeError, VbuildError
 from vbuild.index import Indexed, index
+from vbuild.linking import linked
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.family import Family
@@ -28,7 +30,7 @@ from vbuild.release.outcome import Failure, Product, Release
 from vbuild.release.staging import staging
 from vbuild.release.store import Store
 from vbuild.release.workshop import Repaired, Told, Workshop
-from vbuild.toolkit.provision import foreseen
+from vbuild.toolkit.supply import FORESEEN
 from vbuild.variant.document import Schema
 from vbuild.wheel.name import WheelName
 
@@ -74,9 +76,10 @@ def matrix(
         missing = [order for order in orders if order not in kept]
         made = _made(missing, orders, finishing, jobs=jobs) if missing else {}
         outcomes = _without_twins({**kept, **made}[order] for order in orders)
-        notes = tuple(dict.fromkeys(note for job in plan for note in job.notes))
+        notes = tuple(dict.fromkeys([*(note for job in plan for note in job.notes), *shop.notes]))
         release = _published(recipe, outcomes, stage, folder, notes=notes)
     store.sweep()
+    forget()
     return release
 
 
@@ -84,7 +87,7 @@ def planned(source: Path, *, only: Collection[str] = ()) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
     recipe = Recipe.load(source)
     with tempfile.TemporaryDirectory() as folder:
-        shop = Workshop.opened(recipe, Path(folder), Path(folder), store=Store.of_user(), provider=foreseen)
+        shop = Workshop.opened(recipe, Path(folder), Path(folder), store=Store.of_user(), supply=FORESEEN)
         return tuple(shop.prepared(target) for target in _chosen(recipe, only))
 
 
@@ -94,7 +97,10 @@ def _made(
     """What becomes of the *missing* ones of *orders*: their builds are made, divided among GPUs, and finished."""
     shop = finishing.shop
     wanted = {key for order in missing for key in (order.build, order.baseline)}
-    first = {order.build: order for order in reversed(orders) if order.build in wanted}
+    first: dict[str, Order] = {}
+    for order in orders:
+        if order.build in wanted:
+            first.setdefault(order.build, order)
     with shop.caching() as cache, _pool(jobs) as each:
         builds = dict(zip(first, each(partial(shop.built, cache=cache), first.values()), strict=True))
 
@@ -156,20 +162,17 @@ def _published(
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     indexed = _indexed(products, stage / "release", folder)
-    for file in (*(product.wheel for product in products), *(item.path for item in indexed)):
-        file.replace(folder / file.name)
-    release = Release(
-        recipe.name,
-        str(recipe.source),
-        tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
-        failures,
-        tuple(replace(item, path=folder / item.path.name) for item in indexed),
-        notes,
-    )
+    release = Release(recipe.name, str(recipe.source), products, failures, indexed, notes)
     report = stage / REPORT
     report.write_text(json.dumps(release.data(), indent=2) + "\n", encoding="utf-8")
-    report.replace(folder / REPORT)
-    return release
+    # all that needs room on the disk is done
+    for file in (*(product.wheel for product in products), *(item.path for item in indexed), report):
+        file.replace(folder / file.name)
+    return replace(
+        release,
+        products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
+        indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
+    )
 
 
 def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[Indexed, ...]:
@@ -179,9 +182,9 @@ def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[
     wanted = {WheelName.parse(name).release for name in names}
     for old in folder.glob("*.whl"):
         if old.name not in names and _release_of(old) in wanted:
-            (release / old.name).symlink_to(old.absolute())
+            linked(old, release / old.name)
     for product in products:
-        (release / product.wheel.name).symlink_to(product.wheel)
+        linked(product.wheel, release / product.wheel.name)
     return index(release)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from vbuild.errors import HardwareError, ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.library import Library
 from vbuild.toolkit.installed import Installed, installed
 from vbuild.toolkit.kept import Kept, kept_in
 from vbuild.toolkit.kept import prune as taken_away
@@ -42,7 +43,8 @@ class Listing:
 
     def lines(self) -> Iterator[str]:
         for one in self.kept:
-            yield f"{one.version}  {one.size / 1e6:.0f} MB, last used {one.used:%Y-%m-%d}: {one.root}"
+            yield f"{one.version}  {one.size / 1e6:.0f} MB, last used {one.used:%Y-%m-%d}"
+            yield f"      {one.root}"
             yield from (f"      {pin}" for pin in one.pins)
         yield from (f"{one.version}  installed: {one.root}" for one in self.installed)
         if not (self.kept or self.installed):
@@ -118,7 +120,7 @@ def prune(*, unused_for: float | None = None, store: Path | None = None) -> Prun
 
 def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:
     try:
-        return ToolkitSpec(Dotted.parse(version), libraries=tuple(libraries))
+        return ToolkitSpec(Dotted.parse(version), libraries=tuple(str(Library.parse(text)) for text in libraries))
     except HardwareError as error:
         raise ToolkitError(f"no CUDA version {version!r}; expected two numbers with a dot, as in 13.0") from error
 

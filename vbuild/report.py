@@ -1,45 +1,59 @@
 """Results as text for a terminal of 80 columns: lines, which `vbuild.cli` prints."""
 
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vbuild.build.frontend import Job
     from vbuild.contents.model import Contents
-    from vbuild.release.outcome import Product, Release
+    from vbuild.release.outcome import Failure, Product, Release
     from vbuild.slimming.outcome import LibraryCut, Slimmed
     from vbuild.verdict.model import Verdict
 
+_WIDTH = 80
+_LABEL = 22
 _SHOWN = 5
+
+# a line may end behind blanks and, in lists, behind a comma
+_PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
+_WHEEL = re.compile(r"\S+\.whl: ")
 
 
 def release_lines(release: "Release") -> Iterator[str]:
-    """The release as a table of 80 columns: two lines a wheel, then what failed."""
-    yield f"{'variant':<22} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
+    """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed."""
+    if release.products:
+        yield f"{'variant':<{_LABEL}} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
     built: set[tuple[str, ...]] = set()
     for product in release.products:
-        size, seconds = f"{product.size / 1e6:.2f} MB", _built(product, built)
-        label = product.label or "plain"
-        yield f"{label:<22} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}"
-        yield f"  {product.wheel.name}"
-        if codes := product.verdict.gpu_codes:
-            yield f"  GPU code: {', '.join(codes)}"
-    yield from (f"{indexed.path.name}: {', '.join(indexed.labels)}" for indexed in release.indexed)
+        yield from _product_lines(product, built)
+    for indexed in release.indexed:
+        yield from _wrapped(f"{indexed.path.name}: {', '.join(indexed.labels)}")
     if removed := release.removed:
-        yield f"taken out of the project's own flags: {' '.join(removed)}"
+        yield from _wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     if lists := release.lists:
         yield f"lists of GPU architectures that were changed: {len(lists)}"
-        yield from (f"  {text}" for text in lists[:_SHOWN])
-    if release.kept:
-        yield f"kept from an earlier run: {release.kept} of {release.targets} wheels; --fresh builds them again"
-    yield from release.notes
-    # the wheels of one build fail together
-    for error in dict.fromkeys(failure.error for failure in release.failures):
-        targets = ", ".join(str(failure.target) for failure in release.failures if failure.error == error)
-        # with the last lines of a log, in which compilers and make put tabs
-        yield from f"{targets} failed: {error}".expandtabs().splitlines()
+        for text in lists[:_SHOWN]:
+            yield from _wrapped(f"  {text}", indent=6)
+    if kept := _kept(release):
+        yield f"kept from an earlier run: {kept}; --fresh builds them again"
+    for note in release.notes:
+        yield from _wrapped(note)
+    yield from _failure_lines(release.failures)
+
+
+def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[str]:
+    size, seconds = f"{product.size / 1e6:.2f} MB", _built(product, built)
+    label = product.label or "plain"
+    if len(label) > _LABEL:
+        yield label
+        label = ""
+    yield f"{label:<{_LABEL}} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}"
+    yield f"  {product.wheel.name}"
+    if codes := product.verdict.gpu_codes:
+        yield from _wrapped(f"  GPU code: {', '.join(codes)}", indent=12)
 
 
 def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
@@ -47,9 +61,45 @@ def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
     key = product.target.build_key
     is_first = key not in before
     before.add(key)
-    if product.is_kept:
+    if not product.is_built:
         return "kept"
     return f"{product.seconds:.1f} s" if is_first else "same"
+
+
+def _kept(release: "Release") -> str:
+    """What *release* has from an earlier run, in a few words; none where it has nothing."""
+    wheels = f"{release.kept} of {release.targets} wheels" if release.kept else ""
+    count = release.kept_builds
+    builds = f"{count} build{'' if count == 1 else 's'}" if count else ""
+    return " and ".join(filter(None, (wheels, builds)))
+
+
+def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
+    """What failed, and why: once for wheels that failed alike, as those of one build do."""
+    alike: dict[str, list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault(_WHEEL.sub("", failure.error, count=1), []).append(failure)
+    for said, group in alike.items():
+        error = said if len({failure.error for failure in group}) > 1 else group[0].error
+        # with the last lines of a log, in which compilers and make put tabs
+        first, *log = f"{', '.join(str(failure.target) for failure in group)} failed: {error}".expandtabs().splitlines()
+        yield from _wrapped(first)
+        yield from log
+        for file in dict.fromkeys(str(failure.log) for failure in group if failure.log):
+            if file not in error:
+                yield from _wrapped(f"  its log is {file}")
+
+
+def _wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
+    """*text* in lines of 80 columns, those behind the first set in; a word is not broken, a path can be copied."""
+    begin = " " * (len(text) - len(text.lstrip()))
+    line = begin
+    for piece in _PIECE.findall(text):
+        if line.strip() and len(line) + len(piece.rstrip()) > _WIDTH:
+            yield line.rstrip()
+            line = " " * indent
+        line += piece
+    yield line.rstrip()
 
 
 def contents_lines(contents: "Contents", globs: Sequence[str]) -> Iterator[str]:
@@ -81,16 +131,29 @@ def verdict_lines(verdict: "Verdict") -> Iterator[str]:
     yield from (f"  {finding}" for finding in verdict.findings)
 
 
-def job_lines(job: "Job") -> Iterator[str]:
-    """A job as the shell would be told: variables, config settings, and what the launchers do."""
-    yield f"{job.target} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})"
+def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:
+    """Jobs as the shell would be told: variables, config settings, and what the launchers do; each build once."""
+    builds: dict[tuple[str, ...], list[Job]] = {}
+    for job in jobs:
+        builds.setdefault(job.target.build_key, []).append(job)
+    for wheels in builds.values():
+        yield from _build_lines(wheels)
+
+
+def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
+    job = wheels[0]
+    targets = ", ".join(str(wheel.target) for wheel in wheels)
+    yield from _wrapped(f"{targets} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})")
     yield from (f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment)
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
-    yield f"  launchers: put last {' '.join((*rules.compile, *rules.link))}"
+    yield from _wrapped(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}", indent=4)
     if cuda := job.target.cuda:
-        slimmed = f", slimmed to {job.target.gpus}" if job.target.gpus else ""
-        yield f"  CUDA {cuda.toolkit}: compiled for {cuda.archs}{slimmed}"
+        where = "" if job.toolkit and job.toolkit.root.exists() else ", which is to be fetched"
+        yield from _wrapped(f"  CUDA {cuda.toolkit}{where}: compiled for {cuda.archs}", indent=4)
+    for wheel in wheels:
+        if gpus := wheel.target.gpus:
+            yield from _wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:

@@ -162,6 +162,8 @@ def test_a_build_without_gpu_code_is_told() -> None:
         with pytest.raises(BuildError) as caught:
             found.check()
         assert str(caught.value) == message
+    # compiled, and then left out of what is linked
+    assert agreement([command("a.cu", "sm_80")], {}, GpuList.parse("80")).is_empty
     assert agreement([command("a.cu", "sm_80", output=Output.FATBIN)], {}, GpuList.parse("80"))
 
 

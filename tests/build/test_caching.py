@@ -8,17 +8,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.build.caching import Cache, Caching, found
+from vbuild.build.caching import Cache, Caching, Running, found
 from vbuild.errors import BuildError
 
 GCC = shutil.which("gcc") or "gcc"
 SOURCE = '#include <h.h>\n#include "a.h"\nconst char *where(void) { return __FILE__; }\n'
+
+
+@contextmanager
+def at_work(caching: Caching, stage: Path, environment: Mapping[str, str]) -> Iterator[Running]:
+    """*caching* at work, which it has to be."""
+    with caching.running(stage, environment) as running:
+        assert running
+        yield running
 
 
 def tree(stage: Path) -> Path:
@@ -37,7 +46,7 @@ def compiled(caching: Caching, stage: Path, environment: Mapping[str, str]) -> b
     """The object of a.c in a new tree below *stage*, compiled as a launcher would: by absolute paths, with -g."""
     project = tree(stage)
     wrapped = caching.wrapped((("gcc", (GCC,)),), stage / "scripts", source=project)
-    with caching.running(stage, environment) as running:
+    with at_work(caching, stage, environment) as running:
         command = [*dict(wrapped.programs)["gcc"], "-O2", "-g", f"-I{stage}/environments", "-c", f"{project}/src/a.c"]
         inside = {**environment, **running.variables, **dict(wrapped.variables)}
         subprocess.run([*command, "-o", "a.o", *wrapped.mapping], cwd=project, env=inside, check=True)
@@ -87,7 +96,7 @@ def test_ccache_finds_what_nvcc_has_compiled(archs: tuple[str, ...], ccache: dic
         project = tree(stage)
         command = [*caching.prefix(nvcc, is_nvcc=True), *nvcc, "-O2", f"-I{stage}/environments", *codes]
         mapping = ["-Xcompiler", f"-ffile-prefix-map={project}=."]
-        with caching.running(stage, ccache) as running:
+        with at_work(caching, stage, ccache) as running:
             subprocess.run(
                 [*command, "-c", f"{project}/src/a.cu", "-o", "a.o", *mapping],
                 cwd=project,
@@ -159,7 +168,7 @@ def test_no_compiler_or_server_of_sccache_is_left_after_an_interruption(
 
 def _interrupted(caching: Caching, base: Path, command: list[str], environment: dict[str, str]) -> None:
     """Run *command* until its compiler works, and be interrupted; the error has the server's socket."""
-    with caching.running(base, environment) as running:
+    with at_work(caching, base, environment) as running:
         socket = running.variables["SCCACHE_SERVER_UDS"]
         with subprocess.Popen(command, env={**environment, **running.variables}, stderr=subprocess.DEVNULL) as client:
             deadline = time.monotonic() + 20
@@ -175,7 +184,7 @@ def _interrupted(caching: Caching, base: Path, command: list[str], environment: 
 def test_two_runs_with_sccache_at_once_have_a_server_and_a_folder_each(sccache: dict[str, str], tmp_path: Path) -> None:
     caching = found("sccache", sccache)
     assert caching
-    with caching.running(tmp_path / "one", sccache) as one, caching.running(tmp_path / "two", sccache) as two:
+    with at_work(caching, tmp_path / "one", sccache) as one, at_work(caching, tmp_path / "two", sccache) as two:
         assert one.variables["SCCACHE_DIR"] == sccache["SCCACHE_DIR"]
         assert two.variables["SCCACHE_DIR"] == f"{sccache['SCCACHE_DIR']}-2"
         assert one.variables["SCCACHE_SERVER_UDS"] != two.variables["SCCACHE_SERVER_UDS"]
@@ -249,6 +258,63 @@ def test_a_ccache_that_cannot_write_is_passed_over_or_refused(tmp_path: Path) ->
     )
 
 
+@needs("ccache")
+def test_a_ccache_whose_folder_has_no_absolute_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": ""}
+    with pytest.raises(BuildError) as caught:
+        found("ccache", environment)
+    program = shutil.which("ccache")
+    assert str(caught.value) == f"build.cache: {program}: its folder 'ccache' is no absolute path; set CCACHE_DIR"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("{0}/file/sccache", "its folder {0}/file/sccache cannot be written to: Not a directory; set SCCACHE_DIR"),
+        ("{0}/file", "its folder {0}/file cannot be written to: File exists; set SCCACHE_DIR"),
+        ("sccache", "its folder 'sccache' is no absolute path; set SCCACHE_DIR"),
+    ],
+    ids=["below a file", "a file", "relative"],
+)
+def test_an_sccache_that_cannot_write_is_passed_over_or_refused(folder: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environment = {**programs(tmp_path / "bin", "sccache"), "SCCACHE_DIR": folder.format(tmp_path)}
+    assert found("auto", environment) is None
+    with pytest.raises(BuildError) as caught:
+        found("sccache", environment)
+    assert str(caught.value) == f"build.cache: {tmp_path}/bin/sccache: {message.format(tmp_path)}"
+
+
+BROKEN = {
+    "server": ("exit 1", 'sccache\'s server does not start: no such bucket; cache = "none" does without'),
+    "program": ("", '{0}/bin/sccache: No such file or directory; cache = "none" does without'),
+    "folder": ("exit 1", "{0}: cannot be written to: Not a directory"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_an_sccache_that_does_not_start_costs_auto_nothing_but_the_cache(what: str, tmp_path: Path) -> None:
+    script, message = BROKEN[what]
+    environment = {**programs(tmp_path / "bin", "sccache"), "SCCACHE_DIR": str(tmp_path / "cache" / "sccache")}
+    optional, named = found("auto", environment), found("sccache", environment)
+    assert optional
+    assert named
+    (tmp_path / "bin/sccache").write_text(f"#!/bin/sh\necho no such bucket\n{script}\n")
+    if what == "program":
+        (tmp_path / "bin/sccache").unlink()
+    if what == "folder":
+        shutil.rmtree(tmp_path / "cache")
+        (tmp_path / "cache").write_text("")
+    with optional.running(tmp_path, environment) as running:
+        assert running is None
+    with pytest.raises(BuildError) as caught, named.running(tmp_path, environment):
+        pass
+    place = tmp_path / "cache" if what == "folder" else tmp_path
+    assert str(caught.value) == f"build.cache: {message.format(place)}"
+
+
 def test_a_ccache_that_does_not_run_is_refused_with_what_it_says(tmp_path: Path) -> None:
     environment = programs(tmp_path / "bin", "ccache")
     (tmp_path / "bin/ccache").write_text("#!/bin/sh\necho no such configuration >&2\nexit 1\n")
@@ -291,7 +357,7 @@ def test_the_script_behind_sccache_hands_every_word_on_and_says_nothing_of_the_b
 def test_a_killed_run_leaves_a_server_that_ends_by_itself(sccache: dict[str, str], tmp_path: Path) -> None:
     caching = found("sccache", sccache)
     assert caching
-    with caching.running(tmp_path, sccache) as running:
+    with at_work(caching, tmp_path, sccache) as running:
         assert int(running.variables["SCCACHE_IDLE_TIMEOUT"]) <= 600
     code = (
         "import os, sys, time; from pathlib import Path; from vbuild.build.caching import found;"
@@ -303,7 +369,7 @@ def test_a_killed_run_leaves_a_server_that_ends_by_itself(sccache: dict[str, str
         private = run.stdout.readline().decode().strip()
         run.kill()
     # the lock is free again, so that the next run has the same folder
-    with caching.running(tmp_path, sccache) as running:
+    with at_work(caching, tmp_path, sccache) as running:
         assert running.variables["SCCACHE_DIR"] == sccache["SCCACHE_DIR"]
     for pid in served(private):
         os.kill(pid, signal.SIGTERM)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories.plans import PYTHON
-from vbuild.build.compilers import Compilers, Family
+from tests.factories.projects import tree
+from vbuild.build.compilers import Compilers, Family, Rust, found_rust
 from vbuild.build.interpreter import Interpreter
 from vbuild.errors import BuildError
 
@@ -105,6 +106,39 @@ def test_what_does_not_compile_is_no_compiler(tmp_path: Path) -> None:
     (tmp_path / "gcc").chmod(0o755)
     with pytest.raises(BuildError, match=r"neither gcc nor clang: no licence$"):
         Compilers.found(INTERPRETER, {**os.environ, "PATH": str(tmp_path)})
+
+
+def rustup(home: Path, commit: str) -> None:
+    """A toolchain of rustup as an update leaves it, in place of that which was there."""
+    program = f"#!/bin/sh\necho rustc 1.95.0\necho commit-hash: {commit}\necho host: a-b-c\n"
+    tree(
+        home,
+        {
+            "settings.toml": 'default_toolchain = "stable"\n',
+            "update-hashes/stable": commit,
+            "toolchains/stable/bin/rustc": program,
+        },
+    )
+    (home / "toolchains/stable/bin/rustc").chmod(0o755)
+
+
+def test_an_update_behind_the_rustc_of_rustup_is_noticed(tmp_path: Path) -> None:
+    # rustup leaves its own program and settings as they are
+    tree(tmp_path, {"bin/rustc": '#!/bin/sh\nexec "$RUSTUP_HOME/toolchains/stable/bin/rustc" "$@"\n', "bin/cargo": ""})
+    for name in ("rustc", "cargo"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "RUSTUP_HOME": str(tmp_path / "rustup")}
+    for commit in ("one", "another"):
+        rustup(tmp_path / "rustup", commit)
+        said = f"rustc 1.95.0\ncommit-hash: {commit}\nhost: a-b-c\n"
+        assert found_rust(environment) == Rust(tmp_path / "bin/rustc", "a-b-c", said)
+
+
+def test_a_rustc_that_does_not_run_is_none(tmp_path: Path) -> None:
+    tree(tmp_path, {"rustc": "#!/bin/sh\necho host: a-b-c\nexit 1\n", "cargo": ""})
+    for name in ("rustc", "cargo"):
+        (tmp_path / name).chmod(0o755)
+    assert found_rust({"PATH": str(tmp_path)}) is None
 
 
 def test_an_interpreter_tells_its_compiler_and_flags() -> None:

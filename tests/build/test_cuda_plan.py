@@ -8,8 +8,9 @@ import pytest
 
 from tests.factories.plans import GCC, plan
 from vbuild.build.compilers import Compilers, Family
-from vbuild.build.cuda import cuda_plan
+from vbuild.build.cuda import HostChoice, cuda_plan, host_of
 from vbuild.build.plan import Backend, CudaPlan
+from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
@@ -124,9 +125,6 @@ COMPRESSION = {
     (Compress.SPEED, "12.8"): ("--compress-mode=speed",),
     (Compress.SIZE, "12.8"): ("--compress-mode=size",),
     (Compress.NONE, "12.6"): ("--no-compress",),
-    (Compress.SIZE, "12.6"): ("-Xfatbin=-compress-all",),
-    (Compress.SPEED, "12.6"): (),
-    (Compress.BALANCE, "11.8"): (),
 }
 
 
@@ -174,3 +172,60 @@ def test_the_plan_of_a_build_has_both() -> None:
     )
     assert found.cuda == part.rules
     assert plan("v3").cuda is None
+
+
+def compilers_of(folder: Path) -> dict[str, str]:
+    """An environment whose PATH has a gcc 13 and a clang 19, as their macros have it, and what is neither."""
+    macros = {
+        "g++-13": "__GNUC__ 13\n#define __GNUC_MINOR__ 2",
+        "clang++-19": "__clang_major__ 19\n#define __clang_minor__ 1",
+    }
+    for name in (*macros, "icpx"):
+        text = f"#!/bin/sh\necho '#define {macros.get(name, 'OTHER 1')}'\n"
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+G13, CLANG19 = (Family.GCC, (13, 2)), (Family.CLANG, (19, 1))
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, HostChoice(GCC.family, GCC.version)),
+        ({"NVCC_CCBIN": "g++-13"}, HostChoice(*G13, "NVCC_CCBIN")),
+        ({"NVCC_CCBIN": "{0}/clang++-19"}, HostChoice(*CLANG19, "NVCC_CCBIN")),
+        ({"NVCC_CCBIN": "{0}"}, HostChoice(*G13, "NVCC_CCBIN")),
+        ({"NVCC_CCBIN": "g++-13", "NVCC_APPEND_FLAGS": "-O2 -ccbin clang++-19"}, HostChoice(*CLANG19, "-ccbin")),
+        ({"NVCC_PREPEND_FLAGS": "--compiler-bindir=g++-13"}, HostChoice(*G13, "-ccbin")),
+        ({"NVCC_CCBIN": "g++-99"}, None),
+        ({"NVCC_CCBIN": "icpx"}, None),
+        ({"NVCC_APPEND_FLAGS": "-allow-unsupported-compiler"}, None),
+        ({"NVCC_PREPEND_FLAGS": "--allow-unsupported-compiler -O2", "NVCC_CCBIN": "g++-13"}, None),
+    ],
+    ids=[
+        "CC",
+        "a name",
+        "a path",
+        "a folder",
+        "a flag first",
+        "its long name",
+        "missing",
+        "unknown",
+        "any",
+        "any, too",
+    ],
+)
+def test_the_host_compiler_is_the_one_that_nvcc_is_told(
+    variables: Mapping[str, str], expected: HostChoice | None, tmp_path: Path
+) -> None:
+    environment = compilers_of(tmp_path)
+    (tmp_path / "gcc").symlink_to("g++-13")
+    given = {name: text.format(tmp_path) for name, text in variables.items()}
+    assert host_of(GCC, environment | given) == expected
+
+
+def test_variables_of_nvcc_that_are_no_words_are_one_line() -> None:
+    with pytest.raises(BuildError, match=r"^NVCC_APPEND_FLAGS=-DX=\"a: No closing quotation$"):
+        host_of(GCC, {"NVCC_APPEND_FLAGS": '-DX="a'})

@@ -21,7 +21,7 @@ from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
-from vbuild.build.compilers import Compilers, Family
+from vbuild.build.compilers import Compilers, Family, Rust
 from vbuild.build.identity import build_key, canonical
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Backend, Plan, Rewriting
@@ -69,22 +69,31 @@ class Inputs:
 def inputs(folder: Path) -> Inputs:
     """A build with a compiler, a Python and a patch that are in *folder*."""
     folder.mkdir(exist_ok=True)
-    for name in ("gcc", "python", "ld"):
-        (folder / name).write_text(name)
-        (folder / name).chmod(0o755)
-        os.utime(folder / name, (1, 1))
+    toolchain = folder / "home/.rustup/toolchains/stable/bin/rustc"
+    toolchain.parent.mkdir(parents=True, exist_ok=True)
+    for file in (*(folder / name for name in ("gcc", "python", "ld", "rustc")), toolchain):
+        file.write_text(file.name)
+        file.chmod(0o755)
+        os.utime(file, (1, 1))
+    tree(folder, {"home/.cargo/config.toml": "[build]\n"})
     (folder / "a.patch").write_text("--- a\n+++ b\n")
     return Inputs(
         target=Target("x86_64_v3", "3.12", V3, env=(("BLAS", "1"),)),
         plan=Plan(V3, Backend.SETUPTOOLS, (("CFLAGS", "-O3"),), (("x", "1"),), Rewriting(compile=("-march=v3",))),
         source="sdist 1",
         settings=Build(patches=(folder / "a.patch",), requires=("numpy",), before_build=("make",)),
-        compilers=Compilers(Family.GCC, (12, 2), "x86_64", "gcc", programs=(("gcc", (str(folder / "gcc"),)),)),
+        compilers=Compilers(
+            Family.GCC, (12, 2), "x86_64", "gcc", programs=(("gcc", (str(folder / "gcc"),)),), rust=rust(folder, "1")
+        ),
         interpreter=replace(PYTHON, path=folder / "python"),
         repair=Repair(),
         toolkit=None,
-        environment={"PATH": str(folder), "LANG": "C"},
+        environment={"PATH": str(folder), "LANG": "C", "HOME": str(folder / "home")},
     )
+
+
+def rust(folder: Path, commit: str) -> Rust:
+    return Rust(folder / "rustc", "x86_64-unknown-linux-gnu", f"rustc 1.95.0\ncommit-hash: {commit}\n")
 
 
 def _patched(one: Inputs) -> Inputs:
@@ -94,10 +103,15 @@ def _patched(one: Inputs) -> Inputs:
 
 def _file(name: str) -> Callable[[Inputs], Inputs]:
     def changed(one: Inputs) -> Inputs:
-        os.utime(one.interpreter.path.with_name(name), (2, 2))
+        os.utime(one.interpreter.path.parent / name, (2, 2))
         return one
 
     return changed
+
+
+def _configured(one: Inputs) -> Inputs:
+    (one.interpreter.path.parent / "home/.cargo/config.toml").write_text("[profile.release]\nlto = true\n")
+    return one
 
 
 def _settings(**changes: object) -> Callable[[Inputs], Inputs]:
@@ -149,6 +163,10 @@ CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
     "compiler's machine": _compilers(machine="aarch64"),
     "C++": _compilers(cxx="g++"),
     "marks": _compilers(marks_levels=True),
+    "rustup's update": lambda one: _compilers(rust=rust(one.interpreter.path.parent, "2"))(one),
+    "a toolchain of rustup": _file("home/.rustup/toolchains/stable/bin/rustc"),
+    "cargo's configuration": _configured,
+    "no Rust": _compilers(rust=None),
     "compiler's file": _file("gcc"),
     "linker": _file("ld"),
     "Python's file": _file("python"),

@@ -162,7 +162,11 @@ def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
 
 def test_noise_is_left_out_and_all_else_is_in() -> None:
     noise = {"PWD": "/", "_": "x", "TERM": "x", "SSH_AUTH_SOCK": "x", "PYTEST_CURRENT_TEST": "x", "TMPDIR": "/a1"}
-    kept = {"CFLAGS": "-g", "MY_PROJECT_USES_BLAS": "1", "HOME": "/root", "LANG": "C"}
+    noise |= dict.fromkeys(
+        ("HOSTNAME", "HOST", "CI", "CI_JOB_ID", "GITHUB_RUN_ID", "RUNNER_TEMP", "GITLAB_USER_ID"), "x"
+    )
+    noise |= dict.fromkeys(("BUILDKITE_JOB_ID", "CIRCLE_SHA1", "SLURM_JOB_ID"), "x")
+    kept = {"CFLAGS": "-g", "MY_PROJECT_USES_BLAS": "1", "HOME": "/root", "LANG": "C", "CIRCUS": "1", "HOSTCC": "gcc"}
     assert ambient({**noise, **kept}) == kept
 
 

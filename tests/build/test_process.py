@@ -76,6 +76,31 @@ def test_only_the_last_lines_of_a_long_output_are_shown(tmp_path: Path) -> None:
     assert shown[-1] == "1000"
 
 
+def test_the_frames_of_a_traceback_do_not_hide_what_a_compiler_said(tmp_path: Path) -> None:
+    backend = "def call(depth):\n    call(depth - 1) if depth else 1 / 0\ncall(30)\n"
+    (tmp_path / "backend.py").write_text(backend)
+    with pytest.raises(BuildError) as caught:
+        run(["sh", "-c", f"echo 'a.cu(1): error: no'; {sys.executable} backend.py"], log=tmp_path / "log", cwd=tmp_path)
+    first, *shown = (line.rstrip("^ ~") for line in str(caught.value).splitlines()[1:])
+    assert first == "a.cu(1): error: no"
+    assert shown[:2] == ["Traceback (most recent call last):", f'  File "{tmp_path}/backend.py", line 2, in call']
+    assert shown[-1] == "ZeroDivisionError: division by zero"
+    assert str(caught.value).count("  File ") == 1
+    assert "line 3, in <module>" in (tmp_path / "log").read_text()
+
+
+def test_where_a_syntax_error_is_stays(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r'  File "<string>", line 1\n    a b\n(.*\n)*SyntaxError: '):
+        run([sys.executable, "-c", "a b"], log=tmp_path / "log")
+
+
+def test_a_log_that_another_run_removes_is_shown_all_the_same(tmp_path: Path) -> None:
+    log = tmp_path / "logs/log"
+    with pytest.raises(BuildError) as caught:
+        run(["sh", "-c", f"echo said; rm {log}; rmdir {log.parent}; exit 1"], log=log)
+    assert str(caught.value) == f"sh failed with status 1; its log is {log}, which ends:\nsaid"
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

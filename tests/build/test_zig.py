@@ -7,13 +7,14 @@ import subprocess
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from tests.factories.plans import GCC, PYTHON, plan, rules
-from tests.factories.projects import cmake_project, meson_project, setuptools_project
+from tests.factories.projects import cmake_project, meson_project, setuptools_project, tree
 from vbuild.build.compilers import Compilers
 from vbuild.build.cross import crossing
 from vbuild.build.environment import Environments
@@ -30,6 +31,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.host import Host, HostCompiler
 from vbuild.recipe.model import Build
 from vbuild.recipe.target import Target
+from vbuild.toolkit.zig import CLANG, foreseen_zig
 
 X86_64, V3, ARM = (Cpu.parse(text) for text in ("x86-64", "x86-64-v3", "armv8-a"))
 TARGET = "x86_64-linux-gnu.2.17"
@@ -107,6 +109,36 @@ def test_zig_has_every_name_that_a_build_may_call_a_compiler_by(tmp_path: Path) 
     assert programs["g++"][1:4] == ("c++", "-target", TARGET)
     assert programs["ranlib"][1:] == ("ranlib",)
     assert not compilers.marks_levels
+
+
+def test_a_plan_for_zig_can_be_made_without_fetching_or_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    include = tmp_path / "include" / "python3.11"
+    tree(tmp_path / "include", {"x86_64-linux-gnu/python3.11/pyconfig.h": ""})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    suffix = ".cpython-313-x86_64-linux-gnu.so"
+    interpreter = replace(PYTHON, ext_suffix=suffix, include=include, multiarch="x86_64-linux-gnu")
+    environment = {"PATH": str(tmp_path)}
+    foreseen = partial(chosen, ZIG, interpreter=interpreter, environment=environment, zig=foreseen_zig, writes=False)
+    compilers = foreseen(ARM)
+    crossed = crossing(replace(plan("v1"), cpu=ARM), compilers=compilers, interpreter=interpreter, writes=False)
+    assert (compilers.version, compilers.machine) == (CLANG, "aarch64")
+    assert dict(compilers.programs)["ar"][0].startswith(str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+    # the same as a build has
+    written = chosen(ZIG, ARM, interpreter=interpreter, environment=environment, zig=foreseen_zig)
+    assert written == compilers
+    assert crossing(replace(plan("v1"), cpu=ARM), compilers=written, interpreter=interpreter) == crossed
+    assert len(list((tmp_path / "cache/vbuild/cross").iterdir())) == 2
+
+
+def test_a_cache_where_headers_cannot_be_linked_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path, {"include/x86_64-linux-gnu/python3.11/pyconfig.h": "", "cache": ""})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    interpreter = replace(PYTHON, include=tmp_path / "include/python3.11", multiarch="x86_64-linux-gnu")
+    with pytest.raises(BuildError, match=rf"^{tmp_path}/cache/vbuild/cross/.*: cannot be written to: Not a directory$"):
+        chosen(ZIG, V3, interpreter=interpreter, environment={"PATH": ""}, zig=foreseen_zig)
 
 
 @pytest.mark.parametrize(

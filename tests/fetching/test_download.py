@@ -8,7 +8,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from packaging.version import Version
@@ -88,6 +88,14 @@ def test_an_index_that_cannot_be_reached_is_part_of_the_message(tmp_path: Path) 
     wanted, nowhere = _wanted(wheel(tmp_path / "wheels")), "http://127.0.0.1:9/simple"
     with pytest.raises(FetchError, match=rf"^demo==1\.0: no {wanted.file} on {nowhere}; {nowhere}: "):
         download(wanted, tmp_path / "got", indexes=Indexes(index_url=nowhere))
+
+
+def test_a_download_that_nobody_wants_any_more_is_given_up(tmp_path: Path) -> None:
+    wanted, stop = _wanted(wheel(tmp_path / "wheels")), Event()
+    stop.set()
+    with pytest.raises(FetchError, match=r"^demo==1\.0: stopped$"):
+        download(wanted, tmp_path / "got", indexes=places(tmp_path / "wheels"), stop=stop)
+    assert not (tmp_path / "got").exists()
 
 
 class _Breaking(BaseHTTPRequestHandler):

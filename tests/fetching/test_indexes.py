@@ -91,6 +91,13 @@ def test_every_setting_has_its_variable_for_uv() -> None:
     ("listing", "message"),
     [
         ("global.timeout='soon'", "pip config list: timeout 'soon' is not a number of seconds"),
+        ("global.timeout='nan'", "pip config list: timeout 'nan' is not a number of seconds"),
+        ("global.timeout='-1'", "pip config list: timeout '-1' is not a number of seconds"),
+        ("global.timeout='inf'", "pip config list: timeout 'inf' is not a number of seconds"),
+        (
+            "global.index-url='~no-such-user/simple'",
+            "pip config list: '~no-such-user/simple' is not a path: Could not determine home directory.",
+        ),
         ("global.cert='/a", 'pip config list: "global.cert=\'/a" is not a setting that can be read'),
     ],
 )

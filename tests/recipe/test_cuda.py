@@ -12,7 +12,7 @@ from vbuild.hardware.gpu import Arch, GpuList, Request
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
 from vbuild.recipe.evaluation import evaluated
 from vbuild.recipe.groups import Entry, Group
-from vbuild.recipe.host import Host, HostCompiler
+from vbuild.recipe.host import NEWEST_GLIBC, Host, HostCompiler
 from vbuild.recipe.matrix import Axis, Matrix, Plain, Rule, Value
 from vbuild.recipe.target import Target
 
@@ -137,6 +137,14 @@ config-settings = { define = ["ALL=1"] }
     assert targets[1].build_key == ("3.12", "x86-64", "CUDA 13.0 nccl==2.28.9 cublas for sm_90,sm_100+PTX")
 
 
+def test_a_library_may_be_pinned_by_the_hashes_of_its_wheels(tmp_path: Path) -> None:
+    pinned = f"nccl==2.28.9 sha256:{'1' * 64} sha256:{'a' * 64}"
+    entry = f"{{ toolkit = '13.0', gpus = {{ sm90 = '90' }}, libraries = ['{pinned}'] }}"
+    (plain, _) = recipe(tmp_path, f"[matrix]\n{PYTHON}cuda = [{entry}]\n").targets()
+    assert plain.cuda
+    assert plain.cuda.toolkit.libraries == (pinned,)
+
+
 def test_an_installed_toolkit_is_named_by_its_folder(tmp_path: Path) -> None:
     (tmp_path / "cuda").mkdir()
     text = '[matrix]\ncuda = [{ toolkit = { path = "cuda", version = "12.4" }, gpus = { sm80 = "80" } }]\n'
@@ -257,6 +265,7 @@ def test_the_host_compiler_and_the_cache_are_read(tmp_path: Path) -> None:
     assert (found.build.host, found.build.cache) == (Host(HostCompiler.ZIG, (2, 28)), "sccache")
     assert [str(target.cpu) for target in found.targets()] == ["armv8-a", "armv8.2-a"]
     assert recipe(tmp_path, text).build.host == Host()
+    assert recipe(tmp_path, text + 'host = "zig"\nglibc = "2.44"\n').build.host.glibc == NEWEST_GLIBC
 
 
 _ARCHS = st.sampled_from([Arch(75), Arch(80), Arch(86), Arch(90), Arch(90, "a"), Arch(100, "f"), Arch(120)])

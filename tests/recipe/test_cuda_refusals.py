@@ -59,7 +59,10 @@ ENTRIES = [
     ),
     (
         _cuda("toolkit = '13.0', gpus = { sm90 = '90' }, libraries = ['nccl>=2']"),
-        "matrix.cuda[0].libraries[0]: 'nccl>=2' is no library; expected a name, or name==version",
+        (
+            "matrix.cuda[0].libraries[0]: 'nccl>=2' is no library of CUDA; "
+            "expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
+        ),
     ),
     (
         _cuda("toolkit = '13.0', gpus = { sm90 = '90' }, libraries = ['nccl==new']"),
@@ -68,6 +71,16 @@ ENTRIES = [
     (
         _cuda("toolkit = '13.0', gpus = { sm90 = '90' }, libraries = ['nvidia_cudnn==9', 'nvidia-cudnn']"),
         "matrix.cuda[0].libraries[1]: 'nvidia-cudnn' is there twice",
+    ),
+    (
+        _cuda(
+            "toolkit = { path = '.', version = '12.4' }, gpus = { sm90 = '90' }, "
+            f"libraries = ['cublas', 'nccl==2.28.9 sha256:{'0' * 64}']"
+        ),
+        (
+            "matrix.cuda[0].libraries[1]: a hash is of a wheel of the package index, and this toolkit is an installed "
+            "one; expected nccl==2.28.9"
+        ),
     ),
     (
         _cuda("toolkit = '13.0', gpus = { a = '80' }", "toolkit = '13.0', gpus = { b = '90' }"),
@@ -114,6 +127,24 @@ GROUPS = [
         (
             "matrix.cuda[0].gpus.sm90: sm_90a+PTX: PTX for sm_90a alone runs on no later GPU; "
             "expected sm_90a, sm_90+PTX, or both"
+        ),
+    ),
+    (
+        _gpus("{ sm90 = [80, 90] }"),
+        "matrix.cuda[0].gpus.sm90[0]: expected a string, got 80",
+    ),
+    (
+        _gpus("{ blackwell = '100,100f' }"),
+        (
+            "matrix.cuda[0].gpus.blackwell: sm_100 and sm_100f: nvcc does not compile for both in one build; "
+            "expected sm_100f alone, whose code runs on sm_100 too"
+        ),
+    ),
+    (
+        _gpus("{ sm100 = '103f', sm103 = '103,120' }"),
+        (
+            "matrix.cuda[0]: sm_103 and sm_103f: nvcc does not compile for both in one build; "
+            "expected sm_103f alone, whose code runs on sm_103 too"
         ),
     ),
     (
@@ -216,11 +247,11 @@ AROUND = [
     (CPU + '[build]\nglibc = "2.28"', "build.glibc: can be chosen only with host = 'zig'"),
     (
         CPU + '[build]\nhost = "zig"\nglibc = "2.5"',
-        "build.glibc: '2.5' is no glibc to build for; expected 2.17 to 2.40",
+        "build.glibc: '2.5' is no glibc to build for; expected 2.17 to 2.44",
     ),
     (
         CPU + '[build]\nhost = "zig"\nglibc = "musl"',
-        "build.glibc: 'musl' is no glibc to build for; expected 2.17 to 2.40",
+        "build.glibc: 'musl' is no glibc to build for; expected 2.17 to 2.44",
     ),
     (CPU + "[build]\ncache = true", "build.cache: expected a string, got True"),
     (

@@ -1,5 +1,6 @@
 """The stage beside the results: what a killed run leaves goes with the next, what lives stays."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -109,6 +110,16 @@ def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="mine"), staging(tmp_path / "dist"):
         raise OSError("mine")
     assert not (tmp_path / "dist").exists()
+
+
+def test_a_disk_that_is_full_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/old.whl").write_text("")
+    with pytest.raises(RecipeError) as caught, staging(tmp_path / "dist") as stage:
+        (stage / "half.whl").write_text("")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert str(caught.value) == f"{tmp_path}/dist: cannot be written to: No space left on device"
+    assert [path.name for path in (tmp_path / "dist").iterdir()] == ["old.whl"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def test_another_is_refused(toolkit: Toolkit, family: str, version: tuple[int, .
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize("setting", ["NVCC_CCBIN", "-ccbin"])
+def test_what_to_set_is_what_was_set(toolkit: Toolkit, setting: str) -> None:
+    with pytest.raises(ToolkitError, match=rf"; install gcc-15 and set {setting}=g\+\+-15$"):
+        check_host(toolkit, family="gcc", version=(16,), setting=setting)
+
+
 @pytest.mark.parametrize("text", ["", "#if 0"])
 def test_a_header_that_says_nothing_limits_nothing(tmp_path: Path, text: str) -> None:
     root = installed(tmp_path, files={"targets/x86_64-linux/include/crt/host_config.h": text})

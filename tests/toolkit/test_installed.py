@@ -1,5 +1,6 @@
 """Installed toolkits: where they are looked for, and when they are used."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,56 @@ def test_the_toolkit_at_a_path_is_used_and_nothing_is_started(tmp_path: Path) ->
     assert len(found.identity) == 64
 
 
-def test_the_identity_follows_the_compiler_and_not_the_place(tmp_path: Path) -> None:
-    one, same, other = (named(_spec(installed(tmp_path / name, 7050))) for name in ("one", "same", "other"))
-    assert one.identity == same.identity
-    other.nvcc.write_text("another compiler")
-    assert named(_spec(other.root)).identity != one.identity
+LIBRARIES = {
+    "targets/x86_64-linux/lib/libcudart_static.a": "code",
+    "targets/x86_64-linux/lib/stubs/libcuda.so": "stub",
+    "targets/x86_64-linux/lib/cmake/cccl/cccl-config.cmake": "",
+    "targets/x86_64-linux/include/cuda_fp16.h": "struct half;",
+    "lib/libcudnn.so.9": "code",
+    "include/cudnn_version.h": "#define CUDNN_MAJOR 9\n",
+    "nvvm/libdevice/libdevice.10.bc": "bitcode",
+}
+
+
+def _toolkit(root: Path) -> Path:
+    """A toolkit with *LIBRARIES*, links as NVIDIA's installer makes them, and all its files of one time."""
+    installed(root, 7050, files=LIBRARIES)
+    (root / "lib64").symlink_to("targets/x86_64-linux/lib")
+    (root / "lib/libcudnn.so").symlink_to("libcudnn.so.9")
+    (root / "lib/libgone.so").symlink_to("libgone.so.1")
+    (root / "lib/loop").symlink_to("..")
+    (root / "nvvm/loop").symlink_to(".")
+    for path in root.rglob("*"):
+        if path.is_file():
+            os.utime(path, (1, 1))
+    return root
+
+
+def test_the_identity_is_not_of_the_place(tmp_path: Path) -> None:
+    one, same = (named(_spec(_toolkit(tmp_path / name))).identity for name in ("one", "same"))
+    assert one == same
+
+
+@pytest.mark.parametrize("path", ["bin/nvcc", "bin/ptxas", "lib/libcudnn.so", *LIBRARIES])
+def test_the_identity_follows_the_compiler_its_headers_and_its_libraries(path: str, tmp_path: Path) -> None:
+    root = _toolkit(tmp_path / "cuda")
+    before = named(_spec(root)).identity
+    with (root / path).open("a") as file:
+        file.write("replaced")
+    os.utime(root / path, (1, 1))
+    longer = named(_spec(root)).identity
+    os.utime(root / path, (2, 2))
+    assert len({before, longer, named(_spec(root)).identity}) == 3
+
+
+def test_what_else_is_in_the_folder_of_a_toolkit_does_not_count(tmp_path: Path) -> None:
+    root = _toolkit(tmp_path / "cuda")
+    before = named(_spec(root)).identity
+    # Conda has Python and everything else in the same folder
+    for path in ("lib/python3.13/os.py", "share/doc/README"):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text("")
+    assert named(_spec(root)).identity == before
 
 
 @pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
@@ -102,7 +148,7 @@ def test_libraries_are_looked_for(tmp_path: Path, library: str, file: str, text:
     assert matching(_spec(None, library), {"CUDA_HOME": str(installed(tmp_path / "without", 7050))}) is None
     root = installed(tmp_path / "with", 7050, files={file: text})
     assert matching(_spec(None, library), {"CUDA_HOME": str(root)})
-    for other in ("nccl==2.29", "cublas==1.0"):
+    for other in ("nccl==2.29", "cublas==1.0", f"nccl==2.28.9 sha256:{'0' * 64}"):
         assert matching(_spec(None, library, other), {"CUDA_HOME": str(root)}) is None
 
 

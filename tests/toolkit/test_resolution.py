@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packaging.version import Version
 
 from vbuild.errors import ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolkit.model import Pin, Toolkit
-from vbuild.toolkit.resolution import Library, identity_of, resolved
+from vbuild.toolkit.resolution import identity_of, resolved
 
 NCCL = "5" * 64
 NEWEST = Dotted(13, 5)
@@ -98,17 +96,6 @@ TOO_OLD = (
         ),
         (
             Dotted(13, 0),
-            ("nccl>=2",),
-            "CUDA 13.0: 'nccl>=2' is no library of CUDA; expected as in cublas, or nccl==2.28.9",
-        ),
-        (
-            Dotted(13, 0),
-            ("nccl==2.28.9 sha256:beef",),
-            "CUDA 13.0: 'nccl==2.28.9 sha256:beef' is no library of CUDA; expected as in cublas, or nccl==2.28.9",
-        ),
-        (Dotted(13, 0), ("nccl==two",), "CUDA 13.0: 'nccl==two': 'two' is not a version (PEP 440)"),
-        (
-            Dotted(13, 0),
             (f"nccl==2.28.9 sha256:{'0' * 64}",),
             (
                 f"CUDA 13.0: nccl==2.28.9: the package index states sha256 {NCCL} for "
@@ -116,7 +103,7 @@ TOO_OLD = (
             ),
         ),
     ],
-    ids=["12.8", "11.8", "14.0", "no version", "a range", "half a hash", "no number", "another hash"],
+    ids=["12.8", "11.8", "14.0", "no version", "another hash"],
 )
 def test_what_cannot_be_had_is_refused(version: Dotted, libraries: tuple[str, ...], message: str) -> None:
     with pytest.raises(ToolkitError) as refused:
@@ -139,13 +126,10 @@ def test_the_identity_is_of_versions_and_hashes_in_any_order() -> None:
     assert identity != identity_of(Dotted(13, 0), pins[1:])
 
 
-@given(st.text(max_size=40))
-def test_any_text_is_a_library_or_refused(text: str) -> None:
-    try:
-        library = Library.parse(text)
-    except ToolkitError:
-        return
-    assert Library.parse(str(library)).name == library.name
+def test_what_nobody_knows_yet_is_left_out_and_the_rest_is_checked() -> None:
+    spec = ToolkitSpec(Dotted(13, 0), libraries=(f"nccl==2.28.9 sha256:{NCCL}", "cublas==1.0"))
+    pins = resolved(spec, machine="x86_64", ask=lambda *_: None)
+    assert {str(pin) for pin in pins} - set(CORE_13_0) == {"nvidia-cuda-nvrtc==13.0.88"}
 
 
 def test_a_toolkit_says_where_its_licence_is() -> None:

@@ -7,7 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -18,7 +22,7 @@ from vbuild.errors import FetchError, ToolkitError, WheelError
 from vbuild.fetching.indexes import Indexes
 from vbuild.toolkit.model import Pin
 from vbuild.toolkit.resolution import identity_of
-from vbuild.toolkit.store import STAMP, Store, is_complete
+from vbuild.toolkit.store import STAMP, Store, component_name, is_complete
 
 NOWHERE = Indexes(no_index=True)
 
@@ -114,8 +118,8 @@ print(laid_out(store, pins, places(wheels)).is_new)
 """
 
 
-def _process(store: Path, wheels: Path, pins: tuple[Pin, ...]) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", LAYING_OUT, str(store), str(wheels)]
+def _process(store: Path, wheels: Path, pins: tuple[Pin, ...], *, script: str = LAYING_OUT) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", script, str(store), str(wheels)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -155,6 +159,78 @@ def test_a_process_that_is_killed_holds_no_lock(tmp_path: Path, wheels: Path) ->
     process.communicate()
     laid_out(tmp_path / "store", pins, places(wheels))
     assert len(_entries(tmp_path / "store")) == len(pins) + 1
+
+
+class _Slow(BaseHTTPRequestHandler):
+    """Lists one wheel of every project, which comes at a kilobyte at a time and has no end."""
+
+    def do_GET(self) -> None:
+        project = self.path.strip("/").replace("-", "_")
+        page = f'<a href="{project}-13.0.1-py3-none-any.whl">x</a>'.encode()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html")
+        is_wheel = self.path.endswith(".whl")
+        self.send_header("Content-Length", str(1 << 40 if is_wheel else len(page)))
+        self.end_headers()
+        with suppress(ConnectionError):
+            self.wfile.write(b"" if is_wheel else page)
+            while is_wheel:
+                self.wfile.write(bytes(1000))
+                time.sleep(0.02)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        pass
+
+
+@pytest.fixture
+def slow() -> Iterator[str]:
+    """The URL of an index whose downloads never end."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Slow) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_error_in_one_download_ends_the_others_at_once(slow: str, tmp_path: Path) -> None:
+    endless = Pin("a-slow", "13.0.1", "a_slow-13.0.1-py3-none-any.whl", "0" * 64)
+    bad = Pin("b-bad", "13.0.1", "b_bad-13.0.2-py3-none-any.whl", "0" * 64)
+    begin = time.monotonic()
+    with pytest.raises(FetchError, match=rf"^b-bad==13\.0\.1: no {bad.file} on {slow}$"):
+        laid_out(tmp_path / "store", (endless, bad), Indexes(index_url=slow))
+    assert time.monotonic() - begin < 3
+    assert not list(tmp_path.glob("store/components/*"))
+
+
+def test_an_interruption_ends_downloads_and_waiting_for_other_processes_at_once(slow: str, tmp_path: Path) -> None:
+    endless, waiting = (Pin(name, "13.0.1", f"{name}-13.0.1-py3-none-any.whl", "0" * 64) for name in ("one", "two"))
+    script = LAYING_OUT.replace("places(wheels)", f"Indexes(index_url={slow!r})")
+    script = f"from vbuild.fetching.indexes import Indexes\n{script}"
+    store = Store.at(tmp_path / "store")
+    with store.locked(component_name(waiting)):
+        process = _process(tmp_path / "store", tmp_path, (endless, waiting), script=script)
+        deadline = time.monotonic() + 30
+        while not any(path.stat().st_size for path in tmp_path.glob("store/components/*.fetched/*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert time.monotonic() - begin < 3
+    assert said.endswith("KeyboardInterrupt\n")
+    assert not list(tmp_path.glob("store/components/*"))
+
+
+def test_unpacking_is_given_up_as_well(tmp_path: Path, wheels: Path) -> None:
+    pin, stop = core(wheels)[0], Event()
+
+    def told(step: str) -> None:
+        if step == f"unpacking {pin}":
+            stop.set()
+
+    with pytest.raises(ToolkitError, match=f"^{pin.file}: stopped$"):
+        Store.at(tmp_path / "store").component(pin, places=lambda: places(wheels), told=told, stop=stop)
+    assert _entries(tmp_path / "store") == []
 
 
 def test_a_wheel_whose_record_does_not_fit_is_refused_and_nothing_is_left(tmp_path: Path, wheels: Path) -> None:

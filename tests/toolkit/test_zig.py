@@ -2,22 +2,24 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vbuild.errors import ToolkitError
 from vbuild.fetching.indexes import Indexes
-from vbuild.toolkit.zig import VERSION, provided_zig, zig_cache
+from vbuild.toolkit.zig import CLANG, VERSION, foreseen_zig, provided_zig, zig_cache
 
 NOWHERE = Indexes(no_index=True, find_links=("file:///nowhere",))
 
 pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="zig is taken on Linux")
 
 
-def test_a_machine_that_zig_is_not_pinned_for_is_told_the_other_way() -> None:
+@pytest.mark.parametrize("zig", [provided_zig, foreseen_zig])
+def test_a_machine_that_zig_is_not_pinned_for_is_told_the_other_way(zig: Callable[..., Path]) -> None:
     with pytest.raises(ToolkitError) as caught:
-        provided_zig(machine="s390x")
+        zig(machine="s390x")
     assert str(caught.value) == (
         "no zig for linux on s390x; expected Linux on x86_64, aarch64; "
         "with build.host = 'system' the system's compiler is used"
@@ -43,4 +45,19 @@ def test_what_zig_compiles_for_itself_is_kept_beside_the_store(tmp_path: Path) -
 def test_zig_runs_and_is_fetched_once() -> None:
     zig = provided_zig()
     assert subprocess.check_output([zig, "version"], text=True).strip() == VERSION
-    assert provided_zig(indexes=NOWHERE) == zig
+    assert provided_zig(indexes=NOWHERE) == zig == foreseen_zig()
+    macros = subprocess.check_output([zig, "cc", "-E", "-dM", "-x", "c", os.devnull], text=True).split()
+    major, minor = (macros[macros.index(name) + 1] for name in ("__clang_major__", "__clang_minor__"))
+    assert (int(major), int(minor)) == CLANG
+
+
+def test_where_zig_will_be_is_known_before_it_is_fetched(tmp_path: Path) -> None:
+    zig = foreseen_zig(store=tmp_path / "store", machine="x86_64")
+    assert zig.relative_to(tmp_path).parts == (
+        "store",
+        "components",
+        f"ziglang-{VERSION}-ea6cc5d87b033cf0",
+        "ziglang",
+        "zig",
+    )
+    assert not list(tmp_path.iterdir())

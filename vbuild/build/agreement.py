@@ -24,6 +24,7 @@ from vbuild.recipe.cuda import Archs
 Fatbins = Mapping[tuple[Offer, ...], int]
 
 _SHOWN = 5
+_FILES = frozenset({Output.FATBIN, Output.CUBIN, Output.PTX})  # which programs load by themselves
 _LINKS = frozenset({Output.LIBRARY, Output.DEVICE_LINK})
 _MAKES_FATBINS = frozenset({Output.OBJECT, Output.FATBIN, *_LINKS})
 
@@ -96,8 +97,8 @@ def agreement(
 
     The fatbins of a library are numbers of containers by what they offer. *mode* is the recipe's for all files.
     """
-    own = [command for command in commands if not _is_trial(command)]
-    if not own and not any(libraries.values()):
+    own = [command for command in commands if not is_trial(command)]
+    if not any(libraries.values()) and not any(command.output in _FILES for command in own):
         return Agreement(is_empty=True)
     makers = _makers(own)
     advice = _NOT_REPLACED if mode is Archs.REPLACE else _HARD_CODED
@@ -126,6 +127,12 @@ def agreement(
     return Agreement(tuple(short[what] for what in sorted(short)), tuple(notes))
 
 
+def is_trial(command: Command) -> bool:
+    """Whether it only asks what the compiler can do, as build systems do before they begin."""
+    paths = [PurePath(source) for source in command.sources]
+    return bool(paths) and all(path.name in _TRIAL_FILES or {*path.parts} & {*_TRIALS} for path in paths)
+
+
 def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[Code, int]], list[Command]]:
     """The commands by the shapes of the fatbins that they make."""
     found: dict[frozenset[tuple[Code, int]], list[Command]] = defaultdict(list)
@@ -142,11 +149,6 @@ def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[Code, int]], li
 def _shape(offers: Iterable[Offer]) -> frozenset[tuple[Code, int]]:
     """What a list and the fatbin that comes of it have in common: nvcc makes sm_103f of sm_103 from compute_100f."""
     return frozenset((offer.code, offer.arch.number) for offer in offers)
-
-
-def _is_trial(command: Command) -> bool:
-    paths = [PurePath(source) for source in command.sources]
-    return bool(paths) and all(path.name in _TRIAL_FILES or {*path.parts} & {*_TRIALS} for path in paths)
 
 
 def _is_excused(command: Command) -> bool:

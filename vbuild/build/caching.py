@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -36,6 +36,8 @@ _SOURCE = "VBUILD_SOURCE"  # the tree being built, for the scripts behind sccach
 _STARTS = 10.0  # seconds that sccache's server may take
 _STOPS = 5.0  # seconds until it is killed
 _IDLE = 600  # seconds after which it ends where vbuild was killed
+
+_WITHOUT = 'cache = "none" does without'
 
 # sccache refuses what it does not know
 _NOT_SCCACHE = ("gfortran", "flang")
@@ -85,10 +87,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """A compiler cache of this machine."""
+    """A compiler cache of this machine; one that is *optional*, nobody has asked for by its name."""
 
     cache: Cache
     program: Path
+    optional: bool = False
 
     def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
         """What to put before the compiler *command*; nothing where that would not help, or is done already."""
@@ -108,15 +111,22 @@ class Caching:
         return Wrapped(cached, ((_SOURCE, str(source)),), ())
 
     @contextmanager
-    def running(self, base: Path, environment: Mapping[str, str]) -> Iterator[Running]:
+    def running(self, base: Path, environment: Mapping[str, str]) -> Iterator[Running | None]:
         """The cache at work for builds in the folder *base*, which is new for every run.
 
         sccache's server runs in the block only, and no compiler that it started outlives the block. `BuildError`
-        where it does not start.
+        where it does not start; None, where the cache is optional.
         """
         if self.cache is Cache.SCCACHE:
-            with _unshared(environment) as store, _serving(self.program, base, store, environment) as variables:
-                yield Running(self, variables)
+            with ExitStack() as stack:
+                running = None
+                try:
+                    store = stack.enter_context(_unshared(environment))
+                    running = Running(self, stack.enter_context(_serving(self.program, base, store, environment)))
+                except BuildError:
+                    if not self.optional:
+                        raise
+                yield running
             return
         # a toolkit or a compiler in a new folder is the same one where its bytes are the same
         check = environment.get("CCACHE_COMPILERCHECK") or "content"
@@ -127,8 +137,8 @@ class Caching:
 def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
     """The cache that *setting* names: ``ccache``, ``sccache``, ``none``, or ``auto``, the first of these on PATH.
 
-    ``auto`` is none where CC or CXX name a cache, or the cache cannot be written to. `BuildError`, with what to do,
-    where one that is asked for by name cannot be used.
+    ``auto`` is none where CC or CXX name a cache, or the cache cannot be written to, and never an error. `BuildError`,
+    with what to do, where one that is asked for by name cannot be used.
     """
     if setting in {*Cache}:
         return _named(Cache(setting), environment)
@@ -136,7 +146,8 @@ def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
     if setting == "none" or any(Path(word).name in {*Cache} for word in given):
         return None
     path = environment.get("PATH", os.defpath)
-    on_path = (Caching(cache, Path(program)) for cache in Cache if (program := shutil.which(cache, path=path)))
+    programs = ((cache, shutil.which(cache, path=path)) for cache in Cache)
+    on_path = (Caching(cache, Path(program), optional=True) for cache, program in programs if program)
     return next((caching for caching in on_path if _unusable(caching, environment) is None), None)
 
 
@@ -153,19 +164,27 @@ def _named(cache: Cache, environment: Mapping[str, str]) -> Caching:
 
 
 def _unusable(caching: Caching, environment: Mapping[str, str]) -> str | None:
-    """Why compiling with ccache would fail, where it would: its folder is not to be written to."""
+    """Why compiling with *caching* would fail, where it would: its folder is not to be written to."""
     if caching.cache is Cache.SCCACHE:
-        return None
+        folder = _store(environment)
+        # beside it are its lock, and the folders of further servers
+        return _unwritable(folder, "SCCACHE_DIR") or _unwritable(folder.parent, "SCCACHE_DIR")
     command = [str(caching.program), "--get-config", "cache_dir"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
         return " ".join(ran.stderr.split()) or f"status {ran.returncode}"
-    folder = Path(ran.stdout.strip())
+    return _unwritable(Path(ran.stdout.strip()), "CCACHE_DIR")
+
+
+def _unwritable(folder: Path, variable: str) -> str | None:
+    """Why a cache cannot keep anything in *folder*, where it cannot; *variable* names it another one."""
+    if not folder.is_absolute():  # XDG_CACHE_HOME is empty, for one: every compiler would have one where it runs
+        return f"its folder {str(folder)!r} is no absolute path; set {variable}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        return f"its folder {folder} cannot be written to: {error.strerror}; set CCACHE_DIR"
+        return f"its folder {folder} cannot be written to: {error.strerror}; set {variable}"
     return None
 
 
@@ -186,17 +205,24 @@ def _script(file: Path, command: Sequence[str]) -> str:
     return str(file)
 
 
+def _store(environment: Mapping[str, str]) -> Path:
+    """The folder in which sccache keeps what it compiled."""
+    given = environment.get("SCCACHE_DIR")
+    return Path(given) if given else user_cache_path("vbuild") / "sccache"
+
+
 @contextmanager
 def _unshared(environment: Mapping[str, str]) -> Iterator[Path]:
     """A folder for sccache's server alone: two servers in one disturb each other, as its manual says."""
-    given = environment.get("SCCACHE_DIR")
-    base = Path(given) if given else user_cache_path("vbuild") / "sccache"
-    base.parent.mkdir(parents=True, exist_ok=True)
-    number = 0
+    base, number = _store(environment), 0
     while True:
         number += 1
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        try:
+            lock = folder.with_name(f"{folder.name}.lock").open("w")
+        except OSError as error:  # since it was found
+            raise BuildError(f"build.cache: {folder.parent}: cannot be written to: {error.strerror}") from error
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -219,15 +245,18 @@ def _serving(program: Path, base: Path, store: Path, environment: Mapping[str, s
         own = {"SCCACHE_START_SERVER": "1", "SCCACHE_NO_DAEMON": "1"}
         log = Path(private, "log")
         with log.open("wb") as output:
-            server = subprocess.Popen(
-                [program],
-                env={**environment, **variables, **own},
-                cwd=private,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # one group with the compilers that it starts; Ctrl-C is for vbuild to hear
-            )
+            try:
+                server = subprocess.Popen(
+                    [program],
+                    env={**environment, **variables, **own},
+                    cwd=private,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # one group with the compilers that it starts; Ctrl-C is for vbuild to hear
+                )
+            except OSError as error:
+                raise BuildError(f"build.cache: {program}: {error.strerror}; {_WITHOUT}") from error
         try:
             _wait(server, Path(private, "socket"), log)
             yield variables
@@ -245,7 +274,7 @@ def _wait(server: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
         if server.poll() is not None or time.monotonic() > deadline:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             said = last[0] if last else "it says nothing"
-            raise BuildError(f'build.cache: sccache\'s server does not start: {said}; cache = "none" does without')
+            raise BuildError(f"build.cache: sccache's server does not start: {said}; {_WITHOUT}")
         time.sleep(0.01)
 
 

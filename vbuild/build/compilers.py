@@ -18,6 +18,7 @@ from typing import Self
 
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.probes import remembered
+from vbuild.build.rewriting import SETTINGS
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 
@@ -44,10 +45,11 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rust:
-    """A Rust compiler, and the target triple of the machine it runs on."""
+    """A Rust compiler, *host*, the target triple of the machine it runs on, and all that it says of itself."""
 
     rustc: Path
     host: str
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,10 @@ class Compilers:
         cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), programs)
         path = programs[_compiler_of(c)]
         macros = known_macros((str(path),), environment)
-        family = Family.CLANG if "__clang_major__" in macros else Family.GCC
-        names = ("__clang_major__", "__clang_minor__") if family is Family.CLANG else ("__GNUC__", "__GNUC_MINOR__")
+        family, version = told_by(macros)
         return cls(
             family=family,
-            version=tuple(macros[name] for name in names),
+            version=version,
             machine=next((name.strip("_") for name in ("__x86_64__", "__aarch64__") if name in macros), "unknown"),
             c=c,
             cxx=cxx,
@@ -118,9 +119,14 @@ class Compilers:
 
 
 def _programs(path: str) -> dict[str, Path]:
-    """Every compiler on *path* by its name; the first of a name counts, as for a shell."""
+    """Every compiler on *path* by its name; the first of a name counts, as for a shell.
+
+    Launchers of another build, around this one, are none: they would put that build's flags last.
+    """
     programs: dict[str, Path] = {}
     for folder in path.split(os.pathsep):
+        if Path(folder, SETTINGS).exists():
+            continue
         try:
             files = sorted(Path(folder).iterdir())
         except OSError:
@@ -187,6 +193,13 @@ def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dic
     return remembered(shlex.join(command), program, environment=environment, ask=ask)
 
 
+def told_by(macros: Mapping[str, int]) -> tuple[Family, tuple[int, ...]]:
+    """The family and version of the compiler that has these `known_macros`."""
+    family = Family.CLANG if "__clang_major__" in macros else Family.GCC
+    names = ("__clang_major__", "__clang_minor__") if family is Family.CLANG else ("__GNUC__", "__GNUC_MINOR__")
+    return family, tuple(macros[name] for name in names)
+
+
 def _ask_macros(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     macros = {name: int(value) for name, value in _MACRO.findall(ran.stdout)}
@@ -215,14 +228,20 @@ def found_rust(environment: Mapping[str, str]) -> Rust | None:
     rustc, cargo = (shutil.which(name, path=environment.get("PATH")) for name in ("rustc", "cargo"))
     if rustc is None or cargo is None:  # without cargo, maturin would ask for a package that downloads Rust
         return None
-    # of rustup, which stands for the compiler that this file names
-    home = environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup")
-    ask = partial(_ask_host, rustc, environment)
-    host = remembered("-vV", Path(rustc), environment=environment, ask=ask, also=[Path(home, "settings.toml")])
-    return Rust(Path(rustc), host) if host else None
+    ask = partial(_ask_rust, rustc, environment)
+    said = remembered("rustc -vV", Path(rustc), environment=environment, ask=ask, also=behind_rustup(environment))
+    host = next((line.removeprefix("host: ") for line in said.splitlines() if line.startswith("host: ")), "")
+    return Rust(Path(rustc), host, said) if host else None
 
 
-def _ask_host(rustc: str, environment: Mapping[str, str]) -> str:
-    """The target triple of the machine that *rustc* runs on; empty where it does not run."""
+def behind_rustup(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The files that tell which compilers rustup's ``rustc``, one program for all of them, stands for."""
+    home = Path(environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup"))
+    patterns = ("update-hashes/*", "toolchains/*/bin/rustc")
+    return (home / "settings.toml", *(file for pattern in patterns for file in sorted(home.glob(pattern))))
+
+
+def _ask_rust(rustc: str, environment: Mapping[str, str]) -> str:
+    """What *rustc* says of itself, its commit included; empty where it does not run."""
     ran = subprocess.run([rustc, "-vV"], env=environment, capture_output=True, text=True, check=False)
-    return next((line.removeprefix("host: ") for line in ran.stdout.splitlines() if line.startswith("host: ")), "")
+    return "" if ran.returncode else ran.stdout

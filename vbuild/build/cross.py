@@ -74,11 +74,14 @@ needs_exe_wrapper = true
 """
 
 
-def crossing(plan: Plan, *, compilers: Compilers, interpreter: Interpreter, folder: Path | None = None) -> Plan:
+def crossing(
+    plan: Plan, *, compilers: Compilers, interpreter: Interpreter, folder: Path | None = None, writes: bool = True
+) -> Plan:
     """*plan* with what a build for another machine than *interpreter*'s needs; itself where that is the same.
 
-    The files are in *folder*, or in the user's cache. `BuildError` for a backend that cannot be told, for a Python
-    other than CPython with glibc, and where the files cannot be written.
+    The files are in *folder*, or in the user's cache; without *writes*, the plan names them and they need not be there.
+    `BuildError` for a backend that cannot be told, for a Python other than CPython with glibc, and where the files
+    cannot be written.
     """
     machine, here = plan.cpu.machine, os.uname().machine
     if machine == here:
@@ -94,7 +97,9 @@ def crossing(plan: Plan, *, compilers: Compilers, interpreter: Interpreter, fold
     suffix = interpreter.ext_suffix.replace(here, machine)
     files = _files(plan, compilers, here)
     name = hashlib.sha256("\0".join(files.values()).encode()).hexdigest()[:16]
-    place = _written(files, (folder or user_cache_path("vbuild") / "cross") / f"{machine}-{name}")
+    place = (folder or user_cache_path("vbuild") / "cross") / f"{machine}-{name}"
+    if writes:
+        _write(files, place)
     environment = {
         **dict(plan.environment),
         "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
@@ -121,10 +126,10 @@ def _files(plan: Plan, compilers: Compilers, here: str) -> dict[str, str]:
     }
 
 
-def _written(files: dict[str, str], folder: Path) -> Path:
-    """*folder* with *files*, all of them or no folder; processes may write it at the same time."""
+def _write(files: dict[str, str], folder: Path) -> None:
+    """Make *folder* with *files*, all of them or no folder; processes may write it at the same time."""
     if folder.is_dir():
-        return folder
+        return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".writing-") as temporary:
@@ -136,7 +141,6 @@ def _written(files: dict[str, str], folder: Path) -> Path:
                 part.rename(folder)
     except OSError as error:
         raise BuildError(f"{folder.parent}: cannot be written to: {error.strerror}") from error
-    return folder
 
 
 def _with_argument(settings: Settings, argument: str) -> Settings:

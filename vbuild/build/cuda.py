@@ -13,18 +13,26 @@ https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
 https://docs.pytorch.org/docs/stable/cpp_extension.html
 """
 
+import os
+import shlex
+import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vbuild.build.codegen import CudaRules, requested
-from vbuild.build.compilers import Compilers, Family, compiler_name
+from vbuild.build.compilers import Compilers, Family, compiler_name, known_macros, told_by
+from vbuild.build.nvccwords import Call
 from vbuild.build.plan import Backend, CudaPlan
+from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, Request
-from vbuild.recipe.cuda import Compress, CudaBuild, CudaSettings
+from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
 from vbuild.recipe.target import Settings
 
 _ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"
+_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 # _get_cuda_arch_flags of torch.utils.cpp_extension, 2.13, refuses all others
 _KNOWN_TO_TORCH = frozenset(
@@ -34,9 +42,6 @@ _KNOWN_TO_TORCH = frozenset(
         *(Arch(number, "a") for number in (90, 100, 101, 103, 110, 120, 121)),
     }
 )
-
-_COMPRESS_MODES_SINCE = Dotted(12, 8)
-_COMPRESSES_BEFORE = {Compress.NONE: ("--no-compress",), Compress.SIZE: ("-Xfatbin=-compress-all",)}
 
 
 def cuda_plan(
@@ -72,6 +77,43 @@ def cuda_plan(
             given = environment.get("CMAKE_ARGS", "")
             variables["CMAKE_ARGS"] = f"{given} -D{_ARCHITECTURES}={cmake}".strip()
     return CudaPlan(tuple(variables.items()), more, _rules(build, settings, home, compilers))
+
+
+@dataclass(frozen=True, slots=True)
+class HostChoice:
+    """The compiler that nvcc hands host code to, and the *setting* that names it."""
+
+    family: Family
+    version: tuple[int, ...]
+    setting: str = "CC"
+
+
+def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice | None:
+    """What nvcc has to take as its host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
+
+    None where nvcc is told to take any, and where the one that is named cannot be asked, of which nvcc will say why.
+    `BuildError` where its variables cannot be split into words.
+    """
+    call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
+    if call.has("-allow-unsupported-compiler", "--allow-unsupported-compiler"):
+        return None
+    given, setting = next(iter(call.values("-ccbin")), ""), "-ccbin"
+    if not given:
+        given, setting = environment.get("NVCC_CCBIN", ""), "NVCC_CCBIN"
+    if not given:
+        return HostChoice(compilers.family, compilers.version)
+    named = f"{given}/gcc" if Path(given).is_dir() else given  # nvcc's rule for a folder
+    program = shutil.which(named, path=environment.get("PATH", os.defpath))
+    with suppress(BuildError):
+        return HostChoice(*told_by(known_macros((program,), environment)), setting) if program else None
+    return None
+
+
+def _words(name: str, environment: Mapping[str, str]) -> list[str]:
+    try:
+        return shlex.split(environment.get(name, ""))
+    except ValueError as error:
+        raise BuildError(f"{name}={environment[name]}: {error}") from error
 
 
 def _names_architectures(environment: Mapping[str, str], config_settings: Settings) -> bool:
@@ -136,11 +178,11 @@ def _for_torch(archs: GpuList) -> list[str]:
 
 
 def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
-    """The options of *toolkit*'s nvcc for *mode*, none where it has no such mode."""
+    """The options of *toolkit*'s nvcc for *mode*; older ones know two modes, and a recipe asks them for no other."""
     if mode is Compress.DEFAULT:
         return ()
-    if toolkit < _COMPRESS_MODES_SINCE:
-        return _COMPRESSES_BEFORE.get(mode, ())
+    if toolkit < COMPRESS_MODES_SINCE:
+        return ("--no-compress",)
     return (f"--compress-mode={mode}",)
 
 

@@ -76,7 +76,7 @@ class Environments:
         with at("build environment"):
             for command in ([*create, str(folder)], *([fill] if requirements else [])):
                 run(command, log=log, environment={**os.environ, **self._configuration()})
-        log.unlink()
+        log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
 
 

@@ -21,10 +21,10 @@ from build import BuildBackendException, BuildException, ProjectBuilder
 from vbuild.build.caching import Running
 from vbuild.build.compilers import Compilers
 from vbuild.build.cross import crossing
-from vbuild.build.cuda import cuda_plan
+from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import Environment, Environments, own_environment
 from vbuild.build.interpreter import Interpreter
-from vbuild.build.launcher import Launchers, Override, install
+from vbuild.build.launcher import Launchers, Override, check_nvcc, install
 from vbuild.build.nvcc import Command
 from vbuild.build.plan import Backend, Plan, planned
 from vbuild.build.process import run
@@ -38,6 +38,7 @@ from vbuild.table import Table
 from vbuild.toolkit.compatibility import check_host
 from vbuild.toolkit.model import Toolkit
 from vbuild.toolkit.provision import provided
+from vbuild.toolkit.supply import FETCHED, Supply
 from vbuild.wheel.name import WheelName
 
 _LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name no backend
@@ -97,21 +98,34 @@ class Built:
 
 
 def prepared(
-    project: Path, target: Target, settings: Build, *, toolkits: Callable[[ToolkitSpec], Toolkit] = provided
+    project: Path,
+    target: Target,
+    settings: Build,
+    *,
+    toolkits: Callable[[ToolkitSpec], Toolkit] = provided,
+    supply: Supply = FETCHED,
 ) -> Job:
     """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
 
-    *toolkits* gives the toolkit of a build with CUDA, which it may have to fetch. `BuildError` where this machine lacks
-    the interpreter or a compiler for it, `ToolkitError` where it lacks the toolkit, or that does not take the compiler.
+    *toolkits* gives the toolkit of a build with CUDA, *supply* zig where that is the compiler. `BuildError` where this
+    machine lacks the interpreter or a compiler for it, `ToolkitError` where it lacks the toolkit, or that does not take
+    the compiler.
     """
     environment = {**os.environ, **dict(target.env)}
     backend = recognised(project)
     interpreter = Interpreter.found(target.python, environment)
     # nvcc does not take zig as its host compiler
     host = replace(settings.host, compiler=HostCompiler.SYSTEM) if target.cuda else settings.host
-    compilers = chosen(host, target.cpu, interpreter=interpreter, environment=environment)
+    compilers = chosen(
+        host,
+        target.cpu,
+        interpreter=interpreter,
+        environment=environment,
+        zig=supply.zig,
+        writes=supply.writes,
+    )
     compilers.check(target.cpu, rust=backend is Backend.MATURIN)
-    toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits) if target.cuda else None
+    toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits, environment) if target.cuda else None
     cuda = None
     if target.cuda and toolkit:
         cuda = cuda_plan(
@@ -133,7 +147,7 @@ def prepared(
         keep=settings.keep_flags,
         cuda=cuda,
     )
-    plan = crossing(plan, compilers=compilers, interpreter=interpreter)
+    plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
     return Job(target, settings, plan, compilers, interpreter, toolkit)
 
 
@@ -173,9 +187,17 @@ def build_wheel(
     return Built(_checked(wheel, folder / "built"), launchers.overrides(), launchers.commands(), seconds)
 
 
-def _toolkit(spec: ToolkitSpec, compilers: Compilers, toolkits: Callable[[ToolkitSpec], Toolkit]) -> Toolkit:
+def _toolkit(
+    spec: ToolkitSpec,
+    compilers: Compilers,
+    toolkits: Callable[[ToolkitSpec], Toolkit],
+    environment: Mapping[str, str],
+) -> Toolkit:
     toolkit = toolkits(spec)
-    check_host(toolkit, family=compilers.family, version=compilers.version)
+    if toolkit.root.exists():  # unless it is only foreseen
+        check_nvcc(toolkit.nvcc)
+    if host := host_of(compilers, environment):
+        check_host(toolkit, family=host.family, version=host.version, setting=host.setting)
     return toolkit
 
 

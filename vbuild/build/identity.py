@@ -1,7 +1,7 @@
 """The content key of a build: one SHA-256 of everything that its wheel may depend on.
 
     source, patches   what is built                    build settings, plan   how
-    compilers, Python, toolkit, system packages        with what
+    compilers, Python, toolkit, system packages        with what; of Rust, cargo's configuration too
     variables of the environment, vbuild itself        by whom
 
 Two builds with one key may be one build. The key is on the safe side: it holds all variables but known noise, every
@@ -11,7 +11,6 @@ packages (``/usr/local/include``); ``--fresh`` is for those.
 """
 
 import functools
-import hashlib
 import os
 import platform
 import subprocess
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import vbuild
-from vbuild.build.compilers import Compilers
+from vbuild.build.compilers import Compilers, behind_rustup
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Plan
 from vbuild.build.probes import ambient, facts, key_of, named
+from vbuild.digest import sha256_of
 from vbuild.errors import BuildError
 from vbuild.recipe.model import Build, Repair
 from vbuild.recipe.target import Target
@@ -75,6 +75,7 @@ def build_key(
             "programs": named({name for name, _ in compilers.programs}.union(_BINUTILS), path),
             "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],
             "interpreter": canonical(interpreter),
+            "rust": _rust(variables) if compilers.rust else (),
             "python": facts(interpreter.path),
             "packages": () if settings.isolation else _packages(interpreter, variables),
             "variables": variables,
@@ -130,6 +131,13 @@ def _version(distribution: str) -> str:
         return "none"
 
 
+def _rust(environment: Mapping[str, str]) -> list[object]:
+    """The toolchains of rustup, of which a project may name any, and the user's own configuration of cargo."""
+    home = Path(environment.get("CARGO_HOME") or Path(environment.get("HOME", "/"), ".cargo"))
+    configured = [(str(file), _digest(file)) for file in (home / "config.toml", home / "config") if file.is_file()]
+    return [*map(facts, behind_rustup(environment)), *configured]
+
+
 def _packages(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
     """What is installed for *interpreter*, which is what a build without isolation finds."""
     command = [str(interpreter.path), "-I", "-c", _LIST]
@@ -142,6 +150,6 @@ def _packages(interpreter: Interpreter, environment: Mapping[str, str]) -> list[
 
 def _digest(file: Path) -> str:
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return sha256_of(file)
     except OSError as error:
         raise BuildError(f"{file}: cannot be read: {error.strerror}") from error

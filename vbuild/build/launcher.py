@@ -21,6 +21,7 @@ import py_compile
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -97,8 +98,11 @@ class Launchers:
         """
         if not self.log.exists():
             return ()
-        lines = dict.fromkeys(self.log.read_text(encoding="utf-8", errors="replace").splitlines())
-        return tuple(override for line in lines if (override := Override.parse(line)).removed)
+        found: dict[Override, None] = {}
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):  # torn, where the disk was full or a command was killed
+                found[Override.parse(line)] = None
+        return tuple(override for override in found if override.removed)
 
     def commands(self) -> tuple[Command, ...]:
         """Every command of nvcc so far, each different one once, in the order of the first."""
@@ -121,7 +125,7 @@ def install(
     What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
     """
     if cuda:
-        _check_nvcc(cuda.nvcc)
+        check_nvcc(cuda.nvcc)
     folder.mkdir(parents=True)
     launchers = Launchers(
         folder.absolute(),
@@ -173,7 +177,7 @@ def install(
     return launchers
 
 
-def _check_nvcc(program: Path) -> None:
+def check_nvcc(program: Path) -> None:
     """`BuildError` for an nvcc that would run nothing, or the launchers again."""
     try:
         with program.open("rb") as file:

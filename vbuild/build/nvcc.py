@@ -18,6 +18,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -286,7 +287,9 @@ def main() -> NoReturn:
 def logged(log: Path) -> Iterator[Command]:
     """The commands in *log*, the first of them first."""
     if log.exists():
-        yield from map(Command.parse, log.read_text(encoding="utf-8", errors="replace").splitlines())
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):  # torn, where the disk was full or a command was killed
+                yield Command.parse(line)
 
 
 def _record(result: Rewritten, settings: Mapping[str, Any], *, is_question: bool) -> None:

@@ -166,12 +166,11 @@ def _compiler_variables(
     """
     own = _ZIGS_OPTIMISATION if compilers.zig_target else interpreter.cflags
     base = "" if backend in _OWN_OPTIMISATION else own
-    languages = ["CFLAGS", "CXXFLAGS", "FFLAGS"]
-    variables = {name: _joined(base, environment.get(name), *flags) for name in languages}
-    variables["FFLAGS"] = _joined(environment.get("FFLAGS"), *flags)
-    if compilers.zig_target:
-        del variables["FFLAGS"]  # zig has no Fortran
+    variables = {name: _joined(base, environment.get(name), *flags) for name in ("CFLAGS", "CXXFLAGS")}
+    if compilers.zig_target:  # which has no Fortran
         variables |= {name.upper(): name for name in TOOLS}
+    else:
+        variables["FFLAGS"] = _joined(environment.get("FFLAGS"), *flags)
     return {"CC": compilers.c, **({"CXX": compilers.cxx} if compilers.cxx else {}), **variables}
 
 

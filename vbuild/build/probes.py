@@ -23,17 +23,21 @@ T = TypeVar("T")
 
 KEPT = 30 * 86400  # seconds that an answer stays without being asked for
 
-# what differs between two sessions of one user on one machine, and says nothing of what is built there; all else may
-# be read by some build, and no list of what builds read could be complete
+# what differs between two sessions of one user, or two jobs of a build server or a cluster, and says nothing of what
+# is built there; all else may be read by some build, and no list of what builds read could be complete
 _NOISE = frozenset(
     {
         *("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TMPDIR", "TEMP", "TMP", "COLORTERM", "LS_COLORS"),
         *("PS1", "PS2", "PROMPT", "PROMPT_COMMAND", "RPROMPT", "EDITOR", "VISUAL", "PAGER", "LESS", "LESSOPEN"),
         *("LESSCLOSE", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "WINDOWID", "STY", "GPG_TTY", "GPG_AGENT_INFO"),
         *("KRB5CCNAME", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MANAGERPID", "SECURITYSESSIONID"),
+        *("HOSTNAME", "HOST", "CI"),
     }
 )
-_NOISE_PREFIXES = ("TERM", "SSH_", "XDG_SESSION", "DBUS_", "HISTFILE", "TMUX", "VTE_", "COVERAGE_", "COV_", "PYTEST_")
+_NOISE_PREFIXES = (
+    *("TERM", "SSH_", "XDG_SESSION", "DBUS_", "HISTFILE", "TMUX", "VTE_", "COVERAGE_", "COV_", "PYTEST_"),
+    *("CI_", "GITHUB_", "RUNNER_", "GITLAB_", "BUILDKITE_", "CIRCLE_", "SLURM_"),
+)
 
 
 def ambient(environment: Mapping[str, str]) -> dict[str, str]:

@@ -5,23 +5,25 @@ process group, the compilers that a backend started included. Output goes to a l
 """
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from vbuild.errors import BuildError
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 LAST_LINES = 25  # of a failed command's output, shown with the error
 
+_FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, further in
 
 _Process = subprocess.Popen[bytes]
 
@@ -53,8 +55,7 @@ def run(
     this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
     """
     name = name or Path(command[0]).name
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with _opened(log) as output:
         output.write(f"$ {shlex.join(command)}\n".encode())
         output.flush()
         begin = output.tell()
@@ -62,11 +63,11 @@ def run(
             try:
                 status = process.wait(timeout)
             except subprocess.TimeoutExpired as error:
-                raise BuildError(f"{name} took more than {timeout:g} s{_end(log, begin)}") from error
+                raise BuildError(f"{name} took more than {timeout:g} s{_end(log, output, begin)}") from error
             if not _running.open:
                 raise BuildError(f"{name} was stopped")
             if status:
-                raise BuildError(f"{name} {_ended(status)}{_end(log, begin)}")
+                raise BuildError(f"{name} {_ended(status)}{_end(log, output, begin)}")
 
 
 def stop_all() -> None:
@@ -94,12 +95,35 @@ def supervised() -> Iterator[None]:
             raise
 
 
-def last_lines(log: Path, begin: int = 0) -> str:
-    """The last lines of *log*, from byte *begin* on, to be shown below an error."""
-    with log.open("rb") as stream:
-        stream.seek(begin)
-        kept = deque(stream, LAST_LINES)
+def _opened(log: Path) -> BinaryIO:
+    """*log*, to append to and to read; its folder is made."""
+    while True:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another run, into the same folder, has just removed its empty logs
+            return log.open("a+b")
+
+
+def _last_lines(output: BinaryIO, begin: int) -> str:
+    """The last lines of *output*, from byte *begin* on, to be shown with an error.
+
+    Of a Python traceback only the innermost frame counts: a backend's are enough to hide what the compiler said.
+    """
+    output.seek(begin)
+    kept = deque(_with_innermost_frames(output), LAST_LINES)
     return b"".join(kept).decode(errors="replace").rstrip()
+
+
+def _with_innermost_frames(lines: Iterable[bytes]) -> Iterator[bytes]:
+    frame: list[bytes] = []
+    for line in lines:
+        if _FRAME.match(line):
+            frame = [line]
+        elif frame and line.startswith((b"    ", b"  [Previous line repeated")):
+            frame.append(line)
+        else:
+            yield from (*frame, line)
+            frame = []
+    yield from frame
 
 
 @contextmanager
@@ -181,6 +205,6 @@ def _ended(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}"
 
 
-def _end(log: Path, begin: int) -> str:
-    shown = last_lines(log, begin)
+def _end(log: Path, output: BinaryIO, begin: int) -> str:
+    shown = _last_lines(output, begin)
     return f"; its log is {log}" + (f", which ends:\n{shown}" if shown else ", which is empty")

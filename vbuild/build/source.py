@@ -19,6 +19,7 @@ from platformdirs import user_cache_path
 
 from vbuild.build import git
 from vbuild.build.archive import unpack
+from vbuild.digest import sha256_of
 from vbuild.errors import BuildError, at
 from vbuild.fetching.download import Wanted, download
 from vbuild.fetching.indexes import Indexes
@@ -131,7 +132,7 @@ def _content(path: str) -> tuple[int, bytes]:
 
 def _sdist(sdist: Sdist, cache: Path, indexes: Indexes | None) -> Path:
     cached = cache / sdist.sha256
-    if cached.is_file() and _sha256(cached) == sdist.sha256:
+    if cached.is_file() and sha256_of(cached) == sdist.sha256:
         return cached
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
@@ -156,11 +157,6 @@ def _commit(source: Git, cache: Path) -> Path:
             cached.rename(Path(temporary) / "damaged")
         folder.rename(cached)
     return cached
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copied(source: Path, target: Path, without: Path | None) -> Path:

@@ -11,16 +11,17 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from vbuild.build.compilers import Compilers, Family, compiler_name, found_rust, known_macros
+from vbuild.build.compilers import Compilers, Family, compiler_name, found_rust
 from vbuild.build.interpreter import Interpreter
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.host import Host, HostCompiler
-from vbuild.toolkit.zig import NEWEST_GLIBC, OLDEST_GLIBC, provided_zig, zig_cache
+from vbuild.recipe.host import NEWEST_GLIBC, OLDEST_GLIBC, Host, HostCompiler
+from vbuild.toolkit.zig import CLANG, provided_zig, zig_cache
 
 _WHY = "no C compiler on PATH: zig from the package index is used"
 _MACHINES = ("x86_64", "aarch64")
@@ -39,17 +40,19 @@ def chosen(
     interpreter: Interpreter,
     environment: Mapping[str, str],
     zig: Callable[[], Path] = provided_zig,
+    writes: bool = True,
 ) -> Compilers:
     """The compilers that *host* asks for, to build for *cpu*; *zig* is called where they are zig's.
 
     `BuildError` where there is none, or where zig cannot build for that machine or glibc; `ToolkitError` where zig
-    is not to be had.
+    is not to be had. Without *writes* they are the same, and what zig needs in the user's cache need not be there.
     """
+    made = partial(zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
     if host.compiler is HostCompiler.ZIG:
-        return zig_compilers(zig, cpu, host.glibc or OLDEST_GLIBC, interpreter=interpreter, environment=environment)
+        return made(host.glibc or OLDEST_GLIBC)
     found = Compilers.sought(interpreter, environment)
     if found is None and host.compiler is HostCompiler.AUTO and sys.platform == "linux":
-        return zig_compilers(zig, cpu, OLDEST_GLIBC, interpreter=interpreter, environment=environment, why=_WHY)
+        return made(OLDEST_GLIBC, why=_WHY)
     return found or Compilers.found(interpreter, environment)
 
 
@@ -61,6 +64,7 @@ def zig_compilers(
     interpreter: Interpreter,
     environment: Mapping[str, str],
     why: str = "",
+    writes: bool = True,
 ) -> Compilers:
     """Zig as the compiler for *cpu*'s machine and the version *glibc*, under every name that a build may know."""
     version = ".".join(map(str, glibc))
@@ -74,16 +78,15 @@ def zig_compilers(
         )
     target = f"{cpu.machine}-linux-gnu.{version}"
     program, variables = str(zig()), (("ZIG_GLOBAL_CACHE_DIR", str(zig_cache())),)
-    always = (*_ALWAYS, *_headers(interpreter, cpu.machine))
+    always = (*_ALWAYS, *_headers(interpreter, cpu.machine, writes=writes))
     commands = {
         **dict.fromkeys(_names(_C, interpreter.cc, cpu), (program, "cc", "-target", target, *always)),
         **dict.fromkeys(_names(_CXX, interpreter.cxx, cpu), (program, "c++", "-target", target, *always)),
         **{name: (program, name) for name in _TOOLS},
     }
-    macros = known_macros(commands["cc"], {**environment, **dict(variables)})
     return Compilers(
         family=Family.CLANG,
-        version=(macros["__clang_major__"], macros["__clang_minor__"]),
+        version=CLANG,
         machine=cpu.machine,
         c="cc",
         cxx="c++",
@@ -102,7 +105,7 @@ def zig_cpu(cpu: Cpu) -> str:
     return "generic" if cpu.is_baseline else f"generic+v{cpu.level.replace('.', '_').replace('_0a', 'a')}"
 
 
-def _headers(interpreter: Interpreter, machine: str) -> tuple[str, ...]:
+def _headers(interpreter: Interpreter, machine: str, *, writes: bool) -> tuple[str, ...]:
     """What leads zig to the part of pyconfig.h that Debian has in a folder for each machine, where zig does not look.
 
     The folder around it is the system's, whose headers are of another C library than zig builds for.
@@ -112,11 +115,18 @@ def _headers(interpreter: Interpreter, machine: str) -> tuple[str, ...]:
         return ()
     name = hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:16]
     place = user_cache_path("vbuild") / "cross" / f"headers-{name}"
-    link = place / f"{machine}-linux-gnu" / interpreter.include.name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        link.symlink_to(own)
+    if writes:
+        _link(place / f"{machine}-linux-gnu" / interpreter.include.name, own)
     return ("-idirafter", str(place))
+
+
+def _link(link: Path, target: Path) -> None:
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            link.symlink_to(target)
+    except OSError as error:
+        raise BuildError(f"{link.parent}: cannot be written to: {error.strerror}") from error
 
 
 def _names(common: tuple[str, ...], own: str, cpu: Cpu) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import httpx2
 from packaging.version import Version
@@ -12,8 +13,6 @@ from unearth.fetchers import PyPIClient
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
 from vbuild.fetching.places import Problems, client_of, finders, name_of
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,13 @@ class Wanted:
         return not package.link.is_wheel and version is not None and Version(version) == self.version
 
 
-def download(wanted: Wanted, target: Path, *, indexes: Indexes) -> None:
+def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | None = None) -> None:
     """Write the *wanted* file to *target*, hashed on the way; `FetchError` where no index has a file with its hash.
 
     An index that states hashes is believed where they differ, and nothing is downloaded from it. Nothing is left at
-    *target* after an error, a full disk included.
+    *target* after an error, a full disk included. `FetchError`, soon, where another thread sets *stop*.
     """
-    search = _Search(wanted)
+    search = _Search(wanted, stop or Event())
     try:
         with client_of(indexes, search.problems.note) as client:
             for finder in finders(client, indexes):
@@ -61,6 +60,7 @@ class _Search:
     """What has been looked at for a file so far, for the message when it is not found."""
 
     wanted: Wanted
+    stop: Event
     places: list[str] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)
     others: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,9 @@ class _Search:
         try:
             with client.get_stream(link.url_without_fragment) as response, target.open("wb") as out:
                 response.raise_for_status()
-                for chunk in response.iter_raw(_CHUNK):
+                for chunk in response.iter_raw():  # as they come, so that none is waited for
+                    if self.stop.is_set():
+                        raise FetchError(f"{self.wanted}: stopped")
                     digest.update(chunk)
                     out.write(chunk)
         except httpx2.HTTPError as error:

@@ -7,11 +7,13 @@ earlier one, also where it is a list. https://pip.pypa.io/en/stable/topics/confi
 """
 
 import ast
+import math
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -108,11 +110,14 @@ def _literal(line: str, text: str) -> str:
 
 def _located(text: str) -> str:
     """A URL as it is, a path as a URL: tools do not agree on where relative paths start."""
-    return text if "://" in text else Path(text).expanduser().absolute().as_uri()
+    try:
+        return text if "://" in text else Path(text).expanduser().absolute().as_uri()
+    except RuntimeError as error:  # no such user after ~
+        raise FetchError(f"pip config list: {text!r} is not a path: {error}") from error
 
 
 def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise FetchError(f"pip config list: timeout {text!r} is not a number of seconds") from error
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise FetchError(f"pip config list: timeout {text!r} is not a number of seconds")

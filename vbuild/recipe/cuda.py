@@ -16,7 +16,7 @@ from vbuild.hardware.gpu import GpuList
 from vbuild.table import Setting, Table
 
 # nvcc's first version with --compress-mode
-_COMPRESSES_SINCE = Dotted(12, 8)
+COMPRESS_MODES_SINCE = Dotted(12, 8)
 
 
 class Archs(StrEnum):
@@ -49,7 +49,10 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolkitSpec:
-    """A CUDA toolkit as a recipe asks for it: installed at *path*, or found where that is None."""
+    """A CUDA toolkit as a recipe asks for it: installed at *path*, or found where that is None.
+
+    *libraries* are texts as `vbuild.recipe.library.Library` writes them.
+    """
 
     version: Dotted
     path: Path | None = None
@@ -80,8 +83,8 @@ class CudaSettings:
     def read(cls, table: Table, toolkits: tuple[Dotted, ...]) -> Self:
         """The settings that a ``[build.cuda]`` *table* describes; `RecipeError` where one of *toolkits* cannot."""
         compress = Compress(table.one_of("compress", Compress))
-        if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < _COMPRESSES_SINCE:
-            what = f"{str(compress)!r} is known to nvcc from CUDA {_COMPRESSES_SINCE} on"
+        if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < COMPRESS_MODES_SINCE:
+            what = f"{str(compress)!r} is known to nvcc from CUDA {COMPRESS_MODES_SINCE} on"
             raise table.refuse("compress", f"{what}, and the matrix has {min(toolkits)}; expected 'default' or 'none'")
         with table.optional("files") as files:
             rules = tuple(FileRule(glob, _treatment(files, glob, toolkits)) for glob in files)
@@ -110,7 +113,8 @@ class CudaBuild:
 def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
     """The GPUs that a recipe lists as a string or an array; each of *toolkits* can compile for all of them.
 
-    `HardwareError` where one cannot, and `RecipeError` for PTX that is of no use to later GPUs.
+    `HardwareError` where one cannot, and `RecipeError` for PTX that is of no use to later GPUs, or two that exclude
+    each other.
     """
     gpus = GpuList.parse(text if isinstance(text, str) else ",".join(text))
     for request in gpus:
@@ -120,7 +124,19 @@ def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
             raise RecipeError(f"{request}: {what}; expected {arch}, {device}+PTX, or both")
     for toolkit in toolkits:
         gpus.check_toolkit(toolkit)
+    check_together(gpus)
     return gpus
+
+
+def check_together(gpus: GpuList) -> None:
+    """`RecipeError` where no nvcc compiles for all of *gpus* at once: it calls code of sm_100 that of sm_100f, too."""
+    real = {request.arch for request in gpus if request.real}
+    for arch in sorted(real):
+        if arch.suffix == "f" and arch.device in real:
+            raise RecipeError(
+                f"{arch.device} and {arch}: nvcc does not compile for both in one build; "
+                f"expected {arch} alone, whose code runs on {arch.device} too"
+            )
 
 
 def _treatment(files: Table, glob: str, toolkits: tuple[Dotted, ...]) -> Archs | GpuList:

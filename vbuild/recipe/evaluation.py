@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from vbuild.errors import RecipeError
+from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, Request
-from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec
+from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
 from vbuild.recipe.draft import Draft
 from vbuild.recipe.groups import NONE, Entry, Group
 from vbuild.recipe.matrix import Matrix, Plain, Rule, Value
@@ -207,7 +207,7 @@ class _Family:
 
     def _shared(self, point: _Point, archs: Mapping[_Build, GpuList]) -> CudaBuild | None:
         gpus = self._gpus(point)
-        return CudaBuild(gpus.entry.toolkit, archs[self._build(point)]) if gpus else None
+        return _cuda_build(gpus.entry, archs[self._build(point)]) if gpus else None
 
     def _with_gpus(self, target: Target, point: _Point, archs: Mapping[_Build, GpuList]) -> Target:
         """*target* cut from the build it shares, or built for its GPUs alone."""
@@ -215,7 +215,7 @@ class _Family:
         if gpus is None:
             return target
         if gpus.entry.strategy is Strategy.SEPARATE:
-            return replace(target, cuda=CudaBuild(gpus.entry.toolkit, gpus.group.gpus))
+            return replace(target, cuda=_cuda_build(gpus.entry, gpus.group.gpus))
         return replace(target, cuda=self._shared(point, archs), gpus=gpus.group.gpus)
 
     def _target(self, point: _Point) -> Target:
@@ -239,6 +239,12 @@ class _Family:
             env=_env(values, point),
             config_settings=_settings(values),
         )
+
+
+def _cuda_build(entry: Entry, archs: GpuList) -> CudaBuild:
+    with at(entry.place):
+        check_together(archs)
+    return CudaBuild(entry.toolkit, archs)
 
 
 def _env(values: Iterable[Value], point: _Point) -> tuple[tuple[str, str], ...]:

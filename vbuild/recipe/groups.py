@@ -15,13 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
-
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Compress, Strategy, ToolkitSpec, gpu_list
+from vbuild.recipe.library import Library
 from vbuild.recipe.spelling import label, located, variables
 from vbuild.table import Setting, Table
 
@@ -31,7 +29,6 @@ NAMESPACE = "nvidia"
 NONE = "none"
 
 _VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
-_LIBRARY = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?: *== *(?P<version>[^\s=]+))?")
 _ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
 
 
@@ -108,13 +105,18 @@ def _entry(table: Table, folder: Path) -> Entry:
 def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
     """The toolkit of an *entry*: a version, or a table of the version and the path of an installed one."""
     libraries = _libraries(entry)
+    texts = tuple(map(str, libraries))
     if not isinstance(entry.raw("toolkit"), dict):
-        return ToolkitSpec(entry.parsed("toolkit", _version), None, libraries)
+        return ToolkitSpec(entry.parsed("toolkit", _version), None, texts)
     with entry.table("toolkit") as keys:
         path = keys.parsed("path", lambda text: located(text, folder))
         if not path.is_dir():
             raise keys.refuse("path", f"no folder {keys.text('path')!r}; paths start where the recipe stands")
-        return ToolkitSpec(keys.parsed("version", _version), path.resolve(), libraries)
+        for index, library in enumerate(libraries):
+            if library.hashes:
+                what = "a hash is of a wheel of the package index, and this toolkit is an installed one"
+                raise entry.refuse(f"libraries[{index}]", f"{what}; expected {library.release}")
+        return ToolkitSpec(keys.parsed("version", _version), path.resolve(), texts)
 
 
 def _version(text: str) -> Dotted:
@@ -123,26 +125,13 @@ def _version(text: str) -> Dotted:
     return Dotted.parse(text)
 
 
-def _libraries(entry: Table) -> tuple[str, ...]:
-    libraries = entry.parsed_texts("libraries", _library, ())
-    names = [canonicalize_name(library.partition("==")[0]) for library in libraries]
+def _libraries(entry: Table) -> tuple[Library, ...]:
+    libraries = entry.parsed_texts("libraries", Library.parse, ())
+    names = [library.name for library in libraries]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise entry.refuse(f"libraries[{index}]", f"{name!r} is there twice")
     return libraries
-
-
-def _library(text: str) -> str:
-    match = _LIBRARY.fullmatch(text.strip())
-    if not match:
-        raise RecipeError(f"{text!r} is no library; expected a name, or name==version")
-    if not match["version"]:
-        return match["name"]
-    try:
-        Version(match["version"])
-    except InvalidVersion as error:
-        raise RecipeError(f"{text!r}: {match['version']!r} is not a version (PEP 440)") from error
-    return f"{match['name']}=={match['version']}"
 
 
 def _groups(entry: Table, toolkit: Dotted) -> Iterator[Group]:
@@ -150,11 +139,11 @@ def _groups(entry: Table, toolkit: Dotted) -> Iterator[Group]:
         if not list(labels):
             raise labels.wrong("has no groups; expected labels with their GPUs, as in sm90 = '90'")
         for name in labels:
-            place = labels.place(name)
+            place, asked = labels.place(name), labels.setting(name)
             with at(place):
                 if label(name) == NONE:
                     raise RecipeError(f"{NONE!r} stands for builds without CUDA; expected another label")
-                gpus = gpu_list(labels.setting(name), (toolkit,))
+                gpus = gpu_list(asked, (toolkit,))
             yield Group(name, gpus, place)
 
 

@@ -8,8 +8,11 @@ from typing import Self
 from vbuild.errors import RecipeError
 from vbuild.table import Table
 
-_GLIBC = re.compile(r"2\.(?P<minor>\d{1,2})", re.ASCII)
-_GLIBC_MINORS = range(17, 41)  # from manylinux2014's on
+# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
+OLDEST_GLIBC = (2, 17)
+NEWEST_GLIBC = (2, 44)
+
+_GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
 
 
 class HostCompiler(StrEnum):
@@ -38,8 +41,9 @@ class Host:
 
 
 def _glibc(text: str) -> tuple[int, int]:
-    match = _GLIBC.fullmatch(text)
-    if not match or int(match["minor"]) not in _GLIBC_MINORS:
-        first, last = _GLIBC_MINORS[0], _GLIBC_MINORS[-1]
-        raise RecipeError(f"{text!r} is no glibc to build for; expected 2.{first} to 2.{last}")
-    return 2, int(match["minor"])
+    if match := _GLIBC.fullmatch(text):
+        version = int(match["major"]), int(match["minor"])
+        if OLDEST_GLIBC <= version <= NEWEST_GLIBC:
+            return version
+    first, last = (".".join(map(str, version)) for version in (OLDEST_GLIBC, NEWEST_GLIBC))
+    raise RecipeError(f"{text!r} is no glibc to build for; expected {first} to {last}")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vbuild.errors import SlimError
 from vbuild.recipe.target import Target
 from vbuild.release.family import Family
 from vbuild.slim import family as cut_into
@@ -18,6 +19,8 @@ def divided(wheel: Path, targets: Sequence[Target], *, family: Family, folder: P
     shares = [_share(target, family) for target in targets]
     # whoever builds a project may change what comes of it
     cut = cut_into(wheel, folder, shares=shares, cuts=Cuts(unsupported=True), accept_license=True)
+    if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
+        raise SlimError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
     return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
 
 

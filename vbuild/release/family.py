@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from vbuild.errors import at
+from vbuild.linking import linked
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.stamp import stamped
@@ -53,7 +54,5 @@ class Family:
         variant = self.variant(target)
         if variant is None:
             folder.mkdir(parents=True, exist_ok=True)
-            plain = folder / wheel.name
-            plain.hardlink_to(wheel)  # a labelled target may be made of the same build
-            return plain
+            return linked(wheel, folder / wheel.name)  # a labelled target may be made of the same build
         return stamped(wheel, folder, variant=variant, metadata=self.metadata, schema=self.schema)

@@ -11,6 +11,7 @@ from typing import Any
 from vbuild.build.launcher import Override
 from vbuild.build.trial import Trial, tried
 from vbuild.errors import ClaimError, VbuildError
+from vbuild.linking import linked
 from vbuild.recipe.target import Target
 from vbuild.release.division import divided
 from vbuild.release.family import Family
@@ -78,15 +79,15 @@ class Finishing:
             lists=build.lists,
             verdict=verdict,
             trial=trial,
+            is_built=not build.is_kept,
         )
-        self.shop.store.keep(Kind.PRODUCT, order.product, wheel, _record(product))
+        self.shop.keep(Kind.PRODUCT, order.product, wheel, _record(product))
         return product
 
     def _tried(self, order: Order, wheel: Path) -> Trial:
         folder = self._folder("trials", order.target)
         folder.mkdir(parents=True)
-        plain = folder / str(WheelName.parse(wheel.name).plain())
-        plain.hardlink_to(wheel)
+        plain = linked(wheel, folder / str(WheelName.parse(wheel.name).plain()))
         return tried(
             plain,
             self.shop.recipe.test,
@@ -129,6 +130,7 @@ def _of_record(order: Order, wheel: Path, record: Mapping[str, Any], *, label: s
         lists=tuple(record["lists"]),
         verdict=Verdict.of_data(record["verdict"], wheel),
         trial=Trial(record["trial"]),
+        is_built=False,
         is_kept=True,
     )
 

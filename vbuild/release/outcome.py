@@ -1,6 +1,5 @@
 """What `vbuild matrix` leaves behind: the wheels of a release, what was proved of each, and what failed."""
 
-import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from vbuild.build.launcher import Override
 from vbuild.build.plan import Plan
 from vbuild.build.trial import Trial
+from vbuild.digest import sha256_of
 from vbuild.index import Indexed
 from vbuild.recipe.target import Target
 from vbuild.toolkit.model import Toolkit
@@ -18,8 +18,8 @@ from vbuild.verdict.model import Verdict
 class Product:
     """A finished wheel: how it was built and in how many *seconds*, what was proved of it, what became of its test.
 
-    *lists* are the lists of GPU architectures that were changed in commands of nvcc; *is_kept* where all this was done
-    in an earlier run.
+    *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_built* in this run, or its
+    build is of an earlier one; *is_kept* where everything was done then.
     """
 
     target: Target
@@ -32,6 +32,7 @@ class Product:
     lists: tuple[str, ...]
     verdict: Verdict
     trial: Trial
+    is_built: bool = True
     is_kept: bool = False
 
     @property
@@ -45,7 +46,8 @@ class Product:
             "label": self.label,
             "wheel": self.wheel.name,
             "bytes": self.size,
-            "sha256": _sha256(self.wheel),
+            "sha256": sha256_of(self.wheel),
+            "built": self.is_built,
             "kept": self.is_kept,
             "build_seconds": round(self.seconds, 3),
             "test": str(self.trial),
@@ -100,6 +102,12 @@ class Release:
         return sum(product.is_kept for product in self.products)
 
     @property
+    def kept_builds(self) -> int:
+        """How many builds of an earlier run became wheels in this one."""
+        made = (product for product in self.products if not (product.is_kept or product.is_built))
+        return len({product.target.build_key for product in made})
+
+    @property
     def removed(self) -> tuple[str, ...]:
         """The flags of the project's own that launchers took out of some command."""
         return tuple(sorted({flag for made in self.products for change in made.overrides for flag in change.removed}))
@@ -138,8 +146,3 @@ def _toolkit(toolkit: Toolkit) -> dict[str, Any]:
         "identity": toolkit.identity,
         "components": [asdict(pin) for pin in toolkit.pins],
     }
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

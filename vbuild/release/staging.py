@@ -6,6 +6,7 @@ A run that is killed leaves its stage behind. The next run for the same folder r
 with the process. A file gets its name only when it is locked, so there is no moment at which a living stage looks dead.
 """
 
+import errno
 import fcntl
 import shutil
 import tempfile
@@ -23,13 +24,15 @@ LOGS = "logs"
 _ALIVE = "alive"
 _NEW = "alive.new"
 _LEFT = 86400  # seconds after which a stage without the file has lost its process
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
     """A folder on the file system of *folder*, gone afterwards, and with it those of runs that were killed.
 
-    A *folder* that was not there goes too, unless something is in it. `RecipeError` where it cannot be written to.
+    A *folder* that was not there goes too, unless something is in it. `RecipeError` where it cannot be written to, or
+    the disk is full before the block is done.
     """
     made = not folder.exists()
     try:
@@ -43,11 +46,15 @@ def staging(folder: Path) -> Iterator[Path]:
             _lock(alive, stage)
             _remove_dead(folder)
             yield stage
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
         finally:
             shutil.rmtree(stage, ignore_errors=True)
             logs = folder / LOGS
             for empty in (logs, folder) if made else (logs,):
-                if empty.is_dir() and not any(empty.iterdir()):
+                with suppress(OSError):  # there is something in it, or another run has removed it
                     empty.rmdir()
 
 

@@ -26,7 +26,9 @@ from platformdirs import user_cache_path
 
 from vbuild.build.identity import canonical
 from vbuild.build.probes import key_of
+from vbuild.digest import sha256_of
 from vbuild.hardware.cpu import Cpu
+from vbuild.linking import linked
 from vbuild.recipe.model import Check, Verify
 from vbuild.recipe.target import Target
 
@@ -93,7 +95,7 @@ class Store:
                 new = folder / "new"
                 new.mkdir()
                 _put(wheel, new / wheel.name)
-                payload = json.dumps({"wheel": wheel.name, "sha256": _sha256(new / wheel.name), "record": record})
+                payload = json.dumps({"wheel": wheel.name, "sha256": sha256_of(new / wheel.name), "record": record})
                 text = json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})
                 (new / _ENTRY).write_text(text, encoding="utf-8")
                 entry.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +190,7 @@ def _taken(entry: Path, into: Path) -> Kept:
     into.mkdir(parents=True, exist_ok=True)
     wheel = into / payload["wheel"]
     _put(entry / wheel.name, wheel)
-    if _sha256(wheel) != payload["sha256"]:
+    if sha256_of(wheel) != payload["sha256"]:
         wheel.unlink()
         raise ValueError(wheel.name)
     os.utime(entry)  # it has been used
@@ -198,12 +200,4 @@ def _taken(entry: Path, into: Path) -> Kept:
 def _put(wheel: Path, target: Path) -> None:
     """*wheel* at *target*: the same file where that can be, else a copy."""
     target.unlink(missing_ok=True)
-    try:
-        target.hardlink_to(wheel)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(wheel, target)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    linked(wheel, target)

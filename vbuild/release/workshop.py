@@ -11,16 +11,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from packaging.version import Version
 
-from vbuild.build.agreement import agreement
+from vbuild.build.agreement import agreement, is_trial
 from vbuild.build.caching import Running, found
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
 from vbuild.build.launcher import Override
 from vbuild.build.repair import repaired
+from vbuild.build.rules import unused
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.fetching.indexes import Indexes
@@ -36,7 +37,7 @@ from vbuild.release.outcome import Failure
 from vbuild.release.staging import LOGS
 from vbuild.release.store import Kind, Store
 from vbuild.toolkit.model import Toolkit
-from vbuild.toolkit.provision import provided
+from vbuild.toolkit.supply import FETCHED, Supply
 from vbuild.verify import fatbins
 from vbuild.wheel.distinfo import Metadata
 from vbuild.wheel.name import WheelName
@@ -44,23 +45,19 @@ from vbuild.wheel.name import WheelName
 Told = Callable[[Target, str], None]
 
 
-class Provider(Protocol):
-    """What gives a CUDA toolkit, and tells what it does for that."""
-
-    def __call__(self, spec: ToolkitSpec, *, told: Callable[[str], None]) -> Toolkit: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Repaired:
     """The portable wheel of a build, still plain; what the launchers changed; how long it took, in seconds.
 
-    *lists* are the lists of GPU architectures that were changed in commands of nvcc.
+    *lists* are the lists of GPU architectures that were changed in commands of nvcc; *is_kept* where all this was done
+    in an earlier run.
     """
 
     wheel: Path
     overrides: tuple[Override, ...]
     lists: tuple[str, ...]
     seconds: float
+    is_kept: bool = False
 
     @property
     def record(self) -> dict[str, Any]:
@@ -74,7 +71,7 @@ class Repaired:
     @classmethod
     def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
         overrides = tuple(map(Override.of_data, record["overrides"]))
-        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"])
+        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], is_kept=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,8 @@ class Workshop:
     """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share.
 
     *digest* is what is built: the project that the recipe names, and its source as it is. *without* is the folder for
-    the results, which may stand in the source; *cpu* that of this machine.
+    the results, which may stand in the source; *cpu* that of this machine. *notes* gathers what whoever builds should
+    know.
     """
 
     recipe: Recipe
@@ -96,8 +94,9 @@ class Workshop:
     configuration: Callable[[], Mapping[str, str]]
     cpu: Cpu | None
     told: Told
-    provider: Provider
+    supply: Supply
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def opened(
@@ -107,12 +106,12 @@ class Workshop:
         stage: Path,
         *,
         store: Store,
-        provider: Provider = provided,
+        supply: Supply = FETCHED,
         told: Told = lambda _target, _step: None,
     ) -> Self:
         """The workshop in *stage* for wheels in *folder*, with the source of *recipe* fetched and looked at.
 
-        *provider* is asked for CUDA toolkits.
+        *supply* gives CUDA toolkits and zig.
         """
         configuration = cache(lambda: Indexes.configured().environment())
         archive = fetched(recipe.source)
@@ -132,7 +131,7 @@ class Workshop:
             configuration=configuration,
             cpu=Machine.here().cpu,
             told=told,
-            provider=provider,
+            supply=supply,
         )
 
     def prepared(self, target: Target) -> Job:
@@ -140,11 +139,11 @@ class Workshop:
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:
-                self.toolkits[spec] = self.provider(spec, told=partial(self.told, target))
+                self.toolkits[spec] = self.supply.toolkit(spec, told=partial(self.told, target))
             return self.toolkits[spec]
 
         with at(self.recipe.name), at(target):
-            return prepared(self.project, target, self.recipe.build, toolkits=toolkits)
+            return prepared(self.project, target, self.recipe.build, toolkits=toolkits, supply=self.supply)
 
     @contextmanager
     def caching(self) -> Iterator[Running | None]:
@@ -163,10 +162,21 @@ class Workshop:
             made = self._made(order.job, folder, cache)
         except VbuildError as error:
             return self.failure(target, error)
-        if _digest(self.recipe, self.without) == self.digest:  # nobody has edited it meanwhile
-            self.store.keep(Kind.BUILD, order.build, made.wheel, made.record)
+        self.keep(Kind.BUILD, order.build, made.wheel, made.record)
         self.told(target, "built")
         return made
+
+    def keep(self, kind: Kind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
+        """Keep *wheel* for later runs, as `Store.keep` does; where that is not possible, it is noted.
+
+        The source is looked at again: a key stands for what it was when the run began.
+        """
+        if _digest(self.recipe, self.without) != self.digest:
+            why: str | None = f"{self.recipe.source}: edited while it was built: nothing of it is kept"
+        else:
+            why = self.store.keep(kind, key, wheel, record)
+        if why:
+            self.notes.append(why)
 
     def failure(self, target: Target, error: VbuildError) -> Failure:
         """That there is no wheel of *target*, with its log if it has one."""
@@ -186,17 +196,24 @@ class Workshop:
             self.archive, folder / "tree", subdirectory=where, patches=recipe.build.patches, without=self.without
         )
         log = self.log(target)
+        log.unlink(missing_ok=True)  # an earlier run's
         built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
         if not same_project(WheelName.parse(built.wheel.name).distribution, recipe.name):
             raise BuildError(f"{built.wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
+            self._note_unused(built)
+            _tell(built, log)
             _check_agreement(built, target.cuda.archs, recipe.build.cuda.archs)
         self.told(target, "repairing")
         wheel = repaired(
             built.wheel, folder / "repaired", log=log, settings=recipe.repair, environment=dict(target.env)
         )
-        lists = tuple(dict.fromkeys(str(command) for command in built.commands if command.is_changed))
-        return Repaired(wheel, built.overrides, lists, built.seconds)
+        return Repaired(wheel, built.overrides, _changed(built, project), built.seconds)
+
+    def _note_unused(self, built: Built) -> None:
+        """Note the rules for single files that are for none: a slip of the pen."""
+        for glob in unused(self.recipe.build.cuda.files, built.commands):
+            self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
 
 
 def slug(target: Target) -> str:
@@ -207,6 +224,19 @@ def slug(target: Target) -> str:
 
 def _digest(recipe: Recipe, without: Path) -> str:
     return f"{recipe.name} {digest(recipe.source, without=without)}"
+
+
+def _changed(built: Built, project: Path) -> tuple[str, ...]:
+    """The lists that were changed for code of the wheel; files are told from the folder of *project* on."""
+    said = (str(command) for command in built.commands if command.is_changed and not is_trial(command))
+    return tuple(dict.fromkeys(text.replace(f"{project.resolve()}{os.sep}", "") for text in said))
+
+
+def _tell(built: Built, log: Path) -> None:
+    """Add to *log* what the launcher of nvcc did to each command."""
+    lines = [f"nvcc: {command}\n" for command in built.commands]
+    with log.open("a", encoding="utf-8") as file:
+        file.writelines(lines)
 
 
 def _check_agreement(built: Built, archs: GpuList, mode: Archs) -> None:

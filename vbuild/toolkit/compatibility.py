@@ -16,7 +16,7 @@ _GCC = re.compile(r"^\s*#\s*if\s+__GNUC__\s*>\s*(\d+)", re.MULTILINE)
 _CLANG = re.compile(
     r"^\s*#\s*if\s*\(__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*(\d+)\)", re.MULTILINE
 )
-_PROGRAMS = {"gcc": ("CC=gcc-{0} CXX=g++-{0}", "gcc-{0}"), "clang": ("CC=clang-{0} CXX=clang++-{0}", "clang-{0}")}
+_PROGRAMS = {"gcc": ("gcc-{0}", "g++-{0}"), "clang": ("clang-{0}", "clang++-{0}")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,18 @@ def taken(toolkit: Toolkit, family: str) -> Range:
     return Range(int(found[-1][1]), int(found[-1][0]) - 1) if found else Range()
 
 
-def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...]) -> None:
-    """`ToolkitError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler."""
+def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:
+    """`ToolkitError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
+
+    *setting* is what the compiler was named by: CC, which goes with CXX, NVCC_CCBIN, or nvcc's own ``-ccbin``.
+    """
     limits, nvcc = taken(toolkit, family), f"nvcc {toolkit.version}"
     said = f"{family} {'.'.join(map(str, version))}"
     if limits.last is not None and version[0] > limits.last:
-        settings, program = (text.format(limits.last) for text in _PROGRAMS[family])
+        c, cxx = (text.format(limits.last) for text in _PROGRAMS[family])
         raise ToolkitError(
             f"{said} is too new for {nvcc}, which takes {family} up to {limits.last}; "
-            f"install {program} and set {settings}"
+            f"install {c} and set {f'CC={c} CXX={cxx}' if setting == 'CC' else f'{setting}={cxx}'}"
         )
     if limits.first is not None and version[0] < limits.first:
         raise ToolkitError(

@@ -9,17 +9,19 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from packaging.version import Version
 
+from vbuild.digest import sha256_of
 from vbuild.errors import ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.library import Library
 from vbuild.toolkit.model import Toolkit
-from vbuild.toolkit.resolution import Library
 
 VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 
@@ -27,6 +29,10 @@ _USUAL = Path("/usr/local")
 _VERSION = re.compile(rb"^\s*#\s*define\s+CUDART_VERSION\s+(?P<number>\d{4,6})", re.MULTILINE)
 _NEEDED = ("bin/ptxas", "bin/fatbinary", "bin/cudafe++", "nvvm/bin/cicc")
 _NEEDED_HEADERS = ("cuda_runtime.h", "crt/host_config.h")
+_FOLDERS = ("bin", "include", "lib", "lib64", "nvvm")
+_LIBRARIES = ("/lib", "/lib64")
+# other folders there are somebody else's: of a Conda environment, all of it
+_BESIDE_LIBRARIES = frozenset({"stubs", "cmake"})
 # where a library has no lib<name>.so or <name>.h: a file that says it is there
 _TELLING = {
     "nvcc": "bin/nvcc",
@@ -69,21 +75,20 @@ class Installed:
         return (*programs, *headers, *(text for text in libraries if not self._has(Library.parse(text))))
 
     def toolkit(self) -> Toolkit:
-        """It as builds use it; what they depend on is the compiler, byte by byte, and the sizes of its programs."""
-        digest = hashlib.sha256(f"installed {self.version}\n".encode())
-        for path in _NEEDED:
-            digest.update(f"{path} {(self.root / path).stat().st_size}\n".encode())
-        for whole in filter(None, (self.root / "bin" / "nvcc", self._find("cuda_runtime_api.h", "include"))):
-            with whole.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return Toolkit(self.version, self.root, digest.hexdigest())
+        """It as builds use it; they depend on the compiler, byte by byte, and the size and time of all its files."""
+        whole = filter(None, (self.root / "bin" / "nvcc", self._find("cuda_runtime_api.h", "include")))
+        lines = [f"installed {self.version}", *map(sha256_of, whole), *_state(self.root)]
+        identity = hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+        return Toolkit(self.version, self.root, identity)
 
     def _has(self, library: Library) -> bool:
         short = library.name.removeprefix("nvidia-").removeprefix("cuda-").removesuffix(f"-cu{self.version.major}")
         telling = _TELLING.get(short, f"lib{short}.so")
         kind, _, rest = telling.partition("/")
         there = self._find(rest, kind) if rest else self._find(telling, "lib64") or self._find(f"{short}.h", "include")
-        return there is not None and (library.version is None or self._numbered(short) == library.version)
+        # which wheel it came in, if in one, nothing says
+        is_it = library.version is None or (self._numbered(short) == library.version and not library.hashes)
+        return there is not None and is_it
 
     def _numbered(self, short: str) -> Version | None:
         """The version of a library that its header says; None where it says none."""
@@ -153,6 +158,33 @@ def installed(environment: Mapping[str, str]) -> tuple[Installed, ...]:
     """All toolkits that are installed, each once."""
     roots = dict.fromkeys(root.resolve() for root in places(environment))
     return tuple(found for root in roots if (found := Installed.at(root)))
+
+
+def _state(root: Path) -> Iterator[str]:
+    """Every file of the toolkit in *root*, as far as can be told without reading it: thousands, in milliseconds."""
+    homes = (root, *sorted(root.glob("targets/*")))
+    pending = [os.fspath(home / name) for home in homes for name in reversed(_FOLDERS)][::-1]
+    top, seen = len(os.fspath(root)) + 1, set[tuple[int, int]]()
+    while pending:
+        folder = pending.pop()
+        with suppress(OSError):
+            here = os.stat(folder)  # noqa: PTH116 - as in scandir
+            if (here.st_dev, here.st_ino) in seen:  # lib64 is a link to lib
+                continue
+            seen.add((here.st_dev, here.st_ino))
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                if not entry.is_dir():
+                    yield f"{entry.path[top:]} {_size_and_time(entry)}"
+                elif not folder.endswith(_LIBRARIES) or entry.name in _BESIDE_LIBRARIES:
+                    pending.append(entry.path)
+
+
+def _size_and_time(entry: os.DirEntry[str]) -> str:
+    try:
+        found = entry.stat()
+    except OSError:
+        return "leads nowhere"
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _version(root: Path) -> Dotted | None:

@@ -16,11 +16,11 @@ Files are hard links to those of the unpacked wheels where the file system has t
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from vbuild.errors import ToolkitError
+from vbuild.linking import linked
 from vbuild.toolkit.model import Pin
 from vbuild.toolkit.stub import add_stubs
 
@@ -77,10 +77,7 @@ def _place(path: PurePosixPath, pin: Pin) -> str | None:
 
 def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        target.hardlink_to(source)
-    except OSError:  # a file system without them, or a file that has as many as it can have
-        shutil.copy2(source, target)
+    linked(source, target)
 
 
 def _add_links(root: Path, target: str) -> None:

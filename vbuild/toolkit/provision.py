@@ -42,13 +42,22 @@ def provided(
     *indexes* are asked only then; they are pip's configured ones where None. *told* hears of every step that takes
     time. `ToolkitError` or `FetchError` where there is none to be had.
     """
-    if spec.path is not None:
-        return named(spec)
-    if found := matching(spec, environment):
-        return found
-    if spec.version not in releases():
-        known(spec.version, instead=passed_over(spec, environment))
-    return packaged(spec, store=store, indexes=indexes, told=told)
+    return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, told=told)
+
+
+def foreseen(
+    spec: ToolkitSpec,
+    *,
+    store: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    told: Told = silently,  # noqa: ARG001 - nothing takes time here
+) -> Toolkit:
+    """The toolkit that `provided` would give, without fetching anything: one that is not kept has no folder yet.
+
+    What `provided` refuses without asking an index is refused here as well.
+    """
+    found = _installed(spec, environment) or _kept(spec, Store.at(store))
+    return found or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
 
 def packaged(
@@ -77,33 +86,37 @@ def packaged(
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
     """The same, where it is in *store* already; `ToolkitError`, which says how to get it there, where it is not."""
-    where = Store.at(store)
+    if found := _kept(spec, Store.at(store)):
+        return found
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
     what = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
-    missing = ToolkitError(f"CUDA {spec}: {what}; run first: {command}")
+    raise ToolkitError(f"CUDA {spec}: {what}; run first: {command}")
 
-    def refuse() -> Pin:
-        raise missing
 
-    def ask(projects: tuple[str, ...], version: Version, machine: str) -> Pin:
-        return where.remembered(_name(projects, version, machine), refuse)
+def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
+    """The installed toolkit that *spec* names, or one that matches; None where the package index has to serve."""
+    if spec.path is not None:
+        return named(spec)
+    found = matching(spec, environment)
+    if found is None and spec.version not in releases():
+        known(spec.version, instead=passed_over(spec, environment))
+    return found
+
+
+def _kept(spec: ToolkitSpec, store: Store) -> Toolkit | None:
+    """The toolkit of the package index that *spec* asks for; None where not all of it is in *store*."""
+    unknown = list[str]()
+
+    def ask(projects: tuple[str, ...], version: Version, machine: str) -> Pin | None:
+        name = _name(projects, version, machine)
+        pin = store.pin(name)
+        unknown.extend([] if pin else [name])
+        return pin
 
     pins = resolved(spec, machine=_machine(spec), ask=ask)
     identity = identity_of(spec.version, pins)
-    root = where.root(spec.version, identity)
-    if not is_complete(root):
-        raise missing
-    return Toolkit(spec.version, root, identity, pins)
-
-
-def foreseen(spec: ToolkitSpec, *, told: Told = silently) -> Toolkit:  # noqa: ARG001 - nothing takes time here
-    """The toolkit that `provided` would give, without fetching anything: one that is not kept has no folder yet."""
-    if spec.path is not None:
-        return named(spec)
-    try:
-        return matching(spec, os.environ) or kept(spec)
-    except ToolkitError:
-        return Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
+    root = store.root(spec.version, identity)
+    return Toolkit(spec.version, root, identity, pins) if not unknown and is_complete(root) else None
 
 
 def _machine(spec: ToolkitSpec) -> str:

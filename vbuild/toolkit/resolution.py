@@ -7,58 +7,30 @@ nccl==2.28.9 sha256:4b0d… sha256:…   the same, held against the hashes given
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Self
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.errors import ToolkitError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.library import Library
 from vbuild.toolkit.model import Pin
 from vbuild.toolkit.pins import Release, releases
 
-# of one of these projects the wheel of a version, for a machine
-Ask = Callable[[tuple[str, ...], Version, str], Pin]
+# of one of these projects the wheel of a version, for a machine; None where nobody knows yet, and that may be
+Ask = Callable[[tuple[str, ...], Version, str], Pin | None]
 
 CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
 
 # counts the ways in which components were laid out, so that no build takes one for another
 _LAYOUT = 1
-_LIBRARY = re.compile(
-    r"""
-    (?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)
-    (?: \s* == \s* (?P<version>[^\s=]+) (?P<hashes>(?:\s+sha256:[0-9a-f]{64})*) )?
-    """,
-    re.VERBOSE | re.ASCII,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A further component as a recipe names it: *version* and *hashes* where it says them."""
-
-    name: str
-    version: Version | None = None
-    hashes: frozenset[str] = frozenset()
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """``cublas``, ``nccl==2.28.9`` or ``nvidia-nccl-cu13==2.28.9 sha256:…``; `ToolkitError` for anything else."""
-        if not (match := _LIBRARY.fullmatch(text.strip())):
-            raise ToolkitError(f"{text!r} is no library of CUDA; expected as in cublas, or nccl==2.28.9")
-        hashes = frozenset(part.removeprefix("sha256:") for part in (match["hashes"] or "").split())
-        return cls(str(canonicalize_name(match["name"])), _version(text, match["version"]), hashes)
-
-    def __str__(self) -> str:
-        return self.name if self.version is None else f"{self.name}=={self.version}"
 
 
 def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[Pin, ...]:
     """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in pins.json.
+
+    Of what *ask* does not know there is none.
 
     `ToolkitError` for a version that the index has no compiler of, or a library that is not there.
     """
@@ -107,13 +79,14 @@ def _library(library: Library, release: Release, machine: str, ask: Ask) -> Iter
     candidates = (main,) if main else _candidates(library.name, release.version)
     own = release.pin(main, machine) if main else None
     found = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
-    if library.hashes and found.sha256 not in library.hashes:
+    if found and library.hashes and found.sha256 not in library.hashes:
         raise ToolkitError(
-            f"{library}: the package index states sha256 {found.sha256} for {found.file}; "
+            f"{library.release}: the package index states sha256 {found.sha256} for {found.file}; "
             f"expected {' or '.join(sorted(library.hashes))}"
         )
     yield from (pin for project in projects if project != main and (pin := release.pin(project, machine)))
-    yield found
+    if found:
+        yield found
 
 
 def _pinned(release: Release, name: str, machine: str) -> Iterator[Pin]:
@@ -133,12 +106,3 @@ def _candidates(name: str, version: Dotted) -> tuple[str, ...]:
     if name.startswith("nvidia-"):
         return (name,)
     return (f"nvidia-{name}-cu{version.major}", f"nvidia-{name}")
-
-
-def _version(text: str, version: str | None) -> Version | None:
-    if version is None:
-        return None
-    try:
-        return Version(version)
-    except ValueError as error:  # InvalidVersion, or Python's limit of digits in an integer
-        raise ToolkitError(f"{text!r}: {version!r} is not a version (PEP 440)") from error

@@ -14,10 +14,12 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +46,7 @@ COMPONENTS = "components"
 PINS = "pins"
 _DIGITS = 16
 _AT_ONCE = 4
+_LOOKS = 0.05  # seconds between two looks at a lock: a thread that waits in the system hears of no Ctrl-C
 _LARGE = 1 << 16
 _PROGRAM = (b"\x7fELF", b"#!")
 
@@ -83,11 +86,15 @@ class Store:
         stamp = {"version": str(version), "identity": identity, "pins": [asdict(pin) for pin in pins]}
 
         def make(part: Path) -> None:
+            stop = threading.Event()
             with ThreadPoolExecutor(_AT_ONCE) as threads:
-                work = [threads.submit(self.component, pin, places=places, told=told) for pin in pins]
+                fetch = partial(self.component, places=places, told=told, stop=stop)
+                work = [threads.submit(fetch, pin) for pin in pins]
                 try:
-                    folders = [one.result() for one in work]
+                    done, _ = wait(work, return_when=FIRST_EXCEPTION)
+                    folders = [one.result() for one in work if one in done]
                 except BaseException:
+                    stop.set()
                     threads.shutdown(wait=False, cancel_futures=True)
                     raise
             told(f"laying out CUDA {version}")
@@ -96,9 +103,14 @@ class Store:
         is_new = self._made(root, stamp, make)
         return Toolkit(version, root, identity, pins, is_new=is_new)
 
-    def component(self, pin: Pin, *, places: Places, told: Told = silently) -> Path:
-        """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there."""
-        folder = self.folder / COMPONENTS / component_name(pin)
+    def component(
+        self, pin: Pin, *, places: Places, told: Told = silently, stop: threading.Event | None = None
+    ) -> Path:
+        """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there.
+
+        `FetchError` or `ToolkitError` soon after somebody has set *stop*.
+        """
+        folder, stop = self.component_folder(pin), stop or threading.Event()
 
         def make(part: Path) -> None:
             told(f"fetching {pin}")
@@ -106,21 +118,31 @@ class Store:
             try:
                 fetched.mkdir()
                 wheel = fetched / pin.file
-                download(Wanted(pin.project, Version(pin.version), pin.sha256, pin.file), wheel, indexes=places())
+                wanted = Wanted(pin.project, Version(pin.version), pin.sha256, pin.file)
+                download(wanted, wheel, indexes=places(), stop=stop)
                 told(f"unpacking {pin}")
-                _unpack(wheel, part)
+                _unpack(wheel, part, stop)
             finally:
                 shutil.rmtree(fetched, ignore_errors=True)
 
-        self._made(folder, {"pins": [asdict(pin)]}, make)
+        self._made(folder, {"pins": [asdict(pin)]}, make, stop)
         return folder
+
+    def component_folder(self, pin: Pin) -> Path:
+        """Where the unpacked wheel of *pin* is, if it is there."""
+        return self.folder / COMPONENTS / component_name(pin)
+
+    def pin(self, name: str) -> Pin | None:
+        """The pin kept under *name*; None where there is none."""
+        with suppress(OSError, ValueError, TypeError):
+            return Pin(**json.loads((self.folder / PINS / f"{name}.json").read_text(encoding="utf-8")))
+        return None
 
     def remembered(self, name: str, ask: Callable[[], Pin]) -> Pin:
         """The pin kept under *name*, or what *ask* gives, which is kept."""
-        file = self.folder / PINS / f"{name}.json"
-        with suppress(OSError, ValueError, TypeError):
-            return Pin(**json.loads(file.read_text(encoding="utf-8")))
-        pin = ask()
+        if known := self.pin(name):
+            return known
+        pin, file = ask(), self.folder / PINS / f"{name}.json"
         with _writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_name(f".{file.name}.{os.getpid()}")
@@ -129,25 +151,40 @@ class Store:
         return pin
 
     @contextmanager
-    def locked(self, name: str, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of *name* for the block; gives False, at once, where another has it and *wait* is off."""
+    def locked(
+        self, name: str, *, shared: bool = False, wait: bool = True, stop: threading.Event | None = None
+    ) -> Iterator[bool]:
+        """Hold the lock of *name* for the block; gives False, at once, where another has it and *wait* is off.
+
+        `ToolkitError` where *stop* is set while it waits.
+        """
         locks = self.folder / ".locks"
         with _writing(locks):
             locks.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(locks / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             with _writing(locks):
-                is_held = _flocked(descriptor, shared=shared, wait=wait)
+                is_held = _flocked(descriptor, shared=shared)
+            while wait and not is_held:
+                if (stop or threading.Event()).wait(_LOOKS):
+                    raise ToolkitError(f"{self.folder}: stopped waiting for {name}")
+                is_held = _flocked(descriptor, shared=shared)
             yield is_held
         finally:
             os.close(descriptor)
 
-    def _made(self, folder: Path, stamp: Mapping[str, Any], make: Callable[[Path], None]) -> bool:
+    def _made(
+        self,
+        folder: Path,
+        stamp: Mapping[str, Any],
+        make: Callable[[Path], None],
+        stop: threading.Event | None = None,
+    ) -> bool:
         """Whether *make* had to make *folder*; one that is complete is only marked as used."""
         if is_complete(folder):
             touch(folder)
             return False
-        with self.locked(EVERYTHING, shared=True), self.locked(folder.name):
+        with self.locked(EVERYTHING, shared=True, stop=stop), self.locked(folder.name, stop=stop):
             if is_complete(folder):  # another process made it while this one waited
                 return False
             part = folder.with_name(f".{folder.name}.part")
@@ -214,7 +251,7 @@ def _measured(folder: Path) -> dict[str, Any]:
     return {"files": len(sizes), "size": sum(sizes.values()), "large": large}
 
 
-def _unpack(wheel: Path, folder: Path) -> None:
+def _unpack(wheel: Path, folder: Path, stop: threading.Event) -> None:
     """Unpack *wheel* into *folder*, new, for everybody to read and nobody to change; each file as RECORD has it."""
     folder.mkdir()
     with open_wheel(wheel) as opened:
@@ -222,7 +259,10 @@ def _unpack(wheel: Path, folder: Path) -> None:
             target = folder / member.path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as out:
-                out.writelines(opened.chunks(member))
+                for chunk in opened.chunks(member):
+                    if stop.is_set():
+                        raise ToolkitError(f"{wheel.name}: stopped")
+                    out.write(chunk)
             target.chmod(0o555 if _is_program(opened, member) else 0o444)
 
 
@@ -231,9 +271,9 @@ def _is_program(wheel: Wheel, member: Member) -> bool:
     return member.is_executable or ("/bin/" in member.path and wheel.head(member, 4).startswith(_PROGRAM))
 
 
-def _flocked(descriptor: int, *, shared: bool, wait: bool) -> bool:
+def _flocked(descriptor: int, *, shared: bool) -> bool:
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

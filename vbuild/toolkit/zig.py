@@ -19,10 +19,7 @@ from vbuild.toolkit.model import Pin
 from vbuild.toolkit.store import Store, Told, silently
 
 VERSION = "0.17.1"
-
-# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
-OLDEST_GLIBC = (2, 17)
-NEWEST_GLIBC = (2, 44)
+CLANG = (22, 1)  # the clang that is in it
 
 _PINS = {
     "x86_64": Pin(
@@ -39,6 +36,7 @@ _PINS = {
     ),
 }
 
+_PROGRAM = Path("ziglang", "zig")
 _OTHER_WAY = "with build.host = 'system' the system's compiler is used"
 
 
@@ -53,15 +51,24 @@ def provided_zig(
 
     *indexes* are asked for only then. `ToolkitError`, which names the other way, where it is not to be had.
     """
-    machine = machine or platform.machine()
+    pin = _pin(machine or platform.machine())
+    try:
+        folder = Store.at(store).component(pin, places=lambda: indexes or Indexes.configured(), told=told)
+    except (FetchError, ToolkitError) as error:
+        raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
+    return folder / _PROGRAM
+
+
+def foreseen_zig(*, store: Path | None = None, machine: str | None = None) -> Path:
+    """The path that `provided_zig` would give, without fetching anything: there need be nothing yet."""
+    return Store.at(store).component_folder(_pin(machine or platform.machine())) / _PROGRAM
+
+
+def _pin(machine: str) -> Pin:
     if sys.platform != "linux" or machine not in _PINS:
         expected = ", ".join(_PINS)
         raise ToolkitError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
-    try:
-        folder = Store.at(store).component(_PINS[machine], places=lambda: indexes or Indexes.configured(), told=told)
-    except (FetchError, ToolkitError) as error:
-        raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
-    return folder / "ziglang" / "zig"
+    return _PINS[machine]
 
 
 def zig_cache(store: Path | None = None) -> Path:

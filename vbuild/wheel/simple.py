@@ -23,7 +23,9 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.digest import sha256_of
 from vbuild.errors import WheelError
+from vbuild.linking import linked
 from vbuild.wheel.archive import open_wheel
 
 _META = {"api-version": "1.1"}
@@ -110,13 +112,13 @@ def _add_wheel(path: Path, folder: Path) -> tuple[str, Listed]:
         packed = wheel.read(f"{wheel.dist_info}/METADATA")
     target = folder / name.project / path.name
     target.parent.mkdir(exist_ok=True)
-    _place(path, target)
+    linked(path.resolve(), target)
     target.with_name(f"{path.name}.metadata").write_bytes(packed)
     listed = Listed(
         filename=path.name,
         version=str(Version(name.version)),
         size=target.stat().st_size,
-        sha256=_sha256(target),
+        sha256=sha256_of(target),
         requires_python=metadata.requires_python,
         metadata_sha256=hashlib.sha256(packed).hexdigest(),
     )
@@ -133,7 +135,7 @@ def _add_document(path: Path, folder: Path) -> tuple[str, Listed]:
     target.parent.mkdir(exist_ok=True)
     # a copy: the document in the folder is rewritten when wheels are added
     shutil.copyfile(path, target)
-    return project, Listed(path.name, version, target.stat().st_size, _sha256(target))
+    return project, Listed(path.name, version, target.stat().st_size, sha256_of(target))
 
 
 def _is_version(text: str) -> bool:
@@ -142,19 +144,6 @@ def _is_version(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _place(path: Path, target: Path) -> None:
-    """Make *target* the file at *path*, without a second copy of its bytes where the file system can."""
-    try:
-        target.hardlink_to(path.resolve())
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(path, target)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_project(project: str, files: list[Listed], folder: Path) -> None:

@@ -1,0 +1,170 @@
+"""Releases of the CUDA projects of tests/projects: what is in each wheel, and that a build of its own is no different.
+
+One build for all groups of GPUs, slimmed, has to give the kernels of a build for each group, at nearly the same size.
+NVIDIA's cuobjdump says what is in the wheels; kernels are compared by the bytes of each function.
+"""
+
+import os
+import subprocess
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.factories.clients import taken_by_uv
+from tests.factories.cubins import kernels
+from tests.factories.gpuprojects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda, gpus_of, library
+from tests.factories.listing import listed
+from tests.factories.published import Shelf
+from tests.factories.tools import needs
+from vbuild.binary.image import Image
+from vbuild.device.fatbin import MAGIC_BYTES
+from vbuild.device.survey import device_code
+from vbuild.hardware.gpu import GpuList
+from vbuild.index import index
+from vbuild.release.outcome import Product, Release
+from vbuild.verdict.model import Severity
+from vbuild.verify import verify
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64"),
+    needs("gcc", "g++", "c++filt", "objdump"),
+]
+
+PAGE = 4096
+NEARLY = 0.01
+REACH = 1.02
+SEPARATE = 'strategy = "separate"'
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A project's release by one build for all groups of GPUs, and that by a build for each."""
+
+    project: Project
+    fat: Release
+    separate: Release
+
+    @property
+    def products(self) -> Iterator[Product]:
+        """Every wheel of both."""
+        yield from self.fat.products
+        yield from self.separate.products
+
+    @property
+    def variants(self) -> Iterator[tuple[str, Path, Path]]:
+        """Each group's label, its wheel slimmed, and its wheel by a build of its own."""
+        slimmed = {product.label: product.wheel for product in self.fat.products}
+        for product in self.separate.products:
+            if product.label:
+                yield product.label, slimmed[product.label], product.wheel
+
+
+@pytest.fixture(scope="module")
+def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Shelf(tmp_path_factory).tool("cuobjdump", "nvidia-cuda-cuobjdump")
+
+
+@pytest.fixture(scope="module", params=[TALLY, COLLATZ, HISTO], ids=str)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    project: Project = request.param
+    slimmed = f"[matrix]\n{LEVELS}{cuda()}{FRESH}{project.rules}"
+    alone = f"{cuda(None, SEPARATE)}{FRESH}{project.rules}"
+    fat = project.released(tmp_path_factory.mktemp("fat"), slimmed)
+    separate = project.released(tmp_path_factory.mktemp("separate"), alone)
+    assert [*fat.failures, *separate.failures] == []
+    labels = (None, *GROUPS)
+    assert tuple(product.label for product in fat.products) == (*labels, *(f"x86_64_v3_{label}" for label in GROUPS))
+    assert tuple(product.label for product in separate.products) == labels
+    return Pair(project, fat, separate)
+
+
+def test_each_wheel_holds_the_code_of_its_group_and_no_other(pair: Pair, tmp_path: Path, cuobjdump: Path) -> None:
+    fatbins = pair.project.compiled + pair.project.linked + len(pair.project.always)
+    for product in pair.products:
+        path = library(product.wheel, tmp_path / product.wheel.parent.parent.name)
+        assert listed(cuobjdump, path) == (pair.project.codes(gpus_of(product)), True), product.label
+        data = path.read_bytes()
+        code = device_code(Image.parse(data))
+        assert not code.notes
+        assert not code.blobs
+        # and nothing is left of what was cut away
+        assert data.count(MAGIC_BYTES) == len(code.containers) == fatbins, product.label
+
+
+def test_each_wheel_keeps_what_it_says_and_the_index_says_the_same(pair: Pair, tmp_path: Path) -> None:
+    for product in pair.products:
+        found = [finding for finding in verify(product.wheel).findings if finding.severity is not Severity.NOTE]
+        assert found == [], product.label
+    for release in (pair.fat, pair.separate):
+        folder = tmp_path / release.products[0].wheel.parent.parent.name
+        folder.mkdir()
+        for product in release.products:
+            (folder / product.wheel.name).symlink_to(product.wheel)
+        [again], [written] = index(folder), release.indexed
+        assert again.path.read_bytes() == written.path.read_bytes()
+
+
+def test_the_report_names_the_projects_files_whose_lists_were_changed(pair: Pair) -> None:
+    for release in (pair.fat, pair.separate):
+        assert release.lists
+        # neither what a build system only tries, nor a folder that is gone
+        assert not [text for text in release.lists if text.startswith("/") or "CMakeCUDACompiler" in text]
+
+
+def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(pair: Pair, tmp_path: Path) -> None:
+    for product in pair.fat.products:
+        path = library(product.wheel, tmp_path)
+        text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
+        if symbol := pair.project.host:
+            text = text[text.index(f"<{symbol}>:") :].partition("\n\n")[0]
+        assert "%zmm" not in text
+        assert ("%ymm" in text) == ("v3" in (product.label or "")), product.label
+
+
+def test_slimming_gives_the_kernels_of_a_build_for_the_group_alone(pair: Pair, tmp_path: Path) -> None:
+    for label, slimmed, alone in pair.variants:
+        ours, theirs = (kernels(data) for data in libraries(slimmed, alone, tmp_path))
+        assert ours == theirs, label
+        asked = {str(request.arch) for request in GpuList.parse(GROUPS[label])}
+        assert {kernel.arch for kernel in ours} == asked | {code.partition(".")[0] for code in pair.project.always}
+
+
+def test_slimming_gives_the_size_of_a_build_for_the_group_alone(pair: Pair, tmp_path: Path) -> None:
+    for label, slimmed, alone in pair.variants:
+        ours, theirs = libraries(slimmed, alone, tmp_path)
+        sections = {container.section for container in device_code(Image.parse(ours)).containers}
+        # what is cut away goes by whole pages
+        assert abs(len(ours) - len(theirs)) <= max(NEARLY * len(theirs), PAGE * len(sections)), label
+        deflated = [sum(len(zlib.compress(content, 9)) for content in contents(wheel)) for wheel in (slimmed, alone)]
+        assert abs(deflated[0] / deflated[1] - 1) <= NEARLY, label
+        ratio = slimmed.stat().st_size / alone.stat().st_size
+        print(
+            f"{slimmed.name}: {ratio:.4f} of a build for {GROUPS[label]} alone, "
+            f"{deflated[0] / deflated[1]:.4f} by one compressor, library {len(ours) / len(theirs):.4f}"
+        )
+        assert ratio <= REACH, label
+
+
+def libraries(slimmed: Path, alone: Path, folder: Path) -> tuple[bytes, bytes]:
+    """The library of either wheel."""
+    return library(slimmed, folder / "slimmed").read_bytes(), library(alone, folder / "alone").read_bytes()
+
+
+def contents(wheel: Path) -> Iterator[bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            yield archive.read(name)
+
+
+@pytest.mark.parametrize(("gpu", "label"), [("8.6", "sm80"), ("9.0", "sm90"), ("10.0", None), ("12.0", "sm120")])
+def test_uv_takes_the_same_variant_of_either_release(pair: Pair, gpu: str, label: str | None, tmp_path: Path) -> None:
+    for release in (pair.fat, pair.separate):
+        folder = release.products[0].wheel.parent
+        taken = taken_by_uv(pair.project.name, folder, tmp_path / "target", "--dry-run", driver="13.0", gpu=gpu)
+        assert taken.endswith(f"{label}.whl" if label else "_x86_64.whl")

@@ -1,0 +1,59 @@
+"""Libraries beside a toolkit, as they are written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from vbuild.errors import RecipeError
+from vbuild.recipe.library import Library
+
+ONE, OTHER = "1" * 64, "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "canonical"),
+    [
+        ("cublas", Library("cublas"), "cublas"),
+        ("NVIDIA_cuFFT", Library("nvidia-cufft"), "nvidia-cufft"),
+        (" nccl == 2.28.09 ", Library("nccl", Version("2.28.9")), "nccl==2.28.9"),
+        (
+            f"nccl==2.28.9  sha256:{OTHER} sha256:{ONE}",
+            Library("nccl", Version("2.28.9"), frozenset({ONE, OTHER})),
+            f"nccl==2.28.9 sha256:{ONE} sha256:{OTHER}",
+        ),
+    ],
+    ids=["component", "package", "version", "hashes"],
+)
+def test_a_library_has_one_spelling(text: str, library: Library, canonical: str) -> None:
+    assert Library.parse(text) == library == Library.parse(canonical)
+    assert str(library) == canonical
+
+
+EXPECTED = "is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", f"'' {EXPECTED}"),
+        ("nccl>=2", f"'nccl>=2' {EXPECTED}"),
+        ("nccl==2.28.9 sha256:beef", f"'nccl==2.28.9 sha256:beef' {EXPECTED}"),
+        (f"nccl sha256:{ONE}", f"'nccl sha256:{ONE}' {EXPECTED}"),
+        ("nccl==two", "'nccl==two': 'two' is not a version (PEP 440)"),
+    ],
+    ids=["nothing", "a range", "half a hash", "a hash of any version", "no number"],
+)
+def test_what_is_none_is_refused(text: str, message: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        Library.parse(text)
+    assert str(refused.value) == message
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[a-z_.]{1,9}==[0-9.a-z]{1,9}( sha256:[0-9a-f]{64}){0,2}", fullmatch=True))
+def test_any_text_is_a_library_or_refused(text: str) -> None:
+    try:
+        library = Library.parse(text)
+    except RecipeError:
+        return
+    assert Library.parse(str(library)) == library
