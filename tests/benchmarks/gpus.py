@@ -108,8 +108,8 @@ def _recipe(recipe: Path, file: Path, strategy: str) -> Path:
     text, count = re.subn(r"^gpus = .*$", f'gpus = {{ {groups} }}\nstrategy = "{strategy}"', text, flags=re.MULTILINE)
     if count != 1:
         sys.exit(f"{recipe}: expected one line that begins with gpus")
-    cache = '[build]\ncache = "none"'
-    text = text.replace("[build]", cache) if "\n[build]\n" in text else f"{text}\n{cache}\n"
+    text, count = re.subn(r"^\[build\].*$", '[build]\ncache = "none"', text, flags=re.MULTILINE)
+    text += "" if count else '\n[build]\ncache = "none"\n'
     file.write_text(text, encoding="utf-8")
     for patch in recipe.parent.glob("*.patch"):
         shutil.copy(patch, file.parent)

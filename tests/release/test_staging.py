@@ -115,9 +115,14 @@ def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist/old.whl").write_text("")
-    with pytest.raises(RecipeError) as caught, staging(tmp_path / "dist") as stage:
-        (stage / "half.whl").write_text("")
-        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill() -> None:
+        with staging(tmp_path / "dist") as stage:
+            (stage / "half.whl").write_text("")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RecipeError) as caught:
+        fill()
     assert str(caught.value) == f"{tmp_path}/dist: cannot be written to: No space left on device"
     assert [path.name for path in (tmp_path / "dist").iterdir()] == ["old.whl"]
 

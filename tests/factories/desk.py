@@ -1,0 +1,152 @@
+"""vbuild as a user starts it, in a process of its own and with a cache of his own; and what is left on the disk."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from platformdirs import user_cache_path
+
+from vbuild.build.source import STAGE
+
+WIDTH = 80
+VBUILD = (sys.executable, "-m", "vbuild.cli")
+
+# what all users share, as it holds nothing of what vbuild has built
+_SHARED = ("toolkits", "zig", "sdists", "commits")
+_TOLD = ("CUDA", "NVCC", "CMAKE", "CC", "CXX", "CFLAGS", "CXXFLAGS")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A folder to work in, and a user's cache with toolkits and packages, but no finished work and no answers.
+
+    Commands start *inside* another, which they are arguments of.
+    """
+
+    folder: Path
+    cache: Path
+    inside: tuple[str, ...] = ()
+
+    @classmethod
+    def at(cls, folder: Path, *, shared: Sequence[str] = _SHARED) -> "Desk":
+        """A desk in *folder*, whose cache has of vbuild's what is *shared*, by links."""
+        cache, known = folder / "cache", user_cache_path()
+        (cache / "vbuild").mkdir(parents=True)
+        for entry in known.iterdir():
+            if entry.name not in {"vbuild", "ccache"}:
+                (cache / entry.name).symlink_to(entry)
+        for name in shared:
+            (known / "vbuild" / name).mkdir(parents=True, exist_ok=True)
+            (cache / "vbuild" / name).symlink_to(known / "vbuild" / name)
+        return cls(folder, cache)
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """The variables of a process here, without those that tell of a compiler or a toolkit."""
+        plain = {name: text for name, text in os.environ.items() if not name.startswith(_TOLD)}
+        return {**plain, "XDG_CACHE_HOME": str(self.cache), **variables}
+
+    def vbuild(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        """What ``vbuild ARGUMENTS`` says."""
+        return self.ran(*VBUILD, *arguments, **variables)
+
+    def ran(self, *command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.inside, *map(str, command)],
+            cwd=self.folder,
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def started(self, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+        """The process of ``vbuild ARGUMENTS``."""
+        return subprocess.Popen(
+            [*self.inside, *VBUILD, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finished_work(self) -> dict[str, str]:
+        """What the store of builds and wheels has; what is being put into it, too."""
+        return {path: digest for path, digest in everything(self.cache / "vbuild/builds").items() if path != ".lock"}
+
+    def seems(self, program: str, text: str, *, folder: str = "programs") -> Path:
+        """A script *text* called *program* in *folder*, for the PATH."""
+        path = self.folder / folder / program
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def path(self, folder: str = "programs") -> str:
+        """The PATH with *folder* first."""
+        return f"{self.folder / folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def refusal(ran: subprocess.CompletedProcess[str]) -> str:
+    """What stands behind ``vbuild:`` in the one line that a refused command says on stderr."""
+    assert ran.returncode == 1, (ran.stdout, ran.stderr)
+    assert ran.stderr.startswith("vbuild: ")
+    assert ran.stderr.count("\n") == 1
+    return ran.stderr.removeprefix("vbuild: ").rstrip("\n")
+
+
+def everything(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file below *folder* by path, and empty for folders; links to folders are not followed."""
+    found: dict[str, str] = {}
+    for parent, folders, names in os.walk(folder):
+        here = Path(parent).relative_to(folder)
+        found |= {str(here / name): "" for name in folders}
+        for name in names:
+            data = (Path(parent) / name).read_bytes()
+            found[str(here / name)] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def wheels(folder: Path) -> dict[str, bytes]:
+    """The wheels in *folder*, by name."""
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.whl"))}
+
+
+def stages(folder: Path) -> list[str]:
+    """The folders for work in progress that are in *folder*."""
+    return [path.name for path in folder.glob(f"{STAGE}*")]
+
+
+def without_installed_toolkits(desk: Desk) -> Desk:
+    """*desk* on a machine where no toolkit stands in the usual place; skips the test where nothing may be mounted."""
+    hidden = 'for place in /usr/local/cuda*; do [ ! -d "$place" ] || mount -t tmpfs none "$place" || exit; done'
+    return replace(desk, inside=_mounted(f'{hidden}; exec "$@"', "sh"))
+
+
+def on_small_disk(
+    desk: Desk, disk: Path, size: str, *command: object, before: str = "true", **variables: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """What *command* says where *disk*, a folder, has no more room than *size*; and the files that are there then.
+
+    *before* is for a shell to do first in that folder. Skips the test where nothing may be mounted.
+    """
+    disk.mkdir(exist_ok=True)
+    mounted = _mounted(f'mount -t tmpfs -o size={size} none "$0" && exec "$@"', str(disk))
+    listing = disk.with_name(f"{disk.name}.listing")
+    look = f"(cd {disk} && find . ! -type d) > {listing}"
+    script = f'(cd {disk} && {before}) && "$@"; status=$?; {look}; exit $status'
+    ran = replace(desk, inside=mounted).ran("sh", "-c", script, "sh", *command, **variables)
+    return ran, sorted(line.removeprefix("./") for line in listing.read_text().splitlines())
+
+
+def _mounted(script: str, name: str) -> tuple[str, ...]:
+    inside = ("unshare", "-m", "sh", "-c", script, name)
+    if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounts are not permitted here")
+    return inside

@@ -1,0 +1,326 @@
+"""A matrix that was stopped goes on where it was, and one with nothing to do starts no compiler.
+
+A compiler that is started says so in a file: gcc and the like are scripts here, which start the real ones.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import Desk, everything, stages, wheels
+from tests.factories.kernels import TWO, cuda_project
+from tests.factories.projects import setuptools_project, tree
+from tests.factories.tools import needs
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64"),
+    needs("gcc", "g++"),
+]
+
+LEVELS = ["x86-64", "x86-64-v2", "x86-64-v3"]
+CPUS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
+CUDA = TWO
+COMPILERS = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+|cc1|cc1plus|as|ld|collect2|rustc)(-\d+)?")
+CUDA_PROGRAMS = {"nvcc", "cicc", "cudafe++", "ptxas", "fatbinary", "nvlink"}
+
+# stops at the place whose file is there, until it is gone
+GATE = """
+import os, re, sys, time
+from pathlib import Path
+
+folder = Path({folder!r})
+place = "test" if "test" in sys.argv else re.findall("-march=(\\\\S+)", os.environ["CFLAGS"])[-1]
+if (folder / place).exists():
+    (folder / "reached").touch()
+    while (folder / place).exists():
+        time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """A desk with a recipe, compilers that say when they are started, and gates in setup.py and in the test."""
+
+    desk: Desk
+
+    @classmethod
+    def at(cls, folder: Path, matrix: str = CPUS) -> "Workplace":
+        gate = GATE.format(folder=str(folder / "gates"))
+        project = (cuda_project if matrix == CUDA else setuptools_project)(folder / "project")
+        tree(project, {"setup.py": gate + (project / "setup.py").read_text()})
+        desk = Desk.at(folder)
+        for name in ("gcc", "g++", "cc", "c++"):
+            desk.seems(name, f'echo "{name} $*" >> {folder}/started\nexec {shutil.which(name)} "$@"')
+        test = f"[test]\ncommand = \"python {folder}/gates/gate.py test && python -c 'import demo'\"\n"
+        build = '[build]\ncache = "none"\ncuda.archs = "replace"\n' if matrix == CUDA else '[build]\ncache = "none"\n'
+        recipe = f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{matrix}\n{build}{test}'
+        tree(folder, {"demo.toml": recipe, "gates/gate.py": gate})
+        return cls(desk)
+
+    @property
+    def dist(self) -> Path:
+        return self.desk.folder / "dist"
+
+    def ran(self, *options: str, into: str = "dist") -> list[str]:
+        """What a run says that has to succeed, line by line."""
+        (self.desk.folder / "started").unlink(missing_ok=True)
+        ran = self.desk.vbuild("matrix", "demo.toml", "-o", into, *options, PATH=self.desk.path())
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert stages(self.desk.folder / into) == []
+        return ran.stdout.splitlines()
+
+    def begun(self, *options: str, into: str = "dist") -> subprocess.Popen[str]:
+        return self.desk.started("matrix", "demo.toml", "-o", into, *options, PATH=self.desk.path())
+
+    def killed(self, place: str) -> None:
+        """Begin a run and kill it, and it alone, where it comes to *place*; what it had started is killed later."""
+        gates = self.desk.folder / "gates"
+        (gates / place).touch()
+        process = self.begun()
+        deadline = time.monotonic() + 60
+        while not (gates / "reached").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert len(stages(self.dist)) == 1
+        for pid in _running_in(self.desk.folder):
+            os.kill(pid, signal.SIGKILL)
+        (gates / place).unlink()
+        (gates / "reached").unlink()
+
+    def started(self) -> list[str]:
+        """The commands of compilers in the last run."""
+        file = self.desk.folder / "started"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def compiled(self) -> list[str]:
+        """The levels that sources were compiled for in the last run."""
+        levels = {
+            level for line in self.started() if " -c " in line for level in re.findall(r"-march=(\S+)", line)[-1:]
+        }
+        return sorted(levels)
+
+
+def _running_in(folder: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and (process / "cwd").readlink().is_relative_to(folder):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def _kept(lines: list[str]) -> str:
+    [line] = [line for line in lines if line.startswith("kept from an earlier run: ")]
+    return line.removeprefix("kept from an earlier run: ")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace.at(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """A run that nobody stopped."""
+    place = Workplace.at(tmp_path_factory.mktemp("undisturbed"))
+    lines = place.ran()
+    assert not [line for line in lines if "kept" in line]
+    assert place.compiled() == LEVELS
+    return place
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("x86-64", None),  # in the first build
+        ("x86-64-v2", "1 build"),  # between builds
+        ("x86-64-v3", "2 builds"),
+        ("test", "3 builds"),  # while wheels are finished
+    ],
+)
+def test_a_run_that_was_killed_goes_on_where_it_was(
+    place: Workplace, undisturbed: Workplace, where: str, kept: str | None
+) -> None:
+    place.killed(where)
+    assert wheels(place.dist) == {}
+    lines = place.ran()
+    missing = LEVELS[LEVELS.index(where) :] if where in LEVELS else []
+    assert place.compiled() == missing
+    if kept:
+        assert _kept(lines) == f"{kept}; --fresh builds them again"
+    else:
+        assert not [line for line in lines if "kept" in line]
+    assert [line.split()[3] for line in lines if " MB " in line].count("kept") == 3 - len(missing)
+    assert wheels(place.dist) == wheels(undisturbed.dist)
+    assert sorted(path.name for path in place.dist.iterdir() if path.suffix != ".whl") == [
+        "demo-1.0-variants.json",
+        "report.json",
+    ]
+
+
+def test_what_was_kept_is_in_the_report(place: Workplace) -> None:
+    place.killed("x86-64-v3")
+    place.ran()
+    report = json.loads((place.dist / "report.json").read_text())
+    assert [(wheel["built"], wheel["kept"]) for wheel in report["wheels"]] == [(False, False)] * 2 + [(True, False)]
+    place.ran()
+    report = json.loads((place.dist / "report.json").read_text())
+    assert [(wheel["built"], wheel["kept"]) for wheel in report["wheels"]] == [(False, True)] * 3
+
+
+def test_a_run_that_was_killed_twice_loses_nothing(place: Workplace, undisturbed: Workplace) -> None:
+    place.killed("x86-64-v2")
+    place.killed("x86-64-v3")
+    place.ran()
+    assert place.compiled() == ["x86-64-v3"]
+    assert wheels(place.dist) == wheels(undisturbed.dist)
+
+
+def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
+    place: Workplace, undisturbed: Workplace
+) -> None:
+    """The backend goes on after its vbuild was killed, and its compilers write where the next run tidies up."""
+    (place.desk.folder / "gates/x86-64").touch()
+    process = place.begun()
+    while not (place.desk.folder / "gates/reached").exists():
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    (place.desk.folder / "gates/x86-64").unlink()
+    ran = place.desk.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.desk.path())
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert wheels(place.dist) == wheels(undisturbed.dist)
+
+
+def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
+    place.killed("test")
+    lines = place.ran("--fresh")
+    assert place.compiled() == LEVELS
+    assert not [line for line in lines if "kept" in line]
+    assert wheels(place.dist) == wheels(undisturbed.dist)
+    # what it made is kept
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
+    assert place.started() == []
+
+
+def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
+    recipe = place.desk.folder / "demo.toml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace(', "x86-64-v3"', ""))
+    place.ran()
+    recipe.write_text(text)
+    assert _kept(place.ran()) == "2 of 3 wheels; --fresh builds them again"
+    assert place.compiled() == ["x86-64-v3"]
+
+
+def _can_trace() -> bool:
+    strace = shutil.which("strace")
+    return strace is not None and not subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode
+
+
+def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) -> None:
+    """Whatever rename is its last, and strace sees to that: a file is of the former release or of the new one."""
+    if not _can_trace():
+        pytest.skip("no strace, or it may not trace")
+    place.ran()
+    former = everything(place.dist)
+    kernel = place.desk.folder / "project/src/kernel.c"
+    kernel.write_text(kernel.read_text().replace("+=", "-="))
+    place.ran(into="new")
+    place.ran(into="new")  # the report tells what was kept
+    new = everything(place.desk.folder / "new")
+    assert [name for name in new if former[name] == new[name]] == ["demo-1.0-variants.json"]
+    seen = set()
+    for moment in range(1, 50):
+        shutil.copytree(place.dist, place.desk.folder / "killed")
+        kill = f"inject=rename:signal=SIGKILL:when={moment}"
+        traced = replace(place.desk, inside=("strace", "-qq", "-o", os.devnull, "-e", "trace=rename", "-e", kill))
+        ran = traced.vbuild("matrix", "demo.toml", "-o", "killed", PATH=place.desk.path())
+        killed = place.desk.folder / "killed"
+        found = {name: digest for name, digest in everything(killed).items() if not name.startswith(".vbuild-")}
+        assert all(digest in {former[name], new[name]} for name, digest in found.items())
+        seen.add(sum(found[name] == new[name] for name in found))
+        # a stage that has no lock yet could be of a run that has just begun, and stays for a day
+        for young in [folder for folder in killed.glob(".vbuild-*") if not (folder / "alive").exists()]:
+            shutil.rmtree(young)
+        place.ran(into="killed")
+        assert everything(killed) == new
+        shutil.rmtree(killed)
+        if not ran.returncode:
+            break
+    assert seen == {1, 2, 3, 4, 5}
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbed: Workplace) -> None:
+    for folders in (("one", "other"), ("same", "same")):
+        shutil.rmtree(place.desk.cache / "vbuild/builds", ignore_errors=True)
+        both = [place.begun("--jobs", "2", into=into) for into in folders]
+        said = [process.communicate() for process in both]
+        assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
+        for into in folders:
+            folder = place.desk.folder / into
+            assert wheels(folder) == wheels(undisturbed.dist)
+            assert stages(folder) == []
+            assert (folder / "demo-1.0-variants.json").read_bytes() == (
+                undisturbed.dist / "demo-1.0-variants.json"
+            ).read_bytes()
+            assert len(json.loads((folder / "report.json").read_text())["wheels"]) == 3
+            assert sorted(path.name for path in folder.iterdir() if path.suffix != ".whl") == [
+                "demo-1.0-variants.json",
+                "report.json",
+            ]
+        assert _kept(place.ran(into=folders[0])) == "3 of 3 wheels; --fresh builds them again"
+
+
+def _programs(place: Workplace, *arguments: str) -> set[str]:
+    """The names of all programs that run while vbuild does, where strace can tell; else those of the compilers."""
+    (place.desk.folder / "started").unlink(missing_ok=True)
+    desk, trace = place.desk, place.desk.folder / "trace"
+    if _can_trace():
+        desk = replace(desk, inside=("strace", "-f", "-qq", "-e", "trace=execve", "-o", str(trace)))
+    ran = desk.vbuild(*arguments, PATH=desk.path())
+    assert (ran.returncode, ran.stderr) == (0, "")
+    traced = trace.read_text() if trace.exists() else ""
+    names = re.findall(r'execve\("([^"]+)".* = 0$', traced, re.MULTILINE)
+    return {Path(name).name for name in names} | {line.split()[0] for line in place.started()}
+
+
+def _compilers(programs: set[str]) -> set[str]:
+    return {name for name in programs if COMPILERS.fullmatch(name)} | (programs & CUDA_PROGRAMS)
+
+
+@pytest.mark.parametrize("matrix", [CPUS, CUDA], ids=["CPU", "CUDA"])
+def test_a_second_run_starts_no_compiler(tmp_path: Path, matrix: str) -> None:
+    place = Workplace.at(tmp_path, matrix)
+    first = _programs(place, "matrix", "demo.toml", "-o", "dist")
+    assert _compilers(first) >= ({"nvcc", "ptxas"} if matrix == CUDA and _can_trace() else {"gcc"})
+    built = wheels(place.dist)
+    # neither into the same folder, nor into another, nor for one wheel alone, nor to tell what would be done
+    for arguments in (("-o", "dist"), ("-o", "other"), ("-o", "one", "--only", "plain"), ("-o", "none", "--dry-run")):
+        assert _compilers(_programs(place, "matrix", "demo.toml", *arguments)) == set()
+    assert wheels(place.dist) == wheels(tmp_path / "other") == built
+
+
+def test_a_cuda_run_killed_while_wheels_are_finished_compiles_nothing_more(tmp_path: Path) -> None:
+    place = Workplace.at(tmp_path, CUDA)
+    place.killed("test")
+    lines = place.ran()
+    assert place.started() == []
+    assert _kept(lines) == "1 build; --fresh builds them again"
+    assert len(wheels(place.dist)) == 3
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
