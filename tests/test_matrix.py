@@ -311,6 +311,16 @@ def refusal(source: Path, folder: Path, **options: object) -> str:
     return str(caught.value).replace(str(source.parent), "DIR")
 
 
+def test_a_dry_run_with_zig_fetches_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = recipe(tmp_path, f'[matrix]\n{LEVELS}\n[build]\nhost = "zig"\n')
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    jobs = planned(source)
+    assert [job.compilers.zig_target for job in jobs] == ["x86_64-linux-gnu.2.17"] * 3
+    assert {path.name for path in (tmp_path / "cache").glob("vbuild/*")} <= {"probes"}
+
+
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
     said = refusal(source, tmp_path / "dist", only=["x86_64_v9"])

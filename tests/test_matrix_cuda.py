@@ -245,12 +245,13 @@ def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: 
 
 
 def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump: Path) -> None:
-    rules = 'files = { "hopper.cu" = "keep", "src/sums.cu" = "75,80,86", "*.cu" = "120" }\n'
+    rules = 'files = { "hopper.cu" = "keep", "src/sums.cu" = "75,80,86", "*.cu" = "120", "sum.cu" = "90" }\n'
     release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "replace"\n{rules}')
     assert not release.failures
     found = {product.label: listed(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
     assert found == {None: TALLY.codes("75,80,86"), "sm75": TALLY.codes("75"), "sm80": TALLY.codes("80")}
     assert release.lists == ("src/sums.cu: sm_80,sm_90 -> sm_75,sm_80,sm_86",)
+    assert release.notes == ("build.cuda.files: 'sum.cu' matches no file that nvcc compiled",)
 
 
 def test_a_project_that_calls_another_nvcc_is_told_how_to_be_built(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ TOO_OLD = (
                 "culibos, "
                 "cupti, curand, cusolver, cusparse, cuxxfilt, npp, nvcc, nvfatbin, nvjitlink, nvjpeg, nvml, "
                 "nvptxcompiler, nvrtc, nvtx, nvvm, opencl, profiler, sanitizer; "
-                "expected one of them, or a version, as in nccl==1.0"
+                "expected one of them, or a version, as in nccl==VERSION"
             ),
         ),
         (

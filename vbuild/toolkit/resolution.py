@@ -70,7 +70,7 @@ def _library(library: Library, release: Release, machine: str, ask: Ask) -> Iter
     if not projects and library.version is None:
         raise ToolkitError(
             f"{library}: not one of its components, which are {', '.join(sorted(release.extras))}; "
-            f"expected one of them, or a version, as in {library}==1.0"
+            f"expected one of them, or a version, as in {library}==VERSION"
         )
     if library.version is None:
         yield from _pinned(release, library.name, machine)
