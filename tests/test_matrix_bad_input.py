@@ -170,7 +170,10 @@ def test_a_folder_for_results_that_was_not_there_is_not_there_afterwards(desk: D
 LIBRARIES = {
     "a library of which there are many versions": (
         "nccl",
-        f"nccl: not one of its components, which are {COMPONENTS}; expected one of them, or a version, as in nccl==VERSION",
+        (
+            f"nccl: not one of its components, which are {COMPONENTS}; "
+            "expected one of them, or a version, as in nccl==VERSION"
+        ),
     ),
     "a library's name with a slip": (
         "cubals",
