@@ -1,34 +1,22 @@
-"""The command line: options in, one library call, a report out. The only file that prints.
+"""The command line: options in, one library call, a report out.
 
 Every command imports the verb it calls when it runs, so that ``vbuild --help`` loads click and nothing else.
 """
 
-import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vbuild import __version__, options, report
+from vbuild import __version__, options, report, terminal
 from vbuild.errors import ClaimError, VbuildError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.gpu import GpuList
-    from vbuild.recipe.target import Target
     from vbuild.slimming.request import Share
     from vbuild.variant.document import Schema
     from vbuild.variant.model import Property
-
-
-class _Refusal(click.ClickException):
-    """A `VbuildError` as the user meets it: one line, status 1."""
-
-    def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature
-        click.echo(f"vbuild: {_printable(' '.join(self.message.split()))}", err=True, file=file)
 
 
 class _Commands(click.Group):
@@ -41,9 +29,9 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except VbuildError as error:
-            raise _Refusal(str(error)) from error
+            raise terminal.Refusal(str(error)) from error
         except KeyboardInterrupt:
-            raise _Refusal("interrupted: nothing half-done was left behind") from None
+            raise terminal.Refusal("interrupted: nothing half-done was left behind") from None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,12 +66,12 @@ def matrix(
 
     if dry_run:
         plan = verb.planned(source, only=only)
-        _report([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
+        terminal.show([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
-    with _progress(quiet=as_json) as told:
+    with terminal.progress(quiet=as_json) as told:
         store = Store.of_user(fresh=fresh)
         release = verb.matrix(source, folder, jobs=jobs, only=only, schema=schema, store=store, told=told)
-    _report(release.data(), report.release_lines(release), as_json=as_json)
+    terminal.show(release.data(), report.release_lines(release), as_json=as_json)
     if release.failures:
         raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
 
@@ -169,7 +157,7 @@ def slim(
         force=force,
         unsupported=allow_unsupported,
     )
-    with _bar(quiet=as_json) as told:
+    with terminal.bar(quiet=as_json) as told:
         results = slimmed(
             wheels,
             None if dry_run else folder,
@@ -180,7 +168,7 @@ def slim(
             told=told,
         )
     lines = [line for result in results for line in report.slimmed_lines(result)]
-    _report([result.data() for result in results], lines, as_json=as_json)
+    terminal.show([result.data() for result in results], lines, as_json=as_json)
 
 
 @main.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
@@ -201,7 +189,7 @@ def inspect(wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | No
     if page:
         save_page(found[0], page)
     lines = [line for contents in found for line in report.contents_lines(contents, globs)]
-    _report([contents.data() for contents in found], lines, as_json=as_json)
+    terminal.show([contents.data() for contents in found], lines, as_json=as_json)
 
 
 @main.command(epilog=options.example("vbuild verify dist/*.whl"))
@@ -220,7 +208,7 @@ def verify(
 
     verdicts = [verdict_of(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
     lines = [line for verdict in verdicts for line in report.verdict_lines(verdict)]
-    _report([verdict.data() for verdict in verdicts], lines, as_json=as_json)
+    terminal.show([verdict.data() for verdict in verdicts], lines, as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
 
@@ -273,7 +261,7 @@ def stamp(
         variant = NULL if null else described(properties, label=label, declaration=declaration)
         metadata = declaration.metadata if declaration else None
         path = stamped(wheel, folder, variant=variant, metadata=metadata, schema=schema, check=check)
-    _report({"wheel": str(path), "bytes": path.stat().st_size}, [str(path)], as_json=as_json)
+    terminal.show({"wheel": str(path), "bytes": path.stat().st_size}, [str(path)], as_json=as_json)
 
 
 @main.command(epilog=options.example("vbuild index dist --simple site"))
@@ -287,7 +275,7 @@ def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
     indexed = write_index(folder, simple=simple)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
-    _report(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
+    terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
 
 
 @main.command(epilog=options.example("vbuild select annoy --find-links dist"))
@@ -317,7 +305,7 @@ def select(
     if name is None:
         if not write_machine:
             raise click.UsageError("expected NAME, or --write-machine FILE")
-        _report({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
+        terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
         return
     if not folders:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
@@ -325,7 +313,7 @@ def select(
     lines = [str(selection.wheel.name)]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
-    _report(selection.data(), lines, as_json=as_json)
+    terminal.show(selection.data(), lines, as_json=as_json)
 
 
 @main.group(cls=_Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
@@ -340,7 +328,7 @@ def list_toolkits(*, as_json: bool) -> None:
     from vbuild import provision
 
     listing = provision.listing()
-    _report(listing.data(), listing.lines(), as_json=as_json)
+    terminal.show(listing.data(), listing.lines(), as_json=as_json)
 
 
 @toolkit.command("install", epilog=options.example("vbuild toolkit install 13.0 cublas nccl==2.28.9"))
@@ -354,9 +342,9 @@ def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) 
     """
     from vbuild import provision
 
-    with _status(quiet=as_json) as told:
+    with terminal.status(quiet=as_json) as told:
         provided = provision.install(version, libraries, told=told)
-    _report(provided.data(), provided.lines(), as_json=as_json)
+    terminal.show(provided.data(), provided.lines(), as_json=as_json)
 
 
 @toolkit.command("path", epilog=options.example('CUDA_HOME="$(vbuild toolkit path 13.0)" make'))
@@ -368,7 +356,7 @@ def toolkit_path(version: str, libraries: tuple[str, ...], *, as_json: bool) -> 
     from vbuild import provision
 
     kept = provision.path(version, libraries)
-    _report(kept.data(), kept.lines(), as_json=as_json)
+    terminal.show(kept.data(), kept.lines(), as_json=as_json)
 
 
 @toolkit.command("prune", epilog=options.example("vbuild toolkit prune --unused-for 30"))
@@ -382,63 +370,7 @@ def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
     from vbuild import provision
 
     pruned = provision.prune(unused_for=unused_for)
-    _report(pruned.data(), pruned.lines(), as_json=as_json)
-
-
-def _report(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
-    """Print *data* as JSON, or *lines* for people."""
-    click.echo(json.dumps(data, indent=2) if as_json else "\n".join(map(_printable, lines)))
-
-
-def _printable(line: str) -> str:
-    """*line* without what could make a terminal do something: names in a wheel are anybody's."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
-    """Lines on stderr that say which target is at which step; nothing where that is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _target, _step: None
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    steps: dict[str, str] = {}
-    with console.status("fetching the source") as status:
-
-        def told(target: "Target", step: str) -> None:
-            steps[str(target)] = step
-            at_work = [f"{label}: {said}" for label, said in steps.items() if said.endswith("ing")]
-            status.update(", ".join(at_work) or step)
-
-        yield told
-
-
-@contextmanager
-def _status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """One line on stderr that says what is being done; nothing where that is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _step: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update
-
-
-@contextmanager
-def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr; nothing where that is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _what, _done, _total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("")
-        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+    terminal.show(pruned.data(), pruned.lines(), as_json=as_json)
 
 
 if __name__ == "__main__":

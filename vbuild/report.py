@@ -1,4 +1,4 @@
-"""Results as text for a terminal of 80 columns: lines, which `vbuild.cli` prints."""
+"""Results as text for a terminal of 80 columns: lines, which `vbuild.terminal` prints."""
 
 import re
 import shlex
