@@ -4,7 +4,7 @@
 
 Zig compiles libc++, libunwind and glibc's stubs when a target first needs them, half a minute for C++, and keeps the
 results in its global cache, which its processes share under locks of their own.
-https://pypi.org/project/ziglang
+https://github.com/ziglang/zig-pypi
 """
 
 import platform
