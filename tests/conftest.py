@@ -1,10 +1,17 @@
 """What every test has: a user's cache with all that was fetched before, and no finished work in it."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from platformdirs import user_cache_path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Let the programs under test hear Ctrl-C: what a shell starts in the background inherits that it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
