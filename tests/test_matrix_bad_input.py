@@ -5,7 +5,6 @@ Nothing is lost either: the wheels of a former release stay as they are, and so 
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.factories.kernels import TWO, cuda_project, with_recipe
 from tests.factories.nvcc import Build
 from tests.factories.projects import tree
 from tests.factories.toolkits import installed
-from tests.factories.tools import needs
+from tests.factories.tools import host_compilers, needs
 from tests.factories.wheels import wheel
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
@@ -234,8 +233,8 @@ esac"""
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["PATH", "CC"])
 def test_a_host_compiler_that_nvcc_does_not_take_is_refused(desk: Desk, how: str) -> None:
-    for name in ("gcc", "g++", "cc", "c++"):
-        desk.seems(name, TOO_NEW.format(program=shutil.which(name)))
+    for name, program in host_compilers().items():
+        desk.seems(name, TOO_NEW.format(program=program))
     variables = {"PATH": desk.path()} if how == "PATH" else {"CC": str(desk.folder / "programs/gcc")}
     said = refused(with_recipe(desk, TWO), **variables)
     form = r"demo: plain: gcc 99\.\d+ is too new for nvcc 13\.0, which takes gcc up to 15; "

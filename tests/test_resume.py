@@ -18,7 +18,7 @@ import pytest
 from tests.factories.desk import Desk, everything, stages, wheels
 from tests.factories.kernels import TWO, cuda_project
 from tests.factories.projects import setuptools_project, tree
-from tests.factories.tools import needs
+from tests.factories.tools import host_compilers, needs
 
 pytestmark = [
     pytest.mark.network,
@@ -58,8 +58,9 @@ class Workplace:
         project = (cuda_project if matrix == CUDA else setuptools_project)(folder / "project")
         tree(project, {"setup.py": gate + (project / "setup.py").read_text()})
         desk = Desk.at(folder)
-        for name in ("gcc", "g++", "cc", "c++"):
-            desk.seems(name, f'echo "{name} $*" >> {folder}/started\nexec {shutil.which(name)} "$@"')
+        for name, program in host_compilers().items():
+            said = name.rpartition("linux-gnu-")[2]
+            desk.seems(name, f'echo "{said} $*" >> {folder}/started\nexec {program} "$@"')
         test = f"[test]\ncommand = \"python {folder}/gates/gate.py test && python -c 'import demo'\"\n"
         build = '[build]\ncache = "none"\ncuda.archs = "replace"\n' if matrix == CUDA else '[build]\ncache = "none"\n'
         recipe = f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{matrix}\n{build}{test}'

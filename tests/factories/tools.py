@@ -1,5 +1,6 @@
 """Programs that only some tests need, and that a machine may lack."""
 
+import os
 import shutil
 import subprocess
 
@@ -10,6 +11,14 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips a test where one of *programs* is not there, or does not run: rustup leaves stubs for what it lacks."""
     missing = [program for program in programs if not _runs(program)]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not on this machine")
+
+
+def host_compilers() -> dict[str, str]:
+    """The names that gcc and its partner go by here, Debian's Python's own among them, with the programs behind."""
+    names = ("gcc", "g++", "cc", "c++")
+    prefixes = ("", f"{os.uname().machine}-linux-gnu-")
+    found = ((f"{prefix}{name}", shutil.which(f"{prefix}{name}")) for prefix in prefixes for name in names)
+    return {name: path for name, path in found if path}
 
 
 def _runs(program: str) -> bool:
