@@ -201,6 +201,24 @@ def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path
     assert found(verify(made(tmp_path, astray)), Severity.WARNING) == [("needed", what)]
 
 
+def test_a_platform_that_promises_nothing_lacks_nothing(tmp_path: Path) -> None:
+    name = "demo-1.0-cp311-cp311-linux_x86_64.whl"
+    assert verify(made(tmp_path, shared_object(MODULE, needs="libother.so.1"), name)).findings == ()
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["DT_RPATH", "DT_RUNPATH"])
+def test_only_the_path_of_what_loads_a_library_serves_it_and_only_as_dt_rpath(tmp_path: Path, *, new: bool) -> None:
+    files = {
+        MEMBER: shared_object(MODULE, *rpath("$ORIGIN/../demo.libs", new=new), needs="libone.so"),
+        "demo.libs/libone.so": shared_object("int one;", needs="libtwo.so"),
+        "demo.libs/libtwo.so": shared_object("int two;"),
+        # leads to the folder, but loads nothing
+        "demo/_other.so": shared_object("int other;", *rpath("$ORIGIN/../demo.libs", new=False)),
+    }
+    what = "needs libtwo.so, which the wheel has in 'demo.libs', but no RPATH leads there"
+    assert found(verify(made(tmp_path, files)), Severity.WARNING) == ([("needed", what)] if new else [])
+
+
 def test_symbols_newer_than_the_tag_are_an_error(tmp_path: Path) -> None:
     source = (
         "long getrandom(void *, unsigned long, int); void *PyInit_demo(void) { return (void *)getrandom(0, 0, 0); }"

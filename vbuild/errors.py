@@ -56,6 +56,10 @@ class SlimError(VbuildError):
     """A wheel that cannot be slimmed as asked: it never ran there, or its licence says no."""
 
 
+class SplitError(VbuildError):
+    """Libraries that cannot be taken out of a wheel as asked."""
+
+
 class ClaimError(VbuildError):
     """A wheel whose bytes do not keep what its name and metadata promise."""
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vbuild.binary.elf import Elf
 from vbuild.binary.policy import Platform
+from vbuild.linkage.graph import Edge, Via, edges_of, searched
 from vbuild.verdict.model import Finding, Rule, Severity
 
 _ORIGIN = re.compile(r"^\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
 _ANYBODYS = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, not used
 _SHOWN = 4
+_FOUND = frozenset({Via.OWN, Via.INHERITED, Via.PLATFORM})
 
 
 class Linkage:
@@ -25,13 +27,9 @@ class Linkage:
         self._libraries = libraries
         self._platforms = tuple(platforms)
         self._has_requirements = has_requirements
-        # DT_RPATH, unlike DT_RUNPATH, also serves the libraries that a library loads (ld.so(8))
-        self._inherited = {
-            folder
-            for path, elf in libraries.items()
-            if elf.rpath and not elf.runpath
-            for folder in self._searched(path, elf)
-        }
+        self._edges: dict[str, list[Edge]] = {path: [] for path in libraries}
+        for edge in edges_of(libraries, self._platforms):
+            self._edges[edge.consumer].append(edge)
         self._homes: dict[str, set[str]] = {}
         for path, elf in libraries.items():
             for name in {posixpath.basename(path), elf.soname or ""} - {""}:
@@ -45,32 +43,26 @@ class Linkage:
         yield from self._versions(path, elf)
 
     def _needed(self, path: str, elf: Elf) -> Iterator[Finding]:
-        searched = set(self._searched(path, elf))
-        for name in elf.needed:
-            if homes := self._homes.get(name):
-                if not homes & (searched | self._inherited) and not any(
-                    platform.has(name) for platform in self._platforms
-                ):
-                    where = ", ".join(sorted(homes))
-                    what = f"needs {name}, which the wheel has in {where!r}, but no RPATH leads there"
-                    yield Finding(Severity.WARNING, Rule.NEEDED, path, what)
+        for edge in self._edges[path]:
+            if edge.via in _FOUND:
                 continue
-            lacking = [platform.tag for platform in self._platforms if platform.promises and not platform.has(name)]
-            if lacking:
-                outside = self._has_requirements or any(folder.startswith("..") for folder in searched)
-                what = f"needs {name}, which is neither in the wheel nor part of {lacking[0]}"
-                if outside:
-                    yield Finding(Severity.WARNING, Rule.NEEDED, path, f"{what}; expected from another package")
-                else:
-                    yield Finding(Severity.ERROR, Rule.NEEDED, path, f"{what}; bundle it (auditwheel repair)")
+            if homes := self._homes.get(edge.name):
+                where = ", ".join(sorted(homes))
+                what = f"needs {edge.name}, which the wheel has in {where!r}, but no RPATH leads there"
+                yield Finding(Severity.WARNING, Rule.NEEDED, path, what)
+            else:
+                yield from self._lacking(path, elf, edge.name)
 
-    def _searched(self, path: str, elf: Elf) -> Iterator[str]:
-        """The folders of the wheel that the loader searches for what the library needs, and those outside as ``..``."""
-        folder = posixpath.dirname(path)
-        for entry in elf.runpath or elf.rpath:
-            if match := _ORIGIN.match(entry):
-                found = posixpath.normpath(posixpath.join(folder or ".", "." + entry[match.end() :]))
-                yield "" if found == "." else found
+    def _lacking(self, path: str, elf: Elf, name: str) -> Iterator[Finding]:
+        """What to say of a library that is not in the wheel, unless every platform has it."""
+        lacking = [platform.tag for platform in self._platforms if platform.promises and not platform.has(name)]
+        if lacking:
+            what = f"needs {name}, which is neither in the wheel nor part of {lacking[0]}"
+            folders = searched(path, elf.runpath or elf.rpath)
+            if self._has_requirements or any(folder.startswith("..") for folder in folders):
+                yield Finding(Severity.WARNING, Rule.NEEDED, path, f"{what}; expected from another package")
+            else:
+                yield Finding(Severity.ERROR, Rule.NEEDED, path, f"{what}; bundle it (auditwheel repair)")
 
     def _versions(self, path: str, elf: Elf) -> Iterator[Finding]:
         for platform in self._platforms:

@@ -1,0 +1,260 @@
+"""Which library loads which, as the loader of glibc finds them when the wheel lies in site-packages.
+
+    NEEDED libx.so.1   DT_RPATH of the file, then of the one that loads it, and so on upwards; or else,
+                       where the file has a DT_RUNPATH, only the folders in that
+    $ORIGIN            the folder of the file that says it, not of the one that searches
+    a folder           by file name; a file of another machine is passed over
+    found nowhere      a library that is loaded already answers to its SONAME; else the system's folders
+
+A DT_RUNPATH in the middle of a chain takes away its own file's DT_RPATH, not what comes from further up.
+https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object
+"""
+
+import posixpath
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Self
+
+from vbuild.binary.loading import Loading
+from vbuild.binary.outline import Outline
+from vbuild.binary.policy import Platform
+from vbuild.linkage.catalogue import by_soname, framework, is_driver
+
+_ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
+_MOST_CHAINS = 5
+
+
+class Via(StrEnum):
+    """How the loader comes from a NEEDED name to a library.
+
+    INHERITED where one of the files that load the consumer leads there: it may be loaded by others as well, which do
+    not. NAME is found only where something else has loaded it before.
+    """
+
+    OWN = "own"
+    INHERITED = "inherited"
+    NAME = "name"
+    OUTSIDE = "outside"
+    PLATFORM = "platform"
+    DRIVER = "driver"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A NEEDED *name* of *consumer*, and the file that it leads to, where that is among the wheel's."""
+
+    consumer: str
+    name: str
+    via: Via
+    provider: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The compiled files of a wheel by installed path, below site-packages, and what leads from one to another."""
+
+    files: Mapping[str, Loading]
+    edges: tuple[Edge, ...]
+    _needs: dict[str, list[Edge]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _consumers: dict[str, list[Edge]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find edges by either end."""
+        for edge in self.edges:
+            self._needs.setdefault(edge.consumer, []).append(edge)
+            if edge.provider is not None:
+                self._consumers.setdefault(edge.provider, []).append(edge)
+
+    @classmethod
+    def of(cls, files: Mapping[str, Loading], *, platforms: Sequence[Platform] = ()) -> Self:
+        """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
+        ordered = dict(sorted(files.items()))
+        return cls(ordered, edges_of({path: loading.outline for path, loading in ordered.items()}, platforms))
+
+    def needs(self, path: str) -> tuple[Edge, ...]:
+        """What the file at *path* needs, in the order of its NEEDED."""
+        return tuple(self._needs.get(path, ()))
+
+    def consumers(self, path: str) -> tuple[Edge, ...]:
+        """What needs the file at *path*."""
+        return tuple(self._consumers.get(path, ()))
+
+    def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
+        """Why the file at *path* is here: the shortest way down to it from each root, at most five, shortest first.
+
+        A root is a Python module, a program, or what nothing needs; none leads to libraries that only need each other.
+        """
+        ways: dict[str, tuple[str, ...]] = {path: (path,)}
+        queue = deque([path])
+        while queue:
+            here = queue.popleft()
+            for edge in self.consumers(here):
+                if edge.consumer not in ways:
+                    ways[edge.consumer] = (edge.consumer, *ways[here])
+                    queue.append(edge.consumer)
+        found = [way for root, way in ways.items() if _is_started(self.files[root]) or not self.consumers(root)]
+        return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
+
+    def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
+        """The shared libraries that nothing needs, or only each other, and that are no module and no program.
+
+        Those called one of *named*, or by a name that is in the data of another file, are opened by somebody. What
+        only unneeded ones need is not among them: it will be when they are gone.
+        """
+        used = {path for path, loading in self.files.items() if self._is_used(path, loading, named)}
+        tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
+        seen, left = used | tops, list(used | tops)
+        while left:
+            found = {edge.provider for edge in self.needs(left.pop()) if edge.provider is not None} - seen
+            seen |= found
+            left += found
+        return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
+
+    def _is_used(self, path: str, loading: Loading, named: Collection[str]) -> bool:
+        if _is_started(loading) or not loading.outline.is_loadable:
+            return True
+        names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
+        mentioned = (name for other, file in self.files.items() if other != path for name in file.mentioned)
+        # code puts versions behind names: libx.so means libx.so.1 as well
+        return any(name == said or name.startswith(f"{said}.") for said in (*named, *mentioned) for name in names)
+
+
+def edges_of(files: Mapping[str, Outline], platforms: Sequence[Platform] = ()) -> tuple[Edge, ...]:
+    """Where every NEEDED of *files* leads, those of a file together and in order; for whom that is all to know."""
+    return tuple(_Loader(files, platforms).edges())
+
+
+def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
+    """The folders that the RPATH or RUNPATH *entries* of the file at *path* name, below site-packages.
+
+    One outside begins with ``..``; absolute folders, and those relative to the working directory, are not among them.
+    """
+    found = []
+    for entry in entries:
+        if match := _ORIGIN.match(entry):
+            folder = posixpath.normpath(posixpath.join(posixpath.dirname(path) or ".", "." + entry[match.end() :]))
+            found.append("" if folder == "." else folder)
+    return tuple(dict.fromkeys(found))
+
+
+class _Loader:
+    """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
+
+    def __init__(self, files: Mapping[str, Outline], platforms: Sequence[Platform]) -> None:
+        self._files = files
+        self._promising = tuple(platform for platform in platforms if platform.promises)
+        self._loaders: dict[str, dict[str, None]] = {path: {} for path in files}
+        self._homes: dict[str, dict[str, None]] = {}
+        for path, outline in files.items():
+            for name in (posixpath.basename(path), outline.soname):
+                if name and outline.is_loadable:
+                    self._homes.setdefault(name, {})[path] = None
+        self._tops = {path.partition("/")[0] for path in files}
+        self._own = {path: searched(path, outline.runpath or outline.rpath) for path, outline in files.items()}
+
+    def edges(self) -> list[Edge]:
+        """Every edge, each consumer's in the order of its NEEDED."""
+        while True:
+            found = [
+                self._edge(path, name)
+                for path, outline in self._files.items()
+                for name in dict.fromkeys(outline.needed)
+            ]
+            if not self._learn(found):
+                return found
+
+    def _learn(self, edges: Iterable[Edge]) -> bool:
+        """Whether the *edges* that a search found say something new of who loads whom; nothing is ever forgotten."""
+        is_new = False
+        for edge in edges:
+            if edge.provider is not None and edge.via is not Via.NAME:
+                is_new |= edge.consumer not in self._loaders[edge.provider]
+                self._loaders[edge.provider][edge.consumer] = None
+        return is_new
+
+    def _edge(self, path: str, name: str) -> Edge:
+        if "/" in name:
+            via, provider = self._by_path(path, name)
+        elif provider := self._found(path, self._own[path], name):
+            via = Via.OWN
+        elif provider := self._found(path, self._inherited(path), name):
+            via = Via.INHERITED
+        elif self._is_promised(path, name):
+            via = Via.PLATFORM
+        elif is_driver(name):
+            via = Via.DRIVER
+        elif provider := self._nearest(path, name):
+            via = Via.NAME
+        else:
+            via = Via.OUTSIDE if self._is_outside(path, name) else Via.MISSING
+        return Edge(path, name, via, provider)
+
+    def _by_path(self, path: str, name: str) -> tuple[Via, str | None]:
+        """A name with a slash is a path: no folder is searched, and only $ORIGIN makes it the wheel's own."""
+        folder, _, file = name.rpartition("/")
+        folders = searched(path, [folder])
+        provider = self._found(path, folders, file)
+        if provider:
+            return Via.OWN, provider
+        return Via.OUTSIDE if any(map(self._leads_out, folders)) else Via.MISSING, None
+
+    def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
+        for folder in folders:
+            found = posixpath.join(folder, name)
+            if self._fits(found, path):
+                return found
+        return None
+
+    def _fits(self, path: str, consumer: str) -> bool:
+        """Whether there is a library at *path*, and one that a process with *consumer* in it can load."""
+        if path not in self._files:
+            return False
+        one, other = self._files[path], self._files[consumer]
+        same = (one.machine, one.bits, one.byte_order) == (other.machine, other.bits, other.byte_order)
+        return same and one.is_loadable
+
+    def _inherited(self, path: str) -> Iterator[str]:
+        """The folders in the DT_RPATH of those that load *path*, the nearest first."""
+        if self._files[path].runpath:
+            return
+        seen, queue = {path}, deque(self._loaders[path])
+        while queue:
+            if (loader := queue.popleft()) not in seen:
+                seen.add(loader)
+                if not self._files[loader].runpath:
+                    yield from self._own[loader]
+                queue.extend(self._loaders[loader])
+
+    def _is_promised(self, path: str, name: str) -> bool:
+        if self._promising:
+            return all(platform.has(name) for platform in self._promising)
+        usual = _usual(self._files[path].machine)
+        return usual is not None and usual.has(name)
+
+    def _nearest(self, path: str, name: str) -> str | None:
+        """The file here that answers to *name* once it is loaded; of several, the one that shares most of the path."""
+        fitting = [home for home in self._homes.get(name, ()) if self._fits(home, path)]
+        return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
+
+    def _is_outside(self, path: str, name: str) -> bool:
+        folders = (*self._own[path], *self._inherited(path))
+        return bool(by_soname(name) or framework(name) or any(map(self._leads_out, folders)))
+
+    def _leads_out(self, folder: str) -> bool:
+        """Whether *folder* belongs to another package, as far as paths can tell."""
+        return bool(folder) and folder.partition("/")[0] not in self._tops
+
+
+def _is_started(loading: Loading) -> bool:
+    return bool(loading.modules) or loading.is_program
+
+
+@cache
+def _usual(machine: str) -> Platform | None:
+    """What every glibc system has; for wheels with a tag such as linux_x86_64, which promises nothing."""
+    return Platform.parse(f"manylinux2014_{machine}")

@@ -1,0 +1,39 @@
+"""File names of bundled libraries: what the tools that bundle put into them.
+
+    libx.so.1             as the library was built
+    libx-1a2b3c4d.so.1    auditwheel: the first digits of the SHA-256 of the file that it copied, before the first dot
+    libx-1a2b3c4d.3.so    the same of libx.3.so
+    libx.1a2b3c4d.so.1    other tools' way
+
+https://github.com/pypa/auditwheel/blob/main/src/auditwheel/repair.py
+"""
+
+import posixpath
+import re
+from dataclasses import dataclass
+
+# libabsl-20240722.so has a date: one hash in fifty thousand looks like that
+_DATE = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
+_HASHED = re.compile(
+    rf"(?P<stem>[^/]+?)[-.](?!{_DATE}\.)(?P<digest>[0-9a-f]{{8}})(?P<rest>(?:\.[\w+-]+)*?\.so(?:\.[\w+-]+)*)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """A file name without the hash that was put into it, and the hash: ``libx.so.1`` and ``1a2b3c4d``."""
+
+    name: str
+    digest: str
+
+
+def hashed(file_name: str) -> Hashed | None:
+    """The two parts of *file_name*; None where it has no hash."""
+    match = _HASHED.fullmatch(posixpath.basename(file_name))
+    return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None
+
+
+def plain(file_name: str) -> str:
+    """*file_name* as the library was built: without folder and hash."""
+    found = hashed(file_name)
+    return found.name if found else posixpath.basename(file_name)
