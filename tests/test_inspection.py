@@ -1,5 +1,6 @@
 """Wheels with real binaries, and what is said to be in them."""
 
+import io
 import json
 import subprocess
 from collections.abc import Mapping
@@ -7,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import vbuild.contents
-from tests.factories.elf import MODULE, SUM, shared_object
+from tests.factories.elf import MODULE, SUM, object_file, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant
-from tests.factories.wheels import hashed, poked, wheel
+from tests.factories.wheelhouse import DEEP, files
+from tests.factories.wheels import everything, hashed, poked, wheel
 from vbuild.contents.model import Contents
 from vbuild.device.fatbin import Kind
 from vbuild.errors import WheelError
-from vbuild.inspection import inspect
+from vbuild.inspection import compared, inspect
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 HOST = shared_object(MODULE + SUM, "-Wl,-soname,libdemo.so.1", needs="libother.so.2")
@@ -215,3 +218,68 @@ def test_flipped_bytes_are_told_or_change_nothing(
 def test_any_number_of_threads_sees_the_same(tmp_path: Path) -> None:
     path = wheel(tmp_path, NAME, {f"demo/{number}.so": HOST + bytes(number) for number in range(20)})
     assert inspect(path, jobs=1) == inspect(path, jobs=4)
+
+
+def test_what_loads_what_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+    whole = everything(NAME, files())
+    path = wheel(tmp_path, NAME, whole)
+    assert "closure" not in valid(inspect(path))
+    closure = valid(inspect(path, closure=True))["closure"]
+    nodes = {node["path"]: node for node in closure["nodes"]}
+    assert closure["nodes"][0]["path"] == f"demo.libs/{DEEP}"
+    assert nodes[f"demo.libs/{DEEP}"]["original"] == {"name": "libdeep.so.1", "digest": "1a2b3c4d"}
+    top = nodes["demo.libs/libtop.so"]
+    assert (top["role"], top["soname"], top["mentioned"]) == ("library", "libtop.so", ["libmore.so"])
+    assert (top["runpath"], top["also_in"], top["hash"]) == (["$ORIGIN"], [], hashed(whole["demo.libs/libtop.so"]))
+    assert top["needed"][0] == {"name": DEEP, "via": "own", "provider": f"demo.libs/{DEEP}", "projects": []}
+    assert {"library": "libc.so.6", "versions": ["GLIBC_2.2.5"]} in top["requires"]
+    assert {edge["via"] for edge in closure["edges"]} == {"own", "name"}
+    assert len(closure["chains"][f"demo.libs/{DEEP}"]) == 2
+    assert closure["unneeded"] == ["demo.libs/libidle.so"]
+
+
+def test_wheels_compared_say_which_others_have_a_library(tmp_path: Path) -> None:
+    names = [NAME, NAME.replace("cp311", "cp312")]
+    one, other = compared([inspect(wheel(tmp_path, name, files()), closure=True) for name in names])
+    for contents, also_in in ((one, names[1:]), (other, names[:1])):
+        nodes = valid(contents)["closure"]["nodes"]
+        assert {node["role"]: node["also_in"] for node in nodes} == {"module": [], "library": also_in}
+
+
+def test_wheels_without_their_closures_are_left_as_they_are(tmp_path: Path) -> None:
+    contents = made(tmp_path, {"demo/a.so": HOST})
+    assert compared([contents, contents]) == (contents, contents)
+
+
+def test_a_cubin_or_an_object_file_is_nothing_that_the_loader_loads(tmp_path: Path) -> None:
+    whole = {"demo/kernel.cubin": cubin(90, 256), "demo/a.o": object_file("int a;"), "demo/a.so": HOST}
+    contents = inspect(wheel(tmp_path, NAME, whole), closure=True)
+    assert contents.closure
+    assert [node.path for node in contents.closure.nodes] == ["demo/a.so"]
+
+
+def test_a_library_whose_versions_are_damaged_is_left_out_of_the_closure_alone(tmp_path: Path) -> None:
+    section = ELFFile(io.BytesIO(HOST)).get_section_by_name(".gnu.version_r")
+    assert section
+    versions = section["sh_offset"]
+    # the place of the library's name among the names, behind their end
+    bad = HOST[: versions + 4] + b"\xff\xff\xff\x7f" + HOST[versions + 8 :]
+    path = wheel(tmp_path, NAME, {"demo/bad.so": bad, "demo/good.so": GPU})
+    contents = inspect(path, closure=True)
+    assert [library.path for library in contents.libraries] == [item.path for item in inspect(path).libraries]
+    assert contents.closure
+    assert [node.path for node in contents.closure.nodes] == ["demo/good.so"]
+    (warning,) = contents.warnings
+    assert warning.startswith("demo/bad.so: left out of the closure: ")
+    valid(contents)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, len(HOST) - 1), st.binary(min_size=1, max_size=8))
+def test_flipped_bytes_in_a_closure_are_told_or_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory, place: int, new: bytes
+) -> None:
+    data = HOST[:place] + new + HOST[place + len(new) :]
+    contents = inspect(wheel(tmp_path_factory.mktemp("w"), NAME, {"demo/a.so": data}), closure=True)
+    assert len(contents.libraries) + len(contents.damaged) <= 1
+    valid(contents)

@@ -2,20 +2,27 @@
 
     wheel -> members that are ELF files or static libraries, each inflated once and mapped -> Contents
 
-Members are looked into on all cores, the largest first, and none is held longer than it takes. A library that cannot
-be read is named in the contents; a wheel that cannot be read is an error.
+Members are looked into on all cores, the largest first, and none is held longer than it takes: what the closure wants
+to know of a library is read from the same mapping. A library that cannot be read is named in the contents; a wheel
+that cannot be read is an error.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
 
 from vbuild.binary import outline as elf
 from vbuild.binary.image import Image
+from vbuild.binary.loading import Loading
 from vbuild.binary.outline import Outline
+from vbuild.binary.policy import Platform
 from vbuild.contents import archives
+from vbuild.contents.closure import Closure, Linked, Node, repeats
 from vbuild.contents.gpucode import GpuCode
 from vbuild.contents.model import Archive, Contents, Damaged, Duplicate, Library, Licence, Others
 from vbuild.contents.page import page
@@ -29,19 +36,29 @@ from vbuild.wheel.zipreader import Member
 
 Found = Library | Archive | Damaged
 Seeing = Callable[[Member, memoryview], Found]
+# for the closure: what the loader asks of a library, or why that cannot be read
+Followed = Linked | Damaged
 
 _LICENCE = re.compile(r"(licen[cs]es?/.|[^/]*(licen[cs]e|copying|eula|notice)[^/]*$)", re.IGNORECASE)
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
 _GPUS = {"EM_CUDA": "cubin", "EM_AMDGPU": "code object"}
 _SMALLEST = 52  # the header of a 32-bit ELF file
+# who may open a library by name without being an ELF file, and the names as they stand there: "libx", f"libx{major}.so"
+_PYTHON = (".py", ".pth")
+_NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]*[{%]?|[\w+-][\w.+-]*\.so\b[\w.]*)")
 
 
-def inspect(wheel: Path, *, jobs: int | None = None) -> Contents:
-    """What is in *wheel*; `WheelError` where it is none. *jobs* threads look, as many as there are cores for None."""
+def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> Contents:
+    """What is in *wheel*; `WheelError` where it is none. *jobs* threads look, as many as there are cores for None.
+
+    With *closure* also which of its libraries loads which.
+    """
     with open_wheel(wheel) as source, at(wheel.name):
         metadata = source.metadata()
         variant, warnings = _variant(source)
-        found = _looked_into(source, jobs or available_cores())
+        seen = _looked_into(source, jobs or available_cores(), closure=closure)
+        found = tuple(item for item, _ in seen)
+        followed = tuple(loading for _, loading in seen if loading)
         return Contents(
             wheel=wheel.name,
             project=metadata.name,
@@ -57,8 +74,18 @@ def inspect(wheel: Path, *, jobs: int | None = None) -> Contents:
             archives=tuple(item for item in found if isinstance(item, Archive)),
             duplicates=_duplicates(source),
             others=_others(source, {item.path for item in found}),
-            warnings=warnings,
+            warnings=warnings + tuple(_left_out(item) for item in followed if isinstance(item, Damaged)),
+            closure=_closure(source, [item for item in followed if isinstance(item, Linked)]) if closure else None,
         )
+
+
+def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
+    """The same contents, inspected with their closures, that say of each library which other wheels have it, too."""
+    found = repeats((contents.wheel, contents.closure) for contents in several if contents.closure)
+    return tuple(
+        replace(contents, closure=contents.closure.beside(found, contents.wheel)) if contents.closure else contents
+        for contents in several
+    )
 
 
 def save_page(contents: Contents, path: Path) -> None:
@@ -73,13 +100,13 @@ def save_page(contents: Contents, path: Path) -> None:
         raise ContentsError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _looked_into(wheel: Wheel, jobs: int) -> tuple[Found, ...]:
-    """The compiled files of *wheel*, the largest first."""
+def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found, Followed | None], ...]:
+    """The compiled files of *wheel*, the largest first, with what their *closure* is made of if that is asked for."""
     # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
     found = [(member, see) for member in wheel.members if (see := _way_of_seeing(wheel, member))]
     found.sort(key=lambda item: (-item[0].size, item[0].path))
     with ThreadPoolExecutor(jobs) as threads:
-        return tuple(threads.map(lambda item: _seen(wheel, *item), found))
+        return tuple(threads.map(lambda item: _seen(wheel, *item, closure=closure), found))
 
 
 def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
@@ -95,14 +122,32 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
     return _archive if member.path.endswith(archives.SUFFIX) and start.startswith(archives.MAGIC) else None
 
 
-def _seen(wheel: Wheel, member: Member, see: Seeing) -> Found:
-    """What *see* makes of *member*, or why it can make nothing of it."""
+def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[Found, Followed | None]:
+    """What *see* makes of *member*, or why it can make nothing of it; and what a *closure* has to know of it."""
     try:
         with wheel.mapped(member) as data:
-            return see(member, data)
+            found = see(member, data)
+            return found, _followed(wheel, member, data) if closure and _is_loaded(found) else None
     except (BinaryError, WheelError) as error:
-        why = str(error).removeprefix(f"{wheel.path.name}: ").removeprefix(f"{member.path}: ")
-        return Damaged(member.path, member.size, member.compressed_size, why)
+        return _damaged(wheel, member, error), None
+
+
+def _is_loaded(found: Found) -> bool:
+    """Whether the loader of the system may load it, and not the driver of a GPU."""
+    return isinstance(found, Library) and found.outline.is_loadable and found.outline.machine not in _GPUS
+
+
+def _followed(wheel: Wheel, member: Member, data: memoryview) -> Followed:
+    try:
+        loading = Loading.parse(data)
+    except BinaryError as error:
+        return _damaged(wheel, member, error)
+    return Linked(member.path, member.size, member.compressed_size, wheel.row(member).hash, loading)
+
+
+def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> Damaged:
+    why = str(error).removeprefix(f"{wheel.path.name}: ").removeprefix(f"{member.path}: ")
+    return Damaged(member.path, member.size, member.compressed_size, why)
 
 
 def _archive(member: Member, data: memoryview) -> Archive:
@@ -125,6 +170,46 @@ def _gpu_code(data: memoryview) -> GpuCode:
         return GpuCode.of(device_code(Image.parse(data)))
     except (BinaryError, DeviceError) as error:
         return GpuCode(notes=(f"GPU code cannot be told apart: {error}",))
+
+
+def _left_out(damaged: Damaged) -> str:
+    return f"{damaged.path}: left out of the closure: {damaged.why}"
+
+
+def _closure(wheel: Wheel, files: Iterable[Linked]) -> Closure:
+    """The closure of *files*, which are all that *wheel* has to load."""
+    found = (Platform.parse(tag) for tag in sorted({tag.platform for tag in wheel.name.tags}))
+    platforms = [platform for platform in found if platform]
+    closure = Closure.of(files, platforms=platforms, project=canonicalize_name(wheel.metadata().name))
+    return closure.naming(_naming(wheel, closure.unneeded))
+
+
+def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """The Python files of *wheel* that have the names of the libraries *nodes* in them, by the paths of these."""
+    sought = {node.path: frozenset(word for name in node.names for word in _words(name)) for node in nodes}
+    found: dict[str, list[str]] = {}
+    for member in wheel.members if sought else ():
+        if member.path.endswith(_PYTHON):
+            said = {word for match in _NAME.findall(wheel.read(member)) for word in _said(match.decode())}
+            for path in (path for path, words in sought.items() if not words.isdisjoint(said)):
+                found.setdefault(path, []).append(member.path)
+    return {path: tuple(sorted(files)) for path, files in found.items()}
+
+
+def _words(name: str) -> Iterator[str]:
+    """What Python code has of the library *name*: all of it, without its suffix, or with a number to be filled in."""
+    yield name
+    stem = name.partition(".so")[0]
+    if stem.startswith("lib"):
+        yield stem
+        yield f"{stem.rstrip('0123456789')}{{"
+
+
+def _said(word: str) -> Iterator[str]:
+    """The names that *word* may mean: ``libx.so.1`` is libx, libx.so and libx.so.1, and ``libx%`` is ``libx{``."""
+    parts = word.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts)))
+    yield f"{word[:-1]}{{" if word.endswith("%") else word
 
 
 def _variant(wheel: Wheel) -> tuple[Variant | None, tuple[str, ...]]:

@@ -7,13 +7,12 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-import pytest
+from urllib.parse import quote, urlsplit
 
 from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.tools import needs
+from tests.factories.wheelhouse import DEEP, files
 from tests.factories.wheels import wheel
 from vbuild.contents.model import Contents
 from vbuild.contents.page import page
@@ -108,30 +107,32 @@ def test_a_wheel_without_gpu_code_has_no_choice_of_gpus(tmp_path: Path) -> None:
     assert "What each GPU needs" not in text
 
 
-@pytest.fixture
-def shown(tmp_path: Path) -> tuple[str, str, list[str]]:
-    """The page's elements, the browser's messages and the hosts asked, with sm_80 chosen by the link."""
+def browsed(text: str, folder: Path, place: str) -> tuple[str, str, list[str]]:
+    """The page *text* as the browser has it once its script ran, the browser's messages, and the hosts it asked.
+
+    *place* is what the link names behind #.
+    """
     program = shutil.which("chromium") or "chromium"
-    path = tmp_path / "page.html"
-    path.write_text(page(contents(tmp_path)))
+    path = folder / "page.html"
+    path.write_text(text)
     command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     command += [
         "--disable-component-update",
         "--disable-sync",
         "--no-first-run",
-        f"--user-data-dir={tmp_path / 'user'}",
+        f"--user-data-dir={folder / 'user'}",
     ]
-    command += ["--enable-logging=stderr", f"--log-net-log={tmp_path / 'net.json'}", "--virtual-time-budget=2000"]
-    command += ["--window-size=360,640", "--dump-dom", f"{path.as_uri()}#sm_80"]
+    command += ["--enable-logging=stderr", f"--log-net-log={folder / 'net.json'}", "--virtual-time-budget=2000"]
+    command += ["--window-size=360,640", "--dump-dom", f"{path.as_uri()}#{quote(place)}"]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    events = json.loads((tmp_path / "net.json").read_text())["events"]
+    events = json.loads((folder / "net.json").read_text())["events"]
     urls = {event["params"]["url"] for event in events if "url" in (event.get("params") or {})}
     return run.stdout, run.stderr, sorted(urlsplit(url).hostname or "" for url in urls)
 
 
 @needs("chromium")
-def test_chromium_draws_the_map_without_a_word_and_without_the_network(shown: tuple[str, str, list[str]]) -> None:
-    elements, messages, hosts = shown
+def test_chromium_draws_the_map_without_a_word_and_without_the_network(tmp_path: Path) -> None:
+    elements, messages, hosts = browsed(page(contents(tmp_path)), tmp_path, "sm_80")
     assert [line for line in messages.splitlines() if "CONSOLE" in line] == []
     assert [host for host in hosts if host and not BROWSERS_OWN.search(host)] == []
     tiles = [
@@ -143,3 +144,52 @@ def test_chromium_draws_the_map_without_a_word_and_without_the_network(shown: tu
     assert any("sm_90 cubin" in label and "slimmed to sm_80: 0 B" in label for label in tiles)
     assert "Slimmed to sm_80 alone" in elements
     assert HOSTILE.rpartition("/")[2] not in elements
+
+
+def linked(folder: Path) -> Contents:
+    whole = {**files(), HOSTILE: shared_object("int hostile;")}
+    return inspect(wheel(folder, NAME, whole), closure=True)
+
+
+def test_the_table_of_the_closure_is_there_without_a_script(tmp_path: Path) -> None:
+    text = page(linked(tmp_path))
+    table = text[text.index('id="closure-table"') :]
+    for said in (
+        "linux-gnu.so &gt; libtop.so</td>",
+        DEEP,
+        "if loaded before:",
+        "nvidia-cufft-cu12 (CUDA\N{NO-BREAK SPACE}12): libcufft.so.11",
+        "not found:",
+        "opened by name: demo/",
+    ):
+        assert said in table
+    assert "<script>alert" not in text
+    assert not re.search(r"url\(|@import|https?://", text)
+
+
+def test_a_page_without_a_closure_has_neither_its_style_nor_its_script(tmp_path: Path) -> None:
+    text = page(contents(tmp_path))
+    assert "linkage" not in text
+    assert "closure" not in drawn(text)
+
+
+@needs("chromium")
+def test_chromium_draws_every_library_and_tells_why_the_chosen_one_is_there(tmp_path: Path) -> None:
+    elements, messages, hosts = browsed(page(linked(tmp_path)), tmp_path, f"demo.libs/{DEEP}")
+    assert [line for line in messages.splitlines() if "CONSOLE" in line] == []
+    assert [host for host in hosts if host and not BROWSERS_OWN.search(host)] == []
+    found = [(tag, attributes, (attributes.get("class") or "").split()) for tag, attributes in Tags(elements).found]
+    cards = {attributes["aria-label"] or "": classes for _, attributes, classes in found if "card" in classes}
+    (chosen,) = [label for label, classes in cards.items() if "chosen" in classes]
+    assert chosen.startswith("libdeep.so.1. ")
+    assert {label.partition(".")[0] for label, classes in cards.items() if "on" in classes} == {
+        "_C",
+        "_D",
+        "libtop",
+        "libdeep",
+    }
+    assert [attributes["tabindex"] for _, attributes, classes in found if "card" in classes].count("0") == 1
+    assert "Why it is here" in elements
+    assert '<details class="table" id="closure-table">' in elements
+    marked = [classes for tag, _, classes in found if tag == "path" and "on" in classes]
+    assert sorted(classes[0] for classes in marked) == ["name", "own", "own"]

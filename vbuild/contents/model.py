@@ -2,6 +2,7 @@
 
     Contents -> Library -> Outline (the loader's facts), GpuCode (by architecture)
              -> Archive, Duplicate, Licence
+             -> Closure (which library loads which), where it is asked for
 
 `Contents.data()` is the JSON of ``vbuild inspect --json``, described by ``schema.json`` beside this file. Sizes are
 bytes: packed as in the wheel, unpacked as installed.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vbuild.binary.outline import Outline
+from vbuild.contents.closure import Closure
 from vbuild.contents.gpucode import Device, GpuCode, Outlook, Portion, arch_order, devices
 from vbuild.device.model import Compression
 from vbuild.variant.model import Variant
@@ -226,6 +228,7 @@ class Contents:
     duplicates: tuple[Duplicate, ...] = ()
     others: tuple[Others, ...] = ()
     warnings: tuple[str, ...] = ()
+    closure: Closure | None = None
     devices: tuple[Device, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -323,6 +326,7 @@ class Contents:
             "duplicates": [duplicate.data() for duplicate in self.duplicates],
             "others": [others.data() for others in self.others],
             "warnings": list(self.warnings),
+            **({"closure": self.closure.data()} if self.closure else {}),
         }
 
 

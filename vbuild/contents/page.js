@@ -1,27 +1,12 @@
-"use strict";
 (() => {
   const { root, gpus, installed } = JSON.parse(document.getElementById("contents").textContent);
   const map = document.getElementById("map");
   const crumbs = document.getElementById("crumbs");
-  const tip = document.getElementById("tip");
   const select = document.getElementById("gpu");
   const outcome = document.getElementById("outcome");
   const HEAD = 19, GAP = 2, SMALLEST = 3, DEEPEST = 3, LETTER = 7.3;
   let path = [root], gpu = "", tiles = [];
 
-  const sized = (size) =>
-    size >= 1e10 ? `${(size / 1e9).toFixed(1)} GB` : size >= 1e5 ? `${(size / 1e6).toFixed(1)} MB`
-      : size >= 1e3 ? `${(size / 1e3).toFixed(1)} kB` : `${size} B`;
-  const percent = (part, whole) => {
-    const share = whole ? (100 * part) / whole : 0;
-    return share > 0 && share < 0.5 ? "<1 %" : `${Math.round(share)} %`;
-  };
-  const element = (tag, className, text) => {
-    const made = document.createElement(tag);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
   const kept = (node) =>
     node.children ? node.children.reduce((sum, child) => sum + kept(child), 0)
       : node.kept && gpu ? node.kept[gpu] ?? 0 : node.size;
@@ -113,15 +98,6 @@
     return said;
   }
 
-  function show([first, ...rest], x, y) {
-    tip.replaceChildren(element("b", "", first), ...rest.map((line) => element("span", "", line)));
-    tip.hidden = false;
-    const { width, height } = tip.getBoundingClientRect();
-    tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - width - 8))}px`;
-    tip.style.top = `${y + 18 + height > innerHeight ? Math.max(8, y - height - 10) : y + 18}px`;
-  }
-  const hide = () => { tip.hidden = true; };
-
   function render() {
     hide();
     tiles = [];
@@ -146,7 +122,6 @@
     if (within && tiles.length) tiles[0].tile.focus();
   }
 
-  const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
   map.addEventListener("keydown", (event) => {
     if ((event.key === "Escape" || event.key === "Backspace") && path.length > 1) {
       event.preventDefault();
@@ -154,16 +129,8 @@
       return;
     }
     const here = tiles.find(({ tile }) => tile === document.activeElement);
-    if (!(event.key in ARROWS) || !here) return;
-    event.preventDefault();
-    const [dx, dy] = ARROWS[event.key];
-    const far = (other) => {
-      const along = (other.x - here.x) * dx + (other.y - here.y) * dy;
-      const aside = Math.abs((other.x - here.x) * dy) + Math.abs((other.y - here.y) * dx);
-      return along > 1 ? along + 2 * aside : Infinity;
-    };
-    const next = tiles.reduce((best, other) => (far(other) < far(best) ? other : best), here);
-    if (next !== here) {
+    const next = here && nearest(tiles, here, event);
+    if (next) {
       here.tile.tabIndex = -1;
       next.tile.tabIndex = 0;
       next.tile.focus();

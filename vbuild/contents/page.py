@@ -1,6 +1,7 @@
 """What is in a wheel, as one page that needs no network: a treemap, and what slimming to a GPU would take away.
 
 contents -> a tree of wheel, library, section, architecture -> page.html.jinja with page.css and page.js inside
+         -> rows of libraries, if their closure is known     -> closure.html.jinja, closure.css and closure.js
 
 Which code a GPU needs is said by `vbuild.contents.gpucode` alone: the page only adds up its numbers. Its content
 security policy lets nothing run or load but that one script and style sheet, whatever names are in the wheel.
@@ -17,6 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from vbuild.binary.outline import Section
+from vbuild.contents import closurepage
+from vbuild.contents.closuretext import grouped, reasons_of, together
 from vbuild.contents.gpucode import Device, GpuCode, Sort, arch_order
 from vbuild.contents.model import Contents, Library, Others
 from vbuild.contents.text import counted, percent, sized
@@ -33,7 +36,9 @@ _CODE = (".text", ".plt", ".init", ".fini")
 
 def page(contents: Contents) -> str:
     """The HTML of *contents*."""
-    style, script = _file("page.css"), _file("page.js")
+    names = ["page", "closure"] if contents.closure else ["page"]
+    style = "".join(_file(f"{name}.css") for name in names)
+    script = "".join(_file(f"{name}.js") for name in ("common", *names))
     environment = Environment(
         loader=PackageLoader("vbuild.contents", "."),
         autoescape=True,
@@ -47,9 +52,14 @@ def page(contents: Contents) -> str:
         "root": _root(contents, colours),
         "gpus": [outlook.data() for outlook in contents.outlooks],
         "installed": contents.size,
+        **({"closure": closurepage.drawn(contents.closure)} if contents.closure else {}),
     }
     return environment.get_template("page.html.jinja").render(
         contents=contents,
+        closure=contents.closure,
+        grouped=grouped,
+        together=together,
+        reasons_of=reasons_of,
         drawn=drawn,
         colours=colours,
         legend=_legend(colours),

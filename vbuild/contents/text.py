@@ -50,22 +50,22 @@ def details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
     outline = library.outline
     yield library.path
     yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
-    yield from _field("SONAME", outline.soname or "")
-    yield from _field("NEEDED", ", ".join(outline.needed))
-    yield from _field("RPATH", ", ".join(outline.rpath))
-    yield from _field("RUNPATH", ", ".join(outline.runpath))
-    yield from _field("build-id", outline.build_id or "")
-    yield from _field("ISA needed", ", ".join(outline.isa_needed))
-    yield from _field("ISA used", ", ".join(outline.isa_used))
-    yield from _field("symbols", sized(outline.symbol_size) if outline.symbol_size else "")
-    yield from _field("debug", sized(outline.debug_size) if outline.debug_size else "")
+    yield from labelled("SONAME", outline.soname or "")
+    yield from labelled("NEEDED", ", ".join(outline.needed))
+    yield from labelled("RPATH", ", ".join(outline.rpath))
+    yield from labelled("RUNPATH", ", ".join(outline.runpath))
+    yield from labelled("build-id", outline.build_id or "")
+    yield from labelled("ISA needed", ", ".join(outline.isa_needed))
+    yield from labelled("ISA used", ", ".join(outline.isa_used))
+    yield from labelled("symbols", sized(outline.symbol_size) if outline.symbol_size else "")
+    yield from labelled("debug", sized(outline.debug_size) if outline.debug_size else "")
     largest = sorted((section for section in outline.sections if section.size), key=lambda section: -section.size)
     sections = (f"{section.name} {sized(section.size)}".replace(" ", _GLUE) for section in largest[:_SHOWN])
-    yield from _field("sections", ", ".join(sections))
+    yield from labelled("sections", ", ".join(sections))
     if library.gpu:
         yield from _gpu_details(library, devices)
     for note in library.gpu.notes:
-        yield from _field("note", note)
+        yield from labelled("note", note)
 
 
 def sized(size: float) -> str:
@@ -95,15 +95,15 @@ def shortened(path: str, width: int) -> str:
 
 
 def _head(contents: Contents) -> Iterator[str]:
-    yield from _wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
+    yield from wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
     count = f"{counted(contents.files, 'file')}, {counted(len(contents.libraries), 'library')}"
     yield f"{sized(contents.packed_size)} packed, {sized(contents.size)} installed, {count}"
     if contents.gpu_libraries:
         where = counted(len(contents.gpu_libraries), "library")
         yield f"{sized(contents.gpu_size)} GPU code: {percent(contents.gpu_size, contents.size)} of it, in {where}"
-    yield from _wrapped("licence", " " * 9, str(contents.licence))
+    yield from wrapped("licence", " " * 9, str(contents.licence))
     if contents.variant:
-        yield from _wrapped("variant", " " * 9, str(contents.variant))
+        yield from wrapped("variant", " " * 9, str(contents.variant))
 
 
 def _architecture_table(architectures: Sequence[Architecture]) -> Iterator[str]:
@@ -166,29 +166,29 @@ def _findings(contents: Contents) -> Iterator[str]:
     if symbols := sum(outline.symbol_size + outline.debug_size for outline in outlines):
         debug = sum(outline.debug_size for outline in outlines)
         of_it = f", {sized(debug)} of it debug information" if debug else ""
-        yield from _finding("strip", f"{sized(symbols)} of symbols{of_it}")
+        yield from finding("strip", f"{sized(symbols)} of symbols{of_it}")
     if pinned := sum(pinned.size for library in contents.libraries for pinned in library.gpu.pinned):
-        yield from _finding("pinned", f"{sized(pinned)} of GPU code stays whatever GPUs are asked for")
+        yield from finding("pinned", f"{sized(pinned)} of GPU code stays whatever GPUs are asked for")
     if contents.duplicates:
         what = f"{sized(contents.wasted)} in {counted(len(contents.duplicates), 'group')} of byte-identical files"
-        yield from _finding("twice", f"{what}; the largest: {' = '.join(contents.duplicates[0].paths[:2])}")
+        yield from finding("twice", f"{what}; the largest: {' = '.join(contents.duplicates[0].paths[:2])}")
     if contents.archives:
         size = sum(archive.size for archive in contents.archives)
         what = f"{counted(len(contents.archives), 'archive')}, {sized(size)}"
-        yield from _finding("static", f"{what}; the largest: {contents.archives[0].path}")
-    yield from _finding("bundled", ", ".join(library.name for library in contents.bundled))
-    yield from _finding("needs", ", ".join(_beyond_platform(contents)))
-    yield from _flaws(contents)
+        yield from finding("static", f"{what}; the largest: {contents.archives[0].path}")
+    yield from finding("bundled", ", ".join(library.name for library in contents.bundled))
+    yield from finding("needs", ", ".join(_beyond_platform(contents)))
+    yield from flaws(contents)
 
 
-def _flaws(contents: Contents) -> Iterator[str]:
+def flaws(contents: Contents) -> Iterator[str]:
     for damaged in contents.damaged:
-        yield from _finding("damaged", f"{damaged.path}: {damaged.why}")
+        yield from finding("damaged", f"{damaged.path}: {damaged.why}")
     for library in contents.libraries:
         for note in library.gpu.notes:
-            yield from _finding("note", f"{library.path}: {note}")
+            yield from finding("note", f"{library.path}: {note}")
     for warning in contents.warnings:
-        yield from _finding("warning", warning)
+        yield from finding("warning", warning)
 
 
 def _beyond_platform(contents: Contents) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _gpu_details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
     share = percent(gpu.size, library.size)
     inside = f"{counted(gpu.containers, 'container')} with {counted(gpu.entries, 'entry')}"
     what = f"{sized(gpu.size)}, {share} of the file, in {inside}"
-    yield from _field("GPU code", what)
+    yield from labelled("GPU code", what)
     if gpu.portions:
         columns = f"{'entries':>8}{'size':>10}{'expanded':>11}"
         yield f"    {'section':<15} {'for':<{_LABEL}} {'kind':<11} {'stored':<6}{columns}"
@@ -213,10 +213,10 @@ def _gpu_details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
         yield f"    {what}{portion.entries:>8}{sized(portion.size):>10}{sized(portion.uncompressed_size):>11}"
     for pinned in gpu.pinned:
         where = f" in {pinned.section}" if pinned.section else ""
-        yield from _field("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
+        yield from labelled("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
     if devices:
         for line in _served([gpu.outlook(device) for device in devices]):
-            yield from _field("runs", line)
+            yield from labelled("runs", line)
 
 
 def _served(outlooks: Sequence[Outlook]) -> Iterator[str]:
@@ -241,17 +241,17 @@ def _named(outlooks: Iterable[Outlook]) -> str:
     return " ".join([first, *(name.removeprefix("sm_") for name in rest)])
 
 
-def _field(name: str, text: str) -> Iterator[str]:
+def labelled(name: str, text: str) -> Iterator[str]:
     """A line of the details, continued below itself; nothing without *text*."""
     if text:
-        yield from _wrapped(f"  {name:<11}", " " * 14, text)
+        yield from wrapped(f"  {name:<11}", " " * 14, text)
 
 
-def _finding(name: str, text: str) -> Iterator[str]:
+def finding(name: str, text: str) -> Iterator[str]:
     if text:
-        yield from _wrapped(f"{name:<8}", " " * 9, text)
+        yield from wrapped(f"{name:<8}", " " * 9, text)
 
 
-def _wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
+def wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
     lines = textwrap.wrap(f"{name} {' '.join(texts)}", WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     return (line.replace(_GLUE, " ") for line in lines)

@@ -1,0 +1,49 @@
+"""Libraries that need each other by name, as the linker makes them, and a wheel whose libraries hang together."""
+
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tests.factories.elf import MODULE, rpath, shared_object
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+# what a tool that bundles libraries makes of libdeep.so.1
+DEEP = "libdeep-1a2b3c4d.so.1"
+
+
+@cache
+def linked(source: str, *needs: str, soname: str | None = None, flags: tuple[str, ...] = ()) -> bytes:
+    """What gcc makes of *source*: a shared object named *soname* that needs *needs*, and libc."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "linked.out"
+        others = [Path(folder) / name for name in needs]
+        for other in others:
+            other.write_bytes(shared_object("int other;", f"-Wl,-soname,{other.name}"))
+        named = [f"-Wl,-soname,{soname}"] if soname else []
+        command: list[str | Path] = ["gcc", "-shared", "-fPIC", "-O1", *named, *flags, "-o", output, "-x", "c", "-"]
+        command += ["-Wl,--no-as-needed", "-x", "none", *others]
+        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+        return output.read_bytes()
+
+
+def files() -> dict[str, bytes | str]:
+    """A module that loads a chain of libraries, others' and the driver's; and one library for nothing.
+
+    demo/_C -> libtop.so -> libdeep-1a2b3c4d.so.1; libtorch.so, libcufft.so.11; libcuda.so.1; libnowhere.so.3
+    demo/_D -> libdeep-1a2b3c4d.so.1, only if something loaded it before
+    libplugin.so is named in Python, libmore.so in the data of libtop.so; libidle.so nowhere
+    """
+    here, beside = "$ORIGIN", "$ORIGIN/../demo.libs"
+    opens = 'const char *more = "libmore.so";'
+    away = ("libtorch.so", "libcufft.so.11", "libcuda.so.1", "libnowhere.so.3")
+    return {
+        "demo/__init__.py": "import ctypes\nctypes.CDLL('libplugin.so')\n",
+        "demo/_C.cpython-311-x86_64-linux-gnu.so": linked(MODULE, "libtop.so", *away, flags=rpath(beside)),
+        "demo/_D.cpython-311-x86_64-linux-gnu.so": linked(MODULE, DEEP),
+        "demo.libs/libtop.so": linked(opens, DEEP, soname="libtop.so", flags=rpath(here)),
+        f"demo.libs/{DEEP}": linked("int deep[9000] = {1};", soname=DEEP),
+        "demo.libs/libmore.so": linked("int more;", soname="libmore.so"),
+        "demo.libs/libplugin.so": linked("int plugin;", soname="libplugin.so"),
+        "demo.libs/libidle.so": linked("int idle;", soname="libidle.so"),
+    }
