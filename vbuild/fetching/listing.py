@@ -1,7 +1,7 @@
 """Which files of a project the package indexes have, and the hashes they state for them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx2
 from packaging.version import Version
@@ -14,12 +14,16 @@ from vbuild.fetching.places import Problems, client_of, finders, name_of
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file of a project on an index, with the SHA-256 that the index states, if it states one."""
+    """A file of a project on an index, with the SHA-256 that the index states, if it states one.
+
+    *url* is where the bytes are. It says nothing of what the file is, so files are equal wherever they lie.
+    """
 
     file: str
     version: Version
     sha256: str | None = None
     is_yanked: bool = False
+    url: str = field(default="", compare=False, repr=False)
 
     @property
     def is_wheel(self) -> bool:
@@ -57,4 +61,5 @@ def _listed(packages: Iterable[Package]) -> Iterator[Listed]:
         link, version = package.link, package.version
         if version:
             hashes = (link.hash_option or {}).get("sha256", [None])
-            yield Listed(link.filename, Version(version), hashes[0], link.yank_reason is not None)
+            is_yanked = link.yank_reason is not None
+            yield Listed(link.filename, Version(version), hashes[0], is_yanked, link.url_without_fragment)

@@ -29,6 +29,7 @@ from vbuild.wheel.zipreader import Member, check_path
 from vbuild.wheel.zipwriter import Attributes, ZipWriter
 
 _BUFFER = 1 << 18
+_MODE = 0o644
 _DOS_FIRST, _DOS_LAST = 315532800, 4354819198  # 1980-01-01 and 2107-12-31 in seconds since 1970
 
 
@@ -46,18 +47,25 @@ class WheelWriter:
         self._rows: list[Row] = []
         self._last: list[Callable[[], Row]] = []
 
-    def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
+    def copy(self, wheel: Wheel, member: Member, *, path: str | None = None, is_new: bool = False) -> None:
         """Pass on *member* of *wheel*, which stays open until the writer is done; its compressed bytes as they are.
 
-        RECORD is passed over: the writer makes its own.
+        RECORD is passed over: the writer makes its own. One that *is_new* gets the time of a new member, and nothing
+        else in the wheel shows where it came from.
         """
-        if wheel is not self._like:
+        if is_new:
+            made = self._attributes(member.mode & 0o777 or _MODE).header()
+            header = replace(
+                member.header, time=made.time, date=made.date, external_attributes=made.external_attributes
+            )
+            member = replace(member, header=header)
+        elif wheel is not self._like:
             self.follow(wheel)
         if member.path != f"{wheel.dist_info}/RECORD":
             target = path or member.path
             self._place(target, partial(self._copy, wheel, member, target))
 
-    def write(self, place: Member | str, data: Buffer | Rope, *, mode: int = 0o644) -> None:
+    def write(self, place: Member | str, data: Buffer | Rope, *, mode: int = _MODE) -> None:
         """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
 
         A rope is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
@@ -115,7 +123,7 @@ class WheelWriter:
         row = wheel.row(member)
         return Row(path, row.hash, row.size)
 
-    def _write(self, place: Member | str, rope: Rope, *, mode: int = 0o644) -> Row:
+    def _write(self, place: Member | str, rope: Rope, *, mode: int = _MODE) -> Row:
         path, header = (
             (place.path, place.header) if isinstance(place, Member) else (place, self._attributes(mode).header())
         )
@@ -152,18 +160,34 @@ def write_wheel(
 
 @contextmanager
 def write_wheels(
-    folder: Path, names: Sequence[WheelName], *, like: Wheel | None = None, press: Press | None = None
+    folder: Path,
+    names: Sequence[WheelName],
+    *,
+    like: Wheel | None = None,
+    press: Press | None = None,
+    passing: Sequence[Wheel] = (),
 ) -> Iterator[tuple[WheelWriter, ...]]:
-    """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete."""
+    """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
+
+    Those *passing* come along as they are, byte for byte.
+    """
     with at(folder), _writing():
         folder.mkdir(parents=True, exist_ok=True)
-    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in names]
-    targets = [folder / str(name) for name in names]
+    copies = [folder / wheel.path.name for wheel in passing]
+    targets = [*(folder / str(name) for name in names), *copies]
+    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
+    placed: list[Path] = []
     try:
+        for target in targets:
+            _refuse_folder(target)
+        for wheel, part in zip(passing, parts[len(names) :], strict=True):
+            with at(folder / wheel.path.name), _writing():
+                _refuse_own(folder / wheel.path.name, wheel)
+                shutil.copyfile(wheel.path, part)
         with ExitStack() as stack:
             own = press or stack.enter_context(Press(remembers=False))
-            files = [stack.enter_context(_part(*pair)) for pair in zip(parts, targets, strict=True)]
-            writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=True))
+            files = [stack.enter_context(_part(*pair)) for pair in zip(parts[: len(names)], targets, strict=False)]
+            writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=False))
             if like:
                 for writer in writers:
                     writer.follow(like)
@@ -174,9 +198,10 @@ def write_wheels(
         for part, target in zip(parts, targets, strict=True):
             with at(target), _writing():
                 part.replace(target)
+            placed.append(target)
     except BaseException:
-        for part in parts:
-            part.unlink(missing_ok=True)
+        for file in (*parts, *placed):
+            file.unlink(missing_ok=True)
         raise
 
 
@@ -222,18 +247,15 @@ def edited(
 
 def passed(wheel: Wheel, folder: Path) -> Path:
     """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path."""
-    target = folder / wheel.path.name
-    part = folder / f".{secrets.token_hex(8)}.part"
+    with write_wheels(folder, (), passing=[wheel]):
+        return folder / wheel.path.name
+
+
+def _refuse_folder(target: Path) -> None:
+    """Refuse what no file can be put in the place of, before any is."""
     with at(target), _writing():
-        _refuse_own(target, wheel)
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(wheel.path, part)
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    return target
+        if target.is_dir():
+            raise WheelError("cannot be written: Is a directory")
 
 
 def _refuse_own(target: Path, wheel: Wheel) -> None:

@@ -10,6 +10,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import BinaryIO
@@ -71,6 +72,7 @@ class ZipReader:
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self._lock = Lock()
+        self._descriptor = _descriptor(file)
         self._size = file.seek(0, os.SEEK_END)
         self.comment, entries, self._directory_offset, directory_size = self._end()
         directory = self._read_at(self._directory_offset, directory_size)
@@ -164,8 +166,8 @@ class ZipReader:
 
     def _pread(self, size: int, offset: int) -> bytes:
         """Read without moving the position that all threads share, or one thread after the other."""
-        if hasattr(os, "pread"):
-            return os.pread(self.file.fileno(), size, offset)
+        if self._descriptor is not None:
+            return os.pread(self._descriptor, size, offset)
         with self._lock:
             self.file.seek(offset)
             return self.file.read(size)
@@ -211,6 +213,13 @@ class ZipReader:
             raise WheelError("the zip64 end record is not in front of its locator")
         disks = (locator.disk, record.disk or record.directory_disk, record.entries - record.entries_here)
         return locator.end_offset, disks, (record.entries, record.directory_offset, record.directory_size)
+
+
+def _descriptor(file: BinaryIO) -> int | None:
+    """What `os.pread` reads *file* through; None where the system has no such call, or *file* is none of its own."""
+    with suppress(OSError):  # io.UnsupportedOperation is one
+        return file.fileno() if hasattr(os, "pread") else None
+    return None
 
 
 def _agrees(local: LocalHeader, fields: dict[int, bytes], member: Member) -> bool:

@@ -1,0 +1,50 @@
+"""Libraries that published wheels bundle, and the official wheels they are from: proved with little transferred."""
+
+import hashlib
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.factories.published import Published, Shelf
+from vbuild.binary.loading import Loading
+from vbuild.linkage.catalogue import by_stem
+from vbuild.provenance.official import Evidence, Officials, Provenance
+from vbuild.wheel.archive import open_wheel
+
+pytestmark = pytest.mark.network
+
+MUMAX = Published("mumaxplus==1.2.2", python="312", platforms=("manylinux_2_34",))
+TORCHCODEC = Published("torchcodec==0.17.0", python="312")
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory)
+
+
+@pytest.mark.parametrize(
+    ("published", "stem", "expected"),
+    [
+        pytest.param(TORCHCODEC, "libnvjpeg", ("nvidia-nvjpeg", "13.0.1.86", "13.0")),
+        pytest.param(MUMAX, "libcufft", ("nvidia-cufft-cu12", "11.2.1.3", "12.4"), marks=pytest.mark.slow),
+        pytest.param(MUMAX, "libcurand", ("nvidia-curand-cu12", "10.3.5.147", "12.4"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_bundled_library_is_proved_to_be_the_official_one(
+    shelf: Shelf, tmp_path: Path, published: Published, stem: str, expected: tuple[str, ...]
+) -> None:
+    officials = Officials("x86_64", store=tmp_path)
+    with open_wheel(shelf.wheel(published)) as wheel:
+        member = next(member for member in wheel.members if f".libs/{stem}-" in member.path)
+        with wheel.mapped(member) as data:
+            name, loading, sha256 = Path(member.path).name, Loading.parse(data), hashlib.sha256(data).hexdigest()
+            begin = time.perf_counter()
+            found = officials.provenance(name, loading, data, sha256=sha256, entries=by_stem(name))
+            seconds = time.perf_counter() - begin
+    assert isinstance(found, Provenance)
+    print(f"{name}: {found.wheel.file}: {seconds:.2f} s, {found.transferred / 1e6:.2f} MB")
+    assert found.evidence is Evidence.RESTORED
+    assert found.transferred < 2_000_000
+    project, version = found.wheel.project, found.wheel.version
+    assert (project, version, officials.toolkit(project, version, stem.removeprefix("lib"))) == expected
