@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.variants import machine
+from tests.factories.wheelhouse import DEEP, NAME, files
 from tests.factories.wheels import wheel
 from vbuild.cli import main
 from vbuild.hardware.cpu import Cpu
@@ -36,7 +37,7 @@ def release(tmp_path: Path) -> Path:
 
 def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
     said = vbuild("--help").stdout
-    commands = ["matrix", "slim", "inspect", "verify", "stamp", "index", "select", "toolkit"]
+    commands = ["matrix", "slim", "split", "inspect", "verify", "stamp", "index", "select", "toolkit"]
     assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
     assert max(map(len, said.splitlines())) <= WIDTH
 
@@ -142,3 +143,34 @@ def test_usage_mistakes_are_status_2(arguments: tuple[str, ...], said: str) -> N
     result = vbuild(*arguments)
     assert result.returncode == 2
     assert said in " ".join(result.stderr.split())
+
+
+def test_what_loads_what_fits_a_terminal_and_ends_in_what_wheels_repeat(tmp_path: Path) -> None:
+    names = [NAME, NAME.replace("cp311", "cp312")]
+    wheels = [wheel(tmp_path, name, files()) for name in names]
+    said = vbuild("inspect", *wheels, "--closure")
+    lines = said.stdout.splitlines()
+    assert (said.returncode, said.stderr) == (0, "")
+    assert max(map(len, lines)) <= WIDTH
+    assert [line.split()[0] for line in lines if line.startswith("demo 1.0")] == ["demo", "demo"]
+    assert lines[-1].endswith(" of that is repeated; see `vbuild split`")
+    assert "repeated" not in vbuild("inspect", *wheels, "--closure", "--library", "*").stdout
+    assert said.stdout.count("  also in     1 other wheel\n") == 10
+    assert f"  also in     {names[1]}\n" in vbuild("inspect", *wheels, "--closure", "--library", "*deep*").stdout
+    told = json.loads(vbuild("inspect", *wheels, "--closure", "--json").stdout)
+    assert [contents["wheel"] for contents in told] == names
+    assert told[0]["closure"]["nodes"][0]["also_in"] == names[1:]
+
+
+def test_one_library_of_the_closure_can_be_asked_for(tmp_path: Path) -> None:
+    said = vbuild("inspect", wheel(tmp_path, NAME, files()), "--closure", "--library", "*deep*").stdout
+    assert f"demo.libs/{DEEP}" in said
+    assert "libidle" not in said
+    assert said.count("  why  ") == 2
+
+
+def test_the_page_has_the_closure_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = wheel(tmp_path, NAME, files())
+    for options, shown in (((), False), (("--closure",), True)):
+        assert vbuild("inspect", path, *options, "--html", tmp_path / "page.html").returncode == 0
+        assert ("Which library loads which" in (tmp_path / "page.html").read_text()) == shown

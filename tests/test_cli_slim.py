@@ -108,7 +108,7 @@ REFUSALS = [
         ("--drop", "*/METADATA"),
         f"{NAME}: --drop '*/METADATA' names {METADATA}, which describes the wheel; expected other members",
     ),
-    (("other", "--gpu", "90"), f"other/{NAME}: called as {NAME}, and both would become one file; slim them apart"),
+    (("other", "--gpu", "90"), f"other/{NAME}: called as {NAME}, and both would become one file; give them apart"),
     (("empty", "--gpu", "90"), "empty: no wheels in this folder; expected files that end in .whl"),
 ]
 

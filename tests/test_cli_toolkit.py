@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.desk import WIDTH, Desk, everything, refusal, without_installed_toolkits
-from vbuild.cli import toolkit
+from vbuild.commands.building import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolkit.pins import releases

@@ -376,10 +376,10 @@ def test_two_variants_for_the_same_gpus_are_refused_before_anything_is_written(t
 
 def test_two_wheels_of_one_name_and_empty_folders_are_refused(tmp_path: Path) -> None:
     first, second = fat_wheel(tmp_path / "a"), fat_wheel(tmp_path / "b")
-    with pytest.raises(SlimError, match="both would become one file"):
+    with pytest.raises(WheelError, match="both would become one file"):
         slim([first, second], tmp_path / "out", shares=plain("90"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SlimError, match="no wheels in this folder"):
+    with pytest.raises(WheelError, match="no wheels in this folder"):
         slim([tmp_path / "empty"], tmp_path / "out", shares=plain("90"))
 
 

@@ -28,6 +28,10 @@ class SurgeryError(VbuildError):
     """An ELF file that cannot be cut without a risk to what is left of it."""
 
 
+class ShortageError(SurgeryError):
+    """What an edit takes and the machine does not give, files, room or a program: no fault of the ELF file's."""
+
+
 class WheelError(VbuildError):
     """A wheel, or a wheel's name, that breaks the wheel specification."""
 

@@ -45,7 +45,8 @@ _GPUS = {"EM_CUDA": "cubin", "EM_AMDGPU": "code object"}
 _SMALLEST = 52  # the header of a 32-bit ELF file
 # who may open a library by name without being an ELF file, and the names as they stand there: "libx", f"libx{major}.so"
 _PYTHON = (".py", ".pth")
-_NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]*[{%]?|[\w+-][\w.+-]*\.so\b[\w.]*)")
+# none is longer than a file name may be (NAME_MAX): without that bound a megabyte of digits would take minutes
+_NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.so\b[\w.]{0,250})")
 
 
 def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> Contents:

@@ -1,6 +1,6 @@
 """`vbuild matrix`: one recipe in, one release of variant wheels out.
 
-    recipe -> targets -> jobs -> built, repaired -> stamped, verified, tested -> indexed -> report.json
+    recipe -> targets -> jobs -> built, repaired -> stamped, verified, tested -> split -> indexed -> report.json
 
 A target that fails leaves the others running: they are finished and written, and the release says what is missing.
 """
@@ -29,6 +29,7 @@ from vbuild.release.order import Order, ordered
 from vbuild.release.outcome import Failure, Product, Release
 from vbuild.release.staging import staging
 from vbuild.release.store import Store
+from vbuild.release.thinning import Thinning, request_of, thinned
 from vbuild.release.workshop import Repaired, Told, Workshop
 from vbuild.toolkit.supply import FORESEEN
 from vbuild.variant.document import Schema
@@ -64,6 +65,7 @@ def matrix(
     start or where the wheels would contradict others in the folder.
     """
     recipe = Recipe.load(source)
+    request = request_of(recipe)
     targets = _chosen(recipe, only)
     family = Family.of(recipe, targets, schema=schema)
     store = store or Store.of_user()
@@ -75,9 +77,10 @@ def matrix(
         kept = {order: product for order in orders if (product := finishing.kept(order))}
         missing = [order for order in orders if order not in kept]
         made = _made(missing, orders, finishing, jobs=jobs) if missing else {}
-        outcomes = _without_twins({**kept, **made}[order] for order in orders)
+        found = {order: {**kept, **made}[order] for order in orders}
+        thinning = thinned(_without_twins(found.values()), found, request, finishing)
         notes = tuple(dict.fromkeys([*(note for job in plan for note in job.notes), *shop.notes]))
-        release = _published(recipe, outcomes, stage, folder, notes=notes)
+        release = _published(recipe, thinning, stage, folder, notes=notes)
     store.sweep()
     forget()
     return release
@@ -86,6 +89,7 @@ def matrix(
 def planned(source: Path, *, only: Collection[str] = ()) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
     recipe = Recipe.load(source)
+    request_of(recipe)
     with tempfile.TemporaryDirectory() as folder:
         shop = Workshop.opened(recipe, Path(folder), Path(folder), store=Store.of_user(), supply=FORESEEN)
         return tuple(shop.prepared(target) for target in _chosen(recipe, only))
@@ -155,23 +159,23 @@ def _without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Fail
     return kept
 
 
-def _published(
-    recipe: Recipe, outcomes: Iterable[Product | Failure], stage: Path, folder: Path, *, notes: tuple[str, ...]
-) -> Release:
+def _published(recipe: Recipe, thinning: Thinning, stage: Path, folder: Path, *, notes: tuple[str, ...]) -> Release:
     """Index the finished wheels with those of the same release that are in *folder*, then move all of it there."""
-    products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
-    failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
+    products = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Product))
+    failures = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Failure))
     indexed = _indexed(products, stage / "release", folder)
-    release = Release(recipe.name, str(recipe.source), products, failures, indexed, notes)
+    release = Release(recipe.name, str(recipe.source), products, failures, indexed, notes, thinning.split)
     report = stage / REPORT
     report.write_text(json.dumps(release.data(), indent=2) + "\n", encoding="utf-8")
     # all that needs room on the disk is done
-    for file in (*(product.wheel for product in products), *(item.path for item in indexed), report):
+    beside = thinning.split.made_beside if thinning.split else ()
+    for file in (*(product.wheel for product in products), *beside, *(item.path for item in indexed), report):
         file.replace(folder / file.name)
     return replace(
         release,
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
+        split=thinning.split.moved(folder) if thinning.split else None,
     )
 
 

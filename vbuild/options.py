@@ -67,11 +67,25 @@ def _cpu_level(text: str) -> "Cpu":
     return Cpu.parse(text)
 
 
+def _cuda(text: str) -> tuple[int, ...]:
+    from vbuild.splitting.request import cuda_version
+
+    return cuda_version(text)
+
+
+def _project(text: str) -> str:
+    from vbuild.splitting.request import project_name
+
+    return project_name(text)
+
+
 DRAFT = Value("draft", _schema)
 PROPERTY = Value("property", _variant_property)
 GPUS = Value("gpus", _gpus)
 SHARE = Value("label=gpus", _share)
 LEVEL = Value("level", _cpu_level)
+CUDA = Value("version", _cuda)
+PROJECT = Value("name", _project)
 
 output = click.option("-o", "--output-dir", "folder", type=FOLDER, required=True, help="Where the results go.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")

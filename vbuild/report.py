@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vbuild.build.frontend import Job
+    from vbuild.checking.check import Checked
     from vbuild.contents.model import Contents
     from vbuild.release.outcome import Failure, Product, Release
     from vbuild.slimming.outcome import LibraryCut, Slimmed
+    from vbuild.splitting.outcome import LibraryMove, Split, Thinned
     from vbuild.verdict.model import Verdict
 
 _WIDTH = 80
@@ -39,6 +41,8 @@ def release_lines(release: "Release") -> Iterator[str]:
             yield from _wrapped(f"  {text}", indent=6)
     if kept := _kept(release):
         yield f"kept from an earlier run: {kept}; --fresh builds them again"
+    if release.split:
+        yield from split_lines(release.split)
     for note in release.notes:
         yield from _wrapped(note)
     yield from _failure_lines(release.failures)
@@ -102,18 +106,31 @@ def _wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
     yield line.rstrip()
 
 
-def contents_lines(contents: "Contents", globs: Sequence[str]) -> Iterator[str]:
-    """A wheel on one screen; or all about its libraries whose paths match one of *globs*."""
+def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Iterator[str]:
+    """Each wheel on one screen; or all about its libraries whose paths match one of *globs*."""
     from vbuild.contents.text import details, summary
 
-    if not globs:
-        yield from summary(contents)
-        return
-    chosen = [one for one in contents.libraries if any(fnmatchcase(one.path, glob) for glob in globs)]
-    for library in chosen:
-        yield from details(library, contents.devices)
-    if not chosen:
-        yield f"{contents.wheel}: no library matches {' or '.join(globs)}"
+    for contents in several:
+        if not globs:
+            yield from summary(contents)
+            continue
+        chosen = [one for one in contents.libraries if any(fnmatchcase(one.path, glob) for glob in globs)]
+        for library in chosen:
+            yield from details(library, contents.devices)
+        if not chosen:
+            yield f"{contents.wheel}: no library matches {' or '.join(globs)}"
+
+
+def closure_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterator[str]:
+    """Which library loads which in each wheel, and what wheels repeat; or how those matching *globs* are reached."""
+    from vbuild.contents import closuretext
+
+    for place, contents in enumerate(several):
+        yield from [""] if place else []
+        yield from closuretext.closure_lines(contents, globs)
+    if not globs and (repeated := [*closuretext.repeat_lines(several)]):
+        yield ""
+        yield from repeated
 
 
 def verdict_lines(verdict: "Verdict") -> Iterator[str]:
@@ -154,6 +171,75 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
     for wheel in wheels:
         if gpus := wheel.target.gpus:
             yield from _wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)
+
+
+def split_lines(split: "Split") -> Iterator[str]:
+    """A split: what went where, what stayed and why, and each wheel before and after."""
+    made = f" and {_counted(len(split.beside), 'wheel')} beside" if split.beside else ""
+    after = "" if split.packed is None else f" -> {_mb(split.packed)}"
+    yield f"{_counted(len(split.wheels), 'wheel')}{made}: {_mb(split.before)}{after} MB"
+    alike: dict[str, list[LibraryMove]] = {}
+    for move in split.libraries:
+        alike.setdefault(_becomes(move), []).append(move)
+    for what, moves in alike.items():
+        yield from _wrapped(f"{_mb(sum(move.packed for move in moves))} MB {what}")
+        shown = moves[:_SHOWN] if moves[0].kind == "keep" else moves
+        for move in shown:
+            proof = f" ({move.evidence})" if move.evidence else ""
+            yield from _wrapped(f"  {move.name} in {_counted(len(move.wheels), 'wheel')}{proof}", indent=4)
+        if len(moves) > len(shown):
+            yield f"  and {len(moves) - len(shown)} more"
+    for beside in split.beside:
+        yield beside.name
+        packed = "" if beside.packed is None else f"{_mb(beside.packed)} MB, "
+        files = _counted(len(beside.files), "file")
+        yield f"  {packed}unpacked {_mb(beside.unpacked)} MB, {files} for {_counted(len(beside.wheels), 'wheel')}"
+    for wheel in split.wheels:
+        yield from _thinned_lines(wheel)
+
+
+def _becomes(move: "LibraryMove") -> str:
+    """What becomes of a library, and the reason where it is not the best."""
+    because = f"; {move.reason}" if move.reason else ""
+    match str(move.kind):
+        case "replace":
+            return f"replaced by {move.target}"
+        case "share":
+            return f"moved to {move.target}{because}"
+        case "drop":
+            return f"dropped: {move.reason}"
+        case _:
+            return f"left as it was, because {move.reason}"
+
+
+def checked_lines(checked: Iterable["Checked"]) -> Iterator[str]:
+    """What came of installing the results, a wheel and an installer at a time."""
+    for one in checked:
+        for line in one.lines():
+            yield from _wrapped(line, indent=6)
+
+
+def _thinned_lines(wheel: "Thinned") -> Iterator[str]:
+    yield wheel.name
+    if wheel.is_untouched:
+        yield "  as it was: nothing in it to take out"
+        return
+    packed = "" if wheel.packed is None else f"{_mb(wheel.before)} -> {_mb(wheel.packed)} MB, "
+    yield f"  {packed}unpacked {_mb(wheel.unpacked_before)} -> {_mb(wheel.unpacked)} MB"
+    for line in wheel.requires:
+        # the machine that it is for is in the wheel's own name
+        yield from _wrapped(f"  requires {line.partition(';')[0]}", indent=4)
+    for edited in wheel.edited:
+        found = "" if edited.rpath is None else f": RPATH {':'.join(edited.rpath) or 'none'}"
+        yield from _wrapped(f"  {edited.path}{found}", indent=4)
+        for entry in edited.removed:
+            yield from _wrapped(f"    without {entry}", indent=6)
+    for warning in wheel.warnings:
+        yield from _wrapped(f"  warning: {warning}", indent=4)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:

@@ -22,7 +22,9 @@ from vbuild.slimming.output import Output, outputs
 from vbuild.slimming.plan import Plan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.gathering import gathered
 from vbuild.wheel.press import Codec, Press
+from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.writing import passed, write_wheels
 
 Told = Callable[[str, int, int], None]
@@ -49,7 +51,7 @@ def slim(
     """
     cuts = cuts or Cuts()
     _check(shares, cuts)
-    wheels = _wheels(paths)
+    wheels = gathered(paths)
     _check_globs(wheels, cuts)
     each = partial(
         family, folder=folder, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, told=told
@@ -73,7 +75,7 @@ def family(
     """What `slim` makes of the one wheel at *path*, in one pass over it; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
         progress = _Progress(wheel, told)
-        with planned(wheel, shares, cuts, room=_room(folder), told=progress) as plan:
+        with planned(wheel, shares, cuts, room=room_for(folder), told=progress) as plan:
             warnings = tuple(_licence(wheel, plan, accept=accept_license))
             found = tuple(outputs(wheel, plan, shares))
             written = () if folder is None else _written(wheel, folder, plan, found, codec=codec, told=progress)
@@ -92,24 +94,6 @@ class _Progress:
     def __call__(self, size: int) -> None:
         self._done += size
         self._told(self._name, self._done, self._total)
-
-
-def _room(folder: Path | None) -> Path | None:
-    """Where libraries are inflated: beside the results, for the system's own folder may be in memory."""
-    return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
-
-
-def _wheels(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The wheels at *paths* and in the folders there; `SlimError` for an empty folder, or a file name given twice."""
-    wheels: dict[str, Path] = {}
-    for path in paths:
-        found = sorted(path.glob("*.whl")) if path.is_dir() else [path]
-        if not found:
-            raise SlimError(f"{path}: no wheels in this folder; expected files that end in .whl")
-        for wheel in found:
-            if (other := wheels.setdefault(wheel.name, wheel)) != wheel:
-                raise SlimError(f"{wheel}: called as {other}, and both would become one file; slim them apart")
-    return tuple(wheels.values())
 
 
 def _check(shares: Sequence[Share], cuts: Cuts) -> None:

@@ -76,7 +76,42 @@ def test_a_file_without_section_headers_says_the_same(data: bytes) -> None:
 
 
 def test_libraries_in_its_strings_are_mentioned_but_not_itself_and_what_it_needs(data: bytes) -> None:
-    assert Loading.parse(data).mentioned == {"libcuda.so.1", "libone.so", "libtwo.so.3", "libfour.so"}
+    assert Loading.parse(data).mentioned == {"libcuda.so.1", "libone.so", "libtwo.so.3", "libfour.so", "plugin.so"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("engine.so", {"engine.so"}),
+        ("plugins/engine.so.2", {"engine.so.2"}),
+        ("engine.so is missing", set()),
+        ("the engine.so", set()),
+        (".abi3.so", set()),
+        ("%s.so", set()),
+        ("x.socket", set()),
+    ],
+)
+def test_other_names_are_mentioned_where_they_are_all_of_a_string_or_the_end_of_a_path(
+    text: str, expected: set[str]
+) -> None:
+    assert Loading.parse(shared_object(f'const char *last(int i) {{ return i ? "{text}" : "none"; }}')).mentioned == (
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("-F", "libreal.so.1"), {"libreal.so.1"}),
+        (("-f", "libreal.so.1", "-f", "$ORIGIN/libmore.so"), {"libreal.so.1", "libmore.so"}),
+        (("--audit", "libone.so:/opt/libtwo.so"), {"libone.so", "libtwo.so"}),
+        (("--depaudit", "libone.so"), {"libone.so"}),
+    ],
+    ids=["filter", "auxiliary filters", "audit", "audit of what it needs"],
+)
+def test_what_the_loader_opens_along_with_it_is_mentioned(flags: tuple[str, ...], expected: set[str]) -> None:
+    linker = (f"-Wl,{','.join(flags)}", "-Wl,-soname,libself.so.1")
+    assert Loading.parse(shared_object("int nothing;", *linker)).mentioned == expected
 
 
 def test_names_of_needed_libraries_and_of_gpu_code_are_not_mentioned() -> None:

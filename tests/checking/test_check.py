@@ -1,83 +1,24 @@
 """Results of a split that work, and all the ways in which they may not: really installed, loaded and imported."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.factories.checks import OTHER, TAG, TO_LIBS, Results, failures, notes
 from tests.factories.elf import object_file, program, rpath
 from tests.factories.extensions import laid_out, library, module
-from tests.factories.wheels import wheel
-from vbuild.checking.check import Checked, checked
+from vbuild.checking.check import Checked
 from vbuild.checking.environments import Installer
 from vbuild.checking.trial import Finding, Step
 from vbuild.errors import SplitError
-from vbuild.fetching.indexes import Indexes
 
-TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
-OTHER = f"cp3{sys.version_info[1] + 1}"
-LIBS = "py3-none-manylinux_2_17_x86_64"
-TO_LIBS = "$ORIGIN/../demo_libs/lib"
 IMPORTS_C = "from demo import _c\n"
-ALONE = Indexes(no_index=True)
 BOTH = tuple(Installer)
-
-
-@dataclass(frozen=True)
-class Results:
-    """The folder that a split wrote, and what its check comes to."""
-
-    folder: Path
-    wheels: list[Path] = field(default_factory=list)
-
-    def thin(
-        self,
-        files: Mapping[str, bytes | str],
-        *,
-        name: str = f"demo-1.0-{TAG}.whl",
-        requires: Sequence[str] = ("demo-libs==0.1",),
-    ) -> None:
-        metadata = "".join(f"Requires-Dist: {line}\n" for line in requires)
-        self.wheels.append(wheel(self.folder / "thin", name, files, metadata=metadata))
-
-    def libs(
-        self, files: Mapping[str, bytes | str], *, tag: str = LIBS, more: Mapping[str, bytes | str] | None = None
-    ) -> None:
-        about = f"Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: false\nTag: {tag}\n"
-        whole = {**{f"demo_libs/lib/{name}": data for name, data in files.items()}, **(more or {})}
-        whole["demo_libs-0.1.dist-info/WHEEL"] = about
-        self.wheels.append(wheel(self.folder / "thin", f"demo_libs-0.1-{tag}.whl", whole))
-
-    def check(self, *using: Installer, unreached: Sequence[str] = ()) -> tuple[Checked, ...]:
-        place = self.folder / "environments"
-        found = checked(
-            self.wheels,
-            indexes=lambda: ALONE,
-            folder=place,
-            unreached=unreached,
-            using=using or (Installer.UV,),
-        )
-        assert list(place.iterdir()) == []
-        return found
-
-    def only(self, *, unreached: Sequence[str] = ()) -> Checked:
-        (result,) = self.check(unreached=unreached)
-        return result
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     return Results(tmp_path)
-
-
-def failures(result: Checked) -> list[str]:
-    return [f"{found.step}: {found.what}" for found in result.failures]
-
-
-def notes(result: Checked) -> list[str]:
-    return [f"{found.step}: {found.what}" for found in result.notes]
 
 
 def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: Results) -> None:
@@ -323,6 +264,22 @@ def test_a_crash_is_a_failure(results: Results) -> None:
         "load: demo/_c.so: not loaded: the process ended with SIGABRT",
         "import: demo: not imported: the process ended with SIGABRT",
     ]
+
+
+def test_a_module_that_crashes_alone_and_not_after_its_package_is_noted(results: Results) -> None:
+    opens = "import os\nos.environ['DEMO_READY'] = '1'\n" + IMPORTS_C
+    asks = "char *getenv(const char *); void abort(void); __attribute__((constructor)) static void start(void) "
+    crash = asks + '{ if (!getenv("DEMO_READY")) abort(); }'
+    results.thin({"demo/__init__.py": opens, "demo/_c.so": module(source=crash)}, requires=[])
+    result = results.only()
+    assert (result.ok, result.loaded, result.imported) == (True, ("demo/_c.so",), ("demo",))
+    assert notes(result) == ["load: demo/_c.so: can be loaded only after `import demo`: the process ended with SIGABRT"]
+
+
+def test_a_library_that_crashes_is_a_failure_where_there_is_no_package(results: Results) -> None:
+    crash = "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
+    results.thin({"no-name/libdemo.so": library("libdemo.so", source=crash)}, requires=[])
+    assert failures(results.only()) == ["load: no-name/libdemo.so: not loaded: the process ended with SIGABRT"]
 
 
 def test_loading_begins_with_what_python_code_names_and_what_nothing_else_needs(results: Results) -> None:

@@ -37,10 +37,11 @@ def library(
     paths = rpath(rpath_, new=False) if rpath_ else rpath(runpath) if runpath else ()
     named = () if soname is None else (f"-Wl,-soname,{soname}",)
     with tempfile.TemporaryDirectory() as folder:
-        for need in needs:
+        files = [f"{folder}/stub{number}.so" for number, _ in enumerate(needs)]
+        for need, file in zip(needs, files, strict=True):
             version = _script(Path(folder), stub_script)
-            _compiled(stubs, Path(folder, need), [f"-Wl,-soname,{need}", *version])
-        more = [f"-L{folder}", "-Wl,--no-as-needed", *(f"-l:{need}" for need in needs), *_script(Path(folder), script)]
+            _compiled(stubs, Path(file), [f"-Wl,-soname,{need}", *version])
+        more = ["-Wl,--no-as-needed", *files, *_script(Path(folder), script)]
         output = Path(folder, "output.so")
         _compiled(source, output, [*named, *paths, *flags, "-Wl,--allow-shlib-undefined", *more])
         return output.read_bytes()

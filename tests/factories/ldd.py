@@ -2,12 +2,11 @@
 
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.factories.elf import rpath as rpath_flags
+from tests.factories import extensions
 from vbuild.binary.loading import Loading
 
 _LINE = re.compile(r"\t(?P<name>\S+)(?: => (?P<path>/\S+|not found))?(?: \(0x\w+\))?")
@@ -22,23 +21,9 @@ def library(
     source: str = "int nothing;",
     flags: tuple[str, ...] = (),
 ) -> bytes:
-    """A shared library that NEEDs libraries with the SONAMEs *needs*, whether there are such or not."""
-    with tempfile.TemporaryDirectory() as folder:
-        others = []
-        for number, name in enumerate(needs):
-            others.append(Path(folder) / f"lib{number}.so")
-            _linked("int other;", others[-1], f"-Wl,-soname,{name}")
-        output = Path(folder) / "demo.so"
-        names = (f"-Wl,-soname,{soname}",) if soname else ()
-        paths = rpath_flags(rpath, new=False) if rpath else rpath_flags(runpath) if runpath else ()
-        _linked(source, output, "-Wl,--no-as-needed", *names, *paths, *flags, others=others)
-        return output.read_bytes()
-
-
-def _linked(source: str, output: Path, *flags: str, others: list[Path] | None = None) -> None:
-    command: list[str | Path] = ["gcc", "-shared", "-fPIC", "-nostdlib", *flags, "-x", "c", "-", "-x", "none"]
-    command += [*(others or []), "-o", output]
-    subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+    """A shared library that NEEDs libraries with the SONAMEs *needs*, whether there are such or not, and no other."""
+    alone = ("-nostdlib", *flags)
+    return extensions.library(soname, needs, source=source, rpath_=rpath or "", runpath=runpath or "", flags=alone)
 
 
 def laid(root: Path, files: Mapping[str, bytes]) -> dict[str, Loading]:

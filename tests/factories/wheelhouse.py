@@ -1,30 +1,16 @@
 """Libraries that need each other by name, as the linker makes them, and a wheel whose libraries hang together."""
 
-import subprocess
-import tempfile
-from functools import cache
-from pathlib import Path
-
-from tests.factories.elf import MODULE, rpath, shared_object
+from tests.factories.elf import MODULE, rpath
+from tests.factories.extensions import library
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 # what a tool that bundles libraries makes of libdeep.so.1
 DEEP = "libdeep-1a2b3c4d.so.1"
 
 
-@cache
 def linked(source: str, *needs: str, soname: str | None = None, flags: tuple[str, ...] = ()) -> bytes:
     """What gcc makes of *source*: a shared object named *soname* that needs *needs*, and libc."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "linked.out"
-        others = [Path(folder) / name for name in needs]
-        for other in others:
-            other.write_bytes(shared_object("int other;", f"-Wl,-soname,{other.name}"))
-        named = [f"-Wl,-soname,{soname}"] if soname else []
-        command: list[str | Path] = ["gcc", "-shared", "-fPIC", "-O1", *named, *flags, "-o", output, "-x", "c", "-"]
-        command += ["-Wl,--no-as-needed", "-x", "none", *others]
-        subprocess.run(command, input=source.encode(), check=True, capture_output=True)
-        return output.read_bytes()
+    return library(soname, needs, source=source, flags=("-O1", *flags))
 
 
 def files() -> dict[str, bytes | str]:

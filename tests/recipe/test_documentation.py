@@ -8,6 +8,7 @@ import pytest
 from tests.factories.recipes import SOURCE
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder, Git, Sdist, Source
+from vbuild.splitting.request import Request
 from vbuild.table import Table
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -35,6 +36,7 @@ properties = ["a :: b :: d"]
 env = {{ name = "" }}
 config-settings = {{ name = "" }}
 cuda = {{ files = {{ glob = "keep" }} }}
+[split]
 [variant.variants.label.namespace]
 feature = ["value"]
 """
@@ -73,7 +75,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
         *(f'name = "demo"\n[source]\n{source}\n[matrix]\ncpu = ["x86-64"]\n' for source in others),
     ):
         (tmp_path / "demo.toml").write_text(text)
-        Recipe.load(tmp_path / "demo.toml")
+        recipe = Recipe.load(tmp_path / "demo.toml")
+        if recipe.split:
+            Request.read(recipe.split)
     return {key for key in _Recording.asked if "second" not in key}
 
 

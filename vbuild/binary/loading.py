@@ -4,6 +4,7 @@
     DT_VERDEF                 the versions it gives; the base one is the SONAME at link time
     DT_SYMTAB                 PyInit_demo: it is the Python module demo
     PROGBITS that is no code  "libcuda.so.1": what it may open with dlopen
+    DT_FILTER, DT_AUDIT ...   what the loader opens along with it
 
 The tables are found as the loader finds them, through PT_DYNAMIC, so files without section headers have them, too.
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
@@ -35,8 +36,11 @@ _SHF_ALLOC, _SHF_EXECINSTR = 2, 4
 # NVIDIA's and AMD's GPU code has hundreds of MB, and unwind tables have no text
 _WITHOUT_TEXT = frozenset({".nv_fatbin", "__nv_relfatbin", ".hip_fatbin", ".eh_frame", ".eh_frame_hdr", ".interp"})
 _SUFFIX = re.compile(rb"\.so")
-_LIBRARY = re.compile(rb"(?<![\w.+-])lib[\w.+-]*?\.so(?:\.\w+)*(?![\w+-])")
+# what begins otherwise is a library's name where it is all of a string, or the last part of a path
+_LIBRARY = re.compile(rb"(?<![\w.+-])lib[\w.+-]*?\.so(?:\.\w+)*(?![\w+-])|(?<![^\0/])\w[\w.+-]*?\.so(?:\.\w+)*(?=\0)")
 _LONGEST = 255  # bytes, NAME_MAX
+# each a name, or several with colons between them; glibc looks for them as it does for what is NEEDED
+_OPENED_ALONG = ("DT_FILTER", "DT_AUXILIARY", "DT_AUDIT", "DT_DEPAUDIT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Loading:
                 base=next((name for name, is_base in given if is_base), None),
                 modules=tuple(file.modules()),
                 is_program=outline.type == "ET_EXEC" or (file.has_interpreter and not outline.soname),
-                mentioned=frozenset(file.mentioned()) - {*outline.needed, outline.soname},
+                mentioned=frozenset({*file.mentioned(), *file.opened_along()}) - {*outline.needed, outline.soname},
             )
 
 
@@ -89,7 +93,8 @@ class _File(Headers):
         self._order = "<" if self.elf.little_endian else ">"
         self._dynamic_segment: Any = next((found for found in self.segments if found["p_type"] == "PT_DYNAMIC"), None)
         tags = self._dynamic_segment.iter_tags() if self._dynamic_segment else ()
-        self._tags: dict[Any, int] = {tag.entry.d_tag: tag.entry.d_val for tag in tags}
+        self._rows: tuple[tuple[Any, int], ...] = tuple((tag.entry.d_tag, tag.entry.d_val) for tag in tags)
+        self._tags: dict[Any, int] = dict(self._rows)
         start = self._place("DT_STRTAB") or 0
         self._names = range(start, min(start + self._tags.get("DT_STRSZ", 0), self.size))
 
@@ -151,6 +156,12 @@ class _File(Headers):
             for row in layout.iter_unpack(rows):
                 info, section = (row[1], row[3]) if is_wide else (row[3], row[5])
                 yield row[0], section, info >> 4
+
+    def opened_along(self) -> Iterator[str]:
+        """The file names of the libraries that it is a filter for, and of those that are to audit it."""
+        for tag, value in self._rows:
+            if tag in _OPENED_ALONG:
+                yield from (name for path in self._name(value).split(":") if (name := path.rpartition("/")[2]))
 
     def mentioned(self) -> Iterator[str]:
         for span in self._texts():

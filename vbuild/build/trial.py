@@ -36,11 +36,13 @@ def tried(
     folder: Path,
     log: Path,
     configuration: Callable[[], Mapping[str, str]],
+    beside: Path | None = None,
 ) -> Trial:
     """Install *wheel*, which needs *cpu*, into a new environment in *folder* and run the command of *check*.
 
     Not run where *machine*, the CPU we are on, is below the level. *configuration* gives uv's variables for its
-    package indexes. `BuildError`, with the last lines of the log, where the wheel does not install or its test fails.
+    package indexes, and *beside* is a folder of wheels that are not on them. `BuildError`, with the last lines of the
+    log, where the wheel does not install or its test fails.
     """
     if check.command is None:
         return Trial.NONE
@@ -52,7 +54,8 @@ def tried(
     uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
     variables = {**os.environ, **configuration()}
     create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
-    fill = [uv_bin, "pip", "install", *quiet, "--python", str(environment.python), str(wheel), *check.requires]
+    links = ["--find-links", str(beside)] if beside else []
+    fill = [uv_bin, "pip", "install", *quiet, *links, "--python", str(environment.python), str(wheel), *check.requires]
     with at("test"):
         run([*create, str(folder / "venv")], log=log, environment=variables)
         run(fill, log=log, environment=variables)

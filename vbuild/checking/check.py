@@ -3,6 +3,7 @@
     thin wheel -> pip, uv -> fresh environment -> resolved, loaded, imported -> Checked
 
 Wheels for another Python or another machine are installed and resolved; what is loaded needs a Python that runs here.
+They may lack what else they require: for a Python to come, few wheels are published.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vbuild.checking.environments import Installer, installed, installers, platforms_of
+from vbuild.checking.environments import Installer, installed, installers
 from vbuild.checking.installation import Installation
+from vbuild.checking.target import platforms_of
 from vbuild.checking.trial import Finding, Step, Trial
 from vbuild.errors import SplitError, at
 from vbuild.fetching.indexes import Indexes
@@ -106,6 +108,7 @@ def checked(
     no wheel can be installed.
     """
     thin = [wheel for wheel in wheels if not _is_made_beside(wheel)]
+    beside = frozenset(WheelName.parse(wheel.name).project for wheel in wheels if wheel not in thin)
     links = tuple(dict.fromkeys(wheel.parent for wheel in wheels))
     folder.mkdir(parents=True, exist_ok=True)
     results: list[Checked] = []
@@ -123,6 +126,7 @@ def checked(
                     links=links,
                     indexes=indexes(),
                     folder=Path(place).resolve(),
+                    beside=beside,
                     unreached=frozenset(unreached),
                 )
             results.append(result)
@@ -144,15 +148,19 @@ def _tried(
     links: Sequence[Path],
     indexes: Indexes,
     folder: Path,
+    beside: frozenset[str],
     unreached: frozenset[str],
 ) -> Checked:
     name = WheelName.parse(wheel.name)
     try:
-        environment = installed(wheel, installer, links=links, indexes=indexes, folder=folder)
+        environment = installed(wheel, installer, links=links, indexes=indexes, folder=folder, beside=beside)
     except SplitError as error:
         return Checked(wheel.name, installer, failures=(Finding(Step.INSTALL, str(error)),))
     with at(wheel.name):
         trial = Trial(environment, Installation.of(environment.packages, name.project), platforms_of(name), unreached)
+    if environment.left_out:
+        what = f"{', '.join(environment.left_out)} left out, which the loader does not need: {environment.reason}"
+        trial.notes.append(Finding(Step.INSTALL, what))
     trial.resolve()
     return Checked(
         wheel.name,

@@ -1,29 +1,30 @@
 """Fresh environments with a wheel and all it requires in them, made by pip and by uv.
 
     a wheel for this Python and this machine     a virtual environment; each of the two installers makes one
-    one for another Python or Linux machine      its files alone, in a folder: uv, or pip where uv has no word for it
+    one for another Python or Linux machine      its files alone, in a folder: uv, or pip where uv has no word for it;
+                                                 without what has no wheels for it, and no libraries for the loader
 
 Both read the configured package indexes, and keep what they download in the caches that they have anyway.
 """
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Self
 
 import uv
 from packaging.tags import Tag, sys_tags
 
-from vbuild.binary.policy import Platform
+from vbuild.checking.requirements import Choice
+from vbuild.checking.target import Target
 from vbuild.errors import SplitError
 from vbuild.fetching.indexes import Indexes
+from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 # variables that lead an installer, or what it runs, to other packages or to another place
@@ -47,12 +48,6 @@ _LEAD_ELSEWHERE = frozenset(
         "PIP_LOG",
     }
 )
-# the glibc of machines that people have, and the minor versions that uv has a name for
-_USUAL_GLIBC, _NAMED_GLIBC = 28, (28, *range(31, 41))
-_OLDEST_GLIBC, _MUSL = 5, ("musllinux_1_2", "musllinux_1_1")
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
-_OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
 class Installer(StrEnum):
@@ -64,11 +59,16 @@ class Installer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a wheel is installed: *packages* is site-packages, in *folder*; no *python* where none here can run it."""
+    """Where a wheel is installed: *packages* is site-packages, in *folder*; no *python* where none here can run it.
+
+    *left_out* are projects that it requires, and that are not there for the *reason* that the installer gave.
+    """
 
     folder: Path
     packages: Path
     python: Path | None = None
+    left_out: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def is_native(name: WheelName) -> bool:
@@ -76,36 +76,57 @@ def is_native(name: WheelName) -> bool:
     return not name.tags.isdisjoint(_own_tags())
 
 
-def platforms_of(name: WheelName) -> tuple[Platform, ...]:
-    """The Linux platforms that the wheel called *name* is for."""
-    return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := Platform.parse(tag)))
-
-
 def installers(name: WheelName) -> tuple[Installer, ...]:
     """The installers that can put the wheel called *name* somewhere; none where it is for another system."""
     if is_native(name):
         return (Installer.PIP, Installer.UV)
-    target = _Target.of(name)
+    target = Target.of(name)
     return () if target is None else (Installer.UV if target.uv_platform else Installer.PIP,)
 
 
 def installed(
-    wheel: Path, installer: Installer, *, links: Sequence[Path], indexes: Indexes, folder: Path
+    wheel: Path,
+    installer: Installer,
+    *,
+    links: Sequence[Path],
+    indexes: Indexes,
+    folder: Path,
+    beside: Collection[str] = (),
 ) -> Environment:
     """A new environment in *folder* with the *wheel*, under its plain name, and what it requires, also from *links*.
 
-    `SplitError`, with the line in which the installer says why, where it cannot be installed.
+    For another Python or machine, what the loader does not need is left out where even alone it cannot be installed;
+    the projects made *beside* the wheel are what it needs. `SplitError`, with the line in which the installer says why,
+    where the wheel cannot be installed.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
-    environment = _native(folder, installer) if is_native(name) else Environment(folder, folder / "packages")
-    commands: list[list[str]] = []
-    if environment.python:
-        commands.append(_venv(installer, environment))
-    commands.append([*_install(installer, environment, name, indexes), *_links(links, indexes), str(plain)])
-    for command in commands:
-        _run(installer, command, {**_variables(indexes), **indexes.environment()})
+    client = _Client(installer, name, tuple(links), indexes)
+    if is_native(name):
+        environment = _native(folder, installer)
+        client.run(_venv(installer, environment))
+        client.install(environment, str(plain))
+        return environment
+    environment = Environment(folder, folder / "packages")
+    try:
+        client.install(environment, str(plain))
+    except SplitError:
+        choice = _choice(wheel, name, beside)
+        if not (reason := client.refusal(choice.left_out, folder)):
+            raise
+        environment = Environment(folder, folder / "linked", left_out=choice.projects, reason=reason)
+        if choice.kept:
+            client.install(environment, *choice.kept)
+        client.install(environment, "--no-deps", str(plain))
     return environment
+
+
+def _choice(wheel: Path, name: WheelName, beside: Collection[str]) -> Choice:
+    """What of the requirements of *wheel*, which is for another Python or machine, the loader needs."""
+    target = Target.of(name)
+    with open_wheel(wheel) as source:
+        lines = source.metadata().requires_dist
+    return Choice.of(lines, beside=beside, markers=target.markers() if target else {})
 
 
 def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
@@ -131,27 +152,50 @@ def _venv(installer: Installer, environment: Environment) -> list[str]:
     return [uv.find_uv_bin(), "venv", *quiet, "--python", sys.executable, str(environment.folder)]
 
 
-def _install(installer: Installer, environment: Environment, name: WheelName, indexes: Indexes) -> list[str]:
-    """The command, its packages not named yet."""
-    if installer is Installer.PIP:
-        # the pip that a new environment has is the one that users have
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """An *installer* for the Python of the wheel called *name*, and where it finds packages."""
+
+    installer: Installer
+    name: WheelName
+    links: tuple[Path, ...]
+    indexes: Indexes
+
+    def install(self, environment: Environment, *packages: str) -> None:
+        """Put *packages* into *environment*; `SplitError` where they cannot be."""
+        places = (*self.indexes.find_links, *(link.absolute().as_uri() for link in self.links))
+        links = (f"--find-links={place}" for place in dict.fromkeys(places))
+        self.run([*self._command(environment), *links, *packages])
+
+    def refusal(self, packages: Sequence[str], folder: Path) -> str | None:
+        """Why *packages* cannot be installed even by themselves; None where they can, or are none."""
+        try:
+            if packages:
+                self.install(Environment(folder, folder / "nothing"), "--dry-run", *packages)
+        except SplitError as error:
+            return str(error)
+        return None
+
+    def run(self, command: Sequence[str]) -> None:
+        _run(self.installer, command, {**_variables(self.indexes), **self.indexes.environment()})
+
+    def _command(self, environment: Environment) -> list[str]:
+        """The command, its packages not named yet."""
         python = str(environment.python or sys.executable)
-        command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
-    else:
-        # a file that is a link into uv's cache would be loaded from there
-        command = [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-progress", "--link-mode=hardlink"]
-        command += ["--python", str(environment.python or sys.executable)]
-    # uv has no variable for it
-    command += ["--no-index"] if indexes.no_index else []
-    if not environment.python and (target := _Target.of(name)):
-        command += ["--target", str(environment.packages), "--only-binary=:all:"]
-        command += target.for_uv() if installer is Installer.UV else target.for_pip()
-    return command
-
-
-def _links(links: Sequence[Path], indexes: Indexes) -> list[str]:
-    places = [*indexes.find_links, *(link.absolute().as_uri() for link in links)]
-    return [f"--find-links={place}" for place in dict.fromkeys(places)]
+        if self.installer is Installer.PIP:
+            # the pip that a new environment has is the one that users have
+            command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+            command += ["--progress-bar=off"]
+        else:
+            # a file that is a link into uv's cache would be loaded from there
+            command = [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-progress", "--link-mode=hardlink"]
+            command += ["--python", python]
+        # uv has no variable for it
+        command += ["--no-index"] if self.indexes.no_index else []
+        if not environment.python and (target := Target.of(self.name)):
+            command += ["--target", str(environment.packages), "--only-binary=:all:"]
+            command += target.for_uv() if self.installer is Installer.UV else target.for_pip()
+        return command
 
 
 def _variables(indexes: Indexes) -> dict[str, str]:
@@ -193,66 +237,6 @@ def _reason(output: str) -> str:
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")][:1]
     said += [line.removeprefix("cause: ") for line in lines if line.startswith("cause: ")][:1]
     return ": ".join(said or lines[-1:])
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Another Python, on this or another kind of Linux machine, in the words that installers have for it."""
-
-    implementation: str
-    version: str
-    abi: str
-    platform: Platform
-
-    @classmethod
-    def of(cls, name: WheelName) -> Self | None:
-        """The Python that the wheel called *name* is for; None where it is for another system than Linux."""
-        if not (platforms := platforms_of(name)):
-            return None
-        platform = max(platforms, key=lambda found: found.glibc or (0, 0))
-        tag = min(name.tags, key=str)
-        this = sys.version_info[:2]
-        if match := _CPYTHON.fullmatch(tag.interpreter):
-            own = (int(match["major"]), int(match["minor"]))
-            version = max(own, this) if tag.abi == "abi3" else own
-            abi = tag.abi if tag.abi.startswith("cp") else "cp{}{}".format(*version)
-            return cls("cp", "{}.{}".format(*version), abi, platform)
-        if not tag.interpreter.startswith("py") and (match := _OTHER.fullmatch(tag.interpreter)):
-            return cls(match["implementation"], f"{match['major']}.{match['minor']}", tag.abi, platform)
-        return cls("cp", "{}.{}".format(*this), "cp{}{}".format(*this), platform)
-
-    @property
-    def uv_platform(self) -> str | None:
-        """What uv calls the platform; None where it has no name for it, or for the interpreter."""
-        machine = self.platform.machine
-        if machine not in {"x86_64", "aarch64"} or self.abi != f"cp{self.version.replace('.', '')}":
-            return None
-        if self._is_musl:
-            return f"{machine}-unknown-linux-musl"
-        return f"{machine}-manylinux_2_{next((minor for minor in _NAMED_GLIBC if minor >= self._glibc), 40)}"
-
-    def for_uv(self) -> list[str]:
-        return ["--python-version", self.version, "--python-platform", str(self.uv_platform)]
-
-    def for_pip(self) -> list[str]:
-        # pip takes environment markers from the Python that runs it, whatever it is told here
-        words = ["--python-version", self.version, "--implementation", self.implementation, "--abi", self.abi]
-        return words + [f"--platform={tag}_{self.platform.machine}" for tag in self._platform_tags()]
-
-    def _platform_tags(self) -> list[str]:
-        """Every tag, newest first, for pip does not know that a newer glibc runs what is for an older one."""
-        if self._is_musl:
-            return [*_MUSL, "linux"]
-        tags = [(f"manylinux_2_{minor}", _LEGACY.get(minor)) for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1)]
-        return [tag for pair in tags for tag in pair if tag] + ["linux"]
-
-    @property
-    def _is_musl(self) -> bool:
-        return self.platform.tag.startswith("musllinux")
-
-    @property
-    def _glibc(self) -> int:
-        return max((self.platform.glibc or (2, 0))[1], _USUAL_GLIBC)
 
 
 @cache

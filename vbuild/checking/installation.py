@@ -29,13 +29,14 @@ class Installation:
     """The ELF files of a wheel and its companions by path from site-packages, and those that are *damaged*.
 
     *named* are libraries whose names Python code or another file has, to open them; *imports* are the top-level
-    packages and modules of the wheel.
+    packages and modules of the wheel; *projects* is all that is installed.
     """
 
     files: Mapping[str, Loading]
     named: frozenset[str]
     imports: tuple[str, ...]
     damaged: tuple[str, ...]
+    projects: frozenset[str]
 
     @classmethod
     def of(cls, packages: Path, project: str) -> Self:
@@ -59,7 +60,8 @@ class Installation:
             if loading.outline.is_loadable:
                 files[path] = loading
         named = frozenset((*_named(packages, paths, files), *_mentioned(files)))
-        return cls(files, named, tuple(_imports(_paths_of(own))), tuple(damaged))
+        projects = frozenset(filter(None, map(_project, found)))
+        return cls(files, named, tuple(_imports(_paths_of(own))), tuple(damaged), projects)
 
     def roots(self) -> tuple[str, ...]:
         """The files with which loading begins: modules, programs, named ones, and libraries that nothing needs."""

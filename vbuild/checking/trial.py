@@ -47,12 +47,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Trial:
-    """One installation, and what was found so far."""
+    """One installation, and what was found so far; *excused* says of missing libraries why that is no failure."""
 
     environment: Environment
     installation: Installation
     platforms: tuple[Platform, ...]
     unreached: frozenset[str]
+    excused: dict[str, str] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     roots: tuple[str, ...] = ()
     failures: list[Finding] = field(default_factory=list)
@@ -98,13 +99,23 @@ class Trial:
             if need.is_met_by_order:
                 what = f", found only since {need.provider} is loaded before"
                 notes.setdefault((place, what), []).append(need.name)
-            elif not need.is_met and need.name in self.unreached:
-                notes.setdefault((place, f", {_BEFORE}"), []).append(need.name)
+            elif not need.is_met and (excuse := self._excuse(need)):
+                self.excused[need.name] = excuse
+                notes.setdefault((place, f", {excuse}"), []).append(need.name)
             elif not need.is_met:
                 what = f", {_lack(need)}; {_search(need, loader.outline(need.consumer))}"
                 failures.setdefault((place, what), []).append(need.name)
         self.failures += _grouped(failures)
         self.notes += _grouped(notes)
+
+    def _excuse(self, need: Need) -> str | None:
+        """Why it is not the split's fault that *need* is not met; None where it may be."""
+        if need.name in self.unreached:
+            return _BEFORE
+        project = known.project if need.via is Via.MISSING and (known := framework(need.name)) else None
+        if project in self.installation.projects:
+            return f"which the {project} installed does not have: a build for other hardware?"
+        return f"part of {project}, which was left out" if project in self.environment.left_out else None
 
     def load(self) -> Iterator[str]:
         """The roots that can be loaded; none where no Python here takes the wheel."""
@@ -115,7 +126,7 @@ class Trial:
             if file.is_program:
                 continue
             answer = opened(self.environment.packages / root, python)
-            if answer.lacks_symbol or answer.absent in self.unreached:
+            if answer.lacks_symbol or answer.has_crashed or answer.absent in self.unreached:
                 answer = self._opened_later(root, python, answer)
             if answer.error is None:
                 yield root
@@ -128,6 +139,8 @@ class Trial:
 
     def _opened_later(self, root: str, python: Path, before: Answer) -> Answer:
         """The file *root* loaded after the packages, which may have loaded what it needs."""
+        if not self.installation.imports:
+            return before
         answer = opened(self.environment.packages / root, python, after=self.installation.imports)
         if answer.error is not None:
             return before
@@ -162,8 +175,8 @@ class Trial:
         lacks, what = answer.absent, f"{place}: not {step}ed: {self._said(answer)}"
         if lacks and is_driver(lacks):
             self.notes.append(Finding(step, f"{place}: not {step}ed: needs {lacks}, which comes with the driver"))
-        elif lacks and lacks in self.unreached:
-            self.notes.append(Finding(step, f"{place}: not {step}ed: needs {lacks}, {_BEFORE}"))
+        elif lacks and (excuse := _BEFORE if lacks in self.unreached else self.excused.get(lacks)):
+            self.notes.append(Finding(step, f"{place}: not {step}ed: needs {lacks}, {excuse}"))
         elif answer.is_unable or not counts:
             self.notes.append(Finding(step, what))
         elif step is not Step.LOAD or lacks not in {need.name for need in self.needs if not need.is_met}:

@@ -154,6 +154,7 @@ class Closure:
     named: Mapping[str, tuple[str, ...]]
     _graph: Graph
     _paths: Mapping[str, str] = field(repr=False)
+    _members: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of(
@@ -180,7 +181,7 @@ class Closure:
             )
             for path, file in found.items()
         )
-        return cls(nodes=nodes, cuda=cuda, named=named or {}, _graph=graph, _paths=paths)
+        return cls(nodes=nodes, cuda=cuda, named=named or {}, _graph=graph, _paths=paths, _members=back)
 
     @property
     def edges(self) -> tuple[tuple[Node, Need], ...]:
@@ -208,14 +209,12 @@ class Closure:
     @property
     def _idle(self) -> tuple[str, ...]:
         """The libraries that nothing needs and no other ELF file names."""
-        back = {installed: path for path, installed in self._paths.items()}
-        return tuple(back[installed] for installed in self._graph.unneeded(()))
+        return tuple(self._members[installed] for installed in self._graph.unneeded(()))
 
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
         """Why the file at *path* is there: the shortest chain from each file that loading begins with, down to it."""
-        back = {installed: path for path, installed in self._paths.items()}
         found = self._graph.chains(self._paths[path])
-        return tuple(tuple(back[step] for step in chain) for chain in found)
+        return tuple(tuple(self._members[step] for step in chain) for chain in found)
 
     def naming(self, named: Mapping[str, tuple[str, ...]]) -> Self:
         """The same, knowing which files are *named* where."""

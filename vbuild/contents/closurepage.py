@@ -87,8 +87,9 @@ class _Drawing:
             *self._rows_here(),
             *({"label": label, "cards": cards} for via, label in _ROWS.items() if (cards := self._away(via))),
         ]
+        consumers = self._consumers()
         for card in self._cards:
-            card["chains"] = [*dict.fromkeys(self._chains(card))]
+            card["chains"] = [*dict.fromkeys(self._chains(card, consumers.get(card["id"], [])))]
         return {"rows": rows, "cards": self._cards, "links": [*self._links()]}
 
     def _rows_here(self) -> Iterator[Card]:
@@ -203,19 +204,23 @@ class _Drawing:
     def _card_for(self, need: Need) -> int:
         return self._of_path[need.provider] if need.provider else self._of_away[need.via, _target(need)]
 
-    def _chains(self, card: Card) -> Iterator[tuple[int, ...]]:
-        """The chains of cards down to *card*, the shortest of each of those that it begins with."""
+    def _consumers(self) -> dict[int, list[Node]]:
+        """Who needs what is not in the wheel, by the card of that."""
+        found: dict[int, dict[str, Node]] = {}
+        for node in self._closure.nodes:
+            for need in _drawn_needs(node):
+                if not need.provider:
+                    found.setdefault(self._card_for(need), {})[node.path] = node
+        return {card: [*nodes.values()] for card, nodes in found.items()}
+
+    def _chains(self, card: Card, consumers: Iterable[Node]) -> Iterator[tuple[int, ...]]:
+        """The chains of cards down to *card*, which *consumers* need, the shortest of each that it begins with."""
         if card["files"]:
             for file in card["files"]:
                 for chain in self._closure.chains(file["path"]):
                     if len(chain) > 1:
                         yield tuple(dict.fromkeys(self._of_path[path] for path in chain))
             return
-        consumers = [
-            node
-            for node in self._closure.nodes
-            if any(self._card_for(need) == card["id"] for need in _drawn_needs(node) if not need.provider)
-        ]
         # those that only need each other have no chain
         above = [next(iter(self._closure.chains(node.path)), (node.path,)) for node in consumers]
         yield (*dict.fromkeys(self._of_path[path] for path in min(above, key=len)), card["id"])

@@ -56,12 +56,20 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
             timeout=indexes.timeout,
             follow_redirects=True,
             headers={"Accept-Encoding": "identity"},  # the bytes that are hashed are the file's own
-            event_hooks={"response": [noted]},
+            event_hooks={"response": [_refuse_elsewhere, noted]},
         )
     urls = [url for url in (indexes.index_url, *indexes.extra_index_urls) if url]
     client.auth = MultiDomainBasicAuth(prompting=False, index_urls=urls)
     with client:
         yield client
+
+
+def _refuse_elsewhere(response: httpx2.Response) -> None:
+    """`httpx2.UnsupportedProtocol` for a redirect to a file of this machine, which the client would read."""
+    if response.has_redirect_location:
+        scheme = response.headers["Location"].partition(":")[0].strip().lower()
+        if scheme == "file":
+            raise httpx2.UnsupportedProtocol(f"redirected to {response.headers['Location']!r}, expected http or https")
 
 
 def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:

@@ -58,7 +58,13 @@ def by_stem(name: str) -> tuple[Entry, ...]:
 
 def is_driver(name: str) -> bool:
     """Whether the driver of the machine brings the library."""
-    return any(fnmatchcase(plain(name), pattern) for pattern in _data()["driver"]["libraries"])
+    built = plain(name)
+    return any(fnmatchcase(built, pattern) for pattern in _data()["driver"]["libraries"])
+
+
+def is_official(project: str) -> bool:
+    """Whether *project*, a normalised name, is a package whose libraries are listed."""
+    return any(package["project"] == project for package in _data()["package"])
 
 
 def cuda_of(names: Iterable[str]) -> int | None:

@@ -25,6 +25,7 @@ from vbuild.binary.policy import Platform
 from vbuild.linkage.catalogue import by_soname, framework, is_driver
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
+_FOR_NEWER = re.compile(r"(?P<folder>(?:.+/)?)glibc-hwcaps/[^/]+/(?P<name>[^/]+)")
 _MOST_CHAINS = 5
 
 
@@ -89,15 +90,16 @@ class Graph:
 
         A root is a Python module, a program, or what nothing needs; none leads to libraries that only need each other.
         """
-        ways: dict[str, tuple[str, ...]] = {path: (path,)}
+        below: dict[str, str | None] = {path: None}
         queue = deque([path])
         while queue:
             here = queue.popleft()
             for edge in self.consumers(here):
-                if edge.consumer not in ways:
-                    ways[edge.consumer] = (edge.consumer, *ways[here])
+                if edge.consumer not in below:
+                    below[edge.consumer] = here
                     queue.append(edge.consumer)
-        found = [way for root, way in ways.items() if _is_started(self.files[root]) or not self.consumers(root)]
+        roots = (root for root in below if _is_started(self.files[root]) or not self.consumers(root))
+        found = (tuple(_downwards(root, below)) for root in roots)
         return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
 
     def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
@@ -106,7 +108,8 @@ class Graph:
         Those called one of *named*, or by a name that is in the data of another file, are opened by somebody. What
         only unneeded ones need is not among them: it will be when they are gone.
         """
-        used = {path for path, loading in self.files.items() if self._is_used(path, loading, named)}
+        said = _Said.of(named, self.files)
+        used = {path for path, loading in self.files.items() if said.uses(path, loading) or stood_in_for(path)}
         tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
         seen, left = used | tops, list(used | tops)
         while left:
@@ -115,13 +118,30 @@ class Graph:
             left += found
         return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
 
-    def _is_used(self, path: str, loading: Loading, named: Collection[str]) -> bool:
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The names under which somebody opens libraries: *named* by anybody, or *mentioned*, by which files."""
+
+    named: frozenset[str]
+    mentioned: Mapping[str, set[str]]
+
+    @classmethod
+    def of(cls, named: Collection[str], files: Mapping[str, Loading]) -> Self:
+        mentioned: dict[str, set[str]] = {}
+        for path, loading in files.items():
+            for name in loading.mentioned:
+                mentioned.setdefault(name, set()).add(path)
+        return cls(frozenset(named), mentioned)
+
+    def uses(self, path: str, loading: Loading) -> bool:
+        """Whether Python or somebody starts or opens the file at *path*."""
         if _is_started(loading) or not loading.outline.is_loadable:
             return True
         names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
-        mentioned = (name for other, file in self.files.items() if other != path for name in file.mentioned)
         # code puts versions behind names: libx.so means libx.so.1 as well
-        return any(name == said or name.startswith(f"{said}.") for said in (*named, *mentioned) for name in names)
+        starts = {name[:end] for name in names for end in (*_dots(name), len(name))}
+        return any(start in self.named or self.mentioned.get(start, set()) - {path} for start in starts)
 
 
 def edges_of(files: Mapping[str, Outline], platforms: Sequence[Platform] = ()) -> tuple[Edge, ...]:
@@ -142,6 +162,15 @@ def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def stood_in_for(path: str) -> str | None:
+    """The library in whose stead glibc loads that at *path* on newer CPUs; None for one that is not there for that.
+
+    ``a/libx.so`` for ``a/glibc-hwcaps/x86-64-v3/libx.so``.
+    """
+    match = _FOR_NEWER.fullmatch(path)
+    return match["folder"] + match["name"] if match else None
+
+
 class _Loader:
     """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
 
@@ -149,40 +178,52 @@ class _Loader:
         self._files = files
         self._promising = tuple(platform for platform in platforms if platform.promises)
         self._loaders: dict[str, dict[str, None]] = {path: {} for path in files}
+        self._loaded: dict[str, dict[str, None]] = {path: {} for path in files}
         self._homes: dict[str, dict[str, None]] = {}
         for path, outline in files.items():
             for name in (posixpath.basename(path), outline.soname):
                 if name and outline.is_loadable:
                     self._homes.setdefault(name, {})[path] = None
         self._tops = {path.partition("/")[0] for path in files}
+        self._names = {posixpath.basename(path) for path in files}
         self._own = {path: searched(path, outline.runpath or outline.rpath) for path, outline in files.items()}
+        # what was found out about a file since the last time that something new was known of who loads it
+        self._inherited: dict[str, tuple[str, ...]] = {}
 
-    def edges(self) -> list[Edge]:
+    def edges(self) -> Iterator[Edge]:
         """Every edge, each consumer's in the order of its NEEDED."""
-        while True:
-            found = [
-                self._edge(path, name)
-                for path, outline in self._files.items()
-                for name in dict.fromkeys(outline.needed)
-            ]
-            if not self._learn(found):
-                return found
+        found: dict[str, list[Edge]] = {}
+        left: Collection[str] = self._files
+        while left:
+            for path in left:
+                found[path] = [self._edge(path, name) for name in dict.fromkeys(self._files[path].needed)]
+            left = self._learn(edge for path in left for edge in found[path])
+        for path in self._files:
+            yield from found[path]
 
-    def _learn(self, edges: Iterable[Edge]) -> bool:
-        """Whether the *edges* that a search found say something new of who loads whom; nothing is ever forgotten."""
-        is_new = False
+    def _learn(self, edges: Iterable[Edge]) -> list[str]:
+        """Note who loads whom by *edges*, which nothing ever undoes; the files for which that may change something."""
+        changed = deque[str]()
         for edge in edges:
             if edge.provider is not None and edge.via is not Via.NAME:
-                is_new |= edge.consumer not in self._loaders[edge.provider]
-                self._loaders[edge.provider][edge.consumer] = None
-        return is_new
+                loaders = self._loaders[edge.provider]
+                changed += [] if edge.consumer in loaders else [edge.provider]
+                loaders[edge.consumer] = None
+                self._loaded[edge.consumer][edge.provider] = None
+        found: set[str] = set()
+        while changed:
+            if (path := changed.popleft()) not in found:
+                found.add(path)
+                changed += self._loaded[path]
+                self._inherited.pop(path, None)
+        return [path for path in self._files if path in found]
 
     def _edge(self, path: str, name: str) -> Edge:
         if "/" in name:
             via, provider = self._by_path(path, name)
         elif provider := self._found(path, self._own[path], name):
             via = Via.OWN
-        elif provider := self._found(path, self._inherited(path), name):
+        elif provider := self._found(path, self._inherited_by(path), name):
             via = Via.INHERITED
         elif self._is_promised(path, name):
             via = Via.PLATFORM
@@ -204,10 +245,11 @@ class _Loader:
         return Via.OUTSIDE if any(map(self._leads_out, folders)) else Via.MISSING, None
 
     def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
-        for folder in folders:
-            found = posixpath.join(folder, name)
-            if self._fits(found, path):
-                return found
+        if name in self._names:
+            for folder in folders:
+                found = posixpath.join(folder, name)
+                if self._fits(found, path):
+                    return found
         return None
 
     def _fits(self, path: str, consumer: str) -> bool:
@@ -218,8 +260,13 @@ class _Loader:
         same = (one.machine, one.bits, one.byte_order) == (other.machine, other.bits, other.byte_order)
         return same and one.is_loadable
 
-    def _inherited(self, path: str) -> Iterator[str]:
+    def _inherited_by(self, path: str) -> tuple[str, ...]:
         """The folders in the DT_RPATH of those that load *path*, the nearest first."""
+        if path not in self._inherited:
+            self._inherited[path] = tuple(dict.fromkeys(self._above(path)))
+        return self._inherited[path]
+
+    def _above(self, path: str) -> Iterator[str]:
         if self._files[path].runpath:
             return
         seen, queue = {path}, deque(self._loaders[path])
@@ -242,12 +289,24 @@ class _Loader:
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
     def _is_outside(self, path: str, name: str) -> bool:
-        folders = (*self._own[path], *self._inherited(path))
+        folders = (*self._own[path], *self._inherited_by(path))
         return bool(by_soname(name) or framework(name) or any(map(self._leads_out, folders)))
 
     def _leads_out(self, folder: str) -> bool:
         """Whether *folder* belongs to another package, as far as paths can tell."""
         return bool(folder) and folder.partition("/")[0] not in self._tops
+
+
+def _downwards(root: str, below: Mapping[str, str | None]) -> Iterator[str]:
+    """*root*, and then what is *below* each."""
+    here: str | None = root
+    while here is not None:
+        yield here
+        here = below[here]
+
+
+def _dots(name: str) -> Iterator[int]:
+    return (place for place, character in enumerate(name) if character == ".")
 
 
 def _is_started(loading: Loading) -> bool:

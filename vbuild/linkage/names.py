@@ -19,6 +19,10 @@ _HASHED = re.compile(
 )
 
 
+# bytes, NAME_MAX: what is longer is no file's name, and takes the square of its length to be looked through
+_LONGEST = 255
+
+
 @dataclass(frozen=True, slots=True)
 class Hashed:
     """A file name without the hash that was put into it, and the hash: ``libx.so.1`` and ``1a2b3c4d``."""
@@ -29,7 +33,8 @@ class Hashed:
 
 def hashed(file_name: str) -> Hashed | None:
     """The two parts of *file_name*; None where it has no hash."""
-    match = _HASHED.fullmatch(posixpath.basename(file_name))
+    name = posixpath.basename(file_name)
+    match = _HASHED.fullmatch(name) if len(name) <= _LONGEST else None
     return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None
 
 

@@ -6,30 +6,29 @@
 .dynsym, .symtab     the same, but for the numbers of sections, which patchelf mixes up and no loader reads
 .shstrtab            what the names of sections come to
 every other section  the same name, type, flags, size and bytes; what is mapped and was not moved, the same address
+segments             map all of them, for the loader knows no sections; PT_DYNAMIC is .dynamic, and leads to the others
 """
 
 from collections import Counter
 from dataclasses import dataclass
 
-from vbuild.binary.elfrecords import DynamicTag, SectionType
+from vbuild.binary.elfrecords import DynamicTag, SectionType, SegmentType
 from vbuild.binary.image import Image, Layout, Section, Sliceable
 from vbuild.linkage.names import hashed
-from vbuild.provenance.dynamics import NAMED, PATHS, STRSZ, Entry, Names, entries_in, named_again
+from vbuild.provenance.dynamics import NAMED, PATHS, STRSZ, Entry, Names, entries_in, entries_of, named_again
 from vbuild.provenance.homes import TOUCHED, paired, unnumbered
 
-_MOVED = frozenset(
-    {
-        STRSZ,
-        DynamicTag.NULL,
-        DynamicTag.HASH,
-        DynamicTag.GNU_HASH,
-        DynamicTag.STRTAB,
-        DynamicTag.SYMTAB,
-        DynamicTag.VERSYM,
-        DynamicTag.VERDEF,
-        DynamicTag.VERNEED,
-    }
-)
+# what may have been moved, and the section that each of these entries leads to
+_LEADS = {
+    DynamicTag.HASH: ".hash",
+    DynamicTag.GNU_HASH: ".gnu.hash",
+    DynamicTag.STRTAB: ".dynstr",
+    DynamicTag.SYMTAB: ".dynsym",
+    DynamicTag.VERSYM: ".gnu.version",
+    DynamicTag.VERDEF: ".gnu.version_d",
+    DynamicTag.VERNEED: ".gnu.version_r",
+}
+_MOVED = frozenset({STRSZ, DynamicTag.NULL, *_LEADS})
 
 
 def difference(official: Sliceable, bundled: memoryview, *, below: int | None = None) -> str | None:
@@ -50,7 +49,8 @@ def difference(official: Sliceable, bundled: memoryview, *, below: int | None = 
         is_wanted = below is None or section.span.start < below
         if is_wanted and not (_is_alike(section, copy) and pair.is_same(section, copy)):
             return f"its section {section.name} is another"
-    return None
+    astray = _astray(there)
+    return f"its segments lead past its section {astray}" if astray else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,23 @@ class _Pair:
 
 def _kind(file: Layout) -> tuple[int, int, int, int]:
     return file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry
+
+
+def _astray(bundled: Image) -> str | None:
+    """The section of *bundled* that the loader does not find where the section headers say; None where it finds all."""
+    for section in bundled.sections:
+        has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
+        if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
+            return section.name
+    dynamic = bundled.section(".dynamic")
+    spans = [one.span.start for one in bundled.segments if one.p_type == SegmentType.DYNAMIC]
+    if dynamic and spans != [dynamic.span.start]:
+        return dynamic.name
+    for tag, value in entries_of(bundled):
+        target = bundled.section(_LEADS[DynamicTag(tag)]) if tag in _LEADS else None
+        if target and target.header.sh_addr != value:
+            return target.name
+    return None
 
 
 def _is_alike(section: Section, copy: Section) -> bool:

@@ -30,8 +30,9 @@ _FOLDERS = (
     *("cufft", "curand", "cu12", "cu13", "nvidia/cublas", "nvidia/nccl", "nvidia/cu13"),
 )
 _MOST_TABLES = 32
-_PATH = re.compile(rb"(?<=\0)[^\0]*(?:\$ORIGIN|\$\{ORIGIN\}|/)[^\0]*(?=\0)")
-_WRITTEN_OVER = re.compile(rb"(?<=\0)[^\0]*(?:\$ORIGIN|/)[^\0]*\0X*(?=\0)")
+# each looks ahead once, or names that never end would be read again from each of their slashes
+_PATH = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|\$\{ORIGIN\}|/))[^\0]+(?=\0)")
+_WRITTEN_OVER = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|/))[^\0]+\0X*(?=\0)")
 _VERNEED = Struct("<HHIII")
 _MOST_RECORDS = 0x8000
 

@@ -15,11 +15,13 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -130,19 +132,21 @@ class Officials:
                 found |= {one.project: one for one in last}
         return tuple(found.values())
 
-    def toolkit(self, project: str, version: str, extra: str) -> str | None:
-        """The minor version of cuda-toolkit, as "12.4", whose *extra* pins *project* to *version*; None without one.
+    def toolkits(self, project: str, version: str, extra: str) -> tuple[str, ...]:
+        """The minor versions of cuda-toolkit, as "12.4", whose *extra* pins *project* to *version*, the newest first.
 
-        Of each minor version the newest release counts, which is what ``==12.4.*`` leads to; the newest one first.
+        Of each minor version the newest release counts, which is what ``==12.4.*`` leads to.
         """
         with self._shelf.asking() as asking:
             releases = self._toolkits()
-            for release, facts in zip(releases, all_of(asking.facts, releases), strict=True):
-                for requirement in self._requirements(facts.requires, {extra}):
-                    is_exact = any(one.operator == "==" for one in requirement.specifier)
-                    if is_exact and _names(requirement, project) and requirement.specifier.contains(version):
-                        return f"{release.version.major}.{release.version.minor}"
-        return None
+            every = zip(releases, all_of(asking.facts, releases), strict=True)
+            return tuple(
+                f"{release.version.major}.{release.version.minor}"
+                for release, facts in every
+                if any(
+                    _pins(requirement, project, version) for requirement in self._requirements(facts.requires, {extra})
+                )
+            )
 
     def pinned(self, cuda: str, project: str) -> SpecifierSet:
         """The versions of *project* that the toolkit of the version *cuda*, "12" or "12.4", has; all, if it has none.
@@ -278,8 +282,16 @@ class Officials:
             except InvalidRequirement:
                 continue
             marker = requirement.marker
-            if marker is None or any(marker.evaluate(environment | {"extra": extra}) for extra in extras):
-                yield requirement
+            # a marker may compare what cannot be compared: it holds nowhere
+            with suppress(UndefinedComparison, UndefinedEnvironmentName):
+                if marker is None or any(marker.evaluate(environment | {"extra": extra}) for extra in extras):
+                    yield requirement
+
+
+def _pins(requirement: Requirement, project: str, version: str) -> bool:
+    """Whether *requirement* is for *project* and names just *version*, patches aside."""
+    is_exact = any(one.operator == "==" for one in requirement.specifier)
+    return is_exact and _names(requirement, project) and requirement.specifier.contains(version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,8 @@ class Recipe:
     """One project and the wheels to build of it.
 
     *variant* is the ``[variant]`` table for its own reader (default priorities and providers), None where there is
-    none; *drafts* are the variants that table lists. *file* is where all this was read.
+    none; *drafts* are the variants that table lists. *split* is the table that says what is taken out of finished
+    wheels. *file* is where all this was read.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Recipe:
     test: Check = Check()
     drafts: tuple[Draft, ...] = ()
     variant: Table | None = field(default=None, compare=False)
+    split: Table | None = field(default=None, compare=False)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -207,6 +209,7 @@ class Recipe:
                 test=Check.read(test),
                 drafts=drafts,
                 variant=variant,
+                split=table.handed("split") if table.raw("split") is not None else None,
             )
         table.finish()
         return recipe

@@ -63,7 +63,7 @@ class Finishing:
             verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=self.shop.recipe.verify.allow)
             _check(verdict, target)
             self.shop.told(target, "testing")
-            trial = self._tried(order, cut.get(target) or build.wheel)
+            trial = self.tried(order, cut.get(target) or build.wheel)
         except VbuildError as error:
             return self.shop.failure(target, error)
         self.shop.told(target, "done")
@@ -84,8 +84,9 @@ class Finishing:
         self.shop.keep(Kind.PRODUCT, order.product, wheel, _record(product))
         return product
 
-    def _tried(self, order: Order, wheel: Path) -> Trial:
-        folder = self._folder("trials", order.target)
+    def tried(self, order: Order, wheel: Path, *, beside: Path | None = None) -> Trial:
+        """What becomes of the recipe's test of *wheel*, that of *order*; others it requires may be *beside*."""
+        folder = self._folder("trials with others" if beside else "trials", order.target)
         folder.mkdir(parents=True)
         plain = linked(wheel, folder / str(WheelName.parse(wheel.name).plain()))
         return tried(
@@ -97,6 +98,7 @@ class Finishing:
             folder=folder,
             log=self.shop.log(order.target),
             configuration=self.shop.configuration,
+            beside=beside,
         )
 
     def _label(self, target: Target) -> str | None:

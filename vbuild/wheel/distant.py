@@ -27,7 +27,7 @@ class Distant:
     def __init__(self, file: BinaryIO, name: WheelName) -> None:
         self.name = name
         with at(name):
-            self._source = ZipReader(file)
+            self._source = ZipReader(file, largest=_LARGEST)
             self._by_path = {member.path: member for member in self._source.members}
             self._dist_info = dist_info_of(self._by_path)
             check_dist_info(self._dist_info, name)

@@ -1,13 +1,14 @@
 """Members of hundreds of megabytes: hashed while they are inflated, and mapped instead of held."""
 
+import mmap
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from vbuild.errors import WheelError
+from vbuild.packed import Buffer
 
 
 def fed(work: Callable[[bytes], object], chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -41,7 +42,7 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
             for _ in fed_beside(file.write, chunks):
                 pass
             file.flush()
-            mapping = mmap(file.fileno(), 0, access=ACCESS_READ)
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise WheelError(f"cannot be unpacked: {error.strerror}") from error
     try:
@@ -50,3 +51,14 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
         # the last view left closes it
         with suppress(BufferError):
             mapping.close()
+
+
+def forget(data: Buffer) -> None:
+    """Let go of the pages of *data* that were read, if it is mapped: what waits or is done need not be in memory."""
+    if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def room_for(folder: Path | None) -> Path | None:
+    """Where to unpack what is to end up in *folder*: there or above, for the system's own folder may be in memory."""
+    return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None

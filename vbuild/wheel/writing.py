@@ -46,19 +46,17 @@ class WheelWriter:
         self._paths: set[str] = set()
         self._rows: list[Row] = []
         self._last: list[Callable[[], Row]] = []
+        self._anonymous_mode: int | None = None
 
-    def copy(self, wheel: Wheel, member: Member, *, path: str | None = None, is_new: bool = False) -> None:
+    def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
         """Pass on *member* of *wheel*, which stays open until the writer is done; its compressed bytes as they are.
 
-        RECORD is passed over: the writer makes its own. One that *is_new* gets the time of a new member, and nothing
-        else in the wheel shows where it came from.
+        RECORD is passed over: the writer makes its own.
         """
-        if is_new:
-            made = self._attributes(member.mode & 0o777 or _MODE).header()
-            header = replace(
-                member.header, time=made.time, date=made.date, external_attributes=made.external_attributes
-            )
-            member = replace(member, header=header)
+        if self._anonymous_mode is not None:
+            made = Attributes(self._anonymous_mode).header()
+            attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
+            member = replace(member, header=replace(member.header, **attributes))
         elif wheel is not self._like:
             self.follow(wheel)
         if member.path != f"{wheel.dist_info}/RECORD":
@@ -81,6 +79,10 @@ class WheelWriter:
         with at(self.path), _writing():
             _refuse_own(self.path, wheel)
         self._like = self._like or wheel
+
+    def anonymise(self, *, mode: int) -> None:
+        """Give all members no time and the permissions *mode*: nothing shows what was copied from where, or when."""
+        self._anonymous_mode = mode
 
     def finish(self) -> None:
         """Write the ``.dist-info`` folder, RECORD and the central directory."""
@@ -132,6 +134,8 @@ class WheelWriter:
 
     def _attributes(self, mode: int) -> Attributes:
         """What a new member gets: the time of SOURCE_DATE_EPOCH or of the input's METADATA, never the clock."""
+        if self._anonymous_mode is not None:
+            return Attributes(self._anonymous_mode)
         like = self._like
         neighbour = like and (like.find(f"{like.dist_info}/METADATA") or like.find(f"{like.dist_info}/RECORD"))
         if neighbour:
@@ -175,6 +179,8 @@ def write_wheels(
         folder.mkdir(parents=True, exist_ok=True)
     copies = [folder / wheel.path.name for wheel in passing]
     targets = [*(folder / str(name) for name in names), *copies]
+    if twice := sorted({target.name for target in targets if targets.count(target) > 1}):
+        raise WheelError(f"{folder / twice[0]}: two wheels of this name would be written; make them apart")
     parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
     placed: list[Path] = []
     try:

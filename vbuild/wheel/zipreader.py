@@ -42,6 +42,8 @@ _KNOWN = Flag.OPTION_1 | Flag.OPTION_2 | Flag.DESCRIPTOR | Flag.UTF8
 _LAST_VERSION = 63
 # A deflated block of 258 bytes takes two bits at least (zlib's technical notes: 1032 to 1)
 _DEFLATE_RATIO = 1032
+# bytes, for a million members
+_LARGEST_DIRECTORY = 1 << 28
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -67,14 +69,16 @@ class Member:
 
 
 class ZipReader:
-    """The members of the zip archive in *file*; `WheelError` where its directory is not sound."""
+    """The members of the zip archive in *file*; `WheelError` where its directory is not sound, or is over *largest*."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY) -> None:
         self.file = file
         self._lock = Lock()
         self._descriptor = _descriptor(file)
         self._size = file.seek(0, os.SEEK_END)
         self.comment, entries, self._directory_offset, directory_size = self._end()
+        if directory_size > largest:
+            raise WheelError(f"a central directory of {directory_size} bytes, expected {largest} at most")
         directory = self._read_at(self._directory_offset, directory_size)
         everything = tuple(_members(directory, entries))
         self.members = tuple(member for member in everything if not member.path.endswith("/"))

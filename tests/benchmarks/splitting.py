@@ -1,0 +1,128 @@
+"""Splitting real wheelhouses: time against inflating them once, bytes before and after, passing, provenance, memory.
+
+    python -m tests.benchmarks.splitting [CACHE]
+
+fetches the wheels (1.9 GB) into CACHE, or into a folder that is removed at the end, and prints a line for each figure.
+"""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.benchmarks.ratio import Command, paired, verdict
+from tests.benchmarks.stamping import BIN, fetched
+from vbuild.binary.loading import Loading
+from vbuild.fetching.indexes import Indexes
+from vbuild.linkage.catalogue import by_stem
+from vbuild.provenance.official import Officials, Provenance
+
+MB = 1_000_000
+MUMAX = "mumaxplus==1.2.2"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
+PLATFORM = "manylinux_2_34_x86_64"
+# what all five wheels come to when they are split
+SMALL = 30 * MB
+WHOLE = "torch==2.15.0"
+PROVENANCE, TRANSFER = 1.0, 2 * MB
+
+# every member inflated once and dropped, with the inflater that is fastest here
+INFLATING = """
+import sys
+from pathlib import Path
+from vbuild.wheel.zipreader import ZipReader
+for path in sys.argv[1:]:
+    with open(path, "rb") as file:
+        source = ZipReader(file)
+        for member in source.members:
+            for chunk in source.inflated(member):
+                pass
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 where every figure is reached."""
+    with contextlib.ExitStack() as stack:
+        cache = Path(arguments[0]) if arguments else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return 0 if all([*measured(cache)]) else 1
+
+
+def measured(cache: Path) -> Iterator[bool]:
+    """Whether each figure is reached."""
+    wheels = release(cache)
+    peak = 300 * MB + max(_largest(wheel) for wheel in wheels)
+    title = f"split {MUMAX}, {len(wheels)} wheels, {sum(wheel.stat().st_size for wheel in wheels) / MB:.1f} MB"
+    yield verdict(paired(f"{title} vs inflating them once", splitting(wheels), inflating(wheels)), reach=1.5, peak=peak)
+    yield sized(title, wheels)
+    whole = fetched(cache, WHOLE, "torch-*.whl")
+    passing = paired(
+        f"pass {whole.name} ({whole.stat().st_size / MB:.1f} MB) vs cp", splitting([whole]), copying(whole)
+    )
+    yield verdict(passing, reach=3.0, peak=peak)
+    yield from provenances(wheels[0])
+
+
+def release(cache: Path) -> list[Path]:
+    """The wheels of one release for all its Pythons."""
+    cache.mkdir(parents=True, exist_ok=True)
+    for python in PYTHONS:
+        number = python.replace(".", "")
+        if not [*cache.glob(f"mumaxplus-*-cp{number}-*.whl")]:
+            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+            tags = ["--python-version", python, "--platform", PLATFORM]
+            subprocess.run([*command, *tags, "-d", cache, MUMAX], check=True)
+    return sorted(cache.glob("mumaxplus-*.whl"))
+
+
+def splitting(wheels: Sequence[Path]) -> Command:
+    return lambda folder: [BIN / "vbuild", "split", *wheels, "-o", folder / "out"]
+
+
+def inflating(wheels: Sequence[Path]) -> Command:
+    return lambda _folder: [sys.executable, "-c", INFLATING, *wheels]
+
+
+def copying(wheel: Path) -> Command:
+    return lambda folder: ["cp", wheel, folder / "copy.whl"]
+
+
+def sized(title: str, wheels: Sequence[Path]) -> bool:
+    """Print the size of what is written, and whether it is small enough."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [str(argument) for argument in splitting(wheels)(Path(folder))]
+        subprocess.run(arguments, check=True, capture_output=True)
+        size = sum(wheel.stat().st_size for wheel in Path(folder).rglob("*.whl"))
+    print(f"{title}: {size / MB:.1f} MB; reach {SMALL / MB:.1f} MB: {'reached' if size <= SMALL else 'MISSED'}")
+    return size <= SMALL
+
+
+def provenances(wheel: Path) -> Iterator[bool]:
+    """Where each of its official libraries comes from: seconds and bytes for each, nothing known before."""
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(name for name in archive.namelist() if ".libs/libcu" in name):
+            data = memoryview(archive.read(name))
+            officials = Officials("x86_64", indexes=Indexes.configured, store=Path(folder, str(number)))
+            file, loading = name.rpartition("/")[2], Loading.parse(data)
+            begun = time.perf_counter()
+            found = officials.provenance(file, loading, data, sha256="", entries=by_stem(file))
+            seconds = time.perf_counter() - begun
+            is_reached = isinstance(found, Provenance) and seconds <= PROVENANCE and found.transferred <= TRANSFER
+            what = f"{file}: {found.wheel.project}=={found.wheel.version}" if isinstance(found, Provenance) else file
+            print(
+                f"{what}: {seconds:.2f} s, {found.transferred / MB:.2f} MB read; "
+                f"reach {PROVENANCE} s, {TRANSFER / MB:.0f} MB: {'reached' if is_reached else 'MISSED'}"
+            )
+            yield is_reached
+
+
+def _largest(wheel: Path) -> int:
+    with zipfile.ZipFile(wheel) as archive:
+        return max(info.file_size for info in archive.infolist())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,41 @@
+"""Wheels as split sees them once it has looked into them, without asking anybody where libraries come from."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.factories.repaired import NAME
+from tests.factories.wheels import wheel
+from vbuild.binary.loading import Loading
+from vbuild.splitting.bundle import Bundle, Origin, Reader
+from vbuild.wheel.archive import open_wheel
+
+
+@dataclass(slots=True)
+class Looker:
+    """Makes wheels below *folder* and reads them; *asked* are the libraries whose origin was asked for."""
+
+    folder: Path
+    stack: ExitStack
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    looked_at: int = 0
+
+    def __post_init__(self) -> None:
+        """Have one reader for all wheels."""
+        self._reader = Reader(self._origin, None, self._told)
+
+    _reader: Reader = field(init=False)
+
+    def at(self, files: Mapping[str, bytes | str], name: str = NAME, *, metadata: str = "") -> Bundle:
+        """The wheel *name* with *files*, as it is seen."""
+        path = wheel(self.folder, name, files, metadata=metadata)
+        return self._reader.read(self.stack.enter_context(open_wheel(path)))
+
+    def _origin(self, name: str, _loading: Loading, _data: memoryview, _sha256: str, /) -> Origin:
+        self.asked.append(name)
+        return self.origins.get(name)
+
+    def _told(self, size: int) -> None:
+        self.looked_at += size

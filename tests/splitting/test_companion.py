@@ -1,0 +1,297 @@
+"""Wheels beside thin ones: what installers, the index's own check and packaging make of them, and what is in them."""
+
+import email
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.metadata import Metadata as Judged
+
+from tests.factories.clients import PIP, UV
+from tests.factories.elf import shared_object
+from tests.factories.wheels import contents, wheel
+from vbuild.errors import SplitError
+from vbuild.splitting.companion import (
+    Companion,
+    Libs,
+    dev_wheel,
+    libs_folder,
+    libs_project,
+    libs_version,
+    licence_files,
+    licence_lines,
+    licence_texts,
+)
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.companion import is_companion
+from vbuild.wheel.distinfo import Metadata, WheelFile
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.writing import write_wheel
+
+PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+HEAD = "Metadata-Version: 2.1\nName: Foo.Bar\nVersion: 1.0\n"
+MIT = "License: MIT License\n        \n        Permission is hereby granted\n"
+TEXTS = {"LICENSE": b"Do as you like.\n", "third_party/COPYING.zlib": b"As is.\n"}
+
+
+def like(more: str = "", *, head: str = HEAD) -> Metadata:
+    return Metadata.parse(f"{head}{more}Requires-Python: >=3.9\nRequires-Dist: numpy\n\nLong description\n")
+
+
+def sample(**changes: Any) -> Companion:
+    """A -libs wheel of one library, as *changes* have it."""
+    return alone(made_of(**changes))
+
+
+def made_of(**changes: Any) -> Libs:
+    known = {
+        "files": {"foo_bar_libs/lib/libx-1a2b3c4d.so.1": "ab" * 32},
+        "platform": PLATFORM,
+        "licence": licence_lines([like("License-Expression: MIT\n")]),
+        "texts": TEXTS,
+    }
+    return Libs("Foo.Bar", **{**known, **changes})
+
+
+def alone(libs: Libs) -> Companion:
+    return libs.wheel(libs_version([libs]))
+
+
+def written(folder: Path, companion: Companion, files: dict[str, bytes]) -> Path:
+    """The wheel file that *companion* and *files* are."""
+    with write_wheel(folder, companion.name) as writer:
+        for path, data in (*files.items(), *companion.members):
+            writer.write(path, data)
+    return writer.path
+
+
+def test_a_wheel_of_libraries_is_called_after_the_project_and_what_is_in_it() -> None:
+    made = sample()
+    assert str(made.name) == f"foo_bar_libs-{made.name.version}-py3-none-{PLATFORM}.whl"
+    assert made.project == libs_project("Foo.Bar") == "foo-bar-libs"
+    assert libs_folder("Foo.Bar") == "foo_bar_libs/lib"
+    assert made.requirement == f"foo-bar-libs=={made.name.version}"
+    assert made.metadata.decode().startswith(
+        "Metadata-Version: 2.4\nName: foo-bar-libs\n"
+        f"Version: {made.name.version}\nSummary: Shared libraries of foo-bar\nLicense-Expression: MIT\n"
+        "License-File: LICENSE\nLicense-File: third_party/COPYING.zlib\nDescription-Content-Type: text/plain\n\n"
+    )
+    assert made.wheel_file.decode() == (
+        "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: false\n"
+        "Tag: py3-none-manylinux2014_x86_64\nTag: py3-none-manylinux_2_17_x86_64\n"
+    )
+
+
+def test_its_version_is_48_bits_of_a_hash_and_always_the_same() -> None:
+    zero, number = sample().name.version.split(".")
+    assert zero == "0"
+    assert int(number) < 2**48
+    assert sample() == sample()
+    assert sample().name.version == "0.152999022094833"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": {"foo_bar_libs/lib/libx-1a2b3c4d.so.1": "ac" * 32}},
+        {"files": {"foo_bar_libs/lib/liby-1a2b3c4d.so.1": "ab" * 32}},
+        {"platform": "manylinux_2_28_x86_64"},
+        {"requires": ("nvidia-cufft-cu12==11.2.1.3",)},
+        {"texts": {"LICENSE": b"Ask first.\n"}},
+        {"texts": {}},
+        {"licence": ("License-Expression: BSD-3-Clause",)},
+        {"is_pure": True},
+    ],
+    ids=["bytes", "name", "platform", "requires", "licence", "no licence", "expression", "folder"],
+)
+def test_whatever_else_is_in_it_gives_it_another_version(change: dict[str, object]) -> None:
+    assert sample(**change).name.version != sample().name.version
+
+
+def test_another_release_with_the_same_libraries_gets_the_same_wheel() -> None:
+    files = {"foo_bar_libs/lib/a.so": "aa" * 32, "foo_bar_libs/lib/b.so": "bb" * 32}
+    head = "Metadata-Version: 2.4\nName: foo_bar\nVersion: 2.0\nAuthor: Me\n"
+    later = licence_lines([like("License-Expression: MIT\n", head=head)])
+    turned = dict(reversed(files.items()))
+    one = sample(files=files, requires=("b", "a"))
+    assert one == sample(files=turned, requires=("a", "b", "a"), licence=later)
+
+
+def test_wheels_for_several_platforms_have_one_version_in_whatever_order() -> None:
+    one, other = made_of(), made_of(platform="musllinux_1_2_x86_64", files={"foo_bar_libs/lib/libx.so": "cd" * 32})
+    assert libs_version([one, other]) == libs_version([other, one])
+    assert len({libs_version([one, other]), libs_version([one]), libs_version([other])}) == 3
+
+
+def test_licences_of_several_projects_are_joined_in_whatever_order() -> None:
+    mit = like("License-Expression: MIT\n")
+    head = "Metadata-Version: 2.4\nName: other\nVersion: 2.0\n"
+    both = like("License-Expression: GPL-3.0-only OR MIT\n", head=head)
+    expected = ("License-Expression: (GPL-3.0-only OR MIT) AND (MIT)",)
+    assert licence_lines([mit, both]) == licence_lines([both, mit]) == expected
+    assert licence_lines([mit, mit]) == ("License-Expression: MIT",)
+    old = like("License: BSD\nClassifier: License :: OSI Approved :: BSD License\n", head=head)
+    assert licence_lines([old, mit]) == ("License: BSD", "Classifier: License :: OSI Approved :: BSD License")
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ("License-Expression: MIT\nLicense: old\nClassifier: License :: OSI Approved\n", ["License-Expression: MIT"]),
+        (MIT, ["License: MIT License", "        ", "        Permission is hereby granted"]),
+        (MIT.replace("\n", "\r\n"), ["License: MIT License", "        ", "        Permission is hereby granted"]),
+        (
+            "License: BSD\nClassifier: License :: OSI Approved :: BSD License\nClassifier: Topic :: Software\n",
+            ["License: BSD", "Classifier: License :: OSI Approved :: BSD License"],
+        ),
+        ("", []),
+    ],
+    ids=["expression", "text", "text with CRLF", "classifier", "nothing"],
+)
+def test_the_licence_is_said_as_the_source_says_it(said: str, fields: list[str]) -> None:
+    made = sample(licence=licence_lines([like(said)]), texts={})
+    lines = made.metadata.decode().partition("\n\n")[0].split("\n")
+    assert lines[4:-1] == fields
+    assert lines[0] == ("Metadata-Version: 2.4" if "License-Expression" in said else "Metadata-Version: 2.1")
+
+
+@pytest.mark.parametrize("said", ["License-Expression: MIT\n", MIT, ""], ids=["expression", "text", "nothing"])
+@pytest.mark.parametrize("texts", [{}, TEXTS], ids=["no texts", "texts"])
+def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: str, texts: dict[str, bytes]) -> None:
+    metadata = like(said)
+    path = f"{libs_folder('Foo.Bar')}/libx.so.1"
+    data = shared_object("int x;")
+    files = {path: hashlib.sha256(data).hexdigest()}
+    requires = ('nvidia-cufft-cu12==11.2.1.3; platform_system == "Linux"',)
+    libs = alone(Libs("Foo.Bar", files, PLATFORM, licence_lines([metadata]), texts, requires))
+    dev = dev_wheel(
+        WheelName.parse("foo_bar-1.0-1-cp311-cp311-linux_x86_64.whl"), platform="any", like=metadata, licences=texts
+    )
+    made = [written(tmp_path, libs, {path: data}), written(tmp_path, dev, {"foo/bar.h": b"int x;\n"})]
+    twine: list[str | Path] = [Path(sys.executable).with_name("twine"), "check", "--strict", *made]
+    subprocess.run(twine, check=True, capture_output=True)
+    for companion, file in zip((libs, dev), made, strict=True):
+        judged = Judged.from_email(companion.metadata)
+        assert judged.name == companion.project
+        assert judged.requires_python is None
+        assert [*(judged.license_files or [])] == [*texts]
+        with open_wheel(file, check=True) as source:
+            assert is_companion(source.metadata(), source.wheel_file())
+            assert set(companion.wheel_file.decode().splitlines()[3:]) >= {f"Tag: {tag}" for tag in companion.name.tags}
+        dist_info = {name for name in contents(file) if name.startswith(f"{companion.dist_info}/licenses/")}
+        assert dist_info == {f"{companion.dist_info}/licenses/{text}" for text in texts}
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: str) -> None:
+    path, data = f"{libs_folder('Foo.Bar')}/libx.so.1", shared_object("int x;")
+    tag = "linux_x86_64"
+    files = {path: hashlib.sha256(data).hexdigest()}
+    libs = alone(Libs("Foo.Bar", files, tag, texts=TEXTS))
+    thin = wheel(
+        tmp_path, "foo_bar-1.0-py3-none-any.whl", {"foo.py": ""}, metadata=f"Requires-Dist: {libs.requirement}\n"
+    )
+    dev = dev_wheel(WheelName.parse(thin.name), platform="any", like=like())
+    written(tmp_path, libs, {path: data})
+    written(tmp_path, dev, {"foo/include/foo.h": b"int x;\n"})
+    target = tmp_path / "site"
+    install = (
+        [*PIP, "install"]
+        if installer == "pip"
+        else [UV, "pip", "install", "--offline", "--no-config", "--python", sys.executable]
+    )
+    command = [*install, "--no-index", "--find-links", str(tmp_path), "--target", str(target), "foo.bar-dev"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (target / path).read_bytes() == data
+    assert (target / "foo/include/foo.h").exists()
+    assert (target / "foo.py").exists()
+    found = email.message_from_bytes((target / libs.dist_info / "METADATA").read_bytes())
+    assert found["Name"] == "foo-bar-libs"
+    assert (target / libs.dist_info / "licenses/third_party/COPYING.zlib").read_bytes() == b"As is.\n"
+
+
+def test_a_wheel_for_compilers_is_of_the_same_version_and_build_and_requires_it() -> None:
+    made = dev_wheel(
+        WheelName.parse("Foo_Bar-1.0-2-cp311-cp311-linux_x86_64.whl"), platform="linux_x86_64", like=like()
+    )
+    assert str(made.name) == "foo_bar_dev-1.0-2-py3-none-linux_x86_64.whl"
+    assert "Requires-Dist: foo-bar==1.0\n" in made.metadata.decode()
+    assert made.wheel_file.decode().endswith("Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\nBuild: 2\n")
+    everywhere = dev_wheel(WheelName.parse("Foo_Bar-1.0-py3-none-any.whl"), platform="any", like=like())
+    assert everywhere.wheel_file.decode().endswith("Root-Is-Purelib: true\nTag: py3-none-any\n")
+    own = dev_wheel(everywhere.name, platform="linux_x86_64", like=like(), tag=("cp311", "cp311"))
+    assert own.wheel_file.decode().endswith("Tag: cp311-cp311-linux_x86_64\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "generator", "is_one"),
+    [
+        ("foo-libs", "vbuild split", True),
+        ("foo_dev", "vbuild split", True),
+        ("foo", "vbuild split", False),
+        ("foo-libs", "setuptools (80.0)", False),
+    ],
+)
+def test_what_was_made_here_is_known_again(name: str, generator: str, *, is_one: bool) -> None:
+    metadata = Metadata.parse(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    said = WheelFile.parse(f"Wheel-Version: 1.0\nGenerator: {generator}\nTag: py3-none-any\n")
+    assert is_companion(metadata, said) is is_one
+
+
+def test_the_texts_of_licences_go_along() -> None:
+    assert dict(sample().members)[f"{sample().dist_info}/licenses/LICENSE"] == b"Do as you like.\n"
+
+
+def test_texts_in_the_dist_info_folder_and_beside_libraries_are_found(tmp_path: Path) -> None:
+    texts = {
+        "demo-1.0.dist-info/licenses/LICENSE": "A",
+        "demo-1.0.dist-info/licenses/third_party/zlib.txt": "B",
+        "demo-1.0.dist-info/LICENSE": "C",
+        "demo-1.0.dist-info/COPYING": "D",
+        "demo-1.0.dist-info/AUTHORS.rst": "E",
+        "demo.libs/LICENCE.libx": "F",
+        "demo.libs/NOTICE": "G",
+    }
+    others = {
+        "demo.libs/libx-1a2b3c4d.so.1": "x",
+        "demo/LICENSE": "not beside a library",
+        "demo.libs/licenses.json": "{}",
+        "demo.libs/readme.txt": "",
+        "demo-1.0.dist-info/entry_points.txt": "",
+    }
+    with open_wheel(wheel(tmp_path, files={**texts, **others})) as source:
+        assert {member.path for member in licence_files(source)} == set(texts)
+        assert licence_texts(source) == {
+            "LICENSE": b"A",
+            "third_party/zlib.txt": b"B",
+            "demo/LICENSE": b"C",
+            "COPYING": b"D",
+            "AUTHORS.rst": b"E",
+            "demo.libs/LICENCE.libx": b"F",
+            "demo.libs/NOTICE": b"G",
+        }
+
+
+def test_a_text_whose_name_no_metadata_may_say_goes_along_all_the_same() -> None:
+    made = sample(texts={"LICENSE [old]": b"x", "LICENSE": b"y"})
+    assert "License-File: LICENSE\nDescription" in made.metadata.decode()
+    assert f"{made.dist_info}/licenses/LICENSE [old]" in dict(made.members)
+
+
+def test_a_wheel_of_nothing_is_refused() -> None:
+    with pytest.raises(SplitError) as caught:
+        sample(files={})
+    assert str(caught.value) == "foo-bar-libs: no library to put in, expected one at least"
+
+
+def test_a_version_that_is_none_is_refused() -> None:
+    with pytest.raises(SplitError) as caught:
+        dev_wheel(
+            WheelName.parse("foo-1.0-py3-none-any.whl"),
+            platform="any",
+            like=Metadata.parse("Metadata-Version: 2.1\nName: foo\nVersion: one\n"),
+        )
+    assert str(caught.value) == "foo: version 'one', expected one as PEP 440 writes it"

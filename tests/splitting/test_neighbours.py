@@ -1,0 +1,115 @@
+"""Which package has a library that a wheel does not bring, and how it is then required."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.factories.extensions import module
+from tests.factories.looked import Looker
+from tests.factories.market import LINKER, NEWER, VERSION, everything, named, offered, official
+from tests.factories.officials import FFT
+from tests.factories.tools import needs
+from vbuild.errors import SplitError
+from vbuild.provenance.official import Officials
+from vbuild.splitting.neighbours import Neighbour, Neighbours
+from vbuild.splitting.orders import Order
+from vbuild.splitting.pinning import Pinning
+from vbuild.splitting.request import Pin, Request
+from vbuild.surgery.relinking import Relink
+
+pytestmark = needs("gcc")
+
+CURAND = "libcurand.so.10"
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Iterator[Looker]:
+    with ExitStack() as stack:
+        yield Looker(tmp_path, stack)
+
+
+@pytest.fixture
+def officials(tmp_path: Path) -> Iterator[Officials]:
+    made = everything(tmp_path / "made")
+    for project in ("nvidia-curand-cu11", "nvidia-curand-cu12"):
+        made.append(official(tmp_path / "made", project, "10.3.1", {CURAND: named(CURAND)}, place="curand"))
+    with offered(tmp_path, *made) as server:
+        yield Officials("x86_64", indexes=lambda: server.indexes, store=tmp_path / "store")
+
+
+def having(look: Looker, officials: Officials, name: str, *, metadata: str = "", **asked: object) -> Neighbour | None:
+    """Which package has *name*, for a wheel whose module needs just that."""
+    request = Request(**asked)  # type: ignore[arg-type]
+    bundle = look.at({"demo/_c.so": module(name)}, metadata=metadata)
+    return Neighbours(officials, request).having(bundle, name)
+
+
+def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(look: Looker, officials: Officials) -> None:
+    found = having(look, officials, "libcufft.so.11")
+    assert found
+    assert found.wheel
+    assert (found.project, found.wheel.version) == (FFT, NEWER)
+    assert found.folders == ("nvidia/cufft/lib", "nvidia/nvjitlink/lib")
+
+
+def test_the_release_that_is_required_counts(look: Looker, officials: Officials) -> None:
+    for number, (metadata, asked) in enumerate(
+        ((f"Requires-Dist: {FFT}=={VERSION}\n", {}), (f"Requires-Dist: {FFT}<11.3\n", {}), ("", {"cuda": (12, 4)}))
+    ):
+        look.folder = look.folder / str(number)
+        found = having(look, officials, "libcufft.so.11", metadata=metadata, **asked)
+        assert found
+        assert found.wheel
+        assert found.wheel.version == VERSION
+
+
+def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: Looker, officials: Officials) -> None:
+    assert having(look, officials, "libnobody.so.3") is None
+    assert having(look, officials, "libtorch_cpu.so") == Neighbour("torch", "libtorch_cpu.so", ("torch/lib",))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "asked", "project"),
+    [
+        ("", {"cuda": (11,)}, "nvidia-curand-cu11"),
+        ("", {"cuda": (12,)}, "nvidia-curand-cu12"),
+        (f"Requires-Dist: {FFT}\n", {}, "nvidia-curand-cu12"),
+        ("Requires-Dist: nvidia-cublas-cu11\nRequires-Dist: not (readable\n", {}, "nvidia-curand-cu11"),
+    ],
+    ids=["--cuda 11", "--cuda 12", "CUDA 12 required", "CUDA 11 required"],
+)
+def test_a_major_is_told_by_option_or_requirement(
+    look: Looker, officials: Officials, metadata: str, asked: dict[str, object], project: str
+) -> None:
+    found = having(look, officials, CURAND, metadata=metadata, **asked)
+    assert found
+    assert found.project == project
+
+
+@pytest.mark.parametrize("metadata", ["", f"Requires-Dist: {FFT}\nRequires-Dist: nvidia-cublas-cu11\n"])
+def test_a_major_that_nothing_or_too_much_tells_is_asked_for(look: Looker, officials: Officials, metadata: str) -> None:
+    with pytest.raises(SplitError, match=r"needs libcurand\.so\.10, which CUDA 11 and 12 and 13 have; say which one"):
+        having(look, officials, CURAND, metadata=metadata)
+
+
+def test_a_package_is_required_once_whoever_needs_it(look: Looker, officials: Officials) -> None:
+    """A module that is replaced into it and one that is led to it: one line, extras of a toolkit together."""
+    bundle = look.at({"demo/_c.so": module("libcufft.so.11")})
+    piece = bundle.pieces["demo/_c.so"]
+    for pin, lines in (
+        (None, ["cuda-toolkit[cufft,nvjitlink]==12.*"]),
+        (Pin.EXACT, [f"{FFT}=={NEWER}", f"{LINKER}==12.4.127"]),
+    ):
+        request = Request(rpath=True, pin=pin)
+        neighbours = Neighbours(officials, request)
+        both = [neighbours.having(bundle, name) for name in ("libcufft.so.11", "libnvJitLink.so.12")]
+        found = tuple(one for one in both if one)
+        order = Order(bundle, piece, piece.path, Relink(), (), found)
+        written = Pinning(request, officials, "x86_64").lines([order, order], bundle.wheel.metadata())
+        assert [line.partition(";")[0] for line in written] == lines
+        assert {str(Requirement(line).marker) for line in written} == {
+            'platform_system == "Linux" and platform_machine == "x86_64"'
+        }

@@ -1,0 +1,87 @@
+"""The edits that follow from fates: new folders for what went, and nothing for a file that loads none of it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import patchelfed
+from tests.factories.extensions import library, module
+from tests.factories.looked import Looker
+from tests.factories.repaired import NAME, hashed, repaired
+from tests.factories.tools import needs
+from vbuild.fetching.indexes import Indexes
+from vbuild.provenance.official import Officials
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.fates import decided
+from vbuild.splitting.neighbours import Neighbours
+from vbuild.splitting.orders import Order, Orders
+from vbuild.splitting.request import Request
+from vbuild.surgery.relinking import Relink
+
+pytestmark = needs("gcc")
+
+OTHER = NAME.replace("311", "312")
+TOP, DEEP = library("libtop.so", ("libdeep.so",)), library("libdeep.so")
+LIBRARIES = {"libtop.so": TOP, "libdeep.so": DEEP}
+HOME = "demo_libs/lib"
+REQUEST = Request(smallest=0)
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Iterator[Looker]:
+    with ExitStack() as stack:
+        yield Looker(tmp_path, stack)
+
+
+def ordered(
+    look: Looker, files: Mapping[str, bytes | str], *, keep: tuple[str, ...] = (), frozen: tuple[str, ...] = ()
+) -> dict[str, Order]:
+    """The orders for the first of two wheels with *files*, and for what both share, by new path."""
+    bundles = [look.at(files, name) for name in (NAME, OTHER)]
+    request = Request(smallest=0, keep=keep)
+    decision = decided(bundles, request)
+    officials = Officials("x86_64", indexes=lambda: Indexes(no_index=True))
+    still: list[tuple[Bundle, str]] = [(bundle, path) for bundle in bundles for path in frozen]
+    orders = Orders(decision, dict.fromkeys(decision.pools, HOME), Neighbours(officials, request), frozen=still)
+    moving = [order for pool in decision.pools for order in orders.moving(pool)]
+    return {order.path: order for order in (*orders.staying(bundles[0]), *moving)}
+
+
+def test_a_file_that_loads_what_moves_is_led_there(look: Looker) -> None:
+    files = {"demo/sub/_c.so": module("libtop.so"), "demo/_d.so": module("libm.so.6")}
+    found = ordered(look, repaired(files, LIBRARIES))
+    assert found["demo/sub/_c.so"].relink == Relink(rpath=("$ORIGIN/../../demo_libs/lib",))
+    assert found["demo/_d.so"].is_idle
+    assert found[f"{HOME}/{hashed('libtop.so', TOP)}"].is_idle
+
+
+def test_a_library_that_moves_finds_its_neighbours_by_itself_where_it_has_a_runpath(look: Looker) -> None:
+    files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
+    path = f"demo.libs/{hashed('libtop.so', TOP)}"
+    data = files[path]
+    assert isinstance(data, bytes)
+    files[path] = patchelfed(data, "--set-rpath", "$ORIGIN/../demo.libs:/opt/lib")
+    order = ordered(look, files)[f"{HOME}/{hashed('libtop.so', TOP)}"]
+    assert order.relink == Relink(rpath=("$ORIGIN", "/opt/lib"))
+
+
+def test_a_folder_that_still_has_libraries_stays_in_the_rpath(look: Looker) -> None:
+    free = library("libfree.so")
+    files = repaired({"demo/_c.so": module("libtop.so", "libfree.so")}, {**LIBRARIES, "libfree.so": free})
+    relink = ordered(look, files, keep=("libfree*",))["demo/_c.so"].relink
+    assert relink.rpath == ("$ORIGIN/../demo.libs", "$ORIGIN/../demo_libs/lib")
+
+
+def test_a_library_that_stays_and_needs_one_that_moves_is_led_there(look: Looker) -> None:
+    files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
+    found = ordered(look, files, keep=("libtop*",))
+    path = f"demo.libs/{hashed('libtop.so', TOP)}"
+    assert found[path].relink.rpath == ("$ORIGIN/../demo_libs/lib",)
+    assert found["demo/_c.so"].is_idle
+
+
+def test_a_frozen_file_gets_no_order(look: Looker) -> None:
+    files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
+    assert ordered(look, files, frozen=("demo/_c.so",))["demo/_c.so"].is_idle

@@ -1,0 +1,104 @@
+"""Which files go into a -dev wheel: real ones, made by the tools that write such files, and what only looks like it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import object_file, shared_object
+from vbuild.splitting.outputs import Group, Kind, groups, is_development, kind_of, named_by
+
+CODE = b"int x;\n"
+PC = b"prefix=/usr\n\nName: demo\nDescription: A demo\nVersion: 1.0\n"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The start of a static library, by ar."""
+    folder = tmp_path_factory.mktemp("archive")
+    (folder / "demo.o").write_bytes(object_file("int x;"))
+    subprocess.run(["ar", "rcs", "libdemo.a", "demo.o"], check=True, cwd=folder)
+    return Path(folder / "libdemo.a").read_bytes()[:1024]
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "kind"),
+    [
+        ("demo/include/demo.h", CODE, Kind.HEADER),
+        ("demo/csrc/kernel.CUH", CODE, Kind.HEADER),
+        ("demo/a.hpp", CODE, Kind.HEADER),
+        ("demo/include/demo/b.inc", CODE, Kind.HEADER),
+        ("demo/data/b.inc", CODE, None),
+        ("demo-1.0.data/data/include/demo.h", CODE, Kind.HEADER),
+        ("demo-1.0.data/headers/demo.h", CODE, None),
+        ("demo/lib/cmake/demo/demoConfig.cmake", b"include(x)\n", Kind.CMAKE),
+        ("demo/x.cmake", b"\0\1", None),
+        ("demo/lib/pkgconfig/demo.pc", PC, Kind.PKG_CONFIG),
+        ("demo/scores.pc", b"1 2 3\n", None),
+        ("demo/lib/libdemo.la", b"# libdemo.la - a libtool library file\n", Kind.STATIC),
+        ("demo/lib/libdemo.la", b"lala\n", None),
+        ("demo/weights.a", b"weights", None),
+        ("demo/lib/libthin.a", b"!<thin>\n/", Kind.STATIC),
+        ("demo/_C.so", shared_object("int x;")[:1024], None),
+        ("demo/api.pxd", b"cdef int x\n", None),
+        ("demo/__init__.py", b"", None),
+        ("demo/h", b"", None),
+    ],
+)
+def test_files_are_told_by_name_and_first_bytes(path: str, head: bytes, kind: Kind | None) -> None:
+    assert kind_of(path, head) is kind
+    assert is_development(path, head) is (kind is not None)
+
+
+def test_static_libraries_go_but_for_what_is_linked_at_run_time(archive: bytes) -> None:
+    assert kind_of("demo/lib/libdemo.a", archive) is Kind.STATIC
+    assert kind_of("demo/lib/libcudadevrt.a", archive) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "stays"),
+    [
+        ("def get_include():\n    return os.path.join(os.path.dirname(__file__), 'include')\n", True),
+        ("HEADER = Path(__file__).parent / 'include/demo'\n", True),
+        ("open(f'{folder}/include/x.h')\n", True),
+        ("read('demo.h')\n", True),
+        ("read(b'demo.h')\n", True),
+        ("glob('C:\\\\include')\n", True),
+        ('"""Include what demo.h says, of include/demo"""\n', False),
+        ("import include\n", False),
+        ("name = 'demo'\n", False),
+        ("name = 'including'\n", False),
+        ("# 'include'\n", False),
+        ("print 'include'\n", True),
+        (f"x = '{'include/' * 40}'\n", False),
+        ("x = '\\d'\n", False),
+    ],
+    ids=[
+        "folder",
+        "path",
+        "formatted",
+        "file",
+        "bytes",
+        "other slash",
+        "prose",
+        "module",
+        "own",
+        "part",
+        "comment",
+        "old Python",
+        "data",
+        "odd escape",
+    ],
+)
+def test_headers_that_python_code_names_stay(source: str, *, stays: bool) -> None:
+    named = named_by(["", source])
+    assert is_development("demo/include/demo.h", CODE, named=named) is not stays
+    assert is_development("demo/lib/cmake/include/x.cmake", b"", named=named)
+
+
+def test_files_are_reported_by_kind_with_their_bytes(archive: bytes) -> None:
+    files = {"demo/a.h": CODE, "demo/b.h": CODE, "demo/lib/libdemo.a": archive, "demo/_C.so": b"\x7fELF"}
+    kinds = {path: kind for path, data in files.items() if (kind := kind_of(path, data))}
+    sizes = {path: len(data) for path, data in files.items()}
+    assert groups(kinds, sizes) == (Group(Kind.HEADER, 2, 14), Group(Kind.STATIC, 1, len(archive)))
+    assert groups({}, {}) == ()

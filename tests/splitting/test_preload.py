@@ -1,0 +1,464 @@
+"""Generated modules that load libraries first: in environments of several folders, and what packages run them."""
+
+import ast
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories.clients import PIP, UV
+from tests.factories.elf import patchelfed, rpath, shared_object
+from tests.factories.wheels import wheel
+from vbuild.errors import SplitError
+from vbuild.splitting.preload import MODULE, Preloaded, hooked, hooks, in_order, is_namespace, shim, with_import
+
+BIN = Path(sys.executable).parent
+STDLIB = Path(sysconfig.get_path("stdlib"))
+CUFFT, OUTER = "libcufft.so.11", "libouter-1a2b3c4d.so.1"
+LIBRARIES = (
+    Preloaded(f"nvidia/cufft/lib/{CUFFT}", "nvidia-cufft-cu12", "cufft"),
+    Preloaded(f"demo_libs/lib/{OUTER}", "demo-libs"),
+)
+SITE = "nvidia/cufft/lib", "demo_libs/lib"
+INIT = '"""A package."""\n\nfrom demo._C import value\n'
+MODULE_CODE = """
+#include <Python.h>
+int outer(void);
+static PyObject *value(PyObject *self, PyObject *none) { return PyLong_FromLong(outer()); }
+static PyMethodDef methods[] = {{"value", value, METH_NOARGS, 0}, {0}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", 0, -1, methods, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&definition); }
+"""
+ASKING = "import demo, sys; print(demo.value(), *(name for name in {names} if name in sys.modules))"
+HEAVY = ("ctypes", "importlib.metadata", "cuda.pathfinder")
+
+
+def cufft(value: int = 11, soname: str = CUFFT) -> bytes:
+    return shared_object(f"int fft(void) {{ return {value}; }}", f"-Wl,-soname,{soname}")
+
+
+def linked(source: str, soname: str, paths: tuple[str, ...], **libraries: bytes) -> bytes:
+    """A library of *source* with that SONAME and DT_RPATH that needs *libraries*, by file name."""
+    flags = [f"-Wl,-soname,{soname}", *rpath(":".join(paths), new=False)]
+    data = shared_object(source, f"-I{sysconfig.get_path('include')}", *flags)
+    return patchelfed(data, *(flag for name in libraries for flag in ("--add-needed", name)))
+
+
+def module() -> bytes:
+    return linked(MODULE_CODE, "_C.so", tuple(f"$ORIGIN/../{folder}" for folder in SITE), **{OUTER: b""})
+
+
+def outer() -> bytes:
+    source = "int fft(void); int outer(void) { return fft() + 1; }"
+    return linked(source, OUTER, ("$ORIGIN/../../nvidia/cufft/lib",), **{CUFFT: b""})
+
+
+def wheels(folder: Path, *, preload: bool = True) -> dict[str, Path]:
+    """The wheels of a split release, by project: demo, with or without the module, demo-libs and an official one."""
+    files: dict[str, bytes | str] = {"demo/__init__.py": INIT, "demo/_C.so": module()}
+    if preload:
+        files |= {"demo/__init__.py": with_import(INIT), f"demo/{MODULE}.py": shim("demo", LIBRARIES)}
+    made: dict[str, dict[str, bytes | str]] = {
+        "demo": files,
+        "demo_libs": {f"demo_libs/lib/{OUTER}": outer()},
+        "nvidia_cufft_cu12": {f"nvidia/cufft/lib/{CUFFT}": cufft()},
+    }
+    return {name: wheel(folder, f"{name}-1.0-py3-none-any.whl", files) for name, files in made.items()}
+
+
+def installed(folder: Path, *found: Path) -> Path:
+    """*folder*, a directory of packages into which uv installed the wheels *found*."""
+    command = [UV, "pip", "install", "--quiet", "--offline", "--no-config", "--no-deps", "--target", str(folder)]
+    subprocess.run([*command, "--python", sys.executable, *map(str, found)], check=True, capture_output=True)
+    return folder
+
+
+def asked(*folders: Path, python: str = sys.executable, code: str = "", **variables: str) -> str:
+    """What demo says in a Python that has *folders* on its path, or the last line of what went wrong."""
+    known = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "CONDA", "CUDA", "LD_"))}
+    environment = {**known, "PYTHONPATH": os.pathsep.join(map(str, folders)), **variables}
+    command = [python, "-c", code or ASKING.format(names=HEAVY)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run.stdout.strip() if not run.returncode else run.stderr.splitlines()[-1]
+
+
+def environment(folder: Path) -> tuple[str, Path, Path]:
+    """A virtual environment in *folder*: its Python, its site-packages, and the user site, in a folder user beside it.
+
+    It sees the system's site-packages, and so the user's.
+    """
+    make = [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(folder)]
+    subprocess.run(make, check=True, capture_output=True)
+    python = str(folder / "bin" / "python")
+    where = "import site, sysconfig; print(sysconfig.get_path('platlib')); print(site.getusersitepackages())"
+    own, user = map(Path, asked(python=python, code=where, PYTHONUSERBASE=str(folder.with_name("user"))).split())
+    return python, own, user
+
+
+def test_in_one_folder_the_libraries_are_found_and_nothing_is_imported(tmp_path: Path) -> None:
+    assert asked(installed(tmp_path / "all", *wheels(tmp_path).values())) == "12"
+
+
+@pytest.mark.parametrize("preload", [False, True], ids=["without", "with"])
+def test_in_a_folder_each_they_are_found_with_the_module_alone(tmp_path: Path, *, preload: bool) -> None:
+    made = wheels(tmp_path, preload=preload)
+    said = asked(*(installed(tmp_path / name, path) for name, path in made.items()))
+    missing = f"ImportError: {OUTER}: cannot open shared object file: No such file or directory"
+    assert said == ("12 ctypes importlib.metadata" if preload else missing)
+
+
+@pytest.mark.parametrize("apart", ["demo_libs", "nvidia_cufft_cu12", "demo"])
+def test_any_one_of_the_wheels_may_be_apart(tmp_path: Path, apart: str) -> None:
+    made = wheels(tmp_path)
+    others = [path for name, path in made.items() if name != apart]
+    folders = installed(tmp_path / "together", *others), installed(tmp_path / "apart", made[apart])
+    assert asked(*folders).startswith("12 ctypes")
+    assert asked(*reversed(folders)).startswith("12 ctypes")
+
+
+@pytest.mark.parametrize("preload", [False, True], ids=["without", "with"])
+def test_a_virtual_environment_takes_libraries_of_the_user_site(tmp_path: Path, *, preload: bool) -> None:
+    made = wheels(tmp_path, preload=preload)
+    python, own, user = environment(tmp_path / "venv")
+    installed(own, made["demo"])
+    installed(user, made["demo_libs"], made["nvidia_cufft_cu12"])
+    said = asked(python=python, PYTHONUSERBASE=str(tmp_path / "user"))
+    assert said.startswith("12 ctypes" if preload else f"ImportError: {OUTER}: cannot open")
+
+
+def test_libraries_on_a_path_of_a_pth_file_are_found(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    development = installed(tmp_path / "development", made["demo"])
+    site = installed(tmp_path / "site", made["demo_libs"], made["nvidia_cufft_cu12"])
+    (site / "demo.pth").write_text(f"{development}\n")
+    code = f"import site; site.addsitedir({str(site)!r}); {ASKING.format(names=HEAVY)}"
+    assert asked(code=code).startswith("12 ctypes")
+
+
+def test_a_package_in_a_zip_with_its_modules_beside_loads_them(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    init = f"__path__ = [*__path__, {str(tmp_path / 'native')!r}]\n{with_import(INIT)}"
+    archive = wheel(
+        tmp_path, "app-1.0-py3-none-any.whl", {"demo/__init__.py": init, f"demo/{MODULE}.py": shim("demo", LIBRARIES)}
+    )
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "_C.so").write_bytes(module())
+    site = installed(tmp_path / "site", made["demo_libs"], made["nvidia_cufft_cu12"])
+    assert asked(archive, site).startswith("12 ctypes")
+
+
+def test_behind_a_linked_folder_it_looks_where_the_loader_looks(tmp_path: Path) -> None:
+    everything = installed(tmp_path / "store", *wheels(tmp_path).values())
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "demo").symlink_to(everything / "demo")
+    assert asked(site) == "12"
+
+
+def test_what_is_loaded_already_is_not_loaded_again(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    folders = [installed(tmp_path / name, path) for name, path in made.items()]
+    other = tmp_path / CUFFT
+    other.write_bytes(cufft(41))
+    code = f"import ctypes; ctypes.CDLL({str(other)!r}); import demo; maps = open('/proc/self/maps').read(); "
+    code += f"print(demo.value(), len({{line.split()[-1] for line in maps.splitlines() if {CUFFT!r} in line}}))"
+    assert asked(*folders, code=code) == "42 1"
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first what others need", "last"])
+def test_what_the_loader_misses_is_loaded_from_among_the_others(tmp_path: Path, order: int) -> None:
+    made = wheels(tmp_path / "made")
+    never = Preloaded("nvidia/cufft/lib/libcufftw.so.11", "nvidia-cufft-cu12", "cufftw")
+    missed = [LIBRARIES[0], never]
+    text = shim("demo", LIBRARIES[1:], others=missed[::order])
+    assert text == shim("demo", LIBRARIES[1:], others=missed)
+    files: dict[str, bytes | str] = {"demo/_C.so": module(), f"demo/{MODULE}.py": text}
+    files["demo/__init__.py"] = with_import(INIT)
+    made["demo"] = wheel(tmp_path, "demo-1.0-py3-none-any.whl", files)
+    assert asked(*(installed(tmp_path / name, path) for name, path in made.items())) == "12 ctypes importlib.metadata"
+    folders = [installed(tmp_path / "both", made["demo"], made["demo_libs"]), tmp_path / "nvidia_cufft_cu12"]
+    assert asked(*folders) == "12 ctypes importlib.metadata"
+    assert asked(folders[0]).startswith("ImportError: libcufft.so.11: cannot open shared object file")
+
+
+def test_what_is_nowhere_is_named_by_the_loader(tmp_path: Path) -> None:
+    folders = [installed(tmp_path / "demo", wheels(tmp_path)["demo"])]
+    assert asked(*folders) == f"ImportError: {OUTER}: cannot open shared object file: No such file or directory"
+
+
+def test_why_a_library_that_is_there_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    folders = [installed(tmp_path / name, made[name]) for name in ("demo", "demo_libs")]
+    code = "import warnings; warnings.simplefilter('error'); import demo"
+    reason = f"{CUFFT}: cannot open shared object file: No such file or directory"
+    assert asked(*folders, code=code) == f"RuntimeWarning: {OUTER} of demo-libs: {reason}"
+    assert asked(*folders) == f"ImportError: {OUTER}: cannot open shared object file: No such file or directory"
+
+
+def test_what_only_the_library_path_leads_to_still_serves(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    folders = [installed(tmp_path / name, made[name]) for name in ("demo", "demo_libs")]
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / CUFFT).write_bytes(cufft(1))
+    assert asked(*folders, LD_LIBRARY_PATH=str(tmp_path / "system")).startswith("2 ctypes")
+
+
+def test_of_two_installations_that_one_serves_which_has_the_library(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    site = installed(tmp_path / "site", *made.values())
+    (site / "demo_libs" / "lib" / OUTER).rename(tmp_path / OUTER)
+    (site / "demo_libs" / "lib").rmdir()
+    assert asked(site).startswith("ImportError")
+    assert asked(installed(tmp_path / "again", made["demo_libs"]), site).startswith("12 ctypes")
+
+
+def test_a_distribution_whose_record_is_damaged_is_no_reason_to_fail(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    folders = [installed(tmp_path / name, path) for name, path in made.items()]
+    (record,) = folders[1].glob("*.dist-info/RECORD")
+    record.write_bytes(b'"\xff\n')
+    assert asked(*folders) == f"ImportError: {OUTER}: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.network
+def test_cuda_pathfinder_is_asked_for_what_no_wheel_has(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    folders = [pathfinder(tmp_path), *(installed(tmp_path / name, made[name]) for name in ("demo", "demo_libs"))]
+    prefix = tmp_path / "conda"
+    (prefix / "lib").mkdir(parents=True)
+    (prefix / "lib" / CUFFT).write_bytes(cufft(2))
+    assert asked(*folders, CONDA_PREFIX=str(prefix)) == "3 ctypes importlib.metadata cuda.pathfinder"
+
+
+@pytest.mark.network
+def test_the_wheel_that_is_required_serves_where_cuda_pathfinder_takes_a_newer_cuda(tmp_path: Path) -> None:
+    made = wheels(tmp_path)
+    python, site, _ = environment(tmp_path / "venv")
+    newer = wheel(tmp_path, "nvidia_cufft-12.0-py3-none-any.whl", {"nvidia/cu13/lib/libcufft.so.12": cufft(13)})
+    installed(site, made["nvidia_cufft_cu12"], newer)
+    folders = [pathfinder(tmp_path), *(installed(tmp_path / name, made[name]) for name in ("demo", "demo_libs"))]
+    own = "from cuda.pathfinder import load_nvidia_dynamic_lib as load; print(load('cufft').abs_path.split('/')[-1])"
+    assert asked(*folders, python=python, code=own) == "libcufft.so.12"
+    assert asked(*folders, python=python) == "12 ctypes importlib.metadata"
+
+
+def pathfinder(folder: Path) -> Path:
+    """A folder in *folder* with cuda-pathfinder alone."""
+    target = folder / "pathfinder"
+    fetch = [*PIP, "install", "--no-deps", "--target", str(target), "cuda-pathfinder>=1.9"]
+    subprocess.run(fetch, check=True, capture_output=True)
+    return target
+
+
+@pytest.mark.parametrize("libraries", [LIBRARIES, (Preloaded('x/"ü\\.so', "x"),)], ids=["two", "odd"])
+def test_the_module_is_clean_typed_and_for_old_pythons(tmp_path: Path, libraries: tuple[Preloaded, ...]) -> None:
+    source = tmp_path / f"{MODULE}.py"
+    source.write_text(shim("demo/sub", libraries[:1], others=libraries[1:]))
+    ast.parse(source.read_text(), feature_version=(3, 8))
+    ruff: list[str | Path] = [BIN / "ruff", "check", "--isolated", "--target-version", "py38", source, "--select"]
+    subprocess.run([*ruff, "E4,E7,E9,F,W,I,N,UP,B,C4,SIM,RET,ANN,D1,ERA,PL", "--ignore", "PLC0415"], check=True)
+    for width in ("88", "120"):
+        formatting: list[str | Path] = [BIN / "ruff", "format", "--isolated", "--check", "--line-length", width, source]
+        subprocess.run(formatting, check=True)
+    mypy: list[str | Path] = [
+        BIN / "mypy",
+        "--strict",
+        "--no-incremental",
+        "--cache-dir",
+        os.devnull,
+        "--config-file",
+        os.devnull,
+        source,
+    ]
+    subprocess.run(mypy, check=True, capture_output=True)
+
+
+def test_the_module_of_an_inner_package_leads_out_of_it() -> None:
+    assert shim("demo/sub", LIBRARIES).count('"../../nvidia/cufft/lib/libcufft.so.11",') == 1
+    assert shim("demo/sub", [*LIBRARIES, *LIBRARIES]) == shim("demo/sub", LIBRARIES)
+
+
+@pytest.mark.parametrize(
+    ("needed", "order"),
+    [
+        ({}, ()),
+        ({"a": ["b"], "b": ["c"], "c": []}, ("c", "b", "a")),
+        ({"a": ["libc.so.6"], "b": []}, ("a", "b")),
+        ({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}, ("d", "b", "c", "a")),
+        ({"a": ["b"], "b": ["a"]}, ("b", "a")),
+        ({"a": ["a"]}, ("a",)),
+    ],
+    ids=["none", "chain", "outside", "diamond", "circle", "itself"],
+)
+def test_libraries_come_behind_what_they_need(needed: Mapping[str, list[str]], order: tuple[str, ...]) -> None:
+    assert in_order(needed) == order
+
+
+@pytest.mark.parametrize(
+    ("files", "consumer", "package"),
+    [
+        (["demo/__init__.py"], "demo/_C.so", "demo"),
+        (["demo/__init__.py", "demo/sub/__init__.py"], "demo/sub/_C.so", "demo"),
+        (["demo/__init__.py"], "demo/lib/libdemo.so", "demo"),
+        (["space/demo/__init__.py"], "space/demo/_C.so", "space/demo"),
+        (["demo/__init__.pyi"], "demo/_C.so", None),
+        ([], "_C.so", None),
+        (["demo.libs/__init__.py"], "demo.libs/libx.so", None),
+        (["demo/__init__.py", "demo/__init__.cpython-311-x86_64-linux-gnu.so"], "demo/_C.so", None),
+        (["demo/__init__.abi3.so", "demo/sub/__init__.py"], "demo/sub/_C.so", "demo/sub"),
+        (["shared/__init__.py", "shared/demo/__init__.py"], "shared/demo/_C.so", "shared/demo"),
+        (["shared/__init__.py"], "shared/_C.so", None),
+        (["demo/__init__.py"], "demo/__init__.so/_C.so", "demo"),
+    ],
+)
+def test_the_outermost_package_that_can_loads_them(files: list[str], consumer: str, package: str | None) -> None:
+    expected = ((package,), ()) if package else ((), (consumer,))
+    assert hooks([consumer], [*files, consumer], namespaces={"shared"}) == expected
+
+
+def test_private_modules_beside_a_package_are_served_by_the_packages_that_name_them() -> None:
+    consumers = ["_native.cpython-311-x86_64-linux-gnu.so", "_unused.so", "public.so"]
+    sources = {
+        "demo/__init__.py": "",
+        "demo/sub/core.py": "from _native import value\nimport public\n",
+        "other/__init__.py": "import _natively\n",
+        "main.py": "import _native, _unused\n",
+    }
+    files = [*consumers, *sources]
+    assert hooks(consumers, files, sources=sources) == (("demo",), ("_unused.so", "public.so"))
+    assert hooks(consumers, files) == ((), tuple(consumers))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "{0}\n"),
+        ("\ufeff", "\ufeff{0}\n"),
+        ("# a licence", "# a licence\n{0}\n"),
+        ("# a licence\n\nimport os\n", "# a licence\n\n{0}\nimport os\n"),
+        ('"""A package."""', '"""A package."""\n\n{0}\n'),
+        ('"""A\npackage."""\nimport os\n', '"""A\npackage."""\n\n{0}\nimport os\n'),
+        (
+            "#!/usr/bin/python\r\n# coding: utf-8\r\nx = 1\r\n",
+            "#!/usr/bin/python\r\n# coding: utf-8\r\n{0}\r\nx = 1\r\n",
+        ),
+        ("x = 1\ry = 2\r", "{0}\rx = 1\ry = 2\r"),
+        ("from __future__ import annotations\nimport os\n", "from __future__ import annotations\n{0}\nimport os\n"),
+        (
+            "from __future__ import (\n    annotations,\n)  # why\n",
+            "from __future__ import (\n    annotations,\n)  # why\n{0}\n",
+        ),
+        ('"""ü"""; import os\n', '"""ü"""; {1}; import os\n'),
+        ("\ufeff'x'; import os\n", "\ufeff'x'; {1}; import os\n"),
+        ("# one\n@deco\ndef call():\n    pass\n", "# one\n{0}\n@deco\ndef call():\n    pass\n"),
+        ("f'{1}'\n'no docstring'\n", "{0}\nf'{{1}}'\n'no docstring'\n"),
+        ('x = "\\d\x0c\u2028"\n', '{0}\nx = "\\d\x0c\u2028"\n'),
+        ('"""x"""; \\\nimport os\n', '"""x"""; \\\n{1}; import os\n'),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_the_import_stands_before_all_that_does_something(before: str, after: str) -> None:
+    statement = f"from . import {MODULE}"
+    added = with_import(before)
+    assert added == after.format(f"{statement}  # noqa: F401", statement)
+    assert with_import(added) == added
+
+
+def test_every_package_of_the_standard_library_can_import_it() -> None:
+    sources = [path.read_bytes() for path in STDLIB.glob("*/__init__.py")]
+    assert len(sources) > 20
+    for source in sources:
+        added = hooked(source)
+        assert len(added) > len(source)
+        assert hooked(added) == added
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "'x'",
+                "# c",
+                "x = 1",
+                "@d\n",
+                "def f(): 1",
+                "\\\n",
+                ";",
+                "\n",
+                "\r",
+                "\r\n",
+                "\x0c",
+                " ",
+                "from __future__ import division",
+                "\ufeff",
+            ]
+        )
+    )
+)
+def test_a_source_is_refused_or_does_what_it_did(pieces: list[str]) -> None:
+    source = "".join(pieces)
+    try:
+        added = with_import(source)
+    except SplitError:
+        return
+    kept = [
+        found
+        for found in ast.parse(added.removeprefix("\ufeff")).body
+        if not isinstance(found, ast.ImportFrom) or found.level == 0
+    ]
+    assert list(map(ast.dump, kept)) == list(map(ast.dump, ast.parse(source.removeprefix("\ufeff")).body))
+    assert with_import(added) == added
+
+
+def test_other_encodings_stay() -> None:
+    source = "# coding: latin-1\nname = 'ü'\n"
+    added = hooked(source.encode("latin-1"))
+    assert added.decode("latin-1") == with_import(source)
+    marked = b"\xef\xbb\xbfx = 1\n"
+    assert hooked(marked) == b"\xef\xbb\xbffrom . import _preload_libraries  # noqa: F401\nx = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "refusal"),
+    [
+        (
+            b"x = 'two\n",
+            "cannot be parsed as Python {}: unterminated string literal (detected at line 1) (<unknown>, line 1)",
+        ),
+        (b"x = '\xff'\n", "in no encoding that Python reads: invalid or missing encoding declaration"),
+        (
+            b"# coding: utf-7\nx = '+AEE-'\n",
+            "in utf-7, which can write it in several ways",
+        ),
+        (b"# coding: klingon\n", "in no encoding that Python reads: unknown encoding: klingon"),
+        (b"x = 1\0\n", "cannot be parsed as Python {}: source code string cannot contain null bytes"),
+    ],
+    ids=["damaged", "latin", "ambiguous", "unknown", "null"],
+)
+def test_a_source_that_cannot_be_read_is_refused(source: bytes, refusal: str) -> None:
+    with pytest.raises(SplitError) as caught:
+        hooked(source)
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert str(caught.value) == f"{refusal.format(version)}; leave --preload out"
+
+
+def test_an_encoding_that_is_none_of_text_is_refused() -> None:
+    with pytest.raises(SplitError, match="in no encoding that Python reads: 'rot13' is not a text encoding"):
+        hooked(b"# coding: rot13\n")
+
+
+def test_a_second_byte_order_mark_is_refused() -> None:
+    with pytest.raises(SplitError, match="a second byte order mark"):
+        with_import("\ufeff\ufeffx = 1\n")
+
+
+def test_namespace_packages_of_the_old_kinds_are_told() -> None:
+    assert is_namespace("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
+    assert is_namespace("__import__('pkg_resources').declare_namespace(__name__)\n")
+    assert not is_namespace("from pkgutil import walk_packages\n")

@@ -1,0 +1,115 @@
+"""The account of a split: every library once for each thing that becomes of it, every wheel before and after."""
+
+import random
+from pathlib import Path
+
+from tests.factories.elf import shared_object
+from tests.factories.extensions import library, module
+from tests.factories.repaired import NAME, hashed, release
+from tests.factories.tools import needs
+from vbuild.fetching.indexes import Indexes
+from vbuild.report import split_lines
+from vbuild.split import split
+from vbuild.splitting.fates import Kind
+from vbuild.splitting.outcome import Beside, Edited, LibraryMove, Split, Thinned
+from vbuild.splitting.request import Request
+
+pytestmark = needs("gcc")
+
+WIDTH = 80
+THIRD = NAME.replace("311", "313")
+BIG, SMALL = (
+    shared_object(
+        f"const unsigned char data[] = {{{','.join(map(str, random.Random(7).randbytes(size)))}}};",
+        f"-Wl,-soname,lib{name}.so",
+    )
+    for name, size in (("big", 60_000), ("small", 10))
+)
+IDLE = library("libidle.so")
+
+
+def one(folder: Path) -> Split:
+    """Three wheels with two libraries; one wheel opens the small one by its name, and none needs the third."""
+    libraries = {"libbig.so": BIG, "libsmall.so": SMALL, "libidle.so": IDLE}
+    files: dict[str, bytes | str] = {"demo/_c.so": module("libbig.so", "libsmall.so", runpath="/opt/lib")}
+    named = {"demo/a.py": f"CDLL('{hashed('libsmall.so', SMALL)}')"}
+    given = [*release(folder, files, libraries), *release(folder, {**files, **named}, libraries, names=(THIRD,))]
+    request = Request(smallest=0, drop_unneeded=True)
+    return split(given, None, request=request, indexes=lambda: Indexes(no_index=True))
+
+
+def test_a_library_is_told_once_for_each_thing_that_becomes_of_it(tmp_path: Path) -> None:
+    rows = [(move.name.partition("-")[0], move.kind, len(move.wheels)) for move in one(tmp_path).libraries]
+    assert rows == [
+        ("libbig", Kind.SHARE, 3),
+        ("libsmall", Kind.SHARE, 2),
+        ("libidle", Kind.DROP, 3),
+        ("libsmall", Kind.KEEP, 1),
+    ]
+
+
+def test_an_edited_file_says_what_its_paths_are_and_were(tmp_path: Path) -> None:
+    first, _, third = one(tmp_path).wheels
+    assert [edited.rpath for edited in first.edited] == [("$ORIGIN/../demo_libs/lib",)]
+    assert [edited.rpath for edited in third.edited] == [("$ORIGIN/../demo.libs", "$ORIGIN/../demo_libs/lib")]
+
+
+def test_a_dry_run_knows_no_packed_sizes(tmp_path: Path) -> None:
+    result = one(tmp_path)
+    assert result.packed is None
+    assert result.paths == ()
+    assert {wheel.packed for wheel in result.wheels} == {None}
+    assert result.beside[0].unpacked > len(BIG)
+
+
+def test_only_what_is_published_counts(tmp_path: Path) -> None:
+    result = one(tmp_path)
+    assert result.of({NAME}).beside == result.beside
+    assert [wheel.name for wheel in result.of({NAME}).wheels] == [NAME]
+    assert result.of(()).beside == ()
+
+
+def test_long_names_fit_a_terminal() -> None:
+    long = "a_project_with_a_name_that_nobody_would_want_to_type"
+    wheel = f"{long}-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64-x86_64_v3_of_all.whl"
+    libraries = tuple(
+        LibraryMove(
+            name=f"lib{long}-1a2b3c4d.so.{number}.12.345",
+            path=f"{long}.libs/lib{long}-1a2b3c4d.so.{number}.12.345",
+            size=9_000_000,
+            packed=3_000_000,
+            wheels=(wheel, wheel),
+            kind=kind,
+            target=f"{long.replace('_', '-')}-libs==0.123456789012345" if kind is Kind.SHARE else None,
+            reason="" if kind is Kind.SHARE else f"{long}/sub/module.py names it, and may open it by its path",
+        )
+        for number, kind in enumerate((Kind.SHARE, Kind.SHARE, Kind.DROP, Kind.KEEP, Kind.KEEP))
+    )
+    edited = Edited(
+        f"{long}/_core/_c.abi3.so", ("$ORIGIN/../../a/lib", f"$ORIGIN/../{long}_libs/lib"), (), ("/opt/x: a folder",)
+    )
+    thinned = Thinned(
+        wheel=Path(wheel),
+        path=Path(wheel),
+        before=6_000_000,
+        packed=10_000,
+        unpacked_before=18_000_000,
+        unpacked=20_000,
+        edited=(edited,),
+        requires=(f'{long}-libs==0.123; platform_system == "Linux" and platform_machine == "x86_64"',),
+        warnings=("demo/_c.so: left as it was, because it cannot be edited: no section headers: expected some",),
+    )
+    beside = Beside(
+        name=f"{long}_libs-0.123-py3-none-manylinux_2_17_x86_64.whl",
+        path=None,
+        packed=None,
+        unpacked=9_000_000,
+        files=("x", "y"),
+        wheels=(wheel,),
+    )
+    lines = [*split_lines(Split(wheels=(thinned,), beside=(beside,), libraries=libraries))]
+    # one word, a path or a file name, is what somebody copies
+    assert [line for line in lines if len(line) > WIDTH and " " in line.strip()] == []
+    said = " ".join(" ".join(lines).split())
+    for part in (wheel, libraries[0].name, libraries[-1].reason, thinned.warnings[0], edited.removed[0]):
+        assert part in said

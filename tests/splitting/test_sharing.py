@@ -1,0 +1,140 @@
+"""Which wheels get their libraries from one dependency wheel: near sets are joined, others are not."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import shared_object
+from tests.factories.looked import Looker
+from tests.factories.repaired import LINUX
+from tests.factories.tools import needs
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.sharing import Pool, pools
+
+pytestmark = needs("gcc")
+
+ARM = "manylinux_2_17_aarch64"
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Iterator[Looker]:
+    with ExitStack() as stack:
+        yield Looker(tmp_path, stack)
+
+
+@cache
+def noise(name: str, size: int, seed: int = 0) -> bytes:
+    """A library of *size* bytes that cannot be deflated."""
+    data = random.Random(f"{name} {seed}").randbytes(size)
+    return shared_object(f"const unsigned char data[] = {{{','.join(map(str, data))}}};", f"-Wl,-soname,{name}")
+
+
+def a_wheel(
+    look: Looker,
+    number: int,
+    files: Mapping[str, bytes],
+    *,
+    project: str = "demo",
+    platform: str = LINUX,
+    label: str = "",
+) -> Bundle:
+    return look.at(files, f"{project}-1.0-cp3{number}-cp3{number}-{platform}{label and f'-{label}'}.whl")
+
+
+def pooled(*bundles: Bundle, smallest: int = 0) -> tuple[Pool, ...]:
+    return pools({bundle: bundle.libraries for bundle in bundles}, smallest=smallest)
+
+
+BIG, LITTLE, LAST = noise("libbig.so", 60_000), noise("liblittle.so", 2_000), noise("liblast.so", 50_000)
+
+
+def test_one_wheel_shares_nothing_not_even_with_itself(look: Looker) -> None:
+    assert pooled(a_wheel(look, 10, {"demo/a/libbig.so": BIG, "demo/b/libbig.so": BIG})) == ()
+
+
+def test_what_two_wheels_have_is_pooled_and_what_one_has_is_not(look: Looker) -> None:
+    first = a_wheel(look, 10, {"demo/libbig.so": BIG, "demo/liblast.so": LAST})
+    second = a_wheel(look, 11, {"demo/libbig.so": BIG})
+    (pool,) = pooled(first, second)
+    assert pool.bundles == (first, second)
+    assert list(pool.pieces) == ["libbig.so"]
+    assert pool.projects == ("demo",)
+    assert pool.platform == LINUX
+    assert pool.holder(pool.pieces["libbig.so"]) is first
+    packed = first.pieces["demo/libbig.so"].member.compressed_size
+    assert (pool.size, pool.saved) == (packed, packed)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_pool_has_to_save_enough(look: Looker, extra: int) -> None:
+    wheels = [a_wheel(look, number, {"demo/libbig.so": BIG}) for number in (10, 11, 12)]
+    saved = 2 * wheels[0].pieces["demo/libbig.so"].member.compressed_size
+    assert len(pooled(*wheels, smallest=saved + extra)) == 1 - extra
+
+
+def test_sets_that_differ_a_little_are_one_pool(look: Looker) -> None:
+    both, one = {"demo/libbig.so": BIG, "demo/liblittle.so": LITTLE}, {"demo/libbig.so": BIG}
+    wheels = [a_wheel(look, number, files) for number, files in ((10, both), (11, both), (12, one))]
+    (pool,) = pooled(*wheels)
+    assert pool.bundles == tuple(wheels)
+    assert list(pool.pieces) == ["libbig.so", "liblittle.so"]
+
+
+def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: Looker) -> None:
+    both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/libbig.so": BIG}
+    wheels = [
+        a_wheel(look, number, files, label=label)
+        for number, files, label in ((10, both, ""), (11, one, "v3"), (12, both, ""), (13, one, "v3"))
+    ]
+    first, second = pooled(*wheels)
+    assert first.bundles == (wheels[0], wheels[2])
+    assert second.bundles == (wheels[1], wheels[3])
+
+
+def test_wheels_of_one_release_have_one_pool_that_which_saves_most(look: Looker) -> None:
+    # two would be two versions of one requirement, and METADATA of one wheel is taken for that of all
+    both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/libbig.so": BIG}
+    wheels = [a_wheel(look, number, files) for number, files in ((10, one), (11, both), (12, one), (13, both))]
+    (pool,) = pooled(*wheels)
+    assert pool.bundles == (wheels[1], wheels[3])
+
+
+def test_libraries_of_one_name_cannot_be_in_one_folder(look: Looker) -> None:
+    other = noise("libbig.so", 60_000, seed=1)
+    wheels = [
+        a_wheel(look, number, {"demo/libbig.so": data}, label=label)
+        for number, data, label in ((10, BIG, ""), (11, BIG, ""), (12, other, "v3"), (13, other, "v3"))
+    ]
+    assert [pool.bundles for pool in pooled(*wheels)] == [(wheels[0], wheels[1]), (wheels[2], wheels[3])]
+    # nor two of the same wheel
+    twice = {"demo/a/libbig.so": BIG, "demo/b/libbig.so": other, "demo/liblast.so": LAST}
+    again = [a_wheel(look, number, twice) for number in (14, 15)]
+    (pool,) = pooled(*again)
+    assert list(pool.pieces) == ["liblast.so"]
+
+
+def test_platforms_are_apart(look: Looker) -> None:
+    files = {"demo/libbig.so": BIG}
+    wheels = [a_wheel(look, 10, files), a_wheel(look, 10, files, platform=ARM), a_wheel(look, 11, files, platform=ARM)]
+    (pool,) = pooled(*wheels)
+    assert pool.platform == ARM
+
+
+def test_the_order_of_wheels_changes_nothing_but_the_order(look: Looker) -> None:
+    both, one = {"demo/libbig.so": BIG, "demo/liblittle.so": LITTLE}, {"demo/libbig.so": BIG}
+    wheels = [a_wheel(look, number, files) for number, files in ((10, one), (11, both), (12, one), (13, both))]
+    expected = {(frozenset(pool.bundles), tuple(pool.pieces)) for pool in pooled(*wheels)}
+    rng = random.Random(5)
+    for _ in range(6):
+        rng.shuffle(wheels)
+        assert {(frozenset(pool.bundles), tuple(pool.pieces)) for pool in pooled(*wheels)} == expected
+
+
+def test_projects_are_all_told(look: Looker) -> None:
+    wheels = [a_wheel(look, 10, {"x/libbig.so": BIG}, project=project) for project in ("zeta", "alpha")]
+    (pool,) = pooled(*wheels)
+    assert pool.projects == ("alpha", "zeta")

@@ -1,0 +1,109 @@
+"""Commands that tell what is there: `vbuild inspect`, `vbuild verify`, `vbuild index`, `vbuild select`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vbuild import options, report, terminal
+from vbuild.errors import ClaimError
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+
+
+@click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.option("--library", "globs", multiple=True, metavar="GLOB", help="All about these libraries, such as '*cuda*'.")
+@click.option(
+    "--html", "page", type=options.FILE, help="Also write a page that shows where the bytes are, for one wheel."
+)
+@click.option("--closure", is_flag=True, help="Show which library loads which, where from, and why each is there.")
+@options.as_json
+def inspect(
+    wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, closure: bool, as_json: bool
+) -> None:
+    """Show what is in WHEELS: libraries, GPU code by architecture, and where the bytes are."""
+    from vbuild.inspection import compared, save_page
+    from vbuild.inspection import inspect as contents_of
+
+    if page and len(wheels) > 1:
+        raise click.UsageError("expected one wheel with --html")
+    found = compared([contents_of(wheel, closure=closure) for wheel in wheels])
+    if page:
+        save_page(found[0], page)
+    lines = report.closure_lines(found, globs) if closure else report.contents_lines(found, globs)
+    terminal.show([contents.data() for contents in found], lines, as_json=as_json)
+
+
+@click.command(epilog=options.example("vbuild verify dist/*.whl"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.option("--cpu", type=options.LEVEL, help="Hold the code against this level, such as x86-64-v3.")
+@click.option(
+    "--baseline", type=options.FILE, help="The plain wheel of the same build: what it has is dispatched at run time."
+)
+@click.option("--allow", multiple=True, metavar="REGEX", help="Functions, or files, that may exceed the level.")
+@options.as_json
+def verify(
+    wheels: tuple[Path, ...], *, cpu: "Cpu | None", baseline: Path | None, allow: tuple[str, ...], as_json: bool
+) -> None:
+    """Check that the bytes of WHEELS keep what their names and metadata promise."""
+    from vbuild.verify import verify as verdict_of
+
+    verdicts = [verdict_of(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
+    lines = [line for verdict in verdicts for line in report.verdict_lines(verdict)]
+    terminal.show([verdict.data() for verdict in verdicts], lines, as_json=as_json)
+    if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
+        raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
+
+
+@click.command(epilog=options.example("vbuild index dist --simple site"))
+@click.argument("folder", type=options.FOLDER)
+@click.option("--simple", type=options.FOLDER, help="Also write a static simple index (PEP 503, 691, 658) there.")
+@options.as_json
+def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
+    """Write the variants.json of every release in FOLDER."""
+    from vbuild.index import index as write_index
+
+    indexed = write_index(folder, simple=simple)
+    data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
+    lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
+    terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
+
+
+@click.command(epilog=options.example("vbuild select annoy --find-links dist"))
+@click.argument("name", required=False)
+@click.option("-f", "--find-links", "folders", type=options.FOLDER, multiple=True, help="A folder of wheels.")
+@click.option("--machine", "described", type=options.FILE, help="Choose for the machine that this TOML file describes.")
+@click.option("--write-machine", type=options.FILE, help="Save this machine's description, for --machine elsewhere.")
+@click.option("--version", help="Choose among the wheels of this version only.")
+@options.as_json
+def select(
+    name: str | None,
+    *,
+    folders: tuple[Path, ...],
+    described: Path | None,
+    write_machine: Path | None,
+    version: str | None,
+    as_json: bool,
+) -> None:
+    """Say which wheel of project NAME a machine gets, and why."""
+    from vbuild.hardware.machine import Machine
+    from vbuild.selection import machine_at, save_machine
+    from vbuild.selection import select as choose
+
+    machine = machine_at(described) if described else Machine.here()
+    if write_machine:
+        save_machine(machine, write_machine)
+    if name is None:
+        if not write_machine:
+            raise click.UsageError("expected NAME, or --write-machine FILE")
+        terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
+        return
+    if not folders:
+        raise click.UsageError("expected --find-links FOLDER, where the wheels are")
+    selection = choose(name, folders, machine=machine, version=version)
+    lines = [str(selection.wheel.name)]
+    for place, candidate in enumerate(selection.ranking, 1):
+        lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
+    terminal.show(selection.data(), lines, as_json=as_json)

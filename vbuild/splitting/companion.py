@@ -1,0 +1,250 @@
+"""The wheels made beside thin ones: shared libraries in ``<project>-libs``, what compilers read in ``<project>-dev``.
+
+    Libs(project, files, platform).wheel(version) -> mumaxplus_libs-0.187…-py3-none-manylinux_2_28_x86_64.whl
+        mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
+        mumaxplus_libs-0.187….dist-info/licenses/…  texts that the libraries' licences want beside them
+    dev_wheel(name, platform=, like=)             -> mumaxplus_dev-1.2.2-py3-none-any.whl
+
+The version of a -libs wheel is a hash of all that is in it, so releases with the same libraries share one, and the same
+file name never stands for two contents. It is a release number like any other: PEP 440 knows no other numbers.
+https://packaging.python.org/en/latest/specifications/core-metadata/
+https://peps.python.org/pep-0639/
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import PurePosixPath
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild.errors import SplitError
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.companion import DEV, GENERATOR, LIBS
+from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.zipreader import Member
+
+_HASHED_BYTES = 6
+_ANY = "any"
+_LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
+_NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
+_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
+_LICENCE_CLASSIFIER = "License ::"
+# what a License-File may say: a path that no glob matches otherwise, as packaging and the index have it
+_SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A wheel that is made beside the thin ones: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
+
+    name: WheelName
+    metadata: bytes
+    wheel_file: bytes
+    licences: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def project(self) -> str:
+        return self.name.project
+
+    @property
+    def requirement(self) -> str:
+        """What a thin wheel says to get this one: ``mumaxplus-libs==0.187…``."""
+        return f"{self.project}=={self.name.version}"
+
+    @property
+    def dist_info(self) -> str:
+        return f"{self.name.distribution}-{self.name.version}.dist-info"
+
+    @property
+    def members(self) -> Iterator[tuple[str, bytes]]:
+        """The files of its ``.dist-info`` folder by path, in order, without RECORD."""
+        for path, text in sorted(self.licences.items()):
+            yield f"{self.dist_info}/licenses/{path}", text
+        yield f"{self.dist_info}/METADATA", self.metadata
+        yield f"{self.dist_info}/WHEEL", self.wheel_file
+
+
+def libs_project(project: str) -> str:
+    """The name of the wheel with the libraries that *project*'s wheels share, as package indexes spell it."""
+    return canonicalize_name(project) + LIBS
+
+
+def libs_folder(project: str) -> str:
+    """Where in site-packages the libraries that *project*'s wheels share are."""
+    return f"{escaped(libs_project(project))}/lib"
+
+
+@dataclass(frozen=True, slots=True)
+class Libs:
+    """What a -libs wheel is made of; *project* is whose wheels share it, or how else it is called.
+
+    *files* is a hash in hex by path in it, *platform* its platform tag, *licence* lines of METADATA, *texts* licence
+    texts by path below its licenses folder, and *requires* its Requires-Dist lines.
+    """
+
+    project: str
+    files: Mapping[str, str]
+    platform: str
+    licence: tuple[str, ...] = ()
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    is_pure: bool = False
+
+    @property
+    def name(self) -> str:
+        return libs_project(self.project)
+
+    @property
+    def digest(self) -> bytes:
+        """A SHA-256 over all that makes the wheel, however its parts were ordered."""
+        rows = [
+            self.name,
+            *(f"{digest} {path}" for path, digest in sorted(self.files.items())),
+            *(f"{sha256(text).hexdigest()} licenses/{path}" for path, text in sorted(self.texts.items())),
+            self.platform,
+            str(self.is_pure),
+            *self.body,
+        ]
+        return sha256("\n".join(rows).encode()).digest()
+
+    @property
+    def body(self) -> tuple[str, ...]:
+        """METADATA without its name and version."""
+        project = canonicalize_name(self.project)
+        return (
+            f"Summary: Shared libraries of {project}",
+            *self.licence,
+            *(f"License-File: {path}" for path in sorted(self.texts) if _SAFE_PATH.fullmatch(path)),
+            *(f"Requires-Dist: {line}" for line in sorted(set(self.requires))),
+            "Description-Content-Type: text/plain",
+            "",
+            f"Shared libraries that wheels of {project} load. There is nothing in here to import,",
+            "and no reason to install it by hand: the wheels that need it require it.",
+        )
+
+    def wheel(self, version: str) -> Companion:
+        """The wheel of that *version*; `SplitError` without a library in it."""
+        if not self.files:
+            raise SplitError(f"{self.name}: no library to put in, expected one at least")
+        name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
+        metadata = _metadata(self.name, version, self.body, texts=bool(self.texts))
+        return Companion(name, metadata, _wheel_file(name, is_pure=self.is_pure), self.texts)
+
+
+def libs_version(several: Iterable[Libs]) -> str:
+    """The version that the wheels *several* have together: ``0.`` and a number from a hash of all of them.
+
+    Wheels of one release for several platforms require the same version, so that METADATA of all is the same.
+    """
+    whole = sha256(b"".join(sorted(one.digest for one in several))).digest()
+    return f"0.{int.from_bytes(whole[:_HASHED_BYTES])}"
+
+
+def dev_wheel(
+    like_name: WheelName,
+    *,
+    platform: str,
+    like: Metadata,
+    licences: Mapping[str, bytes] | None = None,
+    tag: tuple[str, str] = ("py3", "none"),
+) -> Companion:
+    """The wheel with what compilers and build systems read of the wheel *like_name*, whose METADATA is *like*.
+
+    It is of the same version and build, and requires just that; *tag* is its Python and ABI tag. `SplitError` where the
+    version is none by PEP 440.
+    """
+    project = canonicalize_name(like.name)
+    try:
+        version = str(Version(like.version))
+    except InvalidVersion as error:
+        raise SplitError(f"{like.name}: version {like.version!r}, expected one as PEP 440 writes it") from error
+    texts = dict(licences or {})
+    body = [
+        f"Summary: Headers, static libraries and build system files of {project}",
+        *licence_lines([like]),
+        *(f"License-File: {path}" for path in sorted(texts) if _SAFE_PATH.fullmatch(path)),
+        f"Requires-Dist: {project}=={version}",
+        "Description-Content-Type: text/plain",
+        "",
+        f"What compilers and build systems read of {project}, at the places where its own wheels had it.",
+    ]
+    name = WheelName(escaped(project + DEV), version, like_name.build, *tag, platform)
+    return Companion(
+        name,
+        _metadata(project + DEV, version, body, texts=bool(texts)),
+        _wheel_file(name, is_pure=name.platform == _ANY),
+        texts,
+    )
+
+
+def licence_files(wheel: Wheel) -> tuple[Member, ...]:
+    """The licence texts of *wheel*: those in its ``.dist-info`` folder, and those beside shared libraries."""
+    folders = {_folder(member.path) for member in wheel.members if _LIBRARY.search(member.path)}
+    return tuple(member for member in wheel.members if _is_licence(member.path, wheel.dist_info, folders))
+
+
+def licence_texts(wheel: Wheel) -> dict[str, bytes]:
+    """The licence texts of *wheel* by the path below a licenses folder that each gets in a companion.
+
+    Those of the ``.dist-info`` folder keep theirs, others are put below the folder they were in.
+    """
+    texts: dict[str, bytes] = {}
+    for member in sorted(licence_files(wheel), key=lambda member: not member.path.startswith(wheel.dist_info)):
+        path = member.path.removeprefix(f"{wheel.dist_info}/").removeprefix("licenses/")
+        text = wheel.read(member)
+        if texts.setdefault(path, text) != text:  # a licenses folder, and another text of that name outside
+            texts[f"{wheel.name.project}/{path}"] = text
+    return texts
+
+
+def _is_licence(path: str, dist_info: str, folders: Iterable[str]) -> bool:
+    if path.startswith(f"{dist_info}/licenses/"):
+        return True
+    file = PurePosixPath(path)
+    if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
+        return False
+    return path.startswith(f"{dist_info}/") or _folder(path) in folders
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
+    """The lines of METADATA that say under which licences what comes from *several* is.
+
+    SPDX expressions are joined where all have one; else it is what was said before there were any.
+    """
+    found = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
+    expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in found)
+    if None not in expressions:
+        joined = " AND ".join(f"({text})" for text in sorted(filter(None, expressions)))
+        return (f"License-Expression: {joined if len(expressions) > 1 else joined[1:-1]}",)
+    # a text of many lines stays as it is written, continuation lines and all; the field may be there once
+    said = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
+    classifiers = {line for metadata in found for line in metadata.headers.values("Classifier")}
+    licences = sorted(line for line in classifiers if line.startswith(_LICENCE_CLASSIFIER))
+    one = [text for text in dict.fromkeys(said) if len({*said}) == 1]
+    return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))
+
+
+def _metadata(name: str, version: str, body: Sequence[str], *, texts: bool) -> bytes:
+    newest = texts or any(line.startswith("License-Expression:") for line in body)
+    head = [f"Metadata-Version: {'2.4' if newest else '2.1'}", f"Name: {name}", f"Version: {version}"]
+    return ("\n".join([*head, *body]) + "\n").encode()
+
+
+def _wheel_file(name: WheelName, *, is_pure: bool) -> bytes:
+    tags = sorted(map(str, name.tags))
+    lines = [
+        "Wheel-Version: 1.0",
+        f"Generator: {GENERATOR}",
+        f"Root-Is-Purelib: {str(is_pure).lower()}",
+        *(f"Tag: {tag}" for tag in tags),
+        *([f"Build: {name.build}"] if name.build else []),
+    ]
+    return ("\n".join(lines) + "\n").encode()

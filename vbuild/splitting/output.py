@@ -1,0 +1,168 @@
+"""The wheels that a split writes, as lists of what is in them: members passed on, and new ones.
+
+Output -> for each part WheelWriter.copy or .write
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from vbuild.packed import Buffer
+from vbuild.splitting.bill import FILE as BILL
+from vbuild.splitting.bill import Moved, Origin, bill
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.companion import Companion
+from vbuild.splitting.fates import Kind
+from vbuild.splitting.plan import Made, Plan
+from vbuild.splitting.requirements import merged
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.distinfo import is_dist_info
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.unpacking import forget
+from vbuild.wheel.writing import WheelWriter
+from vbuild.wheel.zipreader import Member
+
+_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """A *member* of *wheel*, to be passed on to *path*."""
+
+    wheel: Wheel
+    member: Member
+    path: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.member.size
+
+    def write(self, writer: WheelWriter) -> None:
+        writer.copy(self.wheel, self.member, path=self.path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class New:
+    """New bytes in place of a member, or at a path of their own with the permissions *mode*."""
+
+    place: Member | str
+    data: Buffer
+    mode: int = 0o644
+
+    @property
+    def path(self) -> str:
+        return self.place.path if isinstance(self.place, Member) else self.place
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    def write(self, writer: WheelWriter) -> None:
+        writer.write(self.place, self.data, mode=self.mode)
+        forget(self.data)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """A wheel to be written; new members get the time of those of *like*, and without it no member has one."""
+
+    name: WheelName
+    like: Wheel | None
+    parts: tuple[Passed | New, ...]
+
+    def prepare(self, writer: WheelWriter) -> None:
+        """Tell *writer* where members take their times from, before anything is written."""
+        if self.like:
+            writer.follow(self.like)
+        else:
+            writer.anonymise(mode=_MODE)
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes of all that is in it, RECORD excepted."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of what it brings, without those that describe it."""
+        return tuple(part.path for part in self.parts if not is_dist_info(part.path))
+
+
+def thin(
+    bundle: Bundle,
+    plan: Plan,
+    *,
+    requires: Iterable[str],
+    companion: Companion | None,
+    gone: Iterable[str] = (),
+    news: Mapping[str, bytes] | None = None,
+) -> Output | None:
+    """The wheel of *bundle* without what moved out of it, and the *gone* members; None where nothing changes.
+
+    *requires* are lines for its METADATA, *companion* the wheel that has its shared libraries now, and *news* further
+    files of it by path.
+    """
+    wheel = bundle.wheel
+    fates = plan.decision.fates[bundle]
+    left_out = {bundle.pieces[path].member.path for path, fate in fates.items() if fate.is_gone} | set(gone)
+    edited = {made.order.piece.member.path: made.data for made in plan.staying[bundle] if made.data is not None}
+    text = _metadata(wheel, requires)
+    if not (left_out or edited or text or news):
+        return None
+    changed: dict[str, Buffer] = {**edited, **(news or {})}
+    if text:
+        changed[f"{wheel.dist_info}/METADATA"] = text
+    if moved := [*_moved(bundle, plan, companion)]:
+        before = wheel.find(f"{wheel.dist_info}/{BILL}")
+        earlier = wheel.read(before) if before else None
+        changed[f"{wheel.dist_info}/{BILL}"] = bill(wheel.name, moved, earlier=earlier)
+    return Output(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
+
+
+def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> Iterator[Passed | New]:
+    for member in wheel.members:
+        if member.path in changed:
+            yield New(member, changed[member.path])
+        elif member.path not in left_out and member.path != f"{wheel.dist_info}/RECORD":
+            yield Passed(wheel, member, member.path)
+    for path, data in changed.items():
+        if not wheel.find(path):
+            yield New(path, data)
+
+
+def _metadata(wheel: Wheel, requires: Iterable[str]) -> bytes | None:
+    """METADATA of *wheel* with the lines *requires*; None where it has them."""
+    metadata = wheel.metadata()
+    lines = merged(metadata, requires)
+    return None if lines == metadata.requires_dist else str(metadata.with_requires_dist(lines)).encode()
+
+
+def _moved(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[Moved]:
+    """The libraries that left the wheel of *bundle*, as its bill of materials lists them."""
+    for path, fate in plan.decision.fates[bundle].items():
+        piece = bundle.pieces[path]
+        if fate.kind is Kind.REPLACE and fate.provenance:
+            found, library = fate.provenance.wheel, fate.provenance.library
+            origin = Origin(found.project, found.version, found.file)
+            evidence = str(fate.provenance.evidence)
+            yield Moved(path, piece.sha256, origin, library.path, library.soname, found.version, evidence)
+        elif fate.pool and companion:
+            target = f"{plan.homes[fate.pool]}/{piece.name}"
+            yield Moved(path, piece.sha256, Origin.of(companion.name), target, piece.name)
+
+
+def beside(companion: Companion, made: Iterable[Made]) -> Output:
+    """The dependency wheel with the libraries *made*.
+
+    Its version is that of its contents, so it has nothing of the wheels they come from: no time, no bill of materials.
+    """
+    parts: list[Passed | New] = []
+    for each in made:
+        source, member = each.order.bundle.wheel, each.order.piece.member
+        if each.data is None:
+            parts.append(Passed(source, member, each.order.path))
+        else:
+            parts.append(New(each.order.path, each.data))
+    parts += (New(path, data) for path, data in companion.members)
+    return Output(companion.name, None, tuple(parts))

@@ -1,0 +1,105 @@
+"""What to take out of wheels, and how the results ask for it, as values."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Self
+
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import SplitError
+from vbuild.table import Table
+
+# a dependency wheel for less is more to publish and to install than it saves
+SMALLEST = 1_000_000
+
+_CUDA = re.compile(r"1\d(\.\d{1,2})?", re.ASCII)
+_PROJECT = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
+
+
+class Pin(StrEnum):
+    """How closely a wheel asks for an official one: that very release, or any that is compatible with it."""
+
+    EXACT = "exact"
+    COMPATIBLE = "compatible"
+
+
+def cuda_version(text: str) -> tuple[int, ...]:
+    """``12`` or ``12.6`` as numbers; `SplitError` for anything else."""
+    if not _CUDA.fullmatch(text):
+        raise SplitError(f"no CUDA version {text!r}; expected a major, or a major and a minor, as in 12 or 12.6")
+    return tuple(map(int, text.split(".")))
+
+
+def project_name(text: str) -> str:
+    """A name that a project can have, as package indexes spell it; `SplitError` for anything else."""
+    if not _PROJECT.fullmatch(text):
+        raise SplitError(f"no project name {text!r}; expected letters and digits, and - _ . between them")
+    return canonicalize_name(text)
+
+
+def _pin(text: str) -> Pin:
+    if text not in list(Pin):
+        raise SplitError(f"found {text!r}; expected {' or '.join(map(repr, map(str, Pin)))}")
+    return Pin(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What `vbuild split` is to do, the same for every wheel given.
+
+    replace    bundled libraries that are official ones, byte for byte, become requirements
+    share      libraries that several wheels have move to a dependency wheel, called *libs* or after the project,
+               where that saves *smallest* bytes or more
+    rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine go
+    pin        None: exact for what is replaced, compatible for what is found by RPATH
+    cuda       the CUDA version, major or major and minor, that libraries outside of the wheels are taken from
+    keep       globs over file names and paths of libraries that stay
+    fetch      official libraries are brought here whole where less does not prove them
+    """
+
+    replace: bool = True
+    share: bool = True
+    rpath: bool = False
+    pin: Pin | None = None
+    cuda: tuple[int, ...] = ()
+    keep: tuple[str, ...] = ()
+    libs: str | None = None
+    smallest: int = SMALLEST
+    drop_unneeded: bool = False
+    outputs: bool = False
+    preload: bool = False
+    fetch: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name for the libraries that would be a path, whichever way it came."""
+        if self.libs is not None:
+            object.__setattr__(self, "libs", project_name(self.libs))
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        """The request that a recipe's ``[split]`` *table* holds; `TableError` or `SplitError` for one that is none."""
+        smallest = table.number("min-size", SMALLEST)
+        if smallest < 0:
+            raise table.refuse("min-size", f"is {smallest}; expected bytes, 0 or more")
+        request = cls(
+            replace=table.flag("replace", default=True),
+            share=table.flag("share", default=True),
+            rpath=table.flag("rpath", default=False),
+            pin=table.optional_parsed("pin", _pin),
+            cuda=table.optional_parsed("cuda", cuda_version) or (),
+            keep=table.texts("keep", ()),
+            libs=table.optional_parsed("libs", project_name),
+            smallest=smallest,
+            drop_unneeded=table.flag("drop-unneeded", default=False),
+            outputs=table.flag("outputs", default=False),
+            preload=table.flag("preload", default=False),
+            fetch=table.flag("fetch-official", default=False),
+        )
+        table.finish()
+        return request
+
+    def keeps(self, path: str) -> bool:
+        """Whether the library at *path* is to stay because somebody says so."""
+        return any(fnmatchcase(path, glob) or fnmatchcase(path.rpartition("/")[2], glob) for glob in self.keep)

@@ -1,0 +1,162 @@
+"""Requires-Dist: the lines that bring libraries from official wheels, and what METADATA asks for already.
+
+    exact("nvidia-cufft-cu12", "11.2.1.3")         -> nvidia-cufft-cu12==11.2.1.3; platform_system == "Linux" and …
+    compatible({"cufft", "curand"}, "12.4")        -> cuda-toolkit[cufft,curand]==12.4.*; …
+    compatible_alone("nvidia-cudnn-cu12", "9.1.0") -> nvidia-cudnn-cu12<10,>=9.1.0; …
+
+Spelled as packaging spells them. A line that cannot be read (old metadata has such) stays, and counts for nothing.
+https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild.errors import SplitError
+from vbuild.wheel.distinfo import Metadata
+
+TOOLKIT = "cuda-toolkit"
+_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 20))
+_MINORS, _PATCHES = 30, 5
+
+
+def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
+    """The line that asks for just *version* of *project*, on Linux and *machine*."""
+    return _line(f"{canonicalize_name(project)}=={version}", machine)
+
+
+def compatible(extras: Collection[str], toolkit: str, *, machine: str = "x86_64") -> str:
+    """The line that asks for the parts *extras* of one CUDA toolkit: any patch of ``12.4``, any minor of ``12``."""
+    return _line(f"{TOOLKIT}[{','.join(sorted(extras))}]=={toolkit}.*", machine)
+
+
+def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> str:
+    """The line that asks for *version* of *project* or a later one of the same major, for what no toolkit has.
+
+    Before 1.0 of the same minor: nvidia-cusparselt-cu12 0.7 has its library in another folder than 0.6.
+    """
+    known = _version(project, version)
+    following = f"{known.major + 1}" if known.major else f"0.{known.minor + 1}"
+    return _line(f"{canonicalize_name(project)}>={version},<{following}", machine)
+
+
+def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
+    """The Requires-Dist of *metadata* as they are, then those of *lines* that say something new."""
+    found = list(metadata.requires_dist)
+    for line in lines:
+        wanted = _requirement(line)
+        if not any(_says(known, wanted) for known in _readable(found)):
+            found.append(line)
+    return tuple(found)
+
+
+def conflict(metadata: Metadata, project: str, version: str, *, machine: str = "x86_64") -> str | None:
+    """The line of *metadata* that keeps *version* of *project* from being installed on Linux and *machine*; or None.
+
+    What only an extra asks for does not count; what some Python asks for does. A URL says no version, so it conflicts.
+    """
+    wanted = _version(project, version)
+    for line, requirement in _applying(metadata, project, machine):
+        if requirement.url or not requirement.specifier.contains(wanted, prereleases=True):
+            return line
+    return None
+
+
+def required(
+    metadata: Metadata,
+    project: str,
+    *,
+    machine: str = "x86_64",
+    extra: str | None = None,
+    cuda: int | None = None,
+) -> SpecifierSet | None:
+    """The versions of *project* that *metadata* asks for on Linux and *machine*; None where it asks for none.
+
+    With *extra*, lines for that part of cuda-toolkit count, if their version can be of CUDA *cuda*; they leave the
+    version of *project* open.
+    """
+    found = [requirement.specifier for _, requirement in _applying(metadata, project, machine)]
+    if extra:
+        toolkits = (requirement for _, requirement in _applying(metadata, TOOLKIT, machine))
+        found += [SpecifierSet() for toolkit in toolkits if extra in toolkit.extras and _is_of(toolkit, cuda)]
+    if not found:
+        return None
+    whole = SpecifierSet()
+    for specifier in found:
+        whole &= specifier
+    return whole
+
+
+def _is_of(toolkit: Requirement, cuda: int | None) -> bool:
+    """Whether *toolkit* can be one of CUDA *cuda*."""
+    versions = (f"{cuda}.{minor}.{patch}" for minor in range(_MINORS) for patch in range(_PATCHES))
+    return cuda is None or any(toolkit.specifier.contains(version) for version in versions)
+
+
+def _line(specification: str, machine: str) -> str:
+    marker = f'platform_system == "Linux" and platform_machine == "{machine}"'
+    return str(_requirement(f"{specification}; {marker}"))
+
+
+def _requirement(line: str) -> Requirement:
+    try:
+        return Requirement(line)
+    except (InvalidRequirement, InvalidSpecifier) as error:
+        raise SplitError(f"requirement {line!r}: expected one as PEP 508 writes it") from error
+
+
+def _version(project: str, version: str) -> Version:
+    try:
+        return Version(version)
+    except InvalidVersion as error:
+        raise SplitError(f"{project}: version {version!r}, expected one as PEP 440 writes it") from error
+
+
+def _readable(lines: Iterable[str]) -> Iterator[Requirement]:
+    for line in lines:
+        try:
+            yield Requirement(line)
+        except InvalidRequirement:
+            continue
+
+
+def _says(known: Requirement, wanted: Requirement) -> bool:
+    """Whether *known* asks for all that *wanted* asks for, wherever *wanted* does."""
+    return (
+        canonicalize_name(known.name) == canonicalize_name(wanted.name)
+        and known.url == wanted.url
+        and known.specifier == wanted.specifier
+        and wanted.extras <= known.extras
+        and (known.marker is None or known.marker == wanted.marker)
+    )
+
+
+def _applying(metadata: Metadata, project: str, machine: str) -> Iterator[tuple[str, Requirement]]:
+    """The lines for *project* that hold on Linux and *machine* for some Python, without extras."""
+    for line in metadata.requires_dist:
+        for requirement in _readable([line]):
+            if canonicalize_name(requirement.name) == canonicalize_name(project) and _holds(requirement, machine):
+                yield line, requirement
+
+
+def _holds(requirement: Requirement, machine: str) -> bool:
+    if requirement.marker is None:
+        return True
+    place = {
+        "os_name": "posix",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": machine,
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+    pythons = ({"python_version": python, "python_full_version": f"{python}.0"} for python in _PYTHONS)
+    try:
+        return any(requirement.marker.evaluate({**place, **python}) for python in pythons)
+    except (UndefinedComparison, UndefinedEnvironmentName):  # as for a line that cannot be read
+        return False
