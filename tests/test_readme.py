@@ -49,7 +49,12 @@ def test_every_command_has_an_example() -> None:
 
 
 def test_every_option_that_readme_names_exists() -> None:
-    known = {option for command in main.commands.values() for parameter in command.params for option in parameter.opts}
+    known = {
+        option
+        for command in main.commands.values()
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     named = set(re.findall(r"`(--[a-z-]+)", README)) | {
         word for command, _ in EXAMPLES for word in shlex.split(command) if word.startswith("--")
     }

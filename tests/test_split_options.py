@@ -20,6 +20,7 @@ from vbuild.device.survey import device_code
 from vbuild.errors import SlimError
 from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.gpu import GpuList
+from vbuild.slim import cutting
 from vbuild.split import split
 from vbuild.splitting.fates import Kind
 from vbuild.splitting.outcome import Split
@@ -40,7 +41,9 @@ ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
 
 def thinned(folder: Path, *wheels: Path, gpus: GpuList | None = None, **asked: object) -> Split:
     request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
-    return split(wheels, folder / "thin", request=request, gpus=gpus, indexes=lambda: ALONE)
+    return split(
+        wheels, folder / "thin", request=request, cut=cutting(wheels, gpus) if gpus else None, indexes=lambda: ALONE
+    )
 
 
 def fates(result: Split) -> dict[str, tuple[Kind, str]]:

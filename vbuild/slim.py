@@ -15,7 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from vbuild.errors import SlimError, at
+from vbuild.hardware.gpu import GpuList
 from vbuild.index import index
+from vbuild.rope import Rope
+from vbuild.slimming.library import Library
 from vbuild.slimming.licence import prohibitions
 from vbuild.slimming.outcome import Slimmed
 from vbuild.slimming.output import Output, outputs
@@ -80,6 +83,21 @@ def family(
             found = tuple(outputs(wheel, plan, shares))
             written = () if folder is None else _written(wheel, folder, plan, found, codec=codec, told=progress)
             return tuple(_results(wheel, plan, found, written, warnings))
+
+
+def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], Rope]:
+    """What cuts one library of the wheels at *paths* down to *gpus*, for who writes those wheels anyway.
+
+    `SlimError` where a licence forbids it.
+    """
+    for path in paths:
+        with open_wheel(path) as wheel:
+            for prohibition in prohibitions(wheel):
+                raise SlimError(
+                    f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
+                    "allowed to, use `vbuild slim --accept-license` first"
+                )
+    return lambda path, data: Library.of(path, data).slimmed(Share(gpus), Cuts())[0]
 
 
 class _Progress:

@@ -8,20 +8,13 @@
 The wheels of a run appear together or not at all: a thin one is worth nothing without those that it requires.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from vbuild.binary.policy import Platform
-from vbuild.checking.check import Checked, checked
-from vbuild.errors import SlimError
 from vbuild.fetching.indexes import Indexes
-from vbuild.hardware.gpu import GpuList
 from vbuild.provenance.official import Officials
-from vbuild.slimming.library import Library
-from vbuild.slimming.licence import prohibitions
-from vbuild.slimming.request import Cuts, Share
 from vbuild.splitting.batch import batch
 from vbuild.splitting.outcome import Split
 from vbuild.splitting.plan import Cut, Editor
@@ -44,7 +37,7 @@ def split(
     folder: Path | None,
     *,
     request: Request | None = None,
-    gpus: GpuList | None = None,
+    cut: Cut | None = None,
     codec: Codec = Codec.LIBDEFLATE,
     looks_at_all: bool = False,
     indexes: Callable[[], Indexes] = Indexes.configured,
@@ -52,8 +45,8 @@ def split(
 ) -> Split:
     """Write into *folder* what *request* leaves of the wheels at *paths*, which may be folders, and what they require.
 
-    Without a folder nothing is written, and the packed sizes of results are not known. GPU code is cut down to *gpus*
-    on the way, as `vbuild slim` does it. Wheels whose file names promise nothing are not looked into, but for an
+    Without a folder nothing is written, and the packed sizes of results are not known. *cut* is done to every library
+    on the way: see `vbuild.slim.cutting`. Wheels whose file names promise nothing are not looked into, but for an
     account of what they lack: *looks_at_all*. *indexes* says where official wheels are; they are read by range, and
     none is brought here but by ``request.fetch``. A wheel with nothing to take out passes as it is, byte for byte.
 
@@ -64,7 +57,7 @@ def split(
     with ExitStack() as stack:
         wheels = [stack.enter_context(open_wheel(path)) for path in gathered(paths)]
         progress = _Progress(wheels, told)
-        editor = Editor(stack, room_for(folder), _cut(wheels, gpus) if gpus else None)
+        editor = Editor(stack, room_for(folder), cut)
         batches = []
         for machine, several in _by_machine(wheels).items():
             officials = Officials(machine, indexes=indexes)
@@ -75,39 +68,13 @@ def split(
                     officials=officials,
                     machine=machine,
                     editor=editor,
-                    looks_at_all=looks_at_all or gpus is not None,
+                    looks_at_all=looks_at_all or cut is not None,
                     told=progress.looked,
                 )
             )
         whole = Whole(tuple(batches), codec)
         written = _written(folder, whole, told=progress.wrote) if folder else {}
         return results(whole, written)
-
-
-def check(
-    paths: Sequence[Path],
-    *,
-    absent: Collection[str] = (),
-    indexes: Callable[[], Indexes] = Indexes.configured,
-    told: Callable[[str], None] = lambda _step: None,
-) -> tuple[Checked, ...]:
-    """What comes of installing the wheels at *paths*, which were split, with pip and with uv.
-
-    That no path leads to libraries that were *absent* before is no failure. `SplitError` where none can be installed.
-    """
-    with TemporaryDirectory(prefix="vbuild-check-") as folder:
-        return checked(gathered(paths), indexes=indexes, folder=Path(folder), told=told, unreached=absent)
-
-
-def _cut(wheels: Sequence[Wheel], gpus: GpuList) -> Cut:
-    """What cuts a library down to *gpus*; `SlimError` where a licence forbids it."""
-    for wheel in wheels:
-        for prohibition in prohibitions(wheel):
-            raise SlimError(
-                f"{wheel.path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
-                "allowed to, use `vbuild slim --accept-license` first"
-            )
-    return lambda path, data: Library.of(path, data).slimmed(Share(gpus), Cuts())[0]
 
 
 class _Progress:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.factories.published import Published, Shelf
-from vbuild.checking.check import Checked
+from vbuild.checking.check import Checked, check
 from vbuild.checking.trial import Step
-from vbuild.split import check, split
+from vbuild.split import split
 from vbuild.splitting.fates import Kind
 from vbuild.splitting.outcome import Split
 from vbuild.splitting.request import Request

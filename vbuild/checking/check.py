@@ -20,6 +20,7 @@ from vbuild.errors import SplitError, at
 from vbuild.fetching.indexes import Indexes
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.companion import is_companion
+from vbuild.wheel.gathering import gathered
 from vbuild.wheel.name import WheelName
 
 Told = Callable[[str], None]
@@ -90,6 +91,21 @@ def _some(lines: Sequence[str]) -> Iterator[str]:
     yield from lines[:_SHOWN]
     if len(lines) > _SHOWN:
         yield f"    and {len(lines) - _SHOWN} more"
+
+
+def check(
+    paths: Sequence[Path],
+    *,
+    absent: Collection[str] = (),
+    indexes: Callable[[], Indexes] = Indexes.configured,
+    told: Told = lambda _: None,
+) -> tuple[Checked, ...]:
+    """What comes of installing the wheels at *paths*, files or folders of them, with pip and with uv.
+
+    That no path leads to libraries that were *absent* before is no failure. `SplitError` where none can be installed.
+    """
+    with TemporaryDirectory(prefix="vbuild-check-") as folder:
+        return checked(gathered(paths), indexes=indexes, folder=Path(folder), told=told, unreached=absent)
 
 
 def checked(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vbuild.checking.check import Checked
     from vbuild.hardware.gpu import GpuList
     from vbuild.slimming.request import Share
+    from vbuild.splitting.plan import Cut
     from vbuild.variant.document import Schema
     from vbuild.variant.model import Property
 
@@ -166,7 +167,7 @@ def split(
     **asked: Any,  # noqa: ANN401 - whatever the options hold
 ) -> None:
     """Take bundled shared libraries out of WHEELS, or folders of wheels, into dependency wheels."""
-    from vbuild import split as verb
+    from vbuild.split import split as thinned
     from vbuild.splitting.request import Pin, Request
     from vbuild.wheel.press import Codec
 
@@ -178,28 +179,38 @@ def split(
         asked |= {"replace": False, "share": False, "rpath": True}
     request = Request(**asked, pin=Pin(pin) if pin else None, cuda=cuda or ())
     if folder is None and not dry_run:
-        with terminal.status(quiet=as_json) as status:
-            checked = verb.check(wheels, told=status)
+        checked = _checked(wheels, (), quiet=as_json)
         terminal.show([one.data() for one in checked], report.checked_lines(checked), as_json=as_json)
         _refuse_failed(checked)
         return
     with terminal.bar(quiet=as_json) as told:
-        result = verb.split(
+        result = thinned(
             wheels,
             None if dry_run else folder,
             request=request,
-            gpus=gpus,
+            cut=_cut(wheels, gpus) if gpus else None,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
             told=told,
         )
-    checked = ()
-    if check and result.paths:
-        with terminal.status(quiet=as_json) as status:
-            checked = verb.check(result.paths, absent=result.absent, told=status)
+    checked = _checked(result.paths, result.absent, quiet=as_json) if check else ()
     data = {**result.data(), "checked": [one.data() for one in checked]}
     terminal.show(data, [*report.split_lines(result), *report.checked_lines(checked)], as_json=as_json)
     _refuse_failed(checked)
+
+
+def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "Cut":
+    from vbuild.slim import cutting
+    from vbuild.wheel.gathering import gathered
+
+    return cutting(gathered(wheels), gpus)
+
+
+def _checked(wheels: "Sequence[Path]", absent: "Sequence[str]", *, quiet: bool) -> "tuple[Checked, ...]":
+    from vbuild.checking.check import check
+
+    with terminal.status(quiet=quiet) as status:
+        return check(wheels, absent=absent, told=status)
 
 
 def _refuse_failed(checked: "Sequence[Checked]") -> None:

@@ -223,7 +223,7 @@ class _Loader:
             via, provider = self._by_path(path, name)
         elif provider := self._found(path, self._own[path], name):
             via = Via.OWN
-        elif provider := self._found(path, self._inherited_by(path), name):
+        elif name in self._names and (provider := self._found(path, self._inherited_by(path), name)):
             via = Via.INHERITED
         elif self._is_promised(path, name):
             via = Via.PLATFORM
@@ -245,11 +245,10 @@ class _Loader:
         return Via.OUTSIDE if any(map(self._leads_out, folders)) else Via.MISSING, None
 
     def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
-        if name in self._names:
-            for folder in folders:
-                found = posixpath.join(folder, name)
-                if self._fits(found, path):
-                    return found
+        for folder in folders if name in self._names else ():
+            found = posixpath.join(folder, name)
+            if self._fits(found, path):
+                return found
         return None
 
     def _fits(self, path: str, consumer: str) -> bool:
@@ -289,8 +288,9 @@ class _Loader:
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
     def _is_outside(self, path: str, name: str) -> bool:
-        folders = (*self._own[path], *self._inherited_by(path))
-        return bool(by_soname(name) or framework(name) or any(map(self._leads_out, folders)))
+        if by_soname(name) or framework(name):
+            return True
+        return any(map(self._leads_out, (*self._own[path], *self._inherited_by(path))))
 
     def _leads_out(self, folder: str) -> bool:
         """Whether *folder* belongs to another package, as far as paths can tell."""

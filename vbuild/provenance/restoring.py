@@ -31,6 +31,8 @@ from vbuild.provenance.dynamics import STRSZ, Entry, Names, dynamics, entries_of
 from vbuild.provenance.homes import TOUCHED, Search, numberings, paired, tables
 from vbuild.rope import Part, Rope
 
+# bytes, some seconds' work; a library that nobody meant ill with takes a few times its size
+_MOST_HASHED = 1 << 33
 _SMALLEST_HEAD, _LARGEST_HEAD = 1 << 12, 1 << 20
 # the section that each of these entries leads to
 _LEADS = {
@@ -76,7 +78,11 @@ def restored(data: memoryview, head: bytes, size: int) -> Iterator[Rope]:
 
 
 def matching(candidates: Iterable[Rope], sha256: str) -> Rope | None:
-    """The first of *candidates* whose SHA-256 is that; what they begin with in common is hashed once."""
+    """The first of *candidates* whose SHA-256 is that; what they begin with in common is hashed once.
+
+    Of files made to have thousands of candidates only the first are looked at.
+    """
+    left = _MOST_HASHED
     known: list[tuple[Part, hashlib._Hash]] = []
     for rope in candidates:
         same = 0
@@ -88,9 +94,12 @@ def matching(candidates: Iterable[Rope], sha256: str) -> Rope | None:
         hashing = known[-1][1].copy() if known else hashlib.sha256()
         for part, piece in list(zip(rope.parts, rope.buffers(), strict=True))[same:]:
             hashing.update(piece)
+            left -= len(piece)
             known.append((part, hashing.copy()))
         if hashing.hexdigest() == sha256:
             return rope
+        if left < 0:
+            break
     return None
 
 

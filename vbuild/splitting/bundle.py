@@ -52,7 +52,7 @@ class Piece:
 
     @property
     def name(self) -> str:
-        return PurePosixPath(self.path).name
+        return self.path.rpartition("/")[2]
 
     @property
     def folder(self) -> str:
@@ -133,6 +133,11 @@ class Bundle:
             found |= {file for start in starts if ".so" not in start for file in self.named.get(start, ())}
         # many a library has its own name in its data
         return found - {piece.path}
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """Where its files are."""
+        return frozenset(piece.folder for piece in self.pieces.values())
 
     @cached_property
     def libraries(self) -> tuple[Piece, ...]:

@@ -30,6 +30,8 @@ from vbuild.wheel.zipreader import Member
 _HASHED_BYTES = 6
 _ANY = "any"
 _LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
+# bytes: a larger one is no text, and would be held in memory
+_LARGEST_TEXT = 1 << 24
 _NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 _LICENCE_CLASSIFIER = "License ::"
@@ -184,7 +186,8 @@ def dev_wheel(
 def licence_files(wheel: Wheel) -> tuple[Member, ...]:
     """The licence texts of *wheel*: those in its ``.dist-info`` folder, and those beside shared libraries."""
     folders = {_folder(member.path) for member in wheel.members if _LIBRARY.search(member.path)}
-    return tuple(member for member in wheel.members if _is_licence(member.path, wheel.dist_info, folders))
+    texts = (member for member in wheel.members if member.size <= _LARGEST_TEXT)
+    return tuple(member for member in texts if _is_licence(member.path, wheel.dist_info, folders))
 
 
 def licence_texts(wheel: Wheel) -> dict[str, bytes]:

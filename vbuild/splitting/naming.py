@@ -33,6 +33,7 @@ _CACHED = re.compile(r"(?:__pycache__/)?(?P<name>[^/]+?)(?:\.[\w-]+)?\.pyc$")
 # bytes: larger ones are data, and nobody's list of libraries
 _LARGEST_TEXT = 1 << 20
 _LARGEST_SOURCE = 1 << 26
+_UNREADABLE = b"("
 
 _SUFFIX = re.compile(rb"\.so(?:\.[\w.+-]{0,250}|(?![\w-]))")
 # backwards, from the suffix on
@@ -154,7 +155,8 @@ def _strings(source: bytes) -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            tree = ast.parse(source)
+            # a tree takes more than a hundred times the memory
+            tree = ast.parse(source if len(source) <= _LARGEST_TEXT else _UNREADABLE)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             yield from source.decode(errors="replace").splitlines()
             return

@@ -147,14 +147,13 @@ class _Place:
 
     def rpath(self, folders: tuple[str, ...], *, cleans: bool) -> tuple[str, ...]:
         """The DT_RPATH that leads to *folders*, and where it led before if there is still something."""
-        there = {piece.folder for piece in self.bundle.pieces.values()}
         alive = self.alive.union(folders)
         return rpath_of(
             self.path,
             self.piece.loading,
             folders,
             alive=alive,
-            there=there,
+            there=self.bundle.folders,
             written_at=self.piece.path,
             cleans=cleans,
         )

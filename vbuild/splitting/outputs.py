@@ -34,6 +34,8 @@ _LIBTOOL = b"libtool library file"
 _PKG_CONFIG = re.compile(rb"^(Name|Description|Version):", re.MULTILINE)
 # a string with blanks in it is prose, and one this long is data
 _LONGEST = 255
+# characters of code that is read as such
+_LARGEST = 1 << 20
 _SEPARATORS = re.compile(r"[/\\]")
 
 
@@ -103,7 +105,8 @@ def _names(source: str) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that a later Python will refuse
-            tree = ast.parse(source)
+            # a tree takes more than a hundred times the memory
+            tree = ast.parse(source if len(source) <= _LARGEST else "(")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         yield from re.findall(r"[\w.+-]+", source)
         return

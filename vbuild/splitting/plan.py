@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations, product
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from vbuild.errors import ShortageError, SplitError, SurgeryError, at
 from vbuild.rope import Rope
 from vbuild.splitting.bundle import Bundle
@@ -24,6 +26,7 @@ from vbuild.splitting.request import Request
 from vbuild.splitting.sharing import Pool
 from vbuild.splitting.spool import Spool
 from vbuild.surgery.relinking import Relink, relinked
+from vbuild.wheel.installed import installed_path
 
 # what else is to be done to a library: its path and its bytes in, a rope over them out
 Cut = Callable[[str, memoryview], Rope]
@@ -124,6 +127,8 @@ def planned(bundles: Sequence[Bundle], request: Request, *, neighbours: Neighbou
         decision = decided(bundles, request, frozen=frozen)
         homes = {pool: libs_folder(sharer(pool, request, among=bundles)) for pool in decision.pools}
         _check_together(homes)
+        for pool, home in homes.items():
+            _check_room(pool, home)
         orders = Orders(decision, homes, neighbours, frozen=frozen.keys(), cleans=request.rpath)
         staying = {bundle: orders.staying(bundle) for bundle in bundles}
         moving = {pool: orders.moving(pool) for pool in decision.pools}
@@ -165,6 +170,24 @@ def _check_together(homes: Mapping[Pool, str]) -> None:
                     f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "
                     "same: they could not be installed together; split the projects apart"
                 )
+
+
+def _check_room(pool: Pool, home: str) -> None:
+    """`SplitError` where a wheel has files where its dependency wheel is to have some, or is called like that.
+
+    Installers remove the files of an old wheel after they have installed what the new one requires.
+    """
+    project = canonicalize_name(home.partition("/")[0])
+    for bundle in pool.bundles:
+        paths = (installed_path(member.path) or "" for member in bundle.wheel.members)
+        taken = next((path for path in paths if path.startswith(f"{home}/")), None)
+        if taken or bundle.wheel.name.project == project:
+            what = (
+                f"{taken} is where its shared libraries would be"
+                if taken
+                else "its shared libraries would be a wheel of its own name"
+            )
+            raise SplitError(f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called")
 
 
 def _pythons(bundle: Bundle) -> set[tuple[str, str]]:

@@ -123,11 +123,10 @@ def _repeated(movable: Mapping[Bundle, Sequence[Piece]]) -> Iterator[tuple[Bundl
 
 def _pool(draft: _Draft, order: Mapping[Bundle, int]) -> Pool:
     bundles = tuple(sorted(draft.bundles, key=lambda bundle: order[bundle]))
-    first = {
-        name: next(piece for bundle in bundles for piece in bundle.libraries if piece.key == (name, sha256))
-        for name, sha256 in sorted(draft.pieces)
-    }
-    return Pool(bundles, first)
+    first: dict[Key, Piece] = {}
+    for piece in (piece for bundle in bundles for piece in bundle.libraries):
+        first.setdefault(piece.key, piece)
+    return Pool(bundles, {key[0]: first[key] for key in sorted(draft.pieces)})
 
 
 def _packed(pieces: Mapping[Key, Piece], keys: Collection[Key]) -> int:

@@ -24,11 +24,14 @@ def in_threads(
 
     def fits(thing: T) -> bool:
         sizes = [*running.values(), size(thing)]
-        return len(running) < threads and sum(sizes) - max(sizes) <= beside
+        return sum(sizes) - max(sizes) <= beside
+
+    def following() -> int | None:
+        return next((place for place, thing in left.items() if fits(thing)), None) if len(running) < threads else None
 
     with ThreadPoolExecutor(threads) as pool:
         while left or running:
-            while (place := next((place for place, thing in left.items() if fits(thing)), None)) is not None:
+            while (place := following()) is not None:
                 thing = left.pop(place)
                 begun[place] = pool.submit(work, thing)
                 running[begun[place]] = size(thing)
