@@ -44,11 +44,13 @@ def test_a_project_that_nobody_knows_has_no_files(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
-def test_a_place_that_cannot_be_asked_matters_only_where_no_other_answers(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_asked_matters_only_where_no_other_has_a_file(tmp_path: Path) -> None:
     broken = "http://127.0.0.1:9/simple"
     with served(_index(tmp_path / "one", f'<a href="{NEW}">{NEW}</a>')) as url, served(tmp_path, broken=True) as ill:
         assert len(files_of("demo", indexes=Indexes(index_url=broken, extra_index_urls=(url, ill)))) == 1
+        # an empty folder is no answer to what the others may have
+        places = Indexes(index_url=broken, extra_index_urls=(ill,), find_links=(tmp_path.as_uri(),))
         with pytest.raises(FetchError) as refused:
-            files_of("demo", indexes=Indexes(index_url=broken, extra_index_urls=(ill,)))
+            files_of("demo", indexes=places)
     assert str(refused.value).startswith(f"demo: {broken}: ")
     assert str(refused.value).endswith(f"{ill}/demo/: 503 Service Unavailable")

@@ -33,24 +33,22 @@ class Listed:
 def files_of(project: str, *, indexes: Indexes) -> tuple[Listed, ...]:
     """The files of *project* in all places, the newest release first; none where nobody knows the project.
 
-    Of a file that several places have, the first place that states a hash counts. `FetchError` where no place could
-    be asked.
+    Of a file that several places have, the first place that states a hash counts. `FetchError` where no place has one
+    and some could not be asked: they may have.
     """
-    problems, answered = Problems(), 0
+    problems = Problems()
     found: dict[str, Listed] = {}
     with client_of(indexes, problems.note) as client:
         for finder in finders(client, indexes):
-            before = len(problems)
             try:
                 packages = list(finder.find_all_packages(project, allow_yanked=True))
             except httpx2.HTTPError as error:
                 problems.append(f"{name_of(finder)}: {error}")
                 continue
-            answered += len(problems) == before
             for listed in _listed(packages):
                 if listed.file not in found or not found[listed.file].sha256:
                     found[listed.file] = listed
-    if not (found or answered):
+    if problems and not found:
         raise FetchError(f"{project}: {'; '.join(dict.fromkeys(problems))}")
     return tuple(sorted(found.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
 
