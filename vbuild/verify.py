@@ -23,6 +23,7 @@ from vbuild.device.survey import device_code
 from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Offer
+from vbuild.linkage.names import is_shared_object
 from vbuild.variant.document import Document
 from vbuild.variant.model import Variant
 from vbuild.verdict.contents import content_findings
@@ -33,7 +34,6 @@ from vbuild.verdict.model import Finding, LibraryIsa, Rule, Severity, Verdict
 from vbuild.wheel.archive import Wheel, open_wheel
 
 _X86_64 = "x86_64"
-_SHARED_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 # auditwheel's hash in libfoo-1a2b3c4d.so is that of the library it grafted, so it differs between builds
 _GRAFT_HASH = re.compile(r"-[0-9a-f]{8}(?=\.so|\.[^/]*\.so|\.so\.)")
 _LEVEL_FEATURE = "level"
@@ -136,8 +136,7 @@ class _Contents:
             self.libraries[path] = elf = Elf.parse(data)
         except BinaryError as error:
             # test data of other tools may be broken on purpose
-            is_library = _SHARED_LIBRARY.search(path) is not None
-            severity = Severity.ERROR if is_library else Severity.WARNING
+            severity = Severity.ERROR if is_shared_object(path) else Severity.WARNING
             self.findings.append(Finding(severity, Rule.ELF, path, str(error)))
             return
         if not any(section.name in DEVICE_SECTIONS for section in elf.sections):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import object_file, shared_object
-from vbuild.splitting.outputs import Group, Kind, groups, is_development, kind_of, named_by
+from vbuild.splitting.outputs import Group, Kind, groups, kind_of, named_by
 
 CODE = b"int x;\n"
 PC = b"prefix=/usr\n\nName: demo\nDescription: A demo\nVersion: 1.0\n"
@@ -47,7 +47,6 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 )
 def test_files_are_told_by_name_and_first_bytes(path: str, head: bytes, kind: Kind | None) -> None:
     assert kind_of(path, head) is kind
-    assert is_development(path, head) is (kind is not None)
 
 
 def test_static_libraries_go_but_for_what_is_linked_at_run_time(archive: bytes) -> None:
@@ -92,8 +91,8 @@ def test_static_libraries_go_but_for_what_is_linked_at_run_time(archive: bytes) 
 )
 def test_headers_that_python_code_names_stay(source: str, *, stays: bool) -> None:
     named = named_by(["", source])
-    assert is_development("demo/include/demo.h", CODE, named=named) is not stays
-    assert is_development("demo/lib/cmake/include/x.cmake", b"", named=named)
+    assert (kind_of("demo/include/demo.h", CODE, named=named) is None) is stays
+    assert kind_of("demo/lib/cmake/include/x.cmake", b"", named=named)
 
 
 def test_files_are_reported_by_kind_with_their_bytes(archive: bytes) -> None:

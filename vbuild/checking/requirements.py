@@ -16,9 +16,7 @@ from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from vbuild.linkage.catalogue import is_official
-
-_TOOLKIT = "cuda-toolkit"
+from vbuild.linkage.catalogue import TOOLKIT, is_official
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Choice:
         left_out: dict[str, None] = {}
         for requirement in _applying(lines, markers):
             project = canonicalize_name(requirement.name)
-            brings = project in beside or project == _TOOLKIT or is_official(project)
+            brings = project in beside or project == TOOLKIT or is_official(project)
             (kept if brings else left_out)[str(requirement)] = None
         return cls(tuple(kept), tuple(left_out))
 

@@ -19,6 +19,9 @@ from typing import Any
 
 from vbuild.linkage.names import plain
 
+# the package that pins the parts of a CUDA Toolkit, by its extras
+TOOLKIT = "cuda-toolkit"
+
 _NAME = re.compile(r"(?P<stem>.+?)\.so(?![^.])(?:\.(?P<number>\d+(?:\.\d+)*))?", re.ASCII)
 
 

@@ -17,8 +17,8 @@ _DATE = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
 _HASHED = re.compile(
     rf"(?P<stem>[^/]+?)[-.](?!{_DATE}\.)(?P<digest>[0-9a-f]{{8}})(?P<rest>(?:\.[\w+-]+)*?\.so(?:\.[\w+-]+)*)", re.ASCII
 )
-
-
+# how the name of a shared library, or of a module, ends
+_SHARED = re.compile(r"\.so(\.[\w.]+)?$")
 # bytes, NAME_MAX: what is longer is no file's name, and takes the square of its length to be looked through
 _LONGEST = 255
 
@@ -29,6 +29,12 @@ class Hashed:
 
     name: str
     digest: str
+
+
+def is_shared_object(path: str) -> bool:
+    """Whether the file at *path* is called as shared libraries and extension modules are: ``libx.so.1``, ``_c.so``."""
+    name = posixpath.basename(path)
+    return len(name) <= _LONGEST and _SHARED.search(name) is not None
 
 
 def hashed(file_name: str) -> Hashed | None:

@@ -30,14 +30,13 @@ from vbuild.binary.loading import Loading
 from vbuild.errors import BinaryError, SplitError, WheelError
 from vbuild.fetching.indexes import Indexes
 from vbuild.fetching.listing import Listed
-from vbuild.linkage.catalogue import Entry
+from vbuild.linkage.catalogue import TOOLKIT, Entry
 from vbuild.linkage.names import hashed, plain
 from vbuild.provenance.comparing import difference
 from vbuild.provenance.restoring import Joined, head_size, matching, restored
 from vbuild.provenance.shelf import Asking, Facts, Library, Once, Shelf, all_of, first_of
 from vbuild.wheel.unpacking import mapped
 
-TOOLKIT = "cuda-toolkit"
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")
 # who requires what NVIDIA has, and no more: wheels for CUDA 11 require setuptools and wheel, by mistake

@@ -3,7 +3,7 @@
 products -> split -> thin wheels, tested again with what they require now -> products, wheels beside
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def request_of(recipe: Recipe) -> Request | None:
 
 def thinned(
     outcomes: Sequence[Product | Failure],
-    orders: Mapping[Order, Product | Failure],
+    orders: Iterable[Order],
     request: Request | None,
     finishing: Finishing,
 ) -> Thinning:
@@ -51,12 +51,12 @@ def thinned(
     folder = finishing.shop.stage / "thin"
     result = split([product.wheel for product in products], folder, request=request, indexes=Indexes.configured)
     changed = {wheel.name for wheel in result.wheels if not wheel.is_untouched}
-    order_of = {id(outcome): order for order, outcome in orders.items()}
+    order_of = {order.target: order for order in orders}
     found: list[Product | Failure] = []
     for outcome in outcomes:
         if isinstance(outcome, Product):
             found.append(
-                _tested(outcome, order_of[id(outcome)], folder, finishing, is_changed=outcome.wheel.name in changed)
+                _tested(outcome, order_of[outcome.target], folder, finishing, is_changed=outcome.wheel.name in changed)
             )
         else:
             found.append(outcome)

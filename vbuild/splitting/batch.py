@@ -1,9 +1,8 @@
 """The wheels of one kind of machine, with all that becomes of them.
 
-wheels -> bundles -> plan -> dependency wheels -> requirements, preload modules -> outputs
+wheels -> those that promise something -> bundles -> plan -> what dependency wheels are made of, requirements
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from vbuild.binary.loading import Loading
 from vbuild.errors import FetchError, at
 from vbuild.linkage.catalogue import by_stem, is_driver, is_official
 from vbuild.linkage.graph import Via
-from vbuild.linkage.names import plain
+from vbuild.linkage.names import is_shared_object, plain
 from vbuild.provenance.official import Officials
 from vbuild.splitting.bundle import Bundle, Origin, Reader
 from vbuild.splitting.companion import Companion, Libs, licence_lines, licence_texts
@@ -31,7 +30,6 @@ from vbuild.wheel.companion import is_companion
 from vbuild.wheel.distinfo import Metadata
 from vbuild.wheel.press import Codec
 
-_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 _LED_NOWHERE = frozenset({Via.MISSING, Via.OUTSIDE})
 _NOTHING = Metadata.parse("Metadata-Version: 2.1\nName: none\nVersion: 0\n")
 
@@ -185,7 +183,7 @@ def _promising(wheels: Sequence[Wheel], request: Request) -> set[Wheel]:
     for wheel in wheels:
         for member in wheel.members:
             name = member.path.rpartition("/")[2]
-            if not _LIBRARY.search(name):
+            if not is_shared_object(name):
                 continue
             if is_driver(plain(name)) or (request.replace and by_stem(plain(name))):
                 found.add(wheel)

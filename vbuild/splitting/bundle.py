@@ -19,7 +19,7 @@ from vbuild.binary.policy import Platform
 from vbuild.errors import BinaryError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.linkage.graph import Graph, stood_in_for
-from vbuild.linkage.names import hashed
+from vbuild.linkage.names import hashed, is_shared_object
 from vbuild.provenance.official import Provenance, Unproved
 from vbuild.splitting.naming import OWN_FOLDER, Naming, is_meant, is_pattern, sought
 from vbuild.splitting.threads import in_threads
@@ -31,7 +31,6 @@ Origin = Provenance | Unproved | None
 
 # folders and file names that repair tools make
 _REPAIRED = re.compile(r"\.(libs|dylibs)$")
-_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 
 
 class Asking(Protocol):
@@ -221,7 +220,7 @@ def _names(piece: Piece) -> Iterator[str]:
 def _is_compiled(wheel: Wheel, member: Member) -> bool:
     """Whether *member* is an ELF file, or is called so and cannot be inflated: whoever reads it then says why."""
     head = wheel.head(member, len(MAGIC))
-    return head == MAGIC or (not head and member.size > 0 and _LIBRARY.search(member.path) is not None)
+    return head == MAGIC or (not head and member.size > 0 and is_shared_object(member.path))
 
 
 def _hexadecimal(written: str) -> str:

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import SplitError
+from vbuild.linkage.names import is_shared_object
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.companion import DEV, GENERATOR, LIBS
 from vbuild.wheel.distinfo import Metadata
@@ -33,7 +34,6 @@ _LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors"
 # bytes: a larger one is no text, and would be held in memory
 _LARGEST_TEXT = 1 << 24
 _NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
-_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 _LICENCE_CLASSIFIER = "License ::"
 # what a License-File may say: a path that no glob matches otherwise, as packaging and the index have it
 _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
@@ -185,7 +185,7 @@ def dev_wheel(
 
 def licence_files(wheel: Wheel) -> tuple[Member, ...]:
     """The licence texts of *wheel*: those in its ``.dist-info`` folder, and those beside shared libraries."""
-    folders = {_folder(member.path) for member in wheel.members if _LIBRARY.search(member.path)}
+    folders = {_folder(member.path) for member in wheel.members if is_shared_object(member.path)}
     texts = (member for member in wheel.members if member.size <= _LARGEST_TEXT)
     return tuple(member for member in texts if _is_licence(member.path, wheel.dist_info, folders))
 

@@ -7,7 +7,7 @@ the same file in several wheels, and all it needs moves     shared
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -73,7 +73,11 @@ class Decision:
 
     def pool_of(self, bundle: Bundle) -> Pool | None:
         """The pool in which *bundle* takes part."""
-        return next((pool for pool in self.pools if bundle in pool.bundles), None)
+        return _pool_of(bundle, self.pools)
+
+
+def _pool_of(bundle: Bundle, found: Iterable[Pool]) -> Pool | None:
+    return next((pool for pool in found if bundle in pool.bundles), None)
 
 
 def check_drivers(bundles: Sequence[Bundle]) -> None:
@@ -99,11 +103,12 @@ def decided(bundles: Sequence[Bundle], request: Request, *, frozen: Frozen | Non
         for ballot in ballots.values():
             ballot.close()
         found = pools({bundle: ballot.movable for bundle, ballot in ballots.items()}, smallest=request.smallest)
-        # what found no pool stays, and what needs it has to stay as well
-        if not [*(ballot.left(found) for ballot in ballots.values() if ballot.left(found))]:
+        left = {ballot: ballot.left(found) for ballot in ballots.values()}
+        if not any(left.values()):
             break
-        for ballot in ballots.values():
-            ballot.keep(ballot.left(found))
+        # what found no pool stays, and what needs it has to stay as well
+        for ballot, reasons in left.items():
+            ballot.keep(reasons)
     return Decision({bundle: ballot.fates(found) for bundle, ballot in ballots.items()}, found)
 
 
@@ -260,7 +265,7 @@ class _Ballot:
 
     def left(self, found: Sequence[Pool]) -> dict[str, str]:
         """Those that are in none of the pools *found*, and why."""
-        pool = next((pool for pool in found if self.bundle in pool.bundles), None)
+        pool = _pool_of(self.bundle, found)
         keys = {piece.key for piece in pool.pieces.values()} if pool else set()
         return {path: self._why_alone(piece) for path, piece in self.pending.items() if piece.key not in keys}
 
@@ -282,7 +287,7 @@ class _Ballot:
 
     def fates(self, found: Sequence[Pool]) -> dict[str, Fate]:
         """The fates of all, with the reason why one that might have been replaced is not."""
-        pool = next((pool for pool in found if self.bundle in pool.bundles), None)
+        pool = _pool_of(self.bundle, found)
         fates = dict(self.settled)
         for path, piece in self.pending.items():
             fates[path] = Fate(Kind.SHARE, pool=pool) if pool else Fate(Kind.KEEP, self._why_alone(piece))

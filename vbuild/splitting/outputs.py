@@ -57,11 +57,6 @@ class Group:
     size: int
 
 
-def is_development(path: str, head: bytes, *, named: Iterable[str] = frozenset()) -> bool:
-    """Whether the file at *path* that starts with *head* goes into a -dev wheel, as `kind_of` has it."""
-    return kind_of(path, head, named=named) is not None
-
-
 def kind_of(path: str, head: bytes, *, named: Iterable[str] = frozenset()) -> Kind | None:
     """What development file the one at *path* is, by its first kilobyte *head*; None where it stays.
 

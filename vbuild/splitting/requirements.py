@@ -17,9 +17,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import SplitError
+from vbuild.linkage.catalogue import TOOLKIT
 from vbuild.wheel.distinfo import Metadata
 
-TOOLKIT = "cuda-toolkit"
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 20))
 _MINORS, _PATCHES = 30, 5
 

@@ -10,6 +10,7 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -104,9 +105,17 @@ class Wheel:
         return Row(member.path, self._rows[member.path].hash, member.size)
 
     def metadata(self) -> Metadata:
-        return self._dist_info_file("METADATA", Metadata.parse)
+        return self._metadata
 
     def wheel_file(self) -> WheelFile:
+        return self._wheel_file
+
+    @cached_property
+    def _metadata(self) -> Metadata:
+        return self._dist_info_file("METADATA", Metadata.parse)
+
+    @cached_property
+    def _wheel_file(self) -> WheelFile:
         return self._dist_info_file("WHEEL", WheelFile.parse)
 
     def check(self) -> None:
