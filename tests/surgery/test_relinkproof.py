@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from tests.factories import elf
-from vbuild.binary.elfrecords import DynamicEntry, FileHeader, ProgramHeader, SectionHeader, SegmentType
+from vbuild.binary.elfrecords import DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SectionHeader, SegmentType
 from vbuild.binary.image import Image
 from vbuild.errors import SurgeryError
 from vbuild.rope import Rope
-from vbuild.surgery.dynamic import NEEDED, RPATH, SONAME, Dynamic
+from vbuild.surgery.dynamic import Dynamic
 from vbuild.surgery.relinking import Relink, relinked
 from vbuild.surgery.relinkproof import INVARIANTS, prove_relinked
 
@@ -73,12 +73,12 @@ def renamed_symbol() -> bytes:
 
 def moved_soname() -> bytes:
     """SONAME and the next of the same length as the old one."""
-    return with_row(SONAME, d_val=next(row.value for row in DYNAMIC.rows if row.tag == NEEDED))
+    return with_row(DynamicTag.SONAME, d_val=next(row.value for row in DYNAMIC.rows if row.tag == DynamicTag.NEEDED))
 
 
 def required_elsewhere() -> bytes:
     [place] = [each.place for each in DYNAMIC.required() if each.library == NEW]
-    return patched(place, next(row.value for row in DYNAMIC.rows if row.tag == SONAME).to_bytes(4, "little"))
+    return patched(place, next(row.value for row in DYNAMIC.rows if row.tag == DynamicTag.SONAME).to_bytes(4, "little"))
 
 
 def with_memory(more: int) -> bytes:
@@ -113,8 +113,8 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
         "the file header is the same",
         lambda: replace(IMAGE.header, e_entry=64).pack() + AFTER[FileHeader.layout.size :],
     ),
-    "dropped library": ("NEEDED is as ordered", lambda: with_row(NEEDED, d_tag=0x6FFFFEF5)),
-    "RUNPATH": ("RPATH and RUNPATH are as ordered", lambda: with_row(RPATH, d_tag=29)),
+    "dropped library": ("NEEDED is as ordered", lambda: with_row(DynamicTag.NEEDED, d_tag=0x6FFFFEF5)),
+    "RUNPATH": ("RPATH and RUNPATH are as ordered", lambda: with_row(DynamicTag.RPATH, d_tag=29)),
     "address of code": ("the sections are the same", lambda: with_section(".text", sh_addr=64)),
     "size of a table": ("the sections are the same", lambda: with_section(".gnu.version", sh_size=2)),
     "crooked table": (

@@ -8,7 +8,7 @@ from enum import IntEnum, IntFlag
 from typing import ClassVar
 
 from vbuild.errors import BinaryError, VbuildError
-from vbuild.packed import I64, U16, U32, U64, Ident, Packed
+from vbuild.packed import I64, U8, U16, U32, U64, Ident, Packed
 
 MAGIC = b"\x7fELF"
 CLASS_64, LITTLE_ENDIAN = 2, 1
@@ -91,6 +91,7 @@ class DynamicTag(IntEnum):
     """d_tag"""
 
     NULL = 0
+    NEEDED = 1
     PLTRELSZ = 2
     HASH = 4
     STRTAB = 5
@@ -98,17 +99,61 @@ class DynamicTag(IntEnum):
     RELA = 7
     RELASZ = 8
     RELAENT = 9
+    STRSZ = 10
+    SONAME = 14
+    RPATH = 15
+    SYMBOLIC = 16
     REL = 17
     PLTREL = 20
     JMPREL = 23
+    RUNPATH = 29
     RELRSZ = 35
     RELR = 36
     ANDROID_REL = 0x6000000F
     ANDROID_RELA = 0x60000011
     GNU_HASH = 0x6FFFFEF5
+    CONFIG = 0x6FFFFEFA
+    DEPAUDIT = 0x6FFFFEFB
+    AUDIT = 0x6FFFFEFC
     VERSYM = 0x6FFFFFF0
+    FLAGS_1 = 0x6FFFFFFB
     VERDEF = 0x6FFFFFFC
+    VERDEFNUM = 0x6FFFFFFD
     VERNEED = 0x6FFFFFFE
+    VERNEEDNUM = 0x6FFFFFFF
+    AUXILIARY = 0x7FFFFFFD
+    FILTER = 0x7FFFFFFF
+
+
+# the section that each of these entries of PT_DYNAMIC leads to
+LEADS: dict[int, str] = {
+    DynamicTag.HASH: ".hash",
+    DynamicTag.GNU_HASH: ".gnu.hash",
+    DynamicTag.STRTAB: ".dynstr",
+    DynamicTag.SYMTAB: ".dynsym",
+    DynamicTag.VERSYM: ".gnu.version",
+    DynamicTag.VERDEF: ".gnu.version_d",
+    DynamicTag.VERNEED: ".gnu.version_r",
+    DynamicTag.RELA: ".rela.dyn",
+    DynamicTag.JMPREL: ".rela.plt",
+}
+# those whose value is the offset of a path in the string table; and those of any string there
+PATH_TAGS = frozenset({DynamicTag.RPATH, DynamicTag.RUNPATH})
+STRING_TAGS = PATH_TAGS | {
+    DynamicTag.NEEDED,
+    DynamicTag.SONAME,
+    DynamicTag.CONFIG,
+    DynamicTag.DEPAUDIT,
+    DynamicTag.AUDIT,
+    DynamicTag.AUXILIARY,
+    DynamicTag.FILTER,
+}
+# DT_FLAGS_1: a program that can be loaded anywhere
+DF_1_PIE = 0x08000000
+# st_info, its lower four bits: the symbol stands for a section
+STT_SECTION = 3
+# section numbers from here on are no sections
+SHN_LORESERVE = 0xFF00
 
 
 # what the loader adds the file's base to (x86-64 psABI 4.4.1, aaelf64 5.7.16)
@@ -197,3 +242,58 @@ class Relocation(Record):
     r_offset: U64
     r_info: U64
     r_addend: I64
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolEntry(Record):
+    """Elf64_Sym"""
+
+    st_name: U32
+    st_info: U8
+    st_other: U8
+    st_shndx: U16
+    st_value: U64
+    st_size: U64
+
+
+@dataclass(frozen=True, slots=True)
+class VersionNeed(Record):
+    """Elf64_Verneed"""
+
+    vn_version: U16
+    vn_cnt: U16
+    vn_file: U32
+    vn_aux: U32
+    vn_next: U32
+
+
+@dataclass(frozen=True, slots=True)
+class VersionNeedEntry(Record):
+    """Elf64_Vernaux"""
+
+    vna_hash: U32
+    vna_flags: U16
+    vna_other: U16
+    vna_name: U32
+    vna_next: U32
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDefinition(Record):
+    """Elf64_Verdef"""
+
+    vd_version: U16
+    vd_flags: U16
+    vd_ndx: U16
+    vd_cnt: U16
+    vd_hash: U32
+    vd_aux: U32
+    vd_next: U32
+
+
+@dataclass(frozen=True, slots=True)
+class VersionName(Record):
+    """Elf64_Verdaux"""
+
+    vda_name: U32
+    vda_next: U32

@@ -12,23 +12,17 @@ segments             map all of them, for the loader knows no sections; PT_DYNAM
 from collections import Counter
 from dataclasses import dataclass
 
-from vbuild.binary.elfrecords import DynamicTag, SectionType, SegmentType
+from vbuild.binary.elfrecords import LEADS, DynamicTag, SectionType, SegmentType
 from vbuild.binary.image import Image, Layout, Section, Sliceable
 from vbuild.linkage.names import hashed
-from vbuild.provenance.dynamics import NAMED, PATHS, STRSZ, Entry, Names, entries_in, entries_of, named_again
+from vbuild.provenance.dynamics import NAMED, PATHS, Entry, Names, entries_in, entries_of, named_again
 from vbuild.provenance.homes import TOUCHED, paired, unnumbered
 
-# what may have been moved, and the section that each of these entries leads to
-_LEADS = {
-    DynamicTag.HASH: ".hash",
-    DynamicTag.GNU_HASH: ".gnu.hash",
-    DynamicTag.STRTAB: ".dynstr",
-    DynamicTag.SYMTAB: ".dynsym",
-    DynamicTag.VERSYM: ".gnu.version",
-    DynamicTag.VERDEF: ".gnu.version_d",
-    DynamicTag.VERNEED: ".gnu.version_r",
+# what patchelf may have moved leads elsewhere; relocations it leaves where they are
+_MOVED_TO: dict[int, str] = {
+    tag: name for tag, name in LEADS.items() if tag not in {DynamicTag.RELA, DynamicTag.JMPREL}
 }
-_MOVED = frozenset({STRSZ, DynamicTag.NULL, *_LEADS})
+_MOVED = frozenset({DynamicTag.STRSZ, DynamicTag.NULL, *_MOVED_TO})
 
 
 def difference(official: Sliceable, bundled: memoryview, *, below: int | None = None) -> str | None:
@@ -104,7 +98,7 @@ def _astray(bundled: Image) -> str | None:
     if dynamic and spans != [dynamic.span.start]:
         return dynamic.name
     for tag, value in entries_of(bundled):
-        target = bundled.section(_LEADS[DynamicTag(tag)]) if tag in _LEADS else None
+        target = bundled.section(_MOVED_TO[tag]) if tag in _MOVED_TO else None
         if target and target.header.sh_addr != value:
             return target.name
     return None

@@ -13,10 +13,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from struct import Struct
 
-from vbuild.binary.elfrecords import DynamicEntry, SegmentType
+from vbuild.binary.elfrecords import DynamicEntry, DynamicTag, SegmentType, VersionNeed
 from vbuild.binary.image import Image
 from vbuild.linkage.names import hashed
 
@@ -33,23 +31,13 @@ _MOST_TABLES = 32
 # each looks ahead once, or names that never end would be read again from each of their slashes
 _PATH = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|\$\{ORIGIN\}|/))[^\0]+(?=\0)")
 _WRITTEN_OVER = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|/))[^\0]+\0X*(?=\0)")
-_VERNEED = Struct("<HHIII")
+_VERNEED = VersionNeed.layout
 _MOST_RECORDS = 0x8000
 
 
-class _Tag(IntEnum):
-    NULL = 0
-    NEEDED = 1
-    STRSZ = 10
-    SONAME = 14
-    RPATH = 15
-    SYMBOLIC = 16
-    RUNPATH = 29
-
-
-PATHS = (_Tag.RUNPATH, _Tag.RPATH)
-NAMED = (_Tag.NEEDED, _Tag.SONAME)
-STRSZ = _Tag.STRSZ
+# the order in which one of them is looked for
+PATHS = (DynamicTag.RUNPATH, DynamicTag.RPATH)
+NAMED = (DynamicTag.NEEDED, DynamicTag.SONAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,7 @@ def dynamics(
         for table in _with_paths(list(zip(tags, values, strict=True)), names.paths()):
             if table not in tried and len(table) < slots and len(tried) < _MOST_TABLES:
                 tried.add(table)
-                yield (*table, *((_Tag.NULL, 0),) * (slots - len(table)))
+                yield (*table, *((DynamicTag.NULL, 0),) * (slots - len(table)))
 
 
 def entries_of(image: Image) -> tuple[Entry, ...]:
@@ -113,7 +101,7 @@ def entries_in(dynamic: memoryview) -> tuple[Entry, ...]:
     """The tags and values in *dynamic*, up to DT_NULL."""
     size = DynamicEntry.layout.size
     rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
-    return tuple(itertools.takewhile(lambda row: row[0] != _Tag.NULL, rows))
+    return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
 
 
 def named_again(versions: bytes, names: Names) -> bytes:
@@ -133,8 +121,10 @@ def named_again(versions: bytes, names: Names) -> bytes:
 
 def _with_paths(table: list[Entry], paths: Sequence[int]) -> Iterator[tuple[Entry, ...]]:
     """*table* with an RPATH, a RUNPATH or both, wherever that may stand; without one; without what was put first."""
-    behind = next((place for place, (tag, _) in enumerate(table) if tag not in {*NAMED, _Tag.SYMBOLIC}), len(table))
-    soname = next((place + 1 for place, (tag, _) in enumerate(table) if tag == _Tag.SONAME), behind)
+    behind = next(
+        (place for place, (tag, _) in enumerate(table) if tag not in {*NAMED, DynamicTag.SYMBOLIC}), len(table)
+    )
+    soname = next((place + 1 for place, (tag, _) in enumerate(table) if tag == DynamicTag.SONAME), behind)
     both = tuple(zip(PATHS[::-1], PATHS[::-1], strict=True))
     for place in dict.fromkeys((behind, 0, soname)):
         for path in paths[:_MOST_NAMES]:

@@ -11,9 +11,16 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from struct import Struct
 
-from vbuild.binary.elfrecords import ProgramHeader, SectionHeader, SectionType, SegmentType
+from vbuild.binary.elfrecords import (
+    SHN_LORESERVE,
+    STT_SECTION,
+    ProgramHeader,
+    SectionHeader,
+    SectionType,
+    SegmentType,
+    SymbolEntry,
+)
 from vbuild.binary.image import Image, Section, Sliceable
 
 # what patchelf may move or change, beside .dynamic; linkers put all of it in front of the rest
@@ -34,8 +41,7 @@ _MOST_TABLES = 4
 _COMPARED = 256
 _SEARCHED = 1 << 24
 _FILLED = re.compile(rb"Z{9,}|X{9,}")
-_SYMBOL = Struct("<IBBHQQ")
-_STT_SECTION, _SHN_LORESERVE = 3, 0xFF00
+_SYMBOL = SymbolEntry.layout
 
 Place = tuple[int, int]
 
@@ -97,8 +103,8 @@ def renumbered(symbols: bytes, homes: Mapping[int, Section]) -> bytes:
     data = bytearray(symbols)
     whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
     for number, (name, info, other, place, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
-        if 0 < place < _SHN_LORESERVE and (home := homes.get(place)):
-            address = home.header.sh_addr if info & 0xF == _STT_SECTION else value
+        if 0 < place < SHN_LORESERVE and (home := homes.get(place)):
+            address = home.header.sh_addr if info & 0xF == STT_SECTION else value
             _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, home.index, address, size)
     return bytes(data)
 
@@ -108,8 +114,8 @@ def unnumbered(symbols: bytes) -> bytes:
     data = bytearray(symbols)
     whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
     for number, (name, info, other, place, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
-        section = 1 if 0 < place < _SHN_LORESERVE else place
-        address = 0 if info & 0xF == _STT_SECTION else value
+        section = 1 if 0 < place < SHN_LORESERVE else place
+        address = 0 if info & 0xF == STT_SECTION else value
         _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, section, address, size)
     return bytes(data)
 
@@ -140,7 +146,7 @@ def _pattern(section: Section, content: bytes) -> bytes:
         content = content[: len(content) // _SYMBOL.size * _SYMBOL.size]
         for number, (_, info, *_) in enumerate(_SYMBOL.iter_unpack(content)):
             start = number * _SYMBOL.size
-            free.update(range(start + 6, start + (16 if info & 0xF == _STT_SECTION else 8)))
+            free.update(range(start + 6, start + (16 if info & 0xF == STT_SECTION else 8)))
     return b"".join(b"." if place in free else re.escape(content[place : place + 1]) for place in range(len(content)))
 
 

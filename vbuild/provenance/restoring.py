@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vbuild.binary.elfrecords import (
+    LEADS,
     DynamicEntry,
     DynamicTag,
     FileHeader,
@@ -27,25 +28,13 @@ from vbuild.binary.elfrecords import (
 )
 from vbuild.binary.image import Image, Layout, Section
 from vbuild.errors import BinaryError
-from vbuild.provenance.dynamics import STRSZ, Entry, Names, dynamics, entries_of, named_again
+from vbuild.provenance.dynamics import Entry, Names, dynamics, entries_of, named_again
 from vbuild.provenance.homes import TOUCHED, Search, numberings, paired, tables
 from vbuild.rope import Part, Rope
 
 # bytes, some seconds' work; a library that nobody meant ill with takes a few times its size
 _MOST_HASHED = 1 << 33
 _SMALLEST_HEAD, _LARGEST_HEAD = 1 << 12, 1 << 20
-# the section that each of these entries leads to
-_LEADS = {
-    DynamicTag.HASH: ".hash",
-    DynamicTag.GNU_HASH: ".gnu.hash",
-    DynamicTag.STRTAB: ".dynstr",
-    DynamicTag.SYMTAB: ".dynsym",
-    DynamicTag.VERSYM: ".gnu.version",
-    DynamicTag.VERDEF: ".gnu.version_d",
-    DynamicTag.VERNEED: ".gnu.version_r",
-    DynamicTag.RELA: ".rela.dyn",
-    DynamicTag.JMPREL: ".rela.plt",
-}
 
 
 def head_size(data: memoryview, size: int) -> int:
@@ -207,9 +196,9 @@ class _Official:
         """The value that *entry* of the bundled ``.dynamic`` has in the official one, names excepted."""
         tag, value = entry
         strings = self._named(".dynstr")
-        if tag == STRSZ and strings:
+        if tag == DynamicTag.STRSZ and strings:
             return strings.header.sh_size
-        name = _LEADS.get(tag)  # type: ignore[call-overload] # numbers that are no tags have no section
+        name = LEADS.get(tag)
         there = self.bundled.section(name) if name else None
         here = self._named(name) if name else None
         return here.header.sh_addr if there and here and there.header.sh_addr == value else value

@@ -1,10 +1,8 @@
 """What the loader reads of a library's dependencies, and what is to become of it.
 
     PT_DYNAMIC     rows of tag and value; NEEDED, SONAME, RPATH, RUNPATH are offsets into the string table
-    .gnu.version_r | u16 version | u16 count | u32 file | u32 aux | u32 next | for each library, and for each version
-                   | u32 hash | u16 flags | u16 other | u32 name | u32 next |
-    .gnu.version_d | u16 version | u16 flags | u16 index | u16 count | u32 hash | u32 aux | u32 next | and its names
-                   | u32 name | u32 next |
+    .gnu.version_r Elf64_Verneed for each library, and Elf64_Vernaux for each of its versions
+    .gnu.version_d Elf64_Verdef for each version, and Elf64_Verdaux for each of its names
 
 https://gabi.xinuos.com/elf/08-dynamic.html
 https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
@@ -15,19 +13,22 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Self
 
-from vbuild.binary.elfrecords import DynamicEntry, DynamicTag, SectionType, SegmentType
+from vbuild.binary.elfrecords import (
+    PATH_TAGS,
+    STRING_TAGS,
+    DynamicEntry,
+    DynamicTag,
+    SectionType,
+    SegmentType,
+    SymbolEntry,
+    VersionDefinition,
+    VersionName,
+    VersionNeed,
+    VersionNeedEntry,
+)
 from vbuild.binary.image import Image
 from vbuild.errors import SurgeryError
 
-NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
-STRSZ = 10
-PATHS = frozenset({RPATH, RUNPATH})
-# DT_CONFIG, DT_DEPAUDIT, DT_AUDIT, DT_AUXILIARY, DT_FILTER
-TEXTS = PATHS | {NEEDED, SONAME, 0x6FFFFEFA, 0x6FFFFEFB, 0x6FFFFEFC, 0x7FFFFFFD, 0x7FFFFFFF}
-_SYMBOL_NAMES = Struct("<I20x")
-_VERNEEDNUM, _VERDEFNUM = 0x6FFFFFFF, 0x6FFFFFFD
-_VERNEED, _VERNAUX = Struct("<HHIII"), Struct("<IHHII")
-_VERDEF, _VERDAUX = Struct("<HHHHIII"), Struct("<II")
 # .gnu.version numbers them with 15 bits
 _MOST_VERSIONS = 0x8000
 
@@ -81,7 +82,7 @@ class Dynamic:
         span = range(segments[0].p_offset, segments[0].p_offset + segments[0].p_filesz // size * size)
         rows = tuple(_rows(image, span))
         values = {row.tag: row.value for row in rows}
-        length, start = values.get(STRSZ, 0), image.offset(values.get(DynamicTag.STRTAB, 0))
+        length, start = values.get(DynamicTag.STRSZ, 0), image.offset(values.get(DynamicTag.STRTAB, 0))
         if DynamicTag.STRTAB not in values or start is None or start + length > image.size:
             raise SurgeryError(f"string table at {values.get(DynamicTag.STRTAB, 0):#x}, which is not in the file")
         return cls(image, rows, span, range(start, start + length))
@@ -111,30 +112,31 @@ class Dynamic:
     @property
     def paths(self) -> tuple[Row, ...]:
         """The rows of RPATH and RUNPATH."""
-        return tuple(row for row in self.rows if row.tag in PATHS)
+        return tuple(row for row in self.rows if row.tag in PATH_TAGS)
 
     def required(self) -> tuple[Required, ...]:
         """The version requirements, library by library."""
         found = []
-        for place, entries in self._versions(DynamicTag.VERNEED, _VERNEEDNUM):
+        for place, entries in self._versions(DynamicTag.VERNEED, DynamicTag.VERNEEDNUM):
             versions = []
             for at in entries:
-                digest, flags, other, name, _ = _VERNAUX.unpack_from(self.image.data, at)
+                digest, flags, other, name, _ = VersionNeedEntry.layout.unpack_from(self.image.data, at)
                 versions.append((digest, flags, other, self.text(name)))
             found.append(Required(self.text(self._number(place + 4)), tuple(versions), place + 4))
         return tuple(found)
 
     def used_strings(self) -> Iterator[int]:
         """The offset of each string that something refers to, in no order."""
-        yield from (row.value for row in self.rows if row.tag in TEXTS)
+        yield from (row.value for row in self.rows if row.tag in STRING_TAGS)
         for section in self.image.sections:
             if section.header.sh_type == SectionType.DYNSYM:
                 table = self.image.view(section.span)
-                yield from (name for (name,) in _SYMBOL_NAMES.iter_unpack(table[: len(table) // 24 * 24]))
-        for place, entries in self._versions(DynamicTag.VERNEED, _VERNEEDNUM):
+                size = SymbolEntry.layout.size
+                yield from (name for name, *_ in SymbolEntry.layout.iter_unpack(table[: len(table) // size * size]))
+        for place, entries in self._versions(DynamicTag.VERNEED, DynamicTag.VERNEEDNUM):
             yield self._number(place + 4)
             yield from (self._number(at + 8) for at in entries)
-        for _, entries in self._versions(DynamicTag.VERDEF, _VERDEFNUM):
+        for _, entries in self._versions(DynamicTag.VERDEF, DynamicTag.VERDEFNUM):
             yield from map(self._number, entries)
 
     def _number(self, place: int) -> int:
@@ -147,7 +149,11 @@ class Dynamic:
         if (start := self.image.offset(address)) is None:
             raise SurgeryError(f"version table at {address:#x}, which is not in the file")
         is_taken = tag == DynamicTag.VERNEED
-        record, entry = (_VERNEED, _VERNAUX) if is_taken else (_VERDEF, _VERDAUX)
+        record, entry = (
+            (VersionNeed.layout, VersionNeedEntry.layout)
+            if is_taken
+            else (VersionDefinition.layout, VersionName.layout)
+        )
         seen = 0
         for place in self._linked(start, self.value(count_tag) or 0, record):
             fields = record.unpack_from(self.image.data, place)

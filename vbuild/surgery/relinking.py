@@ -23,11 +23,11 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import mkdtemp
 
-from vbuild.binary.elfrecords import DynamicEntry, FileType, ProgramHeader, SegmentType
+from vbuild.binary.elfrecords import DF_1_PIE, DynamicEntry, DynamicTag, FileType, ProgramHeader, SegmentType
 from vbuild.binary.image import Image
 from vbuild.errors import BinaryError, ShortageError, SurgeryError
 from vbuild.rope import Rope
-from vbuild.surgery.dynamic import NEEDED, RPATH, Dynamic, Relink
+from vbuild.surgery.dynamic import Dynamic, Relink
 from vbuild.surgery.holes import page
 from vbuild.surgery.relinkproof import prove_relinked
 
@@ -105,13 +105,13 @@ def _check_movable(dynamic: Dynamic) -> None:
     if not image.sections:
         raise SurgeryError("no section headers: expected some, by which patchelf finds the tables")
     is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
-    if (dynamic.value(_FLAGS_1) or 0) & _PIE and not is_program:
+    if (dynamic.value(DynamicTag.FLAGS_1) or 0) & DF_1_PIE and not is_program:
         raise SurgeryError("program that is linked statically (DF_1_PIE, no PT_INTERP): it loads no library")
 
 
 def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
     """What of *order* is not so already."""
-    needed = dynamic.texts(NEEDED)
+    needed = dynamic.texts(DynamicTag.NEEDED)
     libraries = {*needed, *(each.library for each in dynamic.required())}
     names = dict(order.renamed)
     renamed = tuple((old, new) for old, new in names.items() if old != new and old in libraries)
@@ -119,7 +119,7 @@ def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
     added = tuple(name for name in dict.fromkeys(order.added) if name not in there)
     rpath = order.rpath
     if rpath is not None:
-        wanted = [(RPATH, ":".join(rpath))] if rpath else []
+        wanted = [(DynamicTag.RPATH, ":".join(rpath))] if rpath else []
         if [(row.tag, dynamic.text(row.value)) for row in dynamic.paths] == wanted:
             rpath = None
     return Relink(renamed, added, rpath)
@@ -145,7 +145,7 @@ def _with_one_path(dynamic: Dynamic) -> bytes:
     rows = [DynamicEntry(row.tag, row.value) for row in dynamic.rows if row not in dynamic.paths[1:]]
     free = dynamic.span[len(rows) * size : (len(rows) + 2) * size]
     if not dynamic.paths and len(free) == 2 * size and not any(dynamic.image.view(free)):
-        rows.append(DynamicEntry(RPATH, 0))
+        rows.append(DynamicEntry(DynamicTag.RPATH, 0))
     return b"".join(row.pack() for row in rows).ljust(len(dynamic.rows) * size, b"\0")
 
 

@@ -10,10 +10,10 @@ https://gabi.xinuos.com/elf/07-pheader.html, glibc ``elf/dl-load.c``
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from struct import Struct
 
 from vbuild.binary.elfrecords import (
     RELATIVE,
+    STT_SECTION,
     DynamicTag,
     FileHeader,
     FileType,
@@ -22,6 +22,7 @@ from vbuild.binary.elfrecords import (
     SectionType,
     SegmentFlag,
     SegmentType,
+    SymbolEntry,
 )
 from vbuild.binary.image import Image, Ranges, Section
 from vbuild.errors import SurgeryError
@@ -31,8 +32,7 @@ from vbuild.surgery.holes import page
 from vbuild.surgery.reading import Written
 from vbuild.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
 
-_SYMBOL = Struct("<IBBHQQ")
-_SECTION_SYMBOL = 3
+_SYMBOL = SymbolEntry.layout
 _SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
 # beside those that a cut moves: only PT_DYNAMIC says where they are
 _MOVABLE = SLIDING | {SectionType.STRTAB, SectionType.DYNAMIC, SectionType.RELA, SectionType.RELR}
@@ -116,7 +116,7 @@ def _section_symbols(case: Case, table: Section, moved: dict[int, int]) -> dict[
     return {
         table.span.start + number * _SYMBOL.size + 8: moved[value]
         for number, (_, info, _, _, value, _) in enumerate(_rows(case.before.view(table.span)))
-        if info & 0xF == _SECTION_SYMBOL and value in moved
+        if info & 0xF == STT_SECTION and value in moved
     }
 
 
@@ -301,7 +301,7 @@ def _exported(image: Image) -> Iterator[int]:
     for section in image.sections:
         if section.header.sh_type == SectionType.DYNSYM:
             for _, info, _, index, value, _ in _rows(image.view(section.span)):
-                if index and info & 0xF != _SECTION_SYMBOL:
+                if index and info & 0xF != STT_SECTION:
                     yield value
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from vbuild.binary.elfrecords import PATH_TAGS, STRING_TAGS, DynamicTag
 from vbuild.binary.image import Image
 from vbuild.errors import BinaryError, SurgeryError
 from vbuild.packed import Buffer
-from vbuild.surgery.dynamic import NEEDED, PATHS, RPATH, STRSZ, TEXTS, Dynamic, Relink, Row
+from vbuild.surgery.dynamic import Dynamic, Relink, Row
 from vbuild.surgery.relinkplaces import (
     Case,
     differs,
@@ -30,7 +31,7 @@ from vbuild.surgery.relinkplaces import (
 )
 from vbuild.surgery.slots import ADDRESS_TAGS
 
-_ORDERED = PATHS | {NEEDED}
+_ORDERED = PATH_TAGS | {DynamicTag.NEEDED}
 
 
 def prove_relinked(before: Image, after: Buffer, order: Relink) -> None:
@@ -63,8 +64,8 @@ def _same_header(case: Case) -> None:
 
 def _needed_as_ordered(case: Case) -> None:
     names = dict(case.order.renamed)
-    kept = tuple(names.get(name, name) for name in case.old.texts(NEEDED))
-    found = case.new.texts(NEEDED)
+    kept = tuple(names.get(name, name) for name in case.old.texts(DynamicTag.NEEDED))
+    found = case.new.texts(DynamicTag.NEEDED)
     added = {name for name in case.order.added if name not in kept}
     front = len(found) - len(kept)
     if found[front:] != kept or front != len(added) or set(found[:front]) != added:
@@ -75,7 +76,7 @@ def _paths_as_ordered(case: Case) -> None:
     found = [(row.tag, case.new.text(row.value)) for row in case.new.paths]
     expected = [(row.tag, case.old.text(row.value)) for row in case.old.paths]
     if case.order.rpath is not None:
-        expected = [(RPATH, ":".join(case.order.rpath))] if case.order.rpath else []
+        expected = [(DynamicTag.RPATH, ":".join(case.order.rpath))] if case.order.rpath else []
     if found != expected:
         raise SurgeryError(f"{found}, expected {expected}")
 
@@ -83,7 +84,7 @@ def _paths_as_ordered(case: Case) -> None:
 def _same_entries(case: Case) -> None:
     moved, size = case.moved, len(case.old.strings)
     expected = [
-        (row.tag, case.old.raw(row.value) if row.tag in TEXTS else _followed(row, moved))
+        (row.tag, case.old.raw(row.value) if row.tag in STRING_TAGS else _followed(row, moved))
         for row in case.old.rows
         if row.tag not in _ORDERED
     ]
@@ -91,7 +92,11 @@ def _same_entries(case: Case) -> None:
         # the string table may be longer
         (
             row.tag,
-            case.new.raw(row.value) if row.tag in TEXTS else min(row.value, size) if row.tag == STRSZ else row.value,
+            case.new.raw(row.value)
+            if row.tag in STRING_TAGS
+            else min(row.value, size)
+            if row.tag == DynamicTag.STRSZ
+            else row.value,
         )
         for row in case.new.rows
         if row.tag not in _ORDERED
