@@ -1,9 +1,16 @@
 """Libraries with something wrong in them, made from sound ones: a number put elsewhere, or the end cut off."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from vbuild.binary.elfrecords import ProgramHeader, SectionHeader
 from vbuild.binary.image import Image
 
 _ADDEND = 16
+
+# what a byte, or a word, may be written over with
+NEW_BYTES = (b"\0", b"\1", b"\x40", b"\xff", b"/", b":", b"@", b"$", b"\n", b"\x1b", b"\xff" * 7 + b"\x7f", b"\xff" * 8)
 
 
 def poked(data: bytes, offset: int, number: int, *, size: int = 8) -> bytes:
@@ -49,3 +56,11 @@ def with_fatbin(data: bytes, field: int, number: int) -> bytes:
     section = Image.parse(data).section(".nv_fatbin")
     assert section
     return poked(data, section.span.start + field, number)
+
+
+@contextmanager
+def in_time(seconds: float = 20) -> Iterator[None]:
+    """Fail where what is done inside takes longer than anything may."""
+    begun = time.monotonic()
+    yield
+    assert time.monotonic() - begun < seconds
