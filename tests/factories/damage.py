@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from vbuild.binary.elfrecords import ProgramHeader, SectionHeader
 from vbuild.binary.image import Image
@@ -64,3 +65,36 @@ def in_time(seconds: float = 20) -> Iterator[None]:
     begun = time.monotonic()
     yield
     assert time.monotonic() - begun < seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """A file with nothing wrong in it, and how something in it is made wrong."""
+
+    data: bytes
+
+    @property
+    def image(self) -> Image:
+        return Image.parse(self.data)
+
+    def patched(self, at: int, new: bytes) -> bytes:
+        return self.data[:at] + new + self.data[at + len(new) :]
+
+    def flipped(self, section: str, at: int = 0) -> bytes:
+        """The file with one bit of the *section* changed, in its byte *at*."""
+        found = self.image.section(section)
+        assert found is not None
+        place = found.span[at]
+        return self.patched(place, bytes([self.data[place] ^ 1]))
+
+    def with_segment(self, number: int, **fields: int) -> bytes:
+        image = self.image
+        at = image.header.e_phoff + number * ProgramHeader.layout.size
+        return self.patched(at, replace(image.segments[number], **fields).pack())
+
+    def with_section(self, name: str, **fields: int) -> bytes:
+        image = self.image
+        section = image.section(name)
+        assert section is not None
+        at = image.header.e_shoff + section.index * SectionHeader.layout.size
+        return self.patched(at, replace(section.header, **fields).pack())

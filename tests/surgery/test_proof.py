@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
-from vbuild.binary.elfrecords import ProgramHeader, SectionHeader, SegmentType
+from vbuild.binary.elfrecords import SegmentType
 from vbuild.binary.image import Image
 from vbuild.errors import SurgeryError
 from vbuild.rope import Rope
@@ -17,30 +18,9 @@ BEFORE = Image.parse(library())
 ORDERS = shortened(BEFORE)
 AFTER = bytes(cut(BEFORE, ORDERS))
 IMAGE = Image.parse(AFTER)
-
-
-def patched(at: int, data: bytes) -> bytes:
-    return AFTER[:at] + data + AFTER[at + len(data) :]
-
-
-def flipped(section: str, at: int = 0) -> bytes:
-    """The file with one bit of the *section* changed, in its byte *at*."""
-    found = IMAGE.section(section)
-    assert found is not None
-    place = found.span[at]
-    return patched(place, bytes([AFTER[place] ^ 1]))
-
-
-def with_segment(number: int, **fields: int) -> bytes:
-    at = IMAGE.header.e_phoff + number * ProgramHeader.layout.size
-    return patched(at, replace(IMAGE.segments[number], **fields).pack())
-
-
-def with_section(name: str, **fields: int) -> bytes:
-    section = IMAGE.section(name)
-    assert section is not None
-    at = IMAGE.header.e_shoff + section.index * SectionHeader.layout.size
-    return patched(at, replace(section.header, **fields).pack())
+SOUND = Sound(AFTER)
+patched, flipped = SOUND.patched, SOUND.flipped
+with_segment, with_section = SOUND.with_segment, SOUND.with_section
 
 
 def load(number: int) -> int:
