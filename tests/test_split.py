@@ -324,6 +324,15 @@ def test_a_consumer_in_platlib_is_led_from_where_it_will_be(tmp_path: Path) -> N
     check_works(tmp_path, result, program="")
 
 
+def test_a_consumer_in_a_namespace_package_is_led_out_of_all_its_folders(tmp_path: Path) -> None:
+    files = {"space/inner/demo/_c.so": FILES["demo/_c.so"], "space/inner/demo/__init__.py": ""}
+    result = thinned(tmp_path, *release(tmp_path, files, LIBRARIES))
+    after = contents(tmp_path / "thin" / NAME)["space/inner/demo/_c.so"]
+    assert Loading.parse(after).outline.rpath == ("$ORIGIN/../../../demo_libs/lib",)
+    asks = "import ctypes; from space.inner.demo import _c; print(ctypes.CDLL(_c.__file__).answer())"
+    check_works(tmp_path, result, program=asks)
+
+
 def test_what_a_program_outside_of_site_packages_needs_stays(tmp_path: Path) -> None:
     tool = program("int main(void) { return 0; }")
     tool = patchelfed(tool, "--add-needed", hashed("libdeep.so.2", DEEP))
