@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 @options.output
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Builds at a time.")
 @click.option("--only", multiple=True, metavar="LABEL", help="Build this target, or 'plain'; may be repeated.")
+@click.option("--python", "pythons", multiple=True, metavar="NAME", help="For this Python of the recipe's only.")
+@click.option("--part", "is_part", is_flag=True, help="Leave what is for all of a release to 'vbuild collect'.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
 @click.option("--fresh", is_flag=True, help="Build everything again, also what was built before and is the same.")
 @options.drafts
@@ -28,6 +30,8 @@ def matrix(
     *,
     jobs: int,
     only: tuple[str, ...],
+    pythons: tuple[str, ...],
+    is_part: bool,
     dry_run: bool,
     fresh: bool,
     schema: "Schema",
@@ -38,12 +42,22 @@ def matrix(
     from vbuild.release.store import Store
 
     if dry_run:
-        plan = verb.planned(source, only=only)
+        plan = verb.planned(source, only=only, pythons=pythons)
         terminal.show([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
     with terminal.progress(quiet=as_json) as told:
         store = Store.of_user(fresh=fresh)
-        release = verb.matrix(source, folder, jobs=jobs, only=only, schema=schema, store=store, told=told)
+        release = verb.matrix(
+            source,
+            folder,
+            jobs=jobs,
+            only=only,
+            pythons=pythons,
+            is_part=is_part,
+            schema=schema,
+            store=store,
+            told=told,
+        )
     terminal.show(release.data(), report.release_lines(release), as_json=as_json)
     if release.failures:
         raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")

@@ -4,6 +4,7 @@ A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyp
 the project. ``recipes/README.md`` lists every key.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -147,6 +148,22 @@ class Recipe:
                 config_settings=merged(self.build.config_settings, target.config_settings),
             )
             for target in evaluated(self.matrix, self.drafts, compress=self.build.cuda.compress)
+        )
+
+    def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
+        """The targets called as in *only*, for those of *pythons*; all where one is empty; `RecipeError` for others."""
+        targets = self.targets()
+        labels = dict.fromkeys(map(str, targets))
+        for label in only:
+            if label not in labels:
+                raise RecipeError(f"{self.file}: no target {label!r}; there are {', '.join(labels)}")
+        for python in pythons:
+            if python not in self.matrix.pythons:
+                raise RecipeError(f"{self.file}: no Python {python!r}; there are {', '.join(self.matrix.pythons)}")
+        return tuple(
+            target
+            for target in targets
+            if (not only or str(target) in only) and (not pythons or target.python in pythons)
         )
 
     def namespaces(self) -> tuple[str, ...]:

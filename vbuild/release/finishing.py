@@ -4,34 +4,37 @@ Repaired -> divided -> stamped -> verified, tested -> Product, or at any step a 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vbuild.build.launcher import Override
 from vbuild.build.trial import Trial, tried
-from vbuild.errors import ClaimError, VbuildError
+from vbuild.errors import VbuildError
 from vbuild.linking import linked
 from vbuild.recipe.target import Target
 from vbuild.release.division import divided
 from vbuild.release.family import Family
 from vbuild.release.order import Order
 from vbuild.release.outcome import Failure, Product
+from vbuild.release.proof import proved
 from vbuild.release.store import Kind
 from vbuild.release.workshop import Repaired, Workshop, slug
-from vbuild.verdict.model import Severity, Verdict
+from vbuild.verdict.model import Verdict
 from vbuild.verify import verify
 from vbuild.wheel.name import WheelName
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """The last steps of a *family*'s wheels, in the rooms of *shop*."""
+    """The last steps of a *family*'s wheels, in the rooms of *shop*.
+
+    Where what is made *is_part* of a release, the wheels that a level is held against may be in another.
+    """
 
     shop: Workshop
     family: Family
+    is_part: bool = False
 
     def kept(self, order: Order) -> Product | None:
         """The finished wheel of *order*, if it was made before."""
@@ -60,8 +63,7 @@ class Finishing:
         try:
             wheel = cut.get(target) or self.family.stamped(target, build.wheel, self._folder("finished", target))
             self.shop.told(target, "verifying")
-            verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=self.shop.recipe.verify.allow)
-            _check(verdict, target)
+            verdict = self._verified(wheel, target, baseline)
             self.shop.told(target, "testing")
             trial = self.tried(order, cut.get(target) or build.wheel)
         except VbuildError as error:
@@ -81,8 +83,16 @@ class Finishing:
             trial=trial,
             is_built=not build.is_kept,
         )
-        self.shop.keep(Kind.PRODUCT, order.product, wheel, _record(product))
+        if not verdict.failed:
+            self.shop.keep(Kind.PRODUCT, order.product, wheel, _record(product))
         return product
+
+    def tried_again(self, order: Order, product: Product, *, beside: Path) -> Product | Failure:
+        """*product*, of *order*, whose wheel is another now, tested again; others that it requires are *beside*."""
+        try:
+            return replace(product, trial=self.tried(order, product.wheel, beside=beside))
+        except VbuildError as error:
+            return self.shop.failure(order.target, error)
 
     def tried(self, order: Order, wheel: Path, *, beside: Path | None = None) -> Trial:
         """What becomes of the recipe's test of *wheel*, that of *order*; others it requires may be *beside*."""
@@ -100,6 +110,12 @@ class Finishing:
             configuration=self.shop.configuration,
             beside=beside,
         )
+
+    def _verified(self, wheel: Path, target: Target, baseline: Path | None) -> Verdict:
+        allow = self.shop.recipe.verify.allow
+        if self.is_part:
+            return verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow)
+        return proved(wheel, target, baseline=baseline, allow=allow)
 
     def _label(self, target: Target) -> str | None:
         variant = self.family.variant(target)
@@ -135,17 +151,3 @@ def _of_record(order: Order, wheel: Path, record: Mapping[str, Any], *, label: s
         is_built=False,
         is_kept=True,
     )
-
-
-def _check(verdict: Verdict, target: Target) -> None:
-    """`ClaimError` where a wheel does not keep its promises, or has no code to keep them with."""
-    if verdict.failed:
-        errors = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
-        said = [f"{finding.member}: {finding.what}" if finding.member else finding.what for finding in errors[:_SHOWN]]
-        if len(errors) > _SHOWN:
-            said.append(f"and {len(errors) - _SHOWN} more")
-        raise ClaimError(f"{verdict.wheel.name}: {'; '.join(said)}")
-    if not (verdict.libraries or target.cpu.is_baseline):
-        raise ClaimError(
-            f"{verdict.wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?"
-        )

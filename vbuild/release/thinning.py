@@ -3,16 +3,14 @@
 products -> split -> thin wheels, tested again with what they require now -> products, wheels beside
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vbuild.build.trial import Trial
-from vbuild.errors import VbuildError, at
+from vbuild.errors import at
 from vbuild.fetching.indexes import Indexes
 from vbuild.recipe.model import Recipe
-from vbuild.release.finishing import Finishing
-from vbuild.release.order import Order
 from vbuild.release.outcome import Failure, Product
 from vbuild.split import split
 from vbuild.splitting.outcome import Split
@@ -37,41 +35,28 @@ def request_of(recipe: Recipe) -> Request | None:
 
 def thinned(
     outcomes: Sequence[Product | Failure],
-    orders: Iterable[Order],
     request: Request | None,
-    finishing: Finishing,
+    folder: Path,
+    *,
+    tried: Callable[[Product, Path], Product | Failure],
 ) -> Thinning:
-    """*outcomes*, those of *orders*, after the split that *request* asks for; `VbuildError` where it cannot be done.
+    """*outcomes* after the split that *request* asks for, in *folder*; `VbuildError` where it cannot be done.
 
-    The test of a wheel that changed is run again: the wheel that is published is the one that was tested.
+    What passed its test and changed is *tried* again, with the folder of what it requires: the wheel that is published
+    is the one that was tested.
     """
     products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
     if request is None or not products:
         return Thinning(tuple(outcomes))
-    folder = finishing.shop.stage / "thin"
     result = split([product.wheel for product in products], folder, request=request, indexes=Indexes.configured)
     changed = {wheel.name for wheel in result.wheels if not wheel.is_untouched}
-    order_of = {order.target: order for order in orders}
     found: list[Product | Failure] = []
     for outcome in outcomes:
-        if isinstance(outcome, Product):
-            found.append(
-                _tested(outcome, order_of[outcome.target], folder, finishing, is_changed=outcome.wheel.name in changed)
-            )
-        else:
+        if isinstance(outcome, Failure):
             found.append(outcome)
+            continue
+        thin = replace(outcome, wheel=folder / outcome.wheel.name)
+        is_due = thin.wheel.name in changed and outcome.trial is Trial.PASSED
+        found.append(tried(thin, folder) if is_due else thin)
     names = {outcome.wheel.name for outcome in found if isinstance(outcome, Product)}
     return Thinning(tuple(found), result.of(names) if names else None)
-
-
-def _tested(
-    product: Product, order: Order, folder: Path, finishing: Finishing, *, is_changed: bool
-) -> Product | Failure:
-    """*product* as the thin wheel in *folder*, tested again if it *is_changed* and the fat one was tested."""
-    thin = replace(product, wheel=folder / product.wheel.name)
-    if not is_changed or product.trial is not Trial.PASSED:
-        return thin
-    try:
-        return replace(thin, trial=finishing.tried(order, thin.wheel, beside=folder))
-    except VbuildError as error:
-        return finishing.shop.failure(product.target, error)

@@ -1,0 +1,67 @@
+"""Make what is missing of a release on this machine: builds side by side, each divided among GPUs, each wheel finished.
+
+orders -> builds, each once -> divided -> finished -> Product, or at any step a Failure
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from vbuild.build.process import supervised
+from vbuild.recipe.target import Target
+from vbuild.release.finishing import Finishing
+from vbuild.release.order import Order
+from vbuild.release.outcome import Failure, Product
+from vbuild.release.workshop import Repaired
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Each(Protocol):
+    """A map over threads."""
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> list[R]: ...
+
+
+def made(
+    missing: Sequence[Order], orders: Sequence[Order], finishing: Finishing, *, jobs: int
+) -> dict[Order, Product | Failure]:
+    """What becomes of the *missing* ones of *orders*: their builds are made, divided among GPUs, and finished."""
+    shop = finishing.shop
+    wanted = {key for order in missing for key in (order.build, order.baseline)}
+    first: dict[str, Order] = {}
+    for order in orders:
+        if order.build in wanted:
+            first.setdefault(order.build, order)
+    with shop.caching() as cache, _pool(jobs) as each:
+        builds = dict(zip(first, each(partial(shop.built, cache=cache), first.values()), strict=True))
+
+        def divided(order: Order) -> Mapping[Target, Path] | Failure:
+            build = builds[order.build]
+            return build if isinstance(build, Failure) else finishing.divided(order, missing, build)
+
+        cut = dict(zip(first, each(divided, first.values()), strict=True))
+
+        def finished(order: Order) -> Product | Failure:
+            build, wheels = builds[order.build], cut[order.build]
+            if isinstance(build, Failure):
+                return replace(build, target=order.target)
+            if isinstance(wheels, Failure):
+                return replace(wheels, target=order.target)
+            baseline = builds.get(order.baseline) if order.baseline else None
+            held_against = baseline.wheel if isinstance(baseline, Repaired) else None
+            return finishing.finished(order, build, wheels, baseline=held_against)
+
+        return dict(zip(missing, each(finished, missing), strict=True))
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[_Each]:
+    """A map over *jobs* threads; leaving it by an error or Ctrl-C stops the commands that the threads run."""
+    with ThreadPoolExecutor(jobs) as executor, supervised():
+        yield lambda function, items: list(executor.map(function, items))

@@ -1,0 +1,74 @@
+"""Put the finished wheels of a release into the folder of results, with index and report, in one step at the end."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from vbuild.errors import VbuildError
+from vbuild.index import Indexed, index
+from vbuild.linking import linked
+from vbuild.recipe.target import Target
+from vbuild.release.outcome import Failure, Product, Release
+from vbuild.release.thinning import Thinning
+from vbuild.wheel.name import WheelName
+
+REPORT = "report.json"
+
+
+def published(
+    name: str, source: str, thinning: Thinning, stage: Path, folder: Path, *, notes: tuple[str, ...]
+) -> Release:
+    """Index the finished wheels with those of the same release that are in *folder*, then move all of it there."""
+    products = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Product))
+    failures = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Failure))
+    indexed = _indexed(products, stage / "release", folder)
+    release = Release(name, source, products, failures, indexed, notes, thinning.split)
+    report = stage / REPORT
+    report.write_text(json.dumps(release.data(), indent=2) + "\n", encoding="utf-8")
+    # all that needs room on the disk is done
+    beside = thinning.split.made_beside if thinning.split else ()
+    for file in (*(product.wheel for product in products), *beside, *(item.path for item in indexed), report):
+        file.replace(folder / file.name)
+    return replace(
+        release,
+        products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
+        indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
+        split=thinning.split.moved(folder) if thinning.split else None,
+    )
+
+
+def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[Indexed, ...]:
+    """The variants.json of the *products*, made in *release*, which also gets their elder siblings in *folder*."""
+    release.mkdir()
+    names = {product.wheel.name for product in products}
+    wanted = {WheelName.parse(name).release for name in names}
+    for old in folder.glob("*.whl"):
+        if old.name not in names and _release_of(old) in wanted:
+            linked(old, release / old.name)
+    for product in products:
+        linked(product.wheel, release / product.wheel.name)
+    return index(release)
+
+
+def _release_of(wheel: Path) -> str | None:
+    try:
+        return WheelName.parse(wheel.name).release
+    except VbuildError:
+        return None  # not a wheel's name: no business of this release
+
+
+def without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Failure]:
+    """*outcomes* where of two wheels of one name the second is a failure: one would overwrite the other."""
+    names: dict[str, Target] = {}
+    kept: list[Product | Failure] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Product):
+            first = names.setdefault(outcome.wheel.name, outcome.target)
+            if first is not outcome.target:
+                kept.append(
+                    Failure(outcome.target, f"{outcome.wheel.name}: Python {first.python} gives the same file", None)
+                )
+                continue
+        kept.append(outcome)
+    return kept
