@@ -72,6 +72,22 @@ class ContentsError(VbuildError):
     """What was found in a wheel cannot be shown as asked."""
 
 
+class ReportError(VbuildError):
+    """A report that cannot be read, or that does not say what its schema expects."""
+
+
+class PublishError(VbuildError):
+    """A folder of wheels that cannot be looked at as what is to be published."""
+
+
+class ExecutorError(VbuildError):
+    """A scheduler or worker that cannot be reached, went away, or is not one of ours."""
+
+
+class CiError(VbuildError):
+    """cibuildwheel, its container engine or its image, or jobs of a CI system that are not as vbuild needs them."""
+
+
 @contextmanager
 def at(place: object) -> Iterator[None]:
     """Put *place* in front of the message of any vbuild error raised inside, unless it stands there already."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from vbuild.build.plan import EPOCH
 from vbuild.build.process import run
 from vbuild.errors import BuildError
+from vbuild.linkage.catalogue import driver_libraries
 from vbuild.recipe.model import Repair
 from vbuild.wheel.name import WheelName
 
@@ -27,9 +28,9 @@ def repaired(
 ) -> Path:
     """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, where nothing is to repair.
 
-    Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. The
-    same *wheel* gives the same bytes. `BuildError`, with the last lines of *log*, where it cannot be repaired;
-    nothing is in *into* then.
+    Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
+    of NVIDIA's driver are never bundled. The same *wheel* gives the same bytes. `BuildError`, with the last lines of
+    *log*, where it cannot be repaired; nothing is in *into* then.
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,8 @@ def _command(wheel: Path, folder: Path, settings: Repair) -> list[str]:
     if settings.command:
         places = {"{wheel}": str(wheel), "{dest_dir}": str(folder)}
         return ["sh", "-c", re.sub("|".join(places), lambda found: shlex.quote(places[found[0]]), settings.command)]
-    chosen = [f"--exclude={pattern}" for pattern in settings.exclude]
+    # the driver's libraries are each machine's own
+    chosen = [f"--exclude={pattern}" for pattern in dict.fromkeys([*settings.exclude, *driver_libraries()])]
     if settings.plat:
         chosen.append(f"--plat={settings.plat}")
     auditwheel = [sys.executable, "-P", "-m", "auditwheel", "repair", "--disable-isa-ext-check"]

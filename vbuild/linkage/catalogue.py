@@ -62,7 +62,12 @@ def by_stem(name: str) -> tuple[Entry, ...]:
 def is_driver(name: str) -> bool:
     """Whether the driver of the machine brings the library."""
     built = plain(name)
-    return any(fnmatchcase(built, pattern) for pattern in _data()["driver"]["libraries"])
+    return any(fnmatchcase(built, pattern) for pattern in driver_libraries())
+
+
+def driver_libraries() -> tuple[str, ...]:
+    """The file names of the libraries that the driver of the machine brings, as patterns."""
+    return tuple(_data()["driver"]["libraries"])
 
 
 def is_official(project: str) -> bool:

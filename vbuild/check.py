@@ -1,0 +1,67 @@
+"""`vbuild check`: what stands in the way of publishing the files of a folder, all of it at once.
+
+    folder -> wheels, sdists, variants.json -> releases -> what an index refuses, what installers trip over
+
+Nothing is changed, and no payload is read: a thousand wheels take two seconds.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.publishing.agreement import metadata_problems, sdist_problems
+from vbuild.publishing.files import found
+from vbuild.publishing.labels import label_problems
+from vbuild.publishing.model import DEFAULT_LIMIT, Problem, Terms, gathered
+from vbuild.publishing.pypi import refusals, totals
+from vbuild.publishing.releases import releases, strays, twins
+
+
+@dataclass(frozen=True, slots=True)
+class Checklist:
+    """What was found in a folder: its releases, how many *files* were looked at, and the problems, errors first."""
+
+    folder: Path
+    releases: tuple[str, ...]
+    files: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> int:
+        return sum(problem.is_error for problem in self.problems)
+
+    @property
+    def warnings(self) -> int:
+        return len(self.problems) - self.errors
+
+    @property
+    def failed(self) -> bool:
+        return self.errors > 0
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "releases": list(self.releases),
+            "files": self.files,
+            "failed": self.failed,
+            "findings": [problem.data() for problem in self.problems],
+        }
+
+
+def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
+    """What is wrong with the releases in *folder*: for any index, or with *pypi* for that one.
+
+    *limit* is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request.
+    `PublishError` where there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
+    """
+    terms = Terms(is_pypi=pypi, limit=limit)
+    there = found(folder)
+    known = releases(there)
+    beside = {release.project for release in known}
+    problems = [*there.damaged, *strays(there, known), *twins(known), *totals(known, terms)]
+    for release in known:
+        problems += refusals(release, terms)
+        problems += label_problems(release)
+        problems += metadata_problems(release, beside=beside - {release.project})
+        problems += sdist_problems(release, terms)
+    return Checklist(folder, tuple(map(str, known)), there.count, gathered(problems))

@@ -1,0 +1,134 @@
+"""METADATA across the files of a release: installers read one and take it for all.
+
+    file name           = Name and Version in METADATA
+    plain wheel         = each variant for the same Python and machine
+    one Python, machine = another
+    sdist               = wheels, but for fields that its PKG-INFO declares Dynamic (PEP 643)
+
+PEP 825 leaves dependencies that differ to the publisher, who can declare them Dynamic; uv and Poetry lock all wheels of
+a release by the METADATA of one. What `vbuild split` adds for a variant alone, official packages and the release's own
+libraries beside it, is meant to differ.
+https://peps.python.org/pep-0825/appendix-metadata-consistency
+https://docs.astral.sh/uv/reference/internals/resolver/#metadata-consistency
+"""
+
+from collections.abc import Collection, Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild.linkage.catalogue import TOOLKIT, is_official
+from vbuild.publishing.files import ReadySdist, ReadyWheel
+from vbuild.publishing.model import Demand, Problem, Terms
+from vbuild.publishing.releases import Published
+from vbuild.publishing.slots import Slot
+from vbuild.publishing.stated import CHOSEN_BY, REQUIRES_DIST, Difference, Stated
+
+
+def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterator[Problem]:
+    """Where the METADATA of *release* contradict one another; *beside* are the projects whose files are there too."""
+    for wheel in release.wheels:
+        yield from _of_another(wheel, wheel.name.project, wheel.name.version)
+    groups: dict[tuple[Slot, ...], list[ReadyWheel]] = {}
+    for wheel in (*release.plain, *release.variants):
+        groups.setdefault(wheel.slots, []).append(wheel)
+    first = [wheels[0] for _, wheels in sorted(groups.items())]
+    for wheels in groups.values():
+        yield from _among_variants(wheels, beside)
+    for wheel in first[1:]:
+        for difference in first[0].stated.differences(wheel.stated):
+            yield _differs(wheel, first[0], difference, is_error=False)
+
+
+def sdist_problems(release: Published, terms: Terms) -> Iterator[Problem]:
+    """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
+    if not release.sources and not all(wheel.is_companion for wheel in release.wheels):
+        yield Problem(
+            Demand.SDIST,
+            (str(release),),
+            "there is no sdist: who finds no wheel for a machine gets nothing, nor does who builds from source",
+            "put it beside the wheels: python -m build --sdist, or uv build --sdist",
+            is_error=False,
+        )
+    if len(release.sources) > 1:
+        files = tuple(source.file for source in release.sources)
+        what = "are two sdists of one release, and PyPI takes one"
+        yield Problem(Demand.SDIST, files, what, "remove one", is_error=terms.is_pypi)
+    for source in release.sources:
+        if source.file != source.expected:
+            what = f"expected the file name {source.expected} (PEP 625)"
+            yield Problem(Demand.SDIST, (source.file,), what, "build it with a newer backend", is_error=terms.is_pypi)
+        yield from _of_another(source, source.project, str(source.version))
+        for wheel in (release.plain or release.wheels)[:1]:
+            yield from _unlike(source, wheel)
+
+
+def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[Problem]:
+    said = file.stated
+    if canonicalize_name(said.name) != project or not _same(said.version, version):
+        yield Problem(
+            Demand.METADATA,
+            (file.file,),
+            f"its metadata is of {said.name} {said.version}, which the file name does not say",
+            "rename nothing by hand: build it anew",
+            is_error=True,
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return False
+
+
+def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Problem]:
+    """Where wheels that differ in nothing but their variant state other things; the first is the plain one if any."""
+    first, *others = wheels
+    for wheel in others:
+        for difference in first.stated.differences(wheel.stated):
+            chosen_by = difference.field in CHOSEN_BY
+            meant = _is_declared(difference, first.stated, wheel.stated) or _is_added(difference, beside)
+            yield _differs(wheel, first, difference, is_error=chosen_by and not meant)
+
+
+def _is_declared(difference: Difference, *stated: Stated) -> bool:
+    return all(difference.field.lower() in said.dynamic for said in stated)
+
+
+def _is_added(difference: Difference, beside: Collection[str]) -> bool:
+    """Whether only requirements differ that a variant alone needs: the vendor's packages, and those *beside*."""
+    if difference.field != REQUIRES_DIST:
+        return False
+    projects = [_project(line) for line in (*difference.lacks, *difference.has)]
+    return all(project == TOOLKIT or is_official(project) or project in beside for project in projects)
+
+
+def _project(line: str) -> str:
+    try:
+        return canonicalize_name(Requirement(line).name)
+    except InvalidRequirement:
+        return ""
+
+
+def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: Difference, *, is_error: bool) -> Problem:
+    advice = "build all wheels of a release from the same source"
+    if difference.field in CHOSEN_BY:
+        advice = "state the same in all of them: lock files take one wheel's METADATA for all of the release"
+    what = f"not as in {first.file}: {difference}"
+    return Problem(Demand.METADATA, (wheel.file,), what, advice, is_error=is_error)
+
+
+def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Problem]:
+    if not source.stated.is_static:
+        return
+    for difference in source.stated.differences(wheel.stated):
+        if difference.field in CHOSEN_BY and difference.field.lower() not in source.stated.dynamic:
+            yield Problem(
+                Demand.SDIST,
+                (source.file,),
+                f"{wheel.file} is not as it says: {difference} (PEP 643)",
+                "build both from the same source, or declare the field dynamic in pyproject.toml",
+                is_error=False,
+            )

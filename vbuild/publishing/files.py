@@ -1,0 +1,184 @@
+"""The files of a folder that would be published, each read once: what their names say and what they state.
+
+    *.whl              central directory, RECORD, METADATA and variant.json; no other member is inflated
+    *.tar.gz           its first PKG-INFO below the top folder
+    *-variants.json    which variants a release has (PEP 825, index-level metadata)
+
+Everything else in the folder is left alone: reports and logs lie there too.
+"""
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+from packaging.utils import InvalidSdistFilename, parse_sdist_filename
+from packaging.version import Version
+
+from vbuild.errors import PublishError, VbuildError, at
+from vbuild.publishing.model import Demand, Problem
+from vbuild.publishing.slots import Slot, slots
+from vbuild.publishing.stated import Stated, stated
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.companion import is_companion
+from vbuild.wheel.name import WheelName, escaped
+
+T = TypeVar("T")
+
+INDEX = "-variants.json"
+
+_SDIST = ".tar.gz"
+# bytes, as many as are read of METADATA in a wheel
+_PKG_INFO = 1 << 26
+_READABLE_METHODS = frozenset({0, 8})
+_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyWheel:
+    """A wheel: its *size* in bytes, for whom it is, what it states, and its variant.json.
+
+    *unpacked* is the size of all members in bytes, *methods* how those are compressed that not every reader can
+    inflate, *lacks* the files that License-File names and the wheel does not have. It *is_companion* where a split
+    made it of other wheels, so that there is no sdist of it.
+    """
+
+    path: Path
+    size: int
+    name: WheelName
+    slots: tuple[Slot, ...]
+    stated: Stated
+    variant_json: bytes | None
+    unpacked: int
+    has_comment: bool
+    methods: tuple[int, ...]
+    lacks: tuple[str, ...]
+    is_companion: bool
+
+    @property
+    def file(self) -> str:
+        return self.path.name
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The wheel at *path*; `WheelError` where its name, its archive or its METADATA is none."""
+        with open_wheel(path) as wheel:
+            said = _stated(wheel)
+            document = wheel.find(f"{wheel.dist_info}/variant.json")
+            return cls(
+                path,
+                path.stat().st_size,
+                wheel.name,
+                slots(wheel.name),
+                said,
+                wheel.read(document) if document else None,
+                sum(member.size for member in wheel.members),
+                bool(wheel.comment),
+                tuple(sorted({member.header.method for member in wheel.members} - _READABLE_METHODS)),
+                tuple(file for file in said.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
+                is_companion(wheel.metadata(), wheel.wheel_file()),
+            )
+
+
+def _stated(wheel: Wheel) -> Stated:
+    path = f"{wheel.dist_info}/METADATA"
+    data = wheel.read(path)
+    with at(wheel.path.name), at(path):
+        return stated(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadySdist:
+    """An sdist: its *size* in bytes, the project and version in its file name, and what its PKG-INFO states."""
+
+    path: Path
+    size: int
+    project: str
+    version: Version
+    stated: Stated
+
+    @property
+    def file(self) -> str:
+        return self.path.name
+
+    @property
+    def expected(self) -> str:
+        """The only file name that PEP 625 gives the sdist."""
+        return f"{escaped(self.project)}-{self.version}{_SDIST}"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The sdist at *path*; `PublishError` where its name, its archive or its PKG-INFO is none."""
+        try:
+            project, version = parse_sdist_filename(path.name)
+        except InvalidSdistFilename as error:
+            raise PublishError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
+        return cls(path, path.stat().st_size, project, version, _pkg_info(path))
+
+
+def _pkg_info(path: Path) -> Stated:
+    try:
+        # tarfile's own reader of gzip streams raises TypeError where one is cut short
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                parts = member.name.removeprefix("./").split("/")
+                if len(parts) == len(("top", "PKG-INFO")) and parts[1] == "PKG-INFO" and member.isreg():
+                    file = archive.extractfile(member)
+                    data = file.read(_PKG_INFO) if file else b""
+                    break
+            else:
+                raise PublishError("no PKG-INFO in its top folder (PEP 643)")
+    except _DAMAGE as error:
+        raise PublishError(f"not a gzipped tar archive, or damaged: {error}") from error
+    with at("PKG-INFO"):
+        return stated(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
+
+    *indexes* are the variants.json files by name.
+    """
+
+    wheels: tuple[ReadyWheel, ...]
+    sources: tuple[ReadySdist, ...]
+    indexes: tuple[Path, ...]
+    damaged: tuple[Problem, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
+
+
+def found(folder: Path) -> Found:
+    """The files in *folder* that would be published; `PublishError` where there is no such folder, or nothing in it."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise PublishError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
+    damaged: list[Problem] = []
+    wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
+    sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
+    indexes = tuple(path for path in paths if path.name.endswith(INDEX))
+    result = Found(wheels, sources, indexes, tuple(damaged))
+    if not result.count:
+        raise PublishError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
+    return result
+
+
+def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Problem]) -> Iterator[T]:
+    """What *read* makes of each of *paths*; those it refuses become *damaged*."""
+    for path in paths:
+        try:
+            yield read(path)
+        except (VbuildError, OSError) as error:
+            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            for place in (str(path), path.name, repr(path.name)):
+                what = what.removeprefix(f"{place}: ")
+            damaged.append(
+                Problem(Demand.ARCHIVE, (path.name,), what, "make it anew: no installer takes it", is_error=True)
+            )
