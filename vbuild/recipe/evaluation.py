@@ -55,10 +55,13 @@ def evaluated(
     points = _points(matrix, base)
     mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.runs(base)]
     groups = _groups(matrix, compress)
+    values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
+    families: dict[str, list[_Point]] = defaultdict(list)
+    for point in points:
+        families[point.values["python"]].append(point)
     targets: list[Target] = []
     for python in matrix.pythons:
-        family = tuple(point for point in points if point.values["python"] == python)
-        targets += _Family(matrix, base, groups, family).targets()
+        targets += _Family(matrix, base, groups, values, tuple(families[python])).targets()
         targets += [_drafted(draft, python, base) for draft in mine]
     _tell_apart(targets)
     return tuple(targets)
@@ -82,18 +85,21 @@ def _array(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
     combined = [_Point(values) for values in _combinations(matrix)]
-    excluded = [[point for point in combined if rule.matches(point.values)] for rule in matrix.exclude]
-    for rule, matched in zip(matrix.exclude, excluded, strict=True):
-        if not matched:
+    for rule in matrix.exclude:
+        if not any(rule.matches(point.values) for point in combined):
             raise RecipeError(f"{rule.place}: matches no point of the matrix")
-    points = [point for point in combined if not any(point in matched for matched in excluded)]
+    points = [point for point in combined if not any(rule.matches(point.values) for rule in matrix.exclude)]
+    left = {point.values["python"] for point in points}
     for python in matrix.pythons:
-        if not any(point.values["python"] == python for point in points):
+        if python not in left:
             raise RecipeError(f"matrix.exclude: leaves nothing for Python {python}; take it out of matrix.python")
+    seen = {frozenset(point.values.items()) for point in points}
     for rule in matrix.include:
         for point in _included(matrix, rule, base):
-            if any(point.values == other.values for other in points):
+            values = frozenset(point.values.items())
+            if values in seen:
                 raise RecipeError(f"{rule.place}: {point} is in the matrix already")
+            seen.add(values)
             points.append(point)
     return points
 
@@ -152,6 +158,7 @@ class _Family:
     matrix: Matrix
     base: Cpu
     groups: Mapping[str, _Gpus]
+    values: Mapping[tuple[str, str], Value]
     points: tuple[_Point, ...]
 
     def targets(self) -> Iterator[Target]:
@@ -222,7 +229,7 @@ class _Family:
         """The wheel of *point*, without its CUDA part."""
         cpu = cpu_level(point.values["cpu"]) if "cpu" in point.values else self.base
         gpus = self._gpus(point)
-        free = [axis.value(point.values[axis.name]) for axis in self.matrix.axes]
+        free = [self.values[axis.name, point.values[axis.name]] for axis in self.matrix.axes]
         values = [gpus.value, *free] if gpus else free
         marked = [value for value in values if value.properties]
         level = [] if cpu.is_baseline else [cpu]

@@ -48,9 +48,6 @@ class Axis:
     name: str
     values: tuple[Value, ...]
 
-    def value(self, name: str) -> Value:
-        return next(value for value in self.values if value.name == name)
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -151,19 +151,24 @@ class Recipe:
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
-        """The targets called as in *only*, for those of *pythons*; all where one is empty; `RecipeError` for others."""
+        """The targets called as in *only*, for those of *pythons*; all where one is empty; `RecipeError` for others.
+
+        A Python that is a path may be given as in the recipe, by the way from where that stands.
+        """
         targets = self.targets()
         labels = dict.fromkeys(map(str, targets))
         for label in only:
             if label not in labels:
                 raise RecipeError(f"{self.file}: no target {label!r}; there are {', '.join(labels)}")
-        for python in pythons:
+        spelled = {name: str(located(name, self.file.parent)) if "/" in name else name for name in pythons}
+        for name, python in spelled.items():
             if python not in self.matrix.pythons:
-                raise RecipeError(f"{self.file}: no Python {python!r}; there are {', '.join(self.matrix.pythons)}")
+                raise RecipeError(f"{self.file}: no Python {name!r}; there are {', '.join(self.matrix.pythons)}")
+        wanted, chosen = frozenset(only), frozenset(spelled.values())
         return tuple(
             target
             for target in targets
-            if (not only or str(target) in only) and (not pythons or target.python in pythons)
+            if (not wanted or str(target) in wanted) and (not chosen or target.python in chosen)
         )
 
     def namespaces(self) -> tuple[str, ...]:
