@@ -2,13 +2,10 @@
 
 import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
+from tests.factories.browser import Tags, browsed
 from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.tools import needs
@@ -22,8 +19,6 @@ from vbuild.inspection import inspect
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 HOSTILE = "demo/<script>alert('x')<!--&amp;\"--></script>.so"
 CODES = [entry(arch=80, code=bytes(200_000)), entry(arch=90, code=bytes(300_000)), entry(Kind.PTX, 90)]
-# a browser of its own accord asks its maker's servers
-BROWSERS_OWN = re.compile(r"\.(google|googleapis|gstatic)\.com$")
 
 
 def contents(folder: Path) -> Contents:
@@ -35,23 +30,6 @@ def contents(folder: Path) -> Contents:
     }
     metadata = "License: </script><script>alert(1)</script>\nLicense-File: LICENSE\n"
     return inspect(wheel(folder, NAME, files, metadata=metadata))
-
-
-class Tags(HTMLParser):
-    """The elements of a page with their attributes, and the text of its scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        if self.found and self.found[-1][0] == "script":
-            self.scripts.append(data)
 
 
 def drawn(text: str) -> Any:
@@ -107,34 +85,11 @@ def test_a_wheel_without_gpu_code_has_no_choice_of_gpus(tmp_path: Path) -> None:
     assert "What each GPU needs" not in text
 
 
-def browsed(text: str, folder: Path, place: str) -> tuple[str, str, list[str]]:
-    """The page *text* as the browser has it once its script ran, the browser's messages, and the hosts it asked.
-
-    *place* is what the link names behind #.
-    """
-    program = shutil.which("chromium") or "chromium"
-    path = folder / "page.html"
-    path.write_text(text)
-    command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += [
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        f"--user-data-dir={folder / 'user'}",
-    ]
-    command += ["--enable-logging=stderr", f"--log-net-log={folder / 'net.json'}", "--virtual-time-budget=2000"]
-    command += ["--window-size=360,640", "--dump-dom", f"{path.as_uri()}#{quote(place)}"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    events = json.loads((folder / "net.json").read_text())["events"]
-    urls = {event["params"]["url"] for event in events if "url" in (event.get("params") or {})}
-    return run.stdout, run.stderr, sorted(urlsplit(url).hostname or "" for url in urls)
-
-
 @needs("chromium")
 def test_chromium_draws_the_map_without_a_word_and_without_the_network(tmp_path: Path) -> None:
-    elements, messages, hosts = browsed(page(contents(tmp_path)), tmp_path, "sm_80")
-    assert [line for line in messages.splitlines() if "CONSOLE" in line] == []
-    assert [host for host in hosts if host and not BROWSERS_OWN.search(host)] == []
+    shown = browsed(page(contents(tmp_path)), tmp_path, "sm_80")
+    assert (shown.complaints, shown.hosts) == ((), ())
+    elements = shown.elements
     tiles = [
         attributes["aria-label"] or ""
         for tag, attributes in Tags(elements).found
@@ -175,9 +130,9 @@ def test_a_page_without_a_closure_has_neither_its_style_nor_its_script(tmp_path:
 
 @needs("chromium")
 def test_chromium_draws_every_library_and_tells_why_the_chosen_one_is_there(tmp_path: Path) -> None:
-    elements, messages, hosts = browsed(page(linked(tmp_path)), tmp_path, f"demo.libs/{DEEP}")
-    assert [line for line in messages.splitlines() if "CONSOLE" in line] == []
-    assert [host for host in hosts if host and not BROWSERS_OWN.search(host)] == []
+    shown = browsed(page(linked(tmp_path)), tmp_path, f"demo.libs/{DEEP}")
+    assert (shown.complaints, shown.hosts) == ((), ())
+    elements = shown.elements
     found = [(tag, attributes, (attributes.get("class") or "").split()) for tag, attributes in Tags(elements).found]
     cards = {attributes["aria-label"] or "": classes for _, attributes, classes in found if "card" in classes}
     (chosen,) = [label for label, classes in cards.items() if "chosen" in classes]

@@ -7,15 +7,9 @@ Which code a GPU needs is said by `vbuild.contents.gpucode` alone: the page only
 security policy lets nothing run or load but that one script and style sheet, whatever names are in the wheel.
 """
 
-import base64
-import hashlib
 import posixpath
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from vbuild.binary.outline import Section
 from vbuild.contents import closurepage
@@ -25,6 +19,7 @@ from vbuild.contents.model import Contents, Library, Others
 from vbuild.contents.text import counted, percent, sized
 from vbuild.device.model import Target
 from vbuild.hardware.gpu import Code
+from vbuild.pages.rendering import rendered
 
 Node = dict[str, Any]
 
@@ -37,16 +32,6 @@ _CODE = (".text", ".plt", ".init", ".fini")
 def page(contents: Contents) -> str:
     """The HTML of *contents*."""
     names = ["page", "closure"] if contents.closure else ["page"]
-    style = "".join(_file(f"{name}.css") for name in names)
-    script = "".join(_file(f"{name}.js") for name in ("common", *names))
-    environment = Environment(
-        loader=PackageLoader("vbuild.contents", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(sized=sized)
     colours = _colours(contents)
     drawn = {
         "root": _root(contents, colours),
@@ -54,7 +39,12 @@ def page(contents: Contents) -> str:
         "installed": contents.size,
         **({"closure": closurepage.drawn(contents.closure)} if contents.closure else {}),
     }
-    return environment.get_template("page.html.jinja").render(
+    return rendered(
+        "vbuild.contents",
+        "page.html.jinja",
+        styles=[f"{name}.css" for name in names],
+        scripts=[f"{name}.js" for name in ("common", *names)],
+        filters={"sized": sized},
         contents=contents,
         closure=contents.closure,
         grouped=grouped,
@@ -64,20 +54,7 @@ def page(contents: Contents) -> str:
         colours=colours,
         legend=_legend(colours),
         percent=percent,
-        style=Markup(style),  # noqa: S704 - a file of this package
-        script=Markup(script),  # noqa: S704 - a file of this package
-        policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
     )
-
-
-def _file(name: str) -> str:
-    return resources.files("vbuild.contents").joinpath(name).read_text(encoding="utf-8")
-
-
-def _source(text: str) -> str:
-    """*text* as a content security policy names what is allowed: by its hash."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _colours(contents: Contents) -> dict[str, str]:
