@@ -1,0 +1,285 @@
+"""A report of a release as a value: what ``report.json`` says, whoever wrote it and wherever it was built.
+
+    report.json -> held against report.schema.json -> Report -> page, comparison, or `vbuild.collect`
+
+The schema is the description of every key. A release that was just built and one of last year are the same kind of
+value, so that they can be compared.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+from packaging.utils import canonicalize_name
+
+from vbuild.build.launcher import Override
+from vbuild.errors import ReportError, VbuildError, at
+from vbuild.reporting.conformance import check
+from vbuild.reporting.machines import Choice
+from vbuild.verdict.model import Verdict
+from vbuild.wheel.name import WheelName
+
+FORMAT = 1
+REPORT = "report.json"
+
+# what one wheel, or one that there should be, is told from others by, in this release and in the next
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A wheel of a release: its *size* and its *unpacked* size in bytes, *seconds* of its build, what was proved of it.
+
+    *data* is all that the report says of it.
+    """
+
+    name: WheelName
+    label: str | None
+    python: str
+    cpu: str
+    size: int
+    unpacked: int
+    seconds: float
+    is_built: bool
+    test: str
+    toolkit: str | None
+    overrides: tuple[Override, ...]
+    lists: tuple[str, ...]
+    verdict: Verdict
+    data: Mapping[str, Any]
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        name = WheelName.parse(data["wheel"])
+        return cls(
+            name=name,
+            label=data["label"],
+            python=data["python"],
+            cpu=data["cpu"],
+            size=data["bytes"],
+            unpacked=data["unpacked_bytes"],
+            seconds=data["build_seconds"],
+            is_built=data["built"],
+            test=data["test"],
+            toolkit=data["toolkit"] and data["toolkit"]["version"],
+            overrides=tuple(map(Override.of_data, data["overrides"])),
+            lists=tuple(data["architectures"]),
+            verdict=Verdict.of_data(data["verdict"], Path(data["wheel"])),
+            data=data,
+        )
+
+    @property
+    def key(self) -> Key:
+        """What the wheel is, whatever its version, and whatever its platform is called."""
+        return (self.name.project, self.name.python, self.name.abi, *_key(self.data))
+
+    @property
+    def stead(self) -> Key:
+        """What an `Absence` in the place of this wheel has as its key."""
+        return (_python(self.data), *_key(self.data))
+
+    @property
+    def build(self) -> Key:
+        """What its build is: wheels that differ in the GPUs they were cut to alone have the same."""
+        data = self.data
+        return (self.python, self.cpu, *sorted(data["choices"].items()), self.toolkit, data["compiled_for"])
+
+    @property
+    def title(self) -> str:
+        """What people call the wheel among those of its Python."""
+        return self.label or "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A wheel that there should be: why there is none, and the log of it."""
+
+    label: str | None
+    python: str
+    cpu: str
+    error: str
+    log: str | None
+    data: Mapping[str, Any]
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            label=data["label"],
+            python=data["python"],
+            cpu=data["cpu"],
+            error=data["error"],
+            log=data["log"],
+            data=data,
+        )
+
+    @property
+    def key(self) -> Key:
+        """What the wheel would be."""
+        return (_python(self.data), *_key(self.data))
+
+    @property
+    def title(self) -> str:
+        return self.label or "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A wheel that was made beside those of the release, which require it; sizes in bytes."""
+
+    file: str
+    size: int
+    unpacked: int
+    wheels: tuple[str, ...]
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            file=data["wheel"],
+            size=data["packed_bytes"] or 0,
+            unpacked=data["bytes"],
+            wheels=tuple(data["for"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The wheels of a release, what failed, who gets what, and what should be known of it all."""
+
+    name: str
+    source: str
+    wheels: tuple[Entry, ...]
+    failures: tuple[Absence, ...]
+    indexes: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    shared: tuple[Shared, ...]
+    notes: tuple[str, ...]
+    data: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The report in the file at *path*; `ReportError`, with file and key, where it is none."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ReportError(f"{path}: cannot be read: {reason}") from error
+        with at(path):
+            return cls.of_data(_decoded(text))
+
+    @classmethod
+    def previous(cls, path: Path | None, name: str) -> Self | None:
+        """The report at *path* to hold a release of the project *name* against; None where there is no path.
+
+        `ReportError` also where it is of another project.
+        """
+        if path is None:
+            return None
+        report = cls.load(path)
+        if canonicalize_name(report.name) != canonicalize_name(name):
+            raise ReportError(f"{path}: is of {report.name!r}; expected a report of {name!r}, which this release is of")
+        return report
+
+    @classmethod
+    def of_data(cls, data: object) -> Self:
+        """The report that *data*, made by `json.loads`, is; `ReportError`, with the key, where it is none."""
+        _check_format(data)
+        check(data, schema())
+        assert isinstance(data, dict)  # noqa: S101 - the schema says so
+        try:
+            return cls(
+                name=data["name"],
+                source=data["source"],
+                wheels=tuple(_entries(data["wheels"])),
+                failures=tuple(map(Absence.of_data, data["failures"])),
+                indexes=tuple(index["index"] for index in data["variants"]),
+                choices=tuple(map(Choice.of_data, data["machines"])),
+                shared=tuple(map(Shared.of_data, data["split"]["beside"])) if data["split"] else (),
+                notes=tuple(data["notes"]),
+                data=data,
+            )
+        except VbuildError as error:  # a file name, a CPU level or a GPU that there is not
+            raise ReportError(str(error)) from error
+
+    @property
+    def project(self) -> str:
+        """The project as package indexes spell it."""
+        return canonicalize_name(self.name)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions of the project that the wheels are of: one, if all is well."""
+        return tuple(dict.fromkeys(wheel.name.version for wheel in self.wheels if wheel.name.project == self.project))
+
+    @property
+    def targets(self) -> int:
+        """How many wheels there should be."""
+        return len(self.wheels) + len(self.failures)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all wheels, and of those made beside."""
+        return sum(self.files.values())
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Bytes of each file by name."""
+        return {**{str(wheel.name): wheel.size for wheel in self.wheels}, **{one.file: one.size for one in self.shared}}
+
+    @property
+    def seconds(self) -> float:
+        """How long the builds took, each once, one after the other."""
+        return sum({wheel.build: wheel.seconds for wheel in self.wheels}.values())
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """The Pythons of the wheels, as the recipe calls them."""
+        return tuple(dict.fromkeys(wheel.python for wheel in self.wheels))
+
+
+@cache
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of ``report.json``."""
+    text = resources.files("vbuild.reporting").joinpath("report.schema.json").read_text(encoding="utf-8")
+    described: dict[str, Any] = json.loads(text)
+    return described
+
+
+def _entries(wheels: list[dict[str, Any]]) -> Iterator[Entry]:
+    for place, data in enumerate(wheels):
+        with at(f"wheels[{place}]"):
+            yield Entry.of_data(data)
+
+
+def _key(data: Mapping[str, Any]) -> Key:
+    machine = data["cpu"][:3]  # x86, arm
+    return (machine, data["label"], *sorted(data["choices"].items()))
+
+
+def _python(data: Mapping[str, Any]) -> str:
+    # a path says nothing on another machine
+    return "" if "/" in data["python"] else data["python"]
+
+
+def _check_format(data: object) -> None:
+    """`ReportError` where *data* is no report of this format, said before anything that follows from that."""
+    if not isinstance(data, dict) or "format" not in data:
+        raise ReportError("not a report of a release: no format; expected report.json as vbuild writes it")
+    if data["format"] != FORMAT or isinstance(data["format"], bool):
+        raise ReportError(f"format: found {data['format']!r}; this vbuild reads {FORMAT}")
+
+
+def _decoded(text: str) -> object:
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except json.JSONDecodeError as error:
+        raise ReportError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except (RecursionError, ValueError) as error:
+        raise ReportError("JSON nested too deeply, or with a number that is none") from error
+
+
+def _refused(_name: str) -> Iterator[None]:
+    raise ValueError
