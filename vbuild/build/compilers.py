@@ -4,7 +4,6 @@ CC, the interpreter's own, or what is on PATH -> asked for its macros -> family,
 """
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -17,22 +16,16 @@ from pathlib import Path
 from typing import Self
 
 from vbuild.build.interpreter import Interpreter
+from vbuild.build.launching import KNOWS_LEVELS, MACRO, NAME, marking, programs, questions
 from vbuild.build.probes import remembered
-from vbuild.build.rewriting import SETTINGS
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 
-# gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
-_NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
-_MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MINOR__|__x86_64__|__aarch64__) (\d+)")
 _PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
 
 INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
 _ZIG_CAN = ": build.host = 'zig' takes one from the package index"
 _INSTALL_RUST = "install it with rustup, or apt-get install cargo"
-
-# the first releases whose -march= knows x86-64-v2, -v3 and -v4
-_KNOWS_LEVELS = {"gcc": 11, "clang": 12}
 
 
 class Family(StrEnum):
@@ -87,12 +80,12 @@ class Compilers:
     @classmethod
     def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
         """The same; None where there is no C compiler, and CC does not name one."""
-        programs = _programs(environment.get("PATH", os.defpath))
-        c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), programs)
+        found = programs(environment.get("PATH", os.defpath))
+        c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), found)
         if c is None:
             return None
-        cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), programs)
-        path = programs[_compiler_of(c)]
+        cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), found)
+        path = found[_compiler_of(c)]
         macros = known_macros((str(path),), environment)
         family, version = told_by(macros)
         return cls(
@@ -101,7 +94,7 @@ class Compilers:
             machine=next((name.strip("_") for name in ("__x86_64__", "__aarch64__") if name in macros), "unknown"),
             c=c,
             cxx=cxx,
-            programs=tuple(sorted((name, (str(path),)) for name, path in programs.items())),
+            programs=tuple(sorted((name, (str(path),)) for name, path in found.items())),
             marks_levels=_marks_levels(path, environment),
             rust=found_rust(environment),
         )
@@ -111,30 +104,11 @@ class Compilers:
         version = ".".join(map(str, self.version))
         if self.machine != cpu.machine:
             raise BuildError(f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}{_ZIG_CAN}")
-        if cpu.machine == "x86_64" and not cpu.is_baseline and self.version[0] < _KNOWS_LEVELS.get(self.family, 0):
-            expected = " or ".join(f"{family} {first}" for family, first in _KNOWS_LEVELS.items())
+        if cpu.machine == "x86_64" and not cpu.is_baseline and self.version[0] < KNOWS_LEVELS.get(self.family, 0):
+            expected = " or ".join(f"{family} {first}" for family, first in KNOWS_LEVELS.items())
             raise BuildError(f"{self.family} {version} does not know -march={cpu}; expected {expected}, or newer")
         if rust and self.rust is None:
             raise BuildError(f"no Rust (cargo and rustc) on PATH; {_INSTALL_RUST}")
-
-
-def _programs(path: str) -> dict[str, Path]:
-    """Every compiler on *path* by its name; the first of a name counts, as for a shell.
-
-    Launchers of another build, around this one, are none: they would put that build's flags last.
-    """
-    programs: dict[str, Path] = {}
-    for folder in path.split(os.pathsep):
-        if Path(folder, SETTINGS).exists():
-            continue
-        try:
-            files = sorted(Path(folder).iterdir())
-        except OSError:
-            continue
-        for file in files:
-            if _NAME.fullmatch(file.name) and file.name not in programs and os.access(file, os.X_OK):
-                programs[file.name] = file.absolute()
-    return programs
 
 
 def _command(
@@ -155,7 +129,7 @@ def _on_path(command: str, programs: dict[str, Path]) -> str | None:
     words = command.split()
     for index, word in enumerate(words):
         file = Path(word)
-        if not _NAME.fullmatch(file.name):
+        if not NAME.fullmatch(file.name):
             continue
         if file.is_absolute() and shutil.which(word):
             programs[file.name] = file
@@ -165,13 +139,13 @@ def _on_path(command: str, programs: dict[str, Path]) -> str | None:
 
 
 def _compiler_of(command: str) -> str:
-    return next(word for word in command.split() if _NAME.fullmatch(word))
+    return next(word for word in command.split() if NAME.fullmatch(word))
 
 
 def compiler_name(command: str) -> str | None:
     """The bare name of the compiler in *command*, which may have its path in it; None where there is none."""
     names = (Path(word).name for word in command.split())
-    return next((name for name in names if _NAME.fullmatch(name)), None)
+    return next((name for name in names if NAME.fullmatch(name)), None)
 
 
 def _partner(c: str, interpreter: Interpreter) -> str:
@@ -187,7 +161,7 @@ def _partner(c: str, interpreter: Interpreter) -> str:
 
 def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
     """The macros of the command *compiler* that tell what it is; `BuildError` where it is neither gcc nor clang."""
-    command = [*compiler, "-E", "-dM", "-x", "c", os.devnull]
+    command = questions(*compiler)
     program = Path(compiler[0])
     ask = partial(_ask_macros, command, environment)
     return remembered(shlex.join(command), program, environment=environment, ask=ask)
@@ -202,7 +176,7 @@ def told_by(macros: Mapping[str, int]) -> tuple[Family, tuple[int, ...]]:
 
 def _ask_macros(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    macros = {name: int(value) for name, value in _MACRO.findall(ran.stdout)}
+    macros = {name: int(value) for name, value in MACRO.findall(ran.stdout)}
     if not macros.keys() & {"__clang_major__", "__GNUC__"}:
         reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
         raise BuildError(f"{command[0]}: neither gcc nor clang{reason}")
@@ -218,8 +192,8 @@ def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
 
 def _try_marking(compiler: Path, environment: Mapping[str, str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(compiler), "-shared", "-nostdlib", "-Wl,--fatal-warnings,-z,x86-64-v3", "-x", "c", os.devnull]
-        ran = subprocess.run([*command, "-o", f"{folder}/empty.so"], env=environment, capture_output=True, check=False)
+        command = marking(str(compiler), "x86-64-v3", f"{folder}/empty.so")
+        ran = subprocess.run(command, env=environment, capture_output=True, check=False)
     return ran.returncode == 0
 
 

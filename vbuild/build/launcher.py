@@ -15,29 +15,20 @@ otherwise, made of links:
 """
 
 import json
-import marshal
 import os
-import py_compile
-import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import vbuild
-from vbuild.build import nvcc, rewriting, zigwords
+from vbuild.build import launching, nvcc, rewriting, zigwords
 from vbuild.build.caching import Running, Wrapped
 from vbuild.build.codegen import CudaRules
 from vbuild.build.compilers import Compilers
 from vbuild.build.nvcc import Command
 from vbuild.build.plan import Rewriting
 from vbuild.errors import BuildError
-
-# the process of an nvcc launcher has no site packages: it finds vbuild where this one did
-_NVCC = f"import sys; sys.path.insert(0, {str(Path(vbuild.__file__).parents[1])!r}); import {nvcc.__name__} as nvcc"
-_RUN_NVCC = f"{_NVCC}; nvcc.main()"
 
 # names that some tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
@@ -92,17 +83,8 @@ class Launchers:
         return env
 
     def overrides(self) -> tuple[Override, ...]:
-        """Every command so far that lost a flag, each different one once, in the order of the first.
-
-        The log has those too which only gained ours.
-        """
-        if not self.log.exists():
-            return ()
-        found: dict[Override, None] = {}
-        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):  # torn, where the disk was full or a command was killed
-                found[Override.parse(line)] = None
-        return tuple(override for override in found if override.removed)
+        """Every command so far that lost a flag, each different one once, in the order of the first."""
+        return overrides(self.log)
 
     def commands(self) -> tuple[Command, ...]:
         """Every command of nvcc so far, each different one once, in the order of the first."""
@@ -152,6 +134,7 @@ def install(
         },
         "source": str(launchers.source),
         "log": str(launchers.log),
+        "calls": "",
         "mapping": wrapped.mapping,
         "rust_mapping": (f"--remap-path-prefix={launchers.source}=.",),
     }
@@ -164,17 +147,23 @@ def install(
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
             "log": str(launchers.folder / nvcc.LOG),
         }
-    (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
-    compiled = launchers.folder / "rewriting.pyc"
-    py_compile.compile(rewriting.__file__, str(compiled), doraise=True)
-    if compilers.zig_target:
-        py_compile.compile(zigwords.__file__, str(launchers.folder / "zigwords.pyc"), doraise=True)
-    for name in programs:
-        _write(folder / name, [sys.executable, "-I", "-S", str(compiled), name])
-    if cuda and launchers.cuda:
-        _link(cuda.nvcc.parents[1], launchers.cuda)
-        _write(launchers.cuda / "bin" / "nvcc", [sys.executable, "-I", "-S", "-c", _RUN_NVCC, str(launchers.folder)])
+    modules = (zigwords.__file__,) if compilers.zig_target else ()
+    launching.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
     return launchers
+
+
+def overrides(log: Path) -> tuple[Override, ...]:
+    """Every command in the launchers' *log* that lost a flag, each different one once, in the order of the first.
+
+    The log has those too which only gained ours.
+    """
+    if not log.exists():
+        return ()
+    found: dict[Override, None] = {}
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):  # torn, where the disk was full or a command was killed
+            found[Override.parse(line)] = None
+    return tuple(override for override in found if override.removed)
 
 
 def check_nvcc(program: Path) -> None:
@@ -184,23 +173,8 @@ def check_nvcc(program: Path) -> None:
             begin = file.read(4096)
     except OSError as error:
         raise BuildError(f"{program}: {error.strerror}; expected the nvcc of a CUDA toolkit") from error
-    if nvcc.__name__.encode() in begin:
+    if launching.is_launcher(begin):
         raise BuildError(
             f"{program}: a launcher of vbuild, which would start itself without end; expected the nvcc of a CUDA "
             f"toolkit: point CUDA_HOME at one, or leave it out"
         )
-
-
-def _link(toolkit: Path, folder: Path) -> None:
-    """Make *folder* the same as *toolkit*, with links, but without an nvcc."""
-    (folder / "bin").mkdir(parents=True)
-    entries = [*toolkit.iterdir(), *(toolkit / "bin").iterdir()]
-    for entry in entries:
-        if entry not in {toolkit / "bin", toolkit / "bin" / "nvcc"}:
-            (folder / entry.relative_to(toolkit)).symlink_to(entry.absolute())
-
-
-def _write(file: Path, command: list[str]) -> None:
-    # through sh, because a #! line can neither quote a path nor be longer than 127 bytes
-    file.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
-    file.chmod(0o755)

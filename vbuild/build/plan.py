@@ -9,7 +9,7 @@ https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html https://doc.rust-lang.org/ru
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
@@ -127,8 +127,8 @@ def planned(
     """
     if compilers.family is Family.MSVC:
         return Plan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
-    flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else (f"-march={cpu}", "-mtune=generic")
-    rust = _rust(cpu)
+    common = levelled(cpu, keep=keep)
+    flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
         "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(EPOCH),
@@ -139,18 +139,30 @@ def planned(
         # they run on this machine, which may be below the level
         env["CARGO_BUILD_TARGET"] = environment.get("CARGO_BUILD_TARGET") or compilers.rust.host
     if backend is Backend.MESON_PYTHON:
-        env["RUSTFLAGS"] = _joined(environment.get("RUSTFLAGS"), *rust)  # Meson calls rustc itself, without cargo
-    rewriting = Rewriting(
+        env["RUSTFLAGS"] = _joined(
+            environment.get("RUSTFLAGS"), *common.rust
+        )  # Meson calls rustc itself, without cargo
+    rewriting = replace(
+        common,
         compile=flags,
-        link=_marking(cpu, compilers),
-        rust=rust,
+        link=common.link if compilers.marks_levels else (),
         implied=_implied(cpu, is_zig=bool(compilers.zig_target)),
-        keep=keep,
         dropped=interpreter.rpaths,
         zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
     settings = _settings(backend, (*config_settings, *(cuda.config_settings if cuda else ())))
     return Plan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
+
+
+def levelled(cpu: Cpu, *, keep: tuple[str, ...] = ()) -> Rewriting:
+    """The rules of any gcc or clang for *cpu*, where the linker knows the mark of the level."""
+    return Rewriting(
+        compile=(f"-march={cpu}", "-mtune=generic"),
+        link=_marking(cpu),
+        rust=_rust(cpu),
+        implied=_implied(cpu, is_zig=False),
+        keep=keep,
+    )
 
 
 def _compiler_variables(
@@ -184,9 +196,9 @@ def _settings(backend: Backend, given: Settings) -> Settings:
     return (*given, ("build-dir", _BUILD_FOLDER))
 
 
-def _marking(cpu: Cpu, compilers: Compilers) -> tuple[str, ...]:
+def _marking(cpu: Cpu) -> tuple[str, ...]:
     """The mark that lets the loader refuse a library on a lower CPU, instead of a crash at its first instruction."""
-    if cpu.machine != "x86_64" or cpu.is_baseline or not compilers.marks_levels:
+    if cpu.machine != "x86_64" or cpu.is_baseline:
         return ()
     return (f"-Wl,-z,{cpu}",)
 

@@ -276,6 +276,13 @@ def _record(settings: "dict[str, Any]", name: str, result: Rewritten) -> None:
     os.close(log)
 
 
+def _count(log: str, name: str) -> None:
+    """One line more in the list of calls: who compiles by another way is not in it."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, f"{name}\n".encode())
+    os.close(file)
+
+
 def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
     """Become the program called *name*, with *arguments* by the settings in *folder*."""
     import marshal  # not needed where vbuild only asks what would be rewritten
@@ -296,7 +303,12 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
         result = rewritten(arguments, settings["rules"])
         mapping = settings["mapping"]
-    if result.removed or result.added:
+    if settings["calls"]:
+        if result.sources and (name != RUSTC or result.arguments != arguments[1:]):
+            _count(settings["calls"], name)
+        if result.removed:
+            _record(settings, name, result)
+    elif result.removed or result.added:
         _record(settings, name, result)
     if result.refused:
         raise SystemExit(f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")

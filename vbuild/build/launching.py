@@ -1,0 +1,101 @@
+"""Find compilers by their names, and put launchers before them: the part of it that any Python can do.
+
+A container in which cibuildwheel builds has Pythons, of which the oldest is 3.9, and no packages. So nothing is
+imported here but Python's own library, and `vbuild.build.rewriting`, which is the same. Settings and launchers belong
+to the Python that writes them: it is the one that runs them.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import py_compile
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from vbuild.build import rewriting
+
+# gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
+NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
+MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MINOR__|__x86_64__|__aarch64__) (\d+)")
+
+# the first releases whose -march= knows x86-64-v2, -v3 and -v4
+KNOWS_LEVELS = {"gcc": 11, "clang": 12}
+
+# the process of an nvcc launcher has no site packages: it finds vbuild where this one did
+_NVCC = "vbuild.build.nvcc"
+_RUN_NVCC = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import {_NVCC} as nvcc; nvcc.main()"
+
+
+def programs(path: str) -> dict[str, Path]:
+    """Every compiler on *path* by its name; the first of a name counts, as for a shell.
+
+    Launchers of another build, around this one, are none: they would put that build's flags last.
+    """
+    found: dict[str, Path] = {}
+    for folder in path.split(os.pathsep):
+        if Path(folder, rewriting.SETTINGS).exists():
+            continue
+        try:
+            files = sorted(Path(folder).iterdir())
+        except OSError:
+            continue
+        for file in files:
+            if NAME.fullmatch(file.name) and file.name not in found and os.access(file, os.X_OK):
+                found[file.name] = file.absolute()
+    return found
+
+
+def questions(*compiler: str) -> list[str]:
+    """The command that asks *compiler* for its macros, of which `MACRO` finds those that tell what it is."""
+    return [*compiler, "-E", "-dM", "-x", "c", os.devnull]
+
+
+def marking(compiler: str, cpu: str, library: str) -> list[str]:
+    """The command that succeeds where *compiler* links a library that is marked with the level *cpu*."""
+    return [
+        *(compiler, "-shared", "-nostdlib", f"-Wl,--fatal-warnings,-z,{cpu}", "-x", "c", os.devnull),
+        *("-o", library),
+    ]
+
+
+def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = (), toolkit: Path | None = None) -> None:
+    """Write into *folder*, which is there, a launcher for every program of *settings*, which they follow.
+
+    They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the launcher
+    of nvcc is in the folder ``cuda``.
+    """
+    folder = folder.absolute()
+    (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
+    for module in (rewriting.__file__, *modules):
+        py_compile.compile(module, str(folder / f"{Path(module).stem}.pyc"), doraise=True)
+    isolated = [sys.executable, "-I", "-S"]
+    for name in settings["programs"]:
+        script(folder / name, [*isolated, str(folder / "rewriting.pyc"), name])
+    if toolkit:
+        _double(toolkit, folder / "cuda")
+        script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)])
+
+
+def is_launcher(nvcc: bytes) -> bool:
+    """Whether the program that begins with the bytes *nvcc* is a launcher, which would start itself without end."""
+    return _NVCC.encode() in nvcc
+
+
+def script(file: Path, command: list[str]) -> None:
+    """Make *file* a program that becomes *command*, with its own arguments behind."""
+    # through sh, because a #! line can neither quote a path nor be longer than 127 bytes
+    file.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+    file.chmod(0o755)
+
+
+def _double(toolkit: Path, folder: Path) -> None:
+    """Make *folder* the same as *toolkit*, with links, but without an nvcc."""
+    (folder / "bin").mkdir(parents=True)
+    entries = [*toolkit.iterdir(), *(toolkit / "bin").iterdir()]
+    for entry in entries:
+        if entry not in {toolkit / "bin", toolkit / "bin" / "nvcc"}:
+            (folder / entry.relative_to(toolkit)).symlink_to(entry.absolute())
