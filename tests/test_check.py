@@ -133,6 +133,13 @@ def test_a_name_that_is_no_wheels_is_an_error(name: str, what: str, tmp_path: Pa
     assert (found.is_error, found.files, found.what) == (True, (name,), what)
 
 
+@pytest.mark.parametrize("name", [PLAIN, SDIST])
+def test_a_link_to_nothing_is_an_error(name: str, tmp_path: Path) -> None:
+    (plain_release(tmp_path) / name).unlink()
+    (tmp_path / name).symlink_to("nowhere")
+    assert said(tmp_path)[0] == f"error archive: {name}: cannot be read: No such file or directory"
+
+
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="has no file that can be opened but not read")
 @pytest.mark.parametrize("name", [PLAIN, SDIST])
 def test_a_file_that_cannot_be_read_is_an_error(name: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vbuild.publishing.agreement import metadata_problems, sdist_problems
+from vbuild.publishing.companions import lacking_companions
 from vbuild.publishing.files import found
 from vbuild.publishing.labels import label_problems
 from vbuild.publishing.model import DEFAULT_LIMIT, Problem, Terms, gathered
@@ -62,6 +63,7 @@ def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Ch
     for release in known:
         problems += refusals(release, terms)
         problems += label_problems(release)
+        problems += lacking_companions(release, known=known)
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
     return Checklist(folder, tuple(map(str, known)), there.count, gathered(problems))

@@ -57,8 +57,10 @@ def test_json_has_all_that_another_system_needs(folder: Path) -> None:
 
 
 def test_options_are_given_to_every_build(folder: Path) -> None:
-    told = json.loads(emitted(written(folder, LEVELS), System.JSON, options=["--schema", "825/0.1.1"]))
-    assert all("--part --schema 825/0.1.1 --only" in part["shell"] for part in told["parts"])
+    further = ["--jobs", "2", "--fresh", "--schema", "825/0.1.1"]
+    told = json.loads(emitted(written(folder, LEVELS), System.JSON, options=further))
+    assert all("--part --jobs 2 --fresh --schema 825/0.1.1 --only" in part["shell"] for part in told["parts"])
+    assert all(part["command"][6:11] == further for part in told["parts"])
     assert "--schema" not in told["collect"]["shell"]
 
 
@@ -125,6 +127,22 @@ def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("system", System)
+def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: System) -> None:
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, LEVELS), system, runner="a\nb")
+    assert str(refusal.value) == (
+        "--runner: 'a\\nb' cannot be written in one line; expected printable characters alone"
+    )
+    (folder / "py\n3").mkdir()
+    (folder / "py\n3" / "python").touch()
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, f'{LEVELS}python = ["3.12", "py\\n3/python"]\n'), system)
+    assert str(refusal.value) == (
+        "matrix.python: './py\\n3/python' cannot be written in one line; expected printable characters alone"
+    )
+
+
 def test_recipes_that_are_wrong_are_refused_as_everywhere(folder: Path) -> None:
     with pytest.raises(TableError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
         emitted(written(folder, ""), System.JSON)
@@ -153,7 +171,7 @@ def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: Sys
 
 def test_a_part_that_a_cluster_leaves_in_a_project_is_no_part_of_its_source(folder: Path) -> None:
     text = emitted(written(folder, LEVELS), System.SLURM)
-    assert f"-o {STAGE}slurm/parts/plain" in text
+    assert f"work=$(mktemp -d {STAGE}slurm/" in text
 
 
 def test_chunks_are_all_items_in_their_order() -> None:

@@ -44,11 +44,10 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
     job = workflow["jobs"][collect]
     assert job["needs"] == builds
     assert job["if"] == "${{ !cancelled() }}"
-    assert [step["run"] for step in job["steps"] if "run" in step] == [
-        "pip install vbuild",
-        "gh run download \"$GITHUB_RUN_ID\" --dir parts --pattern 'part-*'",
-        "vbuild collect parts -o dist --recipe demo.toml",
-    ]
+    install, fetch, collecting = (step["run"] for step in job["steps"] if "run" in step)
+    assert install == "pip install vbuild"
+    assert "gh run download \"$GITHUB_RUN_ID\" --dir parts --pattern 'part-*'" in fetch
+    assert collecting == "vbuild collect parts -o dist --recipe demo.toml"
 
 
 def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:
@@ -115,6 +114,32 @@ def test_actionlint_takes_what_is_emitted_and_what_is_published(folder: Path) ->
         assert actionlint_says(file) == ""
     (folder / "wheels.yml").write_text((folder / "wheels.yml").read_text().replace("matrix.part", "matrix.prat"))
     assert 'property "prat" is not defined' in actionlint_says(folder / "wheels.yml")
+
+
+def test_all_jobs_of_the_reusable_workflow_run_on_what_its_caller_chose() -> None:
+    for file in (file for file in WORKFLOWS if file.name.startswith("vbuild")):
+        jobs = yaml.safe_load(file.read_text())["jobs"].values()
+        assert {job["runs-on"] for job in jobs if "steps" in job} == {"${{ inputs.runner }}"}
+
+
+def test_all_jobs_of_the_reusable_workflow_have_the_vbuild_of_the_first() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "vbuild.yml").read_text())
+    resolved = "${{ needs.plan.outputs.vbuild }}"
+    assert workflow["jobs"]["plan"]["outputs"]["vbuild"] == "${{ steps.plan.outputs.vbuild }}"
+    assert workflow["jobs"]["builds"]["with"]["vbuild"] == resolved
+    assert workflow["jobs"]["collect"]["env"]["VBUILD"] == resolved
+
+
+def test_parts_of_two_calls_are_told_apart_by_the_artifact_that_each_names() -> None:
+    workflow, builds = (
+        yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+        for name in ("vbuild.yml", "vbuild-builds.yml")
+    )
+    upload = builds["jobs"]["build"]["steps"][-1]["with"]["name"]
+    assert upload == "${{ inputs.artifact }}-part-${{ matrix.part }}"
+    [download] = [step["run"] for step in workflow["jobs"]["collect"]["steps"] if "gh run" in step.get("run", "")]
+    assert '--pattern "$ARTIFACT-part-*"' in download
+    assert workflow["jobs"]["builds"]["with"]["artifact"] == "${{ inputs.artifact }}"
 
 
 @needs("shellcheck")

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.network, pytest.mark.skipif(os.uname().machine != "x86
 
 RECIPE = "build it/all.toml"
 INSTALL = "vbuild --version"
+VERSION = version("vbuild")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_the_workflow_for_github(
         _uploaded(job, workspace, tmp_path / "artifacts")
     workspace = checkout(project, tmp_path / "runner")
     for script in last.scripts:
-        if script.startswith("gh run download"):
+        if "gh run download" in script:
             checkout(tmp_path / "artifacts", workspace / "parts")  # each in a folder of its name
         else:
             run(script, workspace)
@@ -110,8 +112,8 @@ def test_the_script_for_slurm(
     folder = checkout(project, tmp_path / "work")
     (folder / "release.sh").write_text(workflow(project, System.SLURM, monkeypatch))
     for number in range(3):
-        run("bash release.sh part 0", folder, SLURM_ARRAY_TASK_ID=str(number))
-    run("bash release.sh collect", folder)
+        run("bash release.sh part 'a b' 0", folder, SLURM_ARRAY_TASK_ID=str(number))
+    run("bash release.sh collect 'a b'", folder)
     assert published(folder / "dist") == whole
 
 
@@ -129,20 +131,23 @@ def test_the_commands_in_json(
 def _steps(file: str, job: str) -> Iterator[str]:
     text = (ROOT / ".github" / "workflows" / file).read_text()
     for step in yaml.safe_load(text)["jobs"][job]["steps"]:
-        if "run" in step and not step["run"].startswith(("pip install", "gh run download")):
+        if "run" in step and not step["run"].startswith("pip install"):
             yield step["run"]
 
 
 def _planned(folder: Path, source: str) -> list[dict[str, Any]]:
     """The chunks that the reusable workflow's first job makes of the recipe at *source*."""
+    chunks: list[dict[str, Any]] = json.loads(_outputs(folder, source)["chunks"])
+    return chunks
+
+
+def _outputs(folder: Path, source: str, *, vbuild: str = "vbuild") -> dict[str, str]:
+    """What the reusable workflow's first job hands on, which was told to install *vbuild*."""
     [plan] = _steps("vbuild.yml", "plan")
     output = folder / "output"
     output.unlink(missing_ok=True)
-    run(plan, folder, SOURCE=source, GITHUB_OUTPUT=str(output))
-    name, _, value = output.read_text().strip().partition("=")
-    assert name == "chunks"
-    chunks: list[dict[str, Any]] = json.loads(value)
-    return chunks
+    run(plan, folder, SOURCE=source, VBUILD=vbuild, GITHUB_OUTPUT=str(output))
+    return dict(line.split("=", 1) for line in output.read_text().splitlines())
 
 
 @needs("jq")
@@ -155,7 +160,8 @@ def test_the_reusable_workflow(project: Path, whole: dict[str, bytes], tmp_path:
         place = checkout(project, tmp_path / part)
         run(build, place, SOURCE=RECIPE, PART=part, OPTIONS="--jobs 2", RUNNER_TEMP=str(tmp_path))
         checkout(place / "parts" / part, workspace / "parts" / f"release-part-{part}")
-    [collect] = _steps("vbuild.yml", "collect")
+    fetch, collect = _steps("vbuild.yml", "collect")
+    assert "gh run download" in fetch
     run(collect, workspace, SOURCE=RECIPE)
     assert published(workspace / "dist") == whole
 
@@ -167,6 +173,39 @@ def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: P
     (tmp_path / "demo.toml").write_text(source)
     chunks = _planned(tmp_path, "demo.toml")
     assert [(chunk["number"], len(chunk["parts"])) for chunk in chunks] == [(1, 256), (2, 256), (3, 88)]
+
+
+@needs("jq")
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("vbuild", f"vbuild=={VERSION}"),
+        ("vbuild >= 0, < 9", f"vbuild=={VERSION}"),
+        ("vbuild[dask,cibuildwheel]~=1.0; python_version > '3'", f"vbuild[dask,cibuildwheel]=={VERSION}"),
+        ("git+https://example.org/vbuild", "git+https://example.org/vbuild"),
+        ("vbuild @ https://example.org/v.whl", "vbuild @ https://example.org/v.whl"),
+        ("./dist/vbuild-1.0-py3-none-any.whl", "./dist/vbuild-1.0-py3-none-any.whl"),
+        ("vbuild-1.0-py3-none-any.whl", "vbuild-1.0-py3-none-any.whl"),
+    ],
+)
+def test_the_reusable_workflow_keeps_to_the_version_it_began_with(
+    wanted: str, expected: str, project: Path, tmp_path: Path
+) -> None:
+    assert _outputs(checkout(project, tmp_path / "runner"), RECIPE, vbuild=wanted)["vbuild"] == expected
+
+
+@pytest.mark.parametrize("system", ["reusable", "emitted"])
+def test_where_no_part_was_handed_on_the_last_job_says_so(
+    system: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = checkout(project, tmp_path / "runner")
+    *_, last = jobs_of(workflow(project, System.GITHUB, monkeypatch))
+    fetch, collect = last.scripts[1:] if system == "emitted" else _steps("vbuild.yml", "collect")
+    # no token: it fails as where nothing matches
+    run(fetch, workspace, ARTIFACT="release", GITHUB_RUN_ID="1", GH_TOKEN="")
+    with pytest.raises(AssertionError) as refusal:
+        run(collect, workspace, SOURCE=RECIPE)
+    assert "parts: neither wheels nor report.json in it" in str(refusal.value)
 
 
 @needs("jq")

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.shelf import PLAIN, SDIST, V2, V3, plain_release, release, said, sdist, shipped, tarball
+from tests.factories.shelf import LINUX, PLAIN, SDIST, V2, V3, plain_release, release, said, sdist, shipped, tarball
 from tests.factories.wheels import wheel
 from vbuild.check import check
+from vbuild.index import index
 
 
 def metadata_release(folder: Path, **lines: str) -> Path:
@@ -68,6 +69,31 @@ def test_metadata_of_another_python_that_differ_are_a_warning(tmp_path: Path) ->
     assert said(tmp_path) == [f"warning metadata: {other} and 1 more: not as in {PLAIN}: Requires-Dist: has 'numpy'"]
 
 
+@pytest.mark.parametrize(
+    "other", ["demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl", f"demo-1.0-2-cp311-cp311-{LINUX}.whl"]
+)
+def test_plain_wheels_of_one_python_and_machine_may_require_other_things(other: str, tmp_path: Path) -> None:
+    """As XGBoost's: that for the older libc has no GPUs, and does not require NCCL; or one that was built again."""
+    release(tmp_path, PLAIN)
+    sdist(tmp_path, said="Dynamic: Requires-Dist\n")
+    shipped(tmp_path, other, metadata="Requires-Dist: numpy\n")
+    [line] = said(tmp_path)
+    assert line.startswith("warning metadata: ")
+
+
+def test_a_variant_is_held_against_the_plain_wheel_of_its_own_name(tmp_path: Path) -> None:
+    newer = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64"
+    for name in (PLAIN, f"{newer}.whl", f"{newer}-x86_64_v3.whl"):
+        shipped(tmp_path, name, metadata="" if name == PLAIN else "Requires-Dist: numpy\n")
+    sdist(tmp_path, said="Dynamic: Requires-Dist\n")
+    index(tmp_path)
+    found = said(tmp_path)
+    assert [line for line in found if "error" in line] == []
+    shipped(tmp_path, f"{newer}-x86_64_v3.whl", metadata="Requires-Dist: scipy\n")
+    what = f"not as in {newer}.whl: Requires-Dist: lacks 'numpy' and has 'scipy'"
+    assert f"error metadata: {newer}-x86_64_v3.whl: {what}" in said(tmp_path)
+
+
 @pytest.mark.parametrize("version", ["1.1", "odd"])
 def test_metadata_of_another_project_are_an_error(version: str, tmp_path: Path) -> None:
     release(tmp_path, PLAIN)
@@ -95,6 +121,16 @@ def test_an_sdist_is_called_as_pep_625_says(tmp_path: Path) -> None:
     sdist(tmp_path, "demo_x-1.0.tar.gz")
     both = "sdist: demo-x-1.0.tar.gz and 1 more: are two sdists of one release, and PyPI takes one"
     assert f"error {both}" in said(tmp_path, pypi=True)
+
+
+@pytest.mark.parametrize("name", ["demo-1.0.zip", "demo-1.0.tgz", "Demo-1.0.0.tar.bz2"])
+def test_what_is_called_as_sdists_were_is_no_sdist_for_pypi(name: str, tmp_path: Path) -> None:
+    (plain_release(tmp_path) / SDIST).unlink()
+    (tmp_path / name).write_text("")
+    (tmp_path / name.replace("1.0", "1.1")).write_text("")
+    what = f"sdist: {name}: expected the file name demo-1.0.tar.gz (PEP 625)"
+    assert said(tmp_path) == [f"warning {what}"]
+    assert said(tmp_path, pypi=True) == [f"error {what}"]
 
 
 @pytest.mark.parametrize(

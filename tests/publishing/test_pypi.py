@@ -5,12 +5,13 @@ import random
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tests.factories.shelf import LINUX, PLAIN, SDIST, V3, plain_release, release, said, sdist, shipped
+from tests.factories.shelf import LINUX, PLAIN, SDIST, V3, plain_release, release, said, sdist, shipped, tarball
 from tests.factories.wheels import wheel
 from vbuild.check import check
 from vbuild.index import index
@@ -158,14 +159,21 @@ def test_an_archive_that_pypi_refuses_is_an_error_for_pypi(tmp_path: Path) -> No
     assert said(tmp_path) == []
 
 
+def modern(folder: Path, lines: str, files: Mapping[str, bytes | str] | None = None) -> None:
+    """A plain wheel whose METADATA, of version 2.4, say *lines* besides, and an sdist that is sound."""
+    plain_release(folder)
+    sdist(folder, said="Dynamic: Requires-Dist\n")
+    about = f"Metadata-Version: 2.4\nName: demo\nVersion: 1.0\n{lines}"
+    shipped(folder, PLAIN, {"demo-1.0.dist-info/METADATA": about, **(files or {})})
+
+
 def test_requirements_and_licenses_that_pypi_refuses_are_errors_for_pypi(tmp_path: Path) -> None:
     lines = (
         "Requires-Dist: a @ https://example.org/a.whl\n"
         "Requires-Dist: b; variant_label == 'x86_64_v3'\n"
         "License-File: LICENSE\nLicense-File: NOTICE\n"
     )
-    shipped(tmp_path, PLAIN, {"demo-1.0.dist-info/licenses/LICENSE": "free"}, metadata=lines)
-    sdist(tmp_path, said=lines)
+    modern(tmp_path, lines, {"demo-1.0.dist-info/licenses/LICENSE": "free"})
     unreadable = (
         "Requires-Dist \"b; variant_label == 'x86_64_v3'\" cannot be read: Expected a marker variable or quoted string"
     )
@@ -175,4 +183,62 @@ def test_requirements_and_licenses_that_pypi_refuses_are_errors_for_pypi(tmp_pat
         f"error requirement: {PLAIN}: {unreadable}",
         f"error requirement: {PLAIN}: Requires-Dist 'a @ https://example.org/a.whl' is a URL, which PyPI refuses",
     ]
-    assert said(tmp_path) == [f"warning requirement: {PLAIN}: {unreadable}"]
+    assert f"warning requirement: {PLAIN}: {unreadable}" in said(tmp_path)
+    assert not check(tmp_path).failed
+
+
+def test_licenses_are_files_of_the_wheel_from_metadata_2_4_on(tmp_path: Path) -> None:
+    """As in wheels of setuptools before that, psutil 7.0.0 or PyYAML 6.0.2."""
+    plain_release(tmp_path)
+    shipped(tmp_path, PLAIN, {"demo-1.0.dist-info/LICENSE": "free"}, metadata="License-File: LICENSE\n")
+    sdist(tmp_path, said="License-File: LICENSE\n")
+    assert said(tmp_path, pypi=True) == []
+    modern(tmp_path, "License-File: LICENSE\n")
+    what = "License-File 'LICENSE' is not in the wheel's licenses folder, which PyPI refuses (PEP 639)"
+    assert said(tmp_path, pypi=True) == [f"error license: {PLAIN}: {what}"]
+
+
+@pytest.mark.parametrize("first", ["A", "PKG-INFO", "Z"])
+def test_an_sdist_has_the_licenses_that_it_names(first: str, tmp_path: Path) -> None:
+    plain_release(tmp_path)
+    names = ["licenses/MIT", "LICENSE", "PKG-INFO"]
+    about = "Metadata-Version: 2.4\nName: demo\nVersion: 1.0\nLicense-File: LICENSE\nLicense-File: licenses/MIT\n"
+    files = {name: about if name == "PKG-INFO" else "free" for name in sorted(names, key=lambda name: name < first)}
+    tarball(tmp_path / SDIST, {f"demo-1.0/{name}": text for name, text in files.items()})
+    assert said(tmp_path, pypi=True) == []
+    tarball(tmp_path / SDIST, {f"demo-1.0/{name}": text for name, text in files.items() if name != "LICENSE"})
+    what = "License-File 'LICENSE' is not in the sdist, which PyPI refuses (PEP 639)"
+    assert said(tmp_path, pypi=True) == [f"error license: {SDIST}: {what}"]
+
+
+def test_an_sdist_has_no_requirements_that_are_urls(tmp_path: Path) -> None:
+    plain_release(tmp_path)
+    sdist(tmp_path, said="Requires-Dist: a @ https://example.org/a.whl\nDynamic: Requires-Dist\n")
+    assert said(tmp_path, pypi=True) == [
+        f"error requirement: {SDIST}: Requires-Dist 'a @ https://example.org/a.whl' is a URL, which PyPI refuses"
+    ]
+    assert said(tmp_path) == []
+
+
+def test_who_writes_no_markers_of_variants_is_not_told_of_them(tmp_path: Path) -> None:
+    lines = "Requires-Dist: a >> 1\nRequires-Dist: b; variant_label == 'x'\n"
+    modern(tmp_path, lines)
+    advice = {found.advice for found in check(tmp_path, pypi=True).problems}
+    assert advice == {
+        "write it as installers read it (PEP 508)",
+        "write what every installer knows: none of today knows markers of variants (PEP 825)",
+    }
+    [odd] = [found for found in check(tmp_path, pypi=True).problems if "'a >> 1'" in found.what]
+    assert odd.advice == "write it as installers read it (PEP 508)"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("release", ["psutil==7.0.0", "lxml==6.0.0", "numpy==2.2.6"])
+def test_what_pypi_took_has_no_error(release: str, tmp_path: Path) -> None:
+    for python in ("3.12", "3.13"):
+        tags = [word for tag in ("2014", "_2_28") for word in ("--platform", f"manylinux{tag}_x86_64")]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", *tags]
+        subprocess.run(
+            [*command, "--python-version", python, "-d", str(tmp_path), release], check=True, capture_output=True
+        )
+    assert [found.what for found in check(tmp_path, pypi=True).problems if found.is_error] == []

@@ -51,6 +51,24 @@ DIFFERENT = [
 ]
 
 
+TEXT = "word " * 50
+
+
+def test_of_texts_is_said_only_that_they_differ() -> None:
+    assert differences(f"License: {TEXT}\n", f"License: {TEXT}too\n") == ["its license is another one"]
+    assert differences("", f"License: {TEXT}\n") == ["its license is another one"]
+
+
+def test_of_many_values_some_are_named() -> None:
+    lines = "".join(f"Requires-Dist: n{number}\n" for number in range(9))
+    assert differences("", lines) == ["Requires-Dist: has 'n0', 'n1', 'n2', 'n3', 'n4' and 4 more"]
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.1", ()), ("2.3", ()), ("2.4", ("LICENSE",)), ("odd", ())])
+def test_licenses_are_files_from_metadata_2_4_on(version: str, expected: tuple[str, ...]) -> None:
+    assert of("License-File: LICENSE\n", version=version).licenses == expected
+
+
 @pytest.mark.parametrize(("one", "other", "expected"), DIFFERENT)
 def test_what_differs_is_named_what_installers_go_by_first(one: str, other: str, expected: list[str]) -> None:
     assert differences(one, other) == expected

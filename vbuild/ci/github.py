@@ -6,6 +6,7 @@
   https://docs.github.com/en/actions/reference/limits
 - ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243, so the command of GitHub's
   own, which turns the pages, fetches them: https://github.com/actions/download-artifact/issues/363, /441
+- It fails where there is none, as where no build came to an end. The job goes on: collecting says what is missing.
 - An artifact of a run that is run again has to be overwritten: https://github.com/actions/upload-artifact/issues/478
 - A job may take six hours on GitHub's own runners, which is 360 minutes.
 """

@@ -55,6 +55,8 @@ class Jobs:
             what = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
             raise CiError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
         found = parts(recipe)
+        for part in found:
+            _line(part.python or "", "matrix.python")
         # zig compiles for any machine
         is_cross = recipe.build.host.compiler is HostCompiler.ZIG
         return cls(
@@ -63,7 +65,7 @@ class Jobs:
             parts=found,
             install=_line(install, "--install"),
             options=tuple(options),
-            runner=runner,
+            runner=_line(runner, "--runner") if runner else None,
             machine="x86_64" if is_cross else Cpu.parse(found[0].cpu).machine,
             python=f"{sys.version_info.major}.{sys.version_info.minor}{'t' if 't' in sys.abiflags else ''}",
         )

@@ -9,11 +9,13 @@
 - A script has at most 4 MB (``max_script_size``): https://slurm.schedmd.com/slurm.conf.html#OPT_max_script_size
 
 All tasks share one folder, and it may be the project that they build. So parts are in one whose name begins as that of
-vbuild's own work in progress does, which is no part of any source.
+vbuild's own work in progress does, which is no part of any source. Each submission has a folder of its own in there:
+the tasks of one before may still be running.
 """
 
 import shlex
-from dataclasses import replace
+from collections.abc import Sequence
+from itertools import pairwise
 
 from vbuild.ci.jobs import Jobs
 from vbuild.ci.templates import rendered
@@ -26,16 +28,29 @@ _FILE = 4_000_000  # bytes
 
 def script(jobs: Jobs) -> str:
     """The script that submits *jobs*, and is submitted itself; `CiError` where Slurm would not take it."""
-    placed = replace(jobs, parts_folder=f"{_WORK}/parts")
+    commands = [jobs.command(part) for part in jobs.parts]
     text = rendered(
         "slurm.sh.jinja",
-        jobs=placed,
+        jobs=jobs,
         work=_WORK,
         title=shlex.quote(f"vbuild-{jobs.name}"),
-        collect=shlex.join(placed.collecting),
-        commands=[shlex.join(placed.command(part)) for part in placed.parts],
+        cpus=_cpus(jobs.options),
+        collect=_in_work(jobs.collecting, jobs.collecting.index(jobs.parts_folder)),
+        commands=[_in_work(command, command.index("-o") + 1) for command in commands],
     )
     if (size := len(text.encode())) > _FILE:
         what = f"the script would have {size} bytes, and Slurm takes none of more than {_FILE}"
         raise CiError(f"{jobs.source}: {what}; expected fewer builds")
     return text
+
+
+def _in_work(command: Sequence[str], place: int) -> str:
+    """The *command* for a shell, its word at *place* in the folder of a submission, as the script calls that."""
+    words = [shlex.quote(word) for word in command]
+    words[place] = f'"$work"/{words[place]}'
+    return " ".join(words)
+
+
+def _cpus(options: Sequence[str]) -> str | None:
+    """How much a task has to do at a time, where the *options* say it."""
+    return dict(pairwise(options)).get("--jobs")

@@ -1,7 +1,7 @@
 """METADATA across the files of a release: installers read one and take it for all.
 
     file name           = Name and Version in METADATA
-    plain wheel         = each variant for the same Python and machine
+    plain wheel         = each variant for the same Python and machine; one for another libc is built on purpose
     one Python, machine = another
     sdist               = wheels, but for fields that its PKG-INFO declares Dynamic (PEP 643)
 
@@ -14,16 +14,16 @@ https://docs.astral.sh/uv/reference/internals/resolver/#metadata-consistency
 
 from collections.abc import Collection, Iterator
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.linkage.catalogue import TOOLKIT, is_official
-from vbuild.publishing.files import ReadySdist, ReadyWheel
+from vbuild.publishing.files import ReadySdist, ReadyWheel, sdist_name
 from vbuild.publishing.model import Demand, Problem, Terms
 from vbuild.publishing.releases import Published
 from vbuild.publishing.slots import Slot
-from vbuild.publishing.stated import CHOSEN_BY, REQUIRES_DIST, Difference, Stated
+from vbuild.publishing.stated import CHOSEN_BY, REQUIRES_DIST, Difference, Stated, requirement
 
 
 def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterator[Problem]:
@@ -43,7 +43,7 @@ def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterato
 
 def sdist_problems(release: Published, terms: Terms) -> Iterator[Problem]:
     """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
-    if not release.sources and not all(wheel.is_companion for wheel in release.wheels):
+    if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
         yield Problem(
             Demand.SDIST,
             (str(release),),
@@ -55,10 +55,12 @@ def sdist_problems(release: Published, terms: Terms) -> Iterator[Problem]:
         files = tuple(source.file for source in release.sources)
         what = "are two sdists of one release, and PyPI takes one"
         yield Problem(Demand.SDIST, files, what, "remove one", is_error=terms.is_pypi)
+    expected = sdist_name(release.project, release.version)
+    for file in (*(source.file for source in release.sources), *release.former):
+        if file != expected:
+            what = f"expected the file name {expected} (PEP 625)"
+            yield Problem(Demand.SDIST, (file,), what, "build it with a newer backend", is_error=terms.is_pypi)
     for source in release.sources:
-        if source.file != source.expected:
-            what = f"expected the file name {source.expected} (PEP 625)"
-            yield Problem(Demand.SDIST, (source.file,), what, "build it with a newer backend", is_error=terms.is_pypi)
         yield from _of_another(source, source.project, str(source.version))
         for wheel in (release.plain or release.wheels)[:1]:
             yield from _unlike(source, wheel)
@@ -84,13 +86,19 @@ def _same(one: str, other: str) -> bool:
 
 
 def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Problem]:
-    """Where wheels that differ in nothing but their variant state other things; the first is the plain one if any."""
+    """Where wheels for the same Python and machine state other things; the first is a plain one if any is.
+
+    A variant is held against the plain wheel of its own name where there is one: two plain wheels may differ, as where
+    one is for an older libc and requires less, and that is older than variants.
+    """
     first, *others = wheels
+    plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}
     for wheel in others:
-        for difference in first.stated.differences(wheel.stated):
-            chosen_by = difference.field in CHOSEN_BY
-            meant = _is_declared(difference, first.stated, wheel.stated) or _is_added(difference, beside)
-            yield _differs(wheel, first, difference, is_error=chosen_by and not meant)
+        like = plain.get(wheel.name.plain(), first) if wheel.name.variant else first
+        for difference in like.stated.differences(wheel.stated):
+            meant = _is_declared(difference, like.stated, wheel.stated) or _is_added(difference, beside)
+            chosen_by = difference.field in CHOSEN_BY and wheel.name.variant is not None
+            yield _differs(wheel, like, difference, is_error=chosen_by and not meant)
 
 
 def _is_declared(difference: Difference, *stated: Stated) -> bool:
@@ -107,7 +115,7 @@ def _is_added(difference: Difference, beside: Collection[str]) -> bool:
 
 def _project(line: str) -> str:
     try:
-        return canonicalize_name(Requirement(line).name)
+        return canonicalize_name(requirement(line).name)
     except InvalidRequirement:
         return ""
 

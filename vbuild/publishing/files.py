@@ -1,13 +1,16 @@
 """The files of a folder that would be published, each read once: what their names say and what they state.
 
     *.whl              central directory, RECORD, METADATA and variant.json; no other member is inflated
-    *.tar.gz           its first PKG-INFO below the top folder
+    *.tar.gz           its first PKG-INFO below the top folder, and the licences that this names
     *-variants.json    which variants a release has (PEP 825, index-level metadata)
+    *.zip, *.tgz, ...  by name only: an sdist as none is made any more, where it is called after a release
 
 Everything else in the folder is left alone: reports and logs lie there too.
 """
 
+import contextlib
 import gzip
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +34,8 @@ T = TypeVar("T")
 INDEX = "-variants.json"
 
 _SDIST = ".tar.gz"
+# what sdists were before PEP 527 and PEP 625
+_FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
 # bytes, as many as are read of METADATA in a wheel
 _PKG_INFO = 1 << 26
 _READABLE_METHODS = frozenset({0, 8})
@@ -92,13 +97,17 @@ def _stated(wheel: Wheel) -> Stated:
 
 @dataclass(frozen=True, slots=True)
 class ReadySdist:
-    """An sdist: its *size* in bytes, the project and version in its file name, and what its PKG-INFO states."""
+    """An sdist: its *size* in bytes, the project and version in its file name, and what its PKG-INFO states.
+
+    *lacks* are the files that License-File names and the sdist does not have.
+    """
 
     path: Path
     size: int
     project: str
     version: Version
     stated: Stated
+    lacks: tuple[str, ...]
 
     @property
     def file(self) -> str:
@@ -107,7 +116,7 @@ class ReadySdist:
     @property
     def expected(self) -> str:
         """The only file name that PEP 625 gives the sdist."""
-        return f"{escaped(self.project)}-{self.version}{_SDIST}"
+        return sdist_name(self.project, str(self.version))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -116,37 +125,56 @@ class ReadySdist:
             project, version = parse_sdist_filename(path.name)
         except InvalidSdistFilename as error:
             raise PublishError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
-        return cls(path, path.stat().st_size, project, version, _pkg_info(path))
+        size = path.stat().st_size
+        said, lacks = _contents(path)
+        return cls(path, size, project, version, said, lacks)
 
 
-def _pkg_info(path: Path) -> Stated:
+def sdist_name(project: str, version: str) -> str:
+    """The only file name that PEP 625 gives the sdist of *project*; *version* is normalised."""
+    return f"{escaped(project)}-{version}{_SDIST}"
+
+
+def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
+    """What the sdist at *path* states, and which of the licences that it names are not there."""
     try:
         # tarfile's own reader of gzip streams raises TypeError where one is cut short
         with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            passed: set[str] = set()
             for member in archive:
-                parts = member.name.removeprefix("./").split("/")
-                if len(parts) == len(("top", "PKG-INFO")) and parts[1] == "PKG-INFO" and member.isreg():
-                    file = archive.extractfile(member)
-                    data = file.read(_PKG_INFO) if file else b""
+                file = _below_top(member)
+                if file == "PKG-INFO" and member.isreg():
                     break
+                passed.add(file)
             else:
                 raise PublishError("no PKG-INFO in its top folder (PEP 643)")
+            pkg_info = archive.extractfile(member)
+            with at("PKG-INFO"):
+                said = stated(pkg_info.read(_PKG_INFO) if pkg_info else b"")
+            lacks = dict.fromkeys(file for file in said.licenses if file not in passed)
+            while lacks and (following := archive.next()):
+                lacks.pop(_below_top(following), None)
     except _DAMAGE as error:
         raise PublishError(f"not a gzipped tar archive, or damaged: {error}") from error
-    with at("PKG-INFO"):
-        return stated(data)
+    return said, tuple(lacks)
+
+
+def _below_top(member: tarfile.TarInfo) -> str:
+    """Where *member* is in the one folder that an sdist has at its top."""
+    return member.name.removeprefix("./").partition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
 
-    *indexes* are the variants.json files by name.
+    *indexes* are the variants.json files by name, *former* what is called as sdists were, by project and version.
     """
 
     wheels: tuple[ReadyWheel, ...]
     sources: tuple[ReadySdist, ...]
     indexes: tuple[Path, ...]
+    former: tuple[tuple[str, Version, Path], ...]
     damaged: tuple[Problem, ...]
 
     @property
@@ -157,17 +185,25 @@ class Found:
 def found(folder: Path) -> Found:
     """The files in *folder* that would be published; `PublishError` where there is no such folder, or nothing in it."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.is_file())
+        # a link to nothing is a file that cannot be read
+        paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
     except OSError as error:
         raise PublishError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
     damaged: list[Problem] = []
     wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
     indexes = tuple(path for path in paths if path.name.endswith(INDEX))
-    result = Found(wheels, sources, indexes, tuple(damaged))
+    result = Found(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
     if not result.count:
         raise PublishError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
     return result
+
+
+def _former(paths: Iterable[Path]) -> Iterator[tuple[str, Version, Path]]:
+    for path in paths:
+        if _FORMER.search(path.name):
+            with contextlib.suppress(InvalidSdistFilename):
+                yield *parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path
 
 
 def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Problem]) -> Iterator[T]:

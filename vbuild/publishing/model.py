@@ -15,6 +15,8 @@ from vbuild.errors import PublishError
 # PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
 MB = 1 << 20
 GB = 1 << 30
+# bytes of all files of a project that never asked for more
+PROJECT_LIMIT = 10 * GB
 DEFAULT_LIMIT = 100
 LARGEST_LIMIT = 1024
 

@@ -5,7 +5,7 @@
     platform tags of one machine only, and those of systems that no specification defines
     a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI goes by it
     a zip archive with a comment, with members that are not stored or deflated, or that unpacks to 50 times its size
-    requirements that are URLs or cannot be read, and License-File without the file (PEP 639)
+    requirements that are URLs or cannot be read, License-File without the file (PEP 639), metadata that are invalid
 
 What `twine check` says, that the description renders, is not said again here.
 https://docs.pypi.org/project-management/storage-limits, https://docs.pypi.org/archives, and file_upload in
@@ -17,15 +17,16 @@ from collections.abc import Iterable, Iterator
 from packaging.version import Version
 
 from vbuild.publishing.files import ReadySdist, ReadyWheel
-from vbuild.publishing.model import DEFAULT_LIMIT, GB, LARGEST_LIMIT, MB, Demand, Problem, Terms
+from vbuild.publishing.form import shortened
+from vbuild.publishing.model import DEFAULT_LIMIT, GB, LARGEST_LIMIT, MB, PROJECT_LIMIT, Demand, Problem, Terms
 from vbuild.publishing.platforms import is_bare_linux, is_taken
 from vbuild.publishing.releases import Published
 from vbuild.wheel.name import escaped
 
-_PROJECT_LIMIT = 10
 # warehouse looks at the ratio from 64 MB unpacked on
 _BOMB = 64 * MB
 _RATIO = 50
+_OF_VARIANTS = "variant_"
 _TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"
 _LIMITS = "https://docs.pypi.org/project-management/storage-limits"
 
@@ -34,11 +35,13 @@ def refusals(release: Published, terms: Terms) -> Iterator[Problem]:
     """What PyPI refuses of *release*; for other indexes only what installers mind as well, as warnings."""
     for file in release.distributions:
         yield from _size(file, terms)
+        yield from _requirements(file, terms)
+        if terms.is_pypi:
+            yield from _metadata(file)
     for wheel in release.wheels:
         yield from _names(wheel, terms)
         yield from _platforms(wheel, terms)
         yield from _archive(wheel, terms)
-        yield from _requirements(wheel, terms)
     if terms.is_pypi:
         yield from _local(release)
         yield from _variants(release)
@@ -50,11 +53,11 @@ def totals(releases: Iterable[Published], terms: Terms) -> Iterator[Problem]:
     for release in releases:
         sizes[release.project] = sizes.get(release.project, 0) + release.size
     for project, size in sizes.items():
-        if terms.is_pypi and size > _PROJECT_LIMIT * GB:
+        if terms.is_pypi and size > PROJECT_LIMIT:
             yield Problem(
                 Demand.SIZE,
                 (project,),
-                f"{size} bytes in all; PyPI gives a project {_PROJECT_LIMIT * GB} ({_PROJECT_LIMIT} GB) by default, "
+                f"{size} bytes in all; PyPI gives a project {PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, "
                 f"earlier releases included",
                 f"ask for more, or remove old releases: {_LIMITS}",
                 is_error=False,
@@ -120,28 +123,31 @@ def _archive(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
         )
 
 
-def _requirements(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
-    for line, reason in wheel.stated.unreadable:
+def _requirements(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Problem]:
+    for line, reason in file.stated.unreadable:
+        advice = "write it as installers read it (PEP 508)"
+        if _OF_VARIANTS in line:
+            advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
+        what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
+        yield Problem(Demand.REQUIREMENT, (file.file,), what, advice, is_error=terms.is_pypi)
+    for line in file.stated.direct if terms.is_pypi else ():
         yield Problem(
             Demand.REQUIREMENT,
-            (wheel.file,),
-            f"Requires-Dist {line!r} cannot be read: {reason}",
-            "write what every installer knows: none of today knows markers of variants (PEP 825)",
-            is_error=terms.is_pypi,
-        )
-    if not terms.is_pypi:
-        return
-    for line in wheel.stated.direct:
-        yield Problem(
-            Demand.REQUIREMENT,
-            (wheel.file,),
-            f"Requires-Dist {line!r} is a URL, which PyPI refuses",
+            (file.file,),
+            f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses",
             "require a release of it by version",
             is_error=True,
         )
-    for file in wheel.lacks:
-        what = f"License-File {file!r} is not in the wheel's licenses folder, which PyPI refuses (PEP 639)"
-        yield Problem(Demand.LICENSE, (wheel.file,), what, "add the file, or take the line out", is_error=True)
+
+
+def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Problem]:
+    for reason in file.stated.refused:
+        what = f"its metadata say what PyPI refuses: {reason}"
+        yield Problem(Demand.METADATA, (file.file,), what, "put it right in pyproject.toml", is_error=True)
+    for path in file.lacks:
+        where = "wheel's licenses folder" if isinstance(file, ReadyWheel) else "sdist"
+        what = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
+        yield Problem(Demand.LICENSE, (file.file,), what, "add the file, or take the line out", is_error=True)
 
 
 def _local(release: Published) -> Iterator[Problem]:

@@ -13,13 +13,17 @@ from vbuild.wheel.name import escaped
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json where there is one."""
+    """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json where there is one.
+
+    *former* are the files that are called as its sdist was in former times.
+    """
 
     project: str
     version: str
     wheels: tuple[ReadyWheel, ...]
     sources: tuple[ReadySdist, ...]
     index: Path | None
+    former: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{escaped(self.project)}-{self.version}"
@@ -68,6 +72,7 @@ def releases(found: Found) -> tuple[Published, ...]:
             tuple(wheels.get((project, version), ())),
             tuple(sources.get((project, version), ())),
             indexes.get(f"{escaped(project)}-{version}{INDEX}"),
+            tuple(path.name for of, number, path in found.former if (of, number) == (project, Version(version))),
         )
         for project, version in sorted({*wheels, *sources}, key=lambda key: (key[0], Version(key[1]), key[1]))
     )

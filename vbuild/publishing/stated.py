@@ -16,16 +16,21 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError
+from vbuild.publishing.form import has_license_files, refused
 from vbuild.wheel.distinfo import Metadata
 
 REQUIRES_DIST = "Requires-Dist"
 # what installers choose by, and what they install besides
 CHOSEN_BY = (REQUIRES_DIST, "Requires-Python", "Provides-Extra")
+_DESCRIPTION = "Description"
 
 # they say which file it is: held against the file's name instead
 _OF_THE_FILE = frozenset({"metadata-version", "name", "version", "dynamic"})
 _NAMES = {name.lower(): name for name in (*CHOSEN_BY, "License-File", "Project-URL", "Home-page", "Download-URL")}
 _DYNAMIC_SINCE = Version("2.2")
+# what is longer, in characters, is a text, and more values than so many are no help
+_LONG = 200
+_MANY = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +42,17 @@ class Difference:
     has: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The difference as said of the second file."""
-        if self.field == "Description":
-            return "its description is another one"
-        said = [f"lacks {', '.join(map(repr, self.lacks))}"] if self.lacks else []
-        said += [f"has {', '.join(map(repr, self.has))}"] if self.has else []
+        """The difference as said of the second file, in some lines: of texts only that they are others."""
+        if self.field == _DESCRIPTION or any(len(value) > _LONG for value in (*self.lacks, *self.has)):
+            return f"its {self.field.lower()} is another one"
+        said = [f"lacks {_listed(self.lacks)}"] if self.lacks else []
+        said += [f"has {_listed(self.has)}"] if self.has else []
         return f"{self.field}: {' and '.join(said)}"
+
+
+def _listed(values: tuple[str, ...]) -> str:
+    more = len(values) - _MANY
+    return ", ".join(map(repr, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,8 @@ class Stated:
     """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
 
     *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the lines of
-    Requires-Dist that installers of today cannot read, with the reason, and *direct* those that are URLs.
+    Requires-Dist that installers of today cannot read, with the reason, and *direct* those that are URLs. *licenses*
+    are the files that have to be there, and *refused* is what PyPI refuses of all but the requirements.
     """
 
     name: str
@@ -61,6 +72,12 @@ class Stated:
     unreadable: tuple[tuple[str, str], ...] = ()
     direct: tuple[str, ...] = ()
     licenses: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The lines of Requires-Dist, in one spelling and order."""
+        return dict(self.fields).get(REQUIRES_DIST, ())
 
     def differences(self, other: "Stated") -> Iterator[Difference]:
         """What *other* states differently: what is installed by first, then by field."""
@@ -77,7 +94,8 @@ class Stated:
 def stated(data: bytes) -> Stated:
     """What the METADATA or PKG-INFO *data* states; `WheelError` where it is not UTF-8 or has no name or version."""
     try:
-        metadata = Metadata.parse(data.decode())
+        text = data.decode()
+        metadata = Metadata.parse(text)
     except UnicodeDecodeError as error:
         raise WheelError("not UTF-8") from error
     headers = metadata.headers
@@ -85,7 +103,7 @@ def stated(data: bytes) -> Stated:
     fields = {_NAMES.get(name, name.title()): _values(name, headers.values(name)) for name in names}
     description = "\n".join(headers.values("description")) + headers.rest
     if words := " ".join(description.split()):
-        fields["Description"] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
+        fields[_DESCRIPTION] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
     return Stated(
         metadata.name,
         metadata.version,
@@ -94,8 +112,17 @@ def stated(data: bytes) -> Stated:
         is_static=_is_static(headers.value("metadata-version") or ""),
         unreadable=tuple(_unreadable(metadata.requires_dist)),
         direct=tuple(line for line in metadata.requires_dist if _is_direct(line)),
-        licenses=headers.values("license-file"),
+        licenses=headers.values("license-file") if has_license_files(headers) else (),
+        refused=tuple(refused(text, headers)),
     )
+
+
+def requirement(line: str) -> Requirement:
+    """What *line* of Requires-Dist requires; `InvalidRequirement` where installers cannot read it."""
+    try:
+        return Requirement(line)
+    except RecursionError as error:
+        raise InvalidRequirement("brackets in brackets, too deep to be read") from error
 
 
 def _values(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,7 +144,7 @@ def _spelled(name: str, value: str) -> str:
 def _requirement(line: str) -> str:
     """The requirement *line* in packaging's spelling; as it is where packaging cannot read it."""
     try:
-        found = Requirement(line)
+        found = requirement(line)
     except InvalidRequirement:
         return " ".join(line.split())
     found.name = canonicalize_name(found.name)
@@ -134,14 +161,14 @@ def _specifiers(text: str) -> str:
 def _unreadable(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for line in lines:
         try:
-            Requirement(line)
+            requirement(line)
         except InvalidRequirement as error:
             yield line, str(error).partition("\n")[0]
 
 
 def _is_direct(line: str) -> bool:
     try:
-        return Requirement(line).url is not None
+        return requirement(line).url is not None
     except InvalidRequirement:
         return False
 
