@@ -36,7 +36,7 @@ _NOISE = frozenset(
 )
 _NOISE_PREFIXES = (
     *("TERM", "SSH_", "XDG_SESSION", "DBUS_", "HISTFILE", "TMUX", "VTE_", "COVERAGE_", "COV_", "PYTEST_"),
-    *("CI_", "GITHUB_", "RUNNER_", "GITLAB_", "BUILDKITE_", "CIRCLE_", "SLURM_"),
+    *("CI_", "GITHUB_", "RUNNER_", "GITLAB_", "BUILDKITE_", "CIRCLE_", "SLURM_", "DASK_", "__DASK_"),
 )
 
 

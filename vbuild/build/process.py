@@ -12,12 +12,13 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
+from vbuild.build.keeper import Keeper
 from vbuild.errors import BuildError
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
@@ -29,12 +30,32 @@ _Process = subprocess.Popen[bytes]
 
 
 class _Running:
-    """The commands that run now, in whatever thread; and whether new ones may start."""
+    """The commands that run now, each with its thread; whether new ones may start, and in which threads they may not.
+
+    The *keeper*, where there is one, ends them when this process is killed.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.leaders: set[_Process] = set()
+        self.leaders: dict[_Process, int] = {}
         self.open = True
+        self.stopped: set[int] = set()
+        self.keeper: Keeper | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this thread may run commands."""
+        return self.open and threading.get_ident() not in self.stopped
+
+    def add(self, process: _Process) -> None:
+        self.leaders[process] = threading.get_ident()
+        if self.keeper:
+            self.keeper.started(process.pid)
+
+    def discard(self, process: _Process) -> None:
+        self.leaders.pop(process, None)
+        if self.keeper:
+            self.keeper.ended(process.pid)
 
 
 _running = _Running()
@@ -64,7 +85,7 @@ def run(
                 status = process.wait(timeout)
             except subprocess.TimeoutExpired as error:
                 raise BuildError(f"{name} took more than {timeout:g} s{_end(log, output, begin)}") from error
-            if not _running.open:
+            if not _running.is_open:
                 raise BuildError(f"{name} was stopped")
             if status:
                 raise BuildError(f"{name} {_ended(status)}{_end(log, output, begin)}")
@@ -76,6 +97,33 @@ def stop_all() -> None:
         _running.open = False
         leaders = frozenset(_running.leaders)
     _stop(leaders)
+
+
+def keep_watch() -> None:
+    """From now on, let no command outlive this process, even if it is killed."""
+    with _running.lock:
+        _running.keeper = _running.keeper or Keeper(GRACE)
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], None]]:
+    """What is yielded stops, from any thread, the commands that this one runs in the block, and lets it start no more.
+
+    For tasks of several users in one process; `stop_all` is for a process that has one.
+    """
+    me = threading.get_ident()
+
+    def stop() -> None:
+        with _running.lock:
+            _running.stopped.add(me)
+            leaders = frozenset(leader for leader, thread in _running.leaders.items() if thread == me)
+        _stop(leaders)
+
+    try:
+        yield stop
+    finally:
+        with _running.lock:
+            _running.stopped.discard(me)
 
 
 @contextmanager
@@ -132,7 +180,7 @@ def _started(
 ) -> Iterator[_Process]:
     # the lock is held while it starts: stop_all sees either no process or a registered one
     with _running.lock:
-        if not _running.open:
+        if not _running.is_open:
             raise BuildError(f"{name} was not started: the build was stopped")
         try:
             process = subprocess.Popen(
@@ -146,7 +194,7 @@ def _started(
             )
         except OSError as error:
             raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
-        _running.leaders.add(process)
+        _running.add(process)
     try:
         yield process
     except BaseException:
@@ -155,7 +203,7 @@ def _started(
         raise
     finally:
         with _running.lock:
-            _running.leaders.discard(process)
+            _running.discard(process)
 
 
 @contextmanager

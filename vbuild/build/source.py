@@ -17,7 +17,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from vbuild.build import git
+from vbuild.build import git, packing
 from vbuild.build.archive import unpack
 from vbuild.digest import sha256_of
 from vbuild.errors import BuildError, at
@@ -57,14 +57,18 @@ def unpacked(
     patches: Iterable[Path] = (),
     without: Path | None = None,
 ) -> Path:
-    """The project folder of a fresh copy of *archive* (an archive or a folder) in *folder*, with *patches* applied.
+    """The project folder of a fresh copy of *archive* in *folder*, with *patches* applied.
 
-    *subdirectory* is where the project is in the copy; *without* a folder in *archive* that is no part of it, such as
-    that for finished wheels. `BuildError` where it is damaged, a patch does not apply, or there is no project.
+    *archive* is a folder, an archive of one, or a packed tree. *subdirectory* is where the project is in the copy;
+    *without* a folder in *archive* that is no part of it, such as that for finished wheels. `BuildError` where it is
+    damaged, a patch does not apply, or there is no project.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with at(archive.name):
-        tree = _copied(archive, folder / archive.name, without) if archive.is_dir() else unpack(archive, folder)
+        if archive.is_dir():
+            tree = _copied(archive, folder / archive.name, without)
+        else:
+            tree = (packing.unpack if archive.suffix == packing.SUFFIX else unpack)(archive, folder)
     for patch in patches:
         with at(patch.name):
             git.apply(patch.resolve(), tree)

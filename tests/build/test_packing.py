@@ -1,0 +1,87 @@
+"""A source tree as one file: what comes out on the other side is what went in."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import setuptools_project, tree
+from vbuild.build.packing import SUFFIX, pack, unpack
+from vbuild.build.source import unpacked
+from vbuild.errors import BuildError
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, time in microseconds, and content or target of all that is in *folder*."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        state = path.lstat()
+        content = b"" if stat.S_ISDIR(state.st_mode) else path.read_bytes() if path.is_file() else b"none"
+        found[str(path.relative_to(folder))] = (state.st_mode, state.st_mtime_ns // 10**5, content)
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = (state.st_mode, 0, os.fsencode(path.readlink()))
+    return found
+
+
+def project(folder: Path) -> Path:
+    """A project with all that a tree may hold."""
+    setuptools_project(folder)
+    tree(
+        folder,
+        {".git/HEAD": "ref", "run.sh": "#!/bin/sh\n", "group.txt": "", "ünïcödé name\n": "x", "big": "x" * 3_000_000},
+    )
+    (folder / "run.sh").chmod(0o750)
+    (folder / "group.txt").chmod(0o664)
+    (folder / "link.c").symlink_to("module.c")
+    (folder / "loose").symlink_to("/nowhere")
+    (folder / "twin.c").hardlink_to(folder / "module.c")
+    (folder / "empty").mkdir(mode=0o500)
+    os.utime(folder / "module.c", ns=(10**18 + 123456000, 10**18 + 123456000))
+    return folder
+
+
+def test_a_tree_is_the_same_again(tmp_path: Path) -> None:
+    before = project(tmp_path / "demo-1.0")
+    pack(before, tmp_path / f"source{SUFFIX}")
+    after = unpack(tmp_path / f"source{SUFFIX}", tmp_path / "out")
+    assert after == tmp_path / "out/demo-1.0"
+    assert everything(after) == everything(before)
+
+
+def test_the_same_tree_is_the_same_file(tmp_path: Path) -> None:
+    before = project(tmp_path / "demo-1.0")
+    for name in ("one", "two"):
+        pack(before, tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_what_is_no_file_stays_where_it_is(tmp_path: Path) -> None:
+    before = setuptools_project(tmp_path / "demo")
+    os.mkfifo(before / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(before / "socket"))
+        pack(before, tmp_path / "packed")
+    names = {path.name for path in unpack(tmp_path / "packed", tmp_path / "out").iterdir()}
+    assert names == {"module.c", "setup.py", "src"}
+
+
+def test_a_packed_tree_is_a_source(tmp_path: Path) -> None:
+    pack(setuptools_project(tmp_path / "top" / "inner").parent, tmp_path / f"source{SUFFIX}")
+    found = unpacked(tmp_path / f"source{SUFFIX}", tmp_path / "out", subdirectory="inner")
+    assert (found / "setup.py").is_file()
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, -5])
+def test_a_file_that_was_cut_is_refused(tmp_path: Path, keep: int) -> None:
+    file = tmp_path / f"source{SUFFIX}"
+    pack(setuptools_project(tmp_path / "demo"), file)
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(BuildError, match=r"source\.vbuild-tree: cannot be unpacked: "):
+        unpacked(file, tmp_path / "out")
+
+
+def test_a_tree_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"gone: cannot be packed: .*No such file"):
+        pack(tmp_path / "gone", tmp_path / "packed")
