@@ -62,6 +62,7 @@ def failed(desk: Desk, **variables: str) -> str:
     assert (report["wheels"], len(report["failures"])) == ([], 3)
     assert {path.name for path in out.iterdir() if path.suffix != ".whl"} == {
         "demo-1.0-variants.json",
+        "report.html",
         "report.json",
         "logs",
     }
@@ -187,7 +188,7 @@ def test_a_disk_that_is_full_while_wheels_are_made_is_named(released: Desk, tmp_
     ran, left = on_small_disk(desk, disk, size, *command)
     said = refusal(ran)
     assert said == f"{disk}/out: cannot be written to: No space left on device" or "targets failed" in said
-    assert [path for path in left if "/logs/" not in path and Path(path).name != "report.json"] == []
+    assert [path for path in left if "/logs/" not in path and not Path(path).name.startswith("report.")] == []
 
 
 @needs("gcc", "g++")

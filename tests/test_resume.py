@@ -163,13 +163,14 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     missing = LEVELS[LEVELS.index(where) :] if where in LEVELS else []
     assert place.compiled() == missing
     if kept:
-        assert _kept(lines) == f"{kept}; --fresh builds them again"
+        assert _kept(lines) == f"{kept}; matrix --fresh builds them again"
     else:
         assert not [line for line in lines if "kept" in line]
     assert [line.split()[3] for line in lines if " MB " in line].count("kept") == 3 - len(missing)
     assert wheels(place.dist) == wheels(undisturbed.dist)
     assert sorted(path.name for path in place.dist.iterdir() if path.suffix != ".whl") == [
         "demo-1.0-variants.json",
+        "report.html",
         "report.json",
     ]
 
@@ -215,7 +216,7 @@ def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
     assert not [line for line in lines if "kept" in line]
     assert wheels(place.dist) == wheels(undisturbed.dist)
     # what it made is kept
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
     assert place.started() == []
 
 
@@ -225,7 +226,7 @@ def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
     recipe.write_text(text.replace(', "x86-64-v3"', ""))
     place.ran()
     recipe.write_text(text)
-    assert _kept(place.ran()) == "2 of 3 wheels; --fresh builds them again"
+    assert _kept(place.ran()) == "2 of 3 wheels; matrix --fresh builds them again"
     assert place.compiled() == ["x86-64-v3"]
 
 
@@ -264,7 +265,7 @@ def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) ->
         shutil.rmtree(killed)
         if not ran.returncode:
             break
-    assert seen == {1, 2, 3, 4, 5}
+    assert seen == {1, 2, 3, 4, 5, 6}
 
 
 def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbed: Workplace) -> None:
@@ -283,9 +284,10 @@ def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbe
             assert len(json.loads((folder / "report.json").read_text())["wheels"]) == 3
             assert sorted(path.name for path in folder.iterdir() if path.suffix != ".whl") == [
                 "demo-1.0-variants.json",
+                "report.html",
                 "report.json",
             ]
-        assert _kept(place.ran(into=folders[0])) == "3 of 3 wheels; --fresh builds them again"
+        assert _kept(place.ran(into=folders[0])) == "3 of 3 wheels; matrix --fresh builds them again"
 
 
 def _programs(place: Workplace, *arguments: str) -> set[str]:
@@ -322,6 +324,6 @@ def test_a_cuda_run_killed_while_wheels_are_finished_compiles_nothing_more(tmp_p
     place.killed("test")
     lines = place.ran()
     assert place.started() == []
-    assert _kept(lines) == "1 build; --fresh builds them again"
+    assert _kept(lines) == "1 build; matrix --fresh builds them again"
     assert len(wheels(place.dist)) == 3
-    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"

@@ -7,21 +7,24 @@ A target that fails leaves the others running: they are finished and written, an
 
 import tempfile
 from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 
 from vbuild.build.frontend import Job
 from vbuild.build.probes import forget
+from vbuild.distribution.executor import LOCAL, Executor
 from vbuild.recipe.model import Recipe
 from vbuild.release.family import Family
-from vbuild.release.finishing import Finishing
-from vbuild.release.making import made
-from vbuild.release.order import ordered
-from vbuild.release.outcome import Failure, Product, Release
+from vbuild.release.making import here
+from vbuild.release.outcome import Release
 from vbuild.release.publication import published, without_twins
+from vbuild.release.remote import there
+from vbuild.release.run import Run
 from vbuild.release.staging import staging
 from vbuild.release.store import Store
 from vbuild.release.thinning import request_of, thinned
 from vbuild.release.workshop import Told, Workshop
+from vbuild.reporting.model import Report
 from vbuild.toolkit.supply import FORESEEN
 from vbuild.variant.document import Schema
 
@@ -36,39 +39,32 @@ def matrix(
     is_part: bool = False,
     schema: Schema = Schema.PEP_850,
     store: Store | None = None,
+    compare: Path | None = None,
+    executor: Executor = LOCAL,
     told: Told = lambda _target, _step: None,
 ) -> Release:
     """Build the recipe or project at *source* into *folder*: every target, or those called as in *only*.
 
-    *pythons* are those of the recipe's to build for, all where there are none. *jobs* builds run at a time; *told*
-    hears of each step of each target. Builds and wheels that *store*, the user's where None, has from before are taken
-    from there. Of a release that is made in parts, each *is_part*: `vbuild.collect` verifies and splits all of it. The
-    folder gets the finished wheels, the release's variants.json, ``report.json``, and the logs of what failed. A
-    `VbuildError` is raised, and no wheel written, where no build can start or where the wheels would contradict others
-    in the folder.
+    *pythons* are those of the recipe's to build for, all where there are none. *jobs* builds run at a time on this
+    machine; the workers of another *executor* have their own stores. *told* hears of each step of each target. Builds
+    and wheels that *store*, the user's where None, has from before are taken from there. Of a release that is made in
+    parts, each *is_part*: `vbuild.collect` verifies and splits all of it. The folder gets the finished wheels, the
+    release's variants.json, ``report.json``, ``report.html``, and the logs of what failed; the page tells what is not
+    as in the report at *compare*. A `VbuildError` is raised, and no wheel written, where no build can start or where
+    the wheels would contradict others in the folder.
     """
     recipe = Recipe.load(source)
     request = None if is_part else request_of(recipe)
+    before = Report.previous(compare, recipe.name)
     targets = recipe.chosen(only=only, pythons=pythons)
     family = Family.of(recipe, targets, schema=schema)
     store = store or Store.of_user()
     with staging(folder) as stage:
-        shop = Workshop.opened(recipe, folder, stage, store=store, told=told)
-        plan = [shop.prepared(target) for target in targets]
-        orders = ordered(plan, recipe=recipe, family=family, source=shop.digest, machine=shop.cpu)
-        finishing = Finishing(shop, family, is_part=is_part)
-        kept = {order: product for order in orders if (product := finishing.kept(order))}
-        missing = [order for order in orders if order not in kept]
-        found = {**kept, **(made(missing, orders, finishing, jobs=jobs) if missing else {})}
-        outcomes = without_twins(found[order] for order in orders)
-        order_of = {order.target: order for order in orders}
-
-        def tried(product: Product, beside: Path) -> Product | Failure:
-            return finishing.tried_again(order_of[product.target], product, beside=beside)
-
-        thinning = thinned(outcomes, request, stage / "thin", tried=tried)
-        notes = tuple(dict.fromkeys([*(note for job in plan for note in job.notes), *shop.notes]))
-        release = published(recipe.name, str(recipe.source), thinning, stage, folder, notes=notes)
+        run = Run(recipe, targets, family, folder, stage, store, is_part=is_part, told=told)
+        with there(run, executor) if executor.address else nullcontext(here(run, jobs=jobs)) as made:
+            thinning = thinned(without_twins(made.outcomes), request, stage / "thin", tried=made.tried)
+        notes = tuple(dict.fromkeys(made.notes))
+        release = published(recipe.name, str(recipe.source), thinning, stage, folder, notes=notes, before=before)
     store.sweep()
     forget()
     return release

@@ -8,13 +8,22 @@
 The wheels of a family hold the same host code, which is deflated once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from vbuild.errors import SlimError, at
+from vbuild.digest import sha256_of
+from vbuild.distribution.calls import opened, packed
+from vbuild.distribution.cluster import Cluster, Promise, connected
+from vbuild.distribution.executor import LOCAL, Executor
+from vbuild.distribution.job import scratch
+from vbuild.errors import ExecutorError, SlimError, VbuildError, at
 from vbuild.hardware.gpu import GpuList
 from vbuild.index import index
 from vbuild.rope import Rope
@@ -28,7 +37,7 @@ from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.gathering import gathered
 from vbuild.wheel.press import Codec, Press
 from vbuild.wheel.unpacking import room_for
-from vbuild.wheel.writing import passed, write_wheels
+from vbuild.wheel.writing import passed, placed, write_wheels
 
 Told = Callable[[str, int, int], None]
 
@@ -41,11 +50,13 @@ def slim(
     cuts: Cuts | None = None,
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
+    executor: Executor = LOCAL,
     told: Told = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
-    Without a folder nothing is written, and sizes are those of the members.
+    Wheels go out to the workers of an *executor* that is not local. Without a folder nothing is written, and sizes are
+    those of the members.
     A share without a label keeps the wheel's name; those with one become variant wheels, with a variants.json for
     each release. A wheel without GPU code passes as it is, unless *cuts* strip or drop something. *told* hears the
     name of the wheel at work and how many of how many bytes are done. `SlimError` where a GPU asked for is served by
@@ -56,10 +67,11 @@ def slim(
     _check(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
-    each = partial(
-        family, folder=folder, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, told=told
-    )
-    slimmed = tuple(result for path in wheels for result in each(path))
+    make = partial(family, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
+    if executor.is_local:
+        slimmed = tuple(result for path in wheels for result in make(path, folder, told=told))
+    else:
+        slimmed = tuple(_made_there(wheels, folder, executor, make=make, told=told))
     if folder and any(share.label for share in shares):
         index(folder)
     return slimmed
@@ -98,6 +110,70 @@ def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview],
                     "allowed to, use `vbuild slim --accept-license` first"
                 )
     return lambda path, data: Library.of(path, data).slimmed(Share(gpus), Cuts())[0]
+
+
+def there(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes, ...]:
+    """On a worker: what *make*, a `family` of shares, makes of *wheel*, the bytes of *file*; and each output's bytes.
+
+    *into* is the folder that outputs are for. Where the wheel is refused, that is all.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch()) as temporary:
+        path, folder = Path(temporary, "in", Path(file).name), Path(temporary, "out")
+        path.parent.mkdir()
+        path.write_bytes(wheel)
+        try:
+            results = opened(make)(path, folder if into else None)
+        except VbuildError as error:
+            said = str(error).replace(str(path), file).replace(str(folder), into or "")
+            return (packed(type(error)(said)),)
+        return (packed(results), *(result.path.read_bytes() for result in results if result.path))
+
+
+def _made_there(
+    wheels: Sequence[Path],
+    folder: Path | None,
+    executor: Executor,
+    *,
+    make: Callable[[Path, Path | None], Iterable[Slimmed]],
+    told: Told,
+) -> Iterator[Slimmed]:
+    """What *make* makes of *wheels* on the workers of *executor*, in their order."""
+    total, done = sum(path.stat().st_size for path in wheels if path.is_file()), 0
+    with connected(executor) as cluster:
+        left, sent = deque(wheels), deque[tuple[Path, Promise | None]]()
+        ahead = 2 * cluster.threads  # not all at once: what is not done yet is held by the scheduler
+        while left or sent:
+            while left and len(sent) < ahead:
+                path = left.popleft()
+                sent.append((path, _sent(cluster, path, folder, make=packed(make))))
+            path, promise = sent.popleft()
+            told(path.name, done, total)
+            # what cannot be read is refused here, in the words for that
+            yield from _received(cluster.result(promise), path, folder) if promise else make(path, folder)
+            done += path.stat().st_size
+            told(path.name, done, total)
+
+
+def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> Promise | None:
+    """The promise of what comes of the wheel at *path*; None where it cannot be read."""
+    try:
+        key = f"vbuild-slim-{sha256_of(path)}-{hashlib.sha256(make).hexdigest()}"
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return cluster.submit("vbuild.slim:there", make, data, str(path), str(folder) if folder else None, key=key)
+
+
+def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]:  # noqa: ANN401 - what `there` gives
+    """What came of the wheel at *path*, its outputs in *folder*; the `VbuildError` with which it was refused."""
+    found = result if isinstance(result, ExecutorError) else opened(result[0])
+    if isinstance(found, VbuildError):
+        raise found
+    outputs = dict(zip((slimmed.name for slimmed in found if slimmed.path), result[1:], strict=True))
+    with at(path.name):
+        files = {file.name: file for file in placed(outputs, folder, made_from=path)} if folder else {}
+    for slimmed in found:
+        yield replace(slimmed, wheel=path, path=files.get(slimmed.name))
 
 
 class _Progress:

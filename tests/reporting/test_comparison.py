@@ -55,6 +55,8 @@ def test_a_wheel_that_failed_before_is_mended() -> None:
     absent = failure("v2", "no", cpu="x86-64-v2")
     found = Comparison(levels(5, failures=[absent]), levels(5, 5))
     assert [absence.title for absence in found.mended] == ["v2"]
+    assert found.new == ()
+    assert [*found.lines()][1:] == ["  mended: v2"]
     assert Comparison(found.before, found.before).is_same
 
 
@@ -86,6 +88,47 @@ def test_a_python_that_is_a_path_is_the_same_wherever_it_is() -> None:
     both = report(entry(python="cp312"), entry(python="cp313"))
     found = Comparison(old, both)
     assert [*found.lines()][1:] == ["  new: plain (3.13)"]
+
+
+def test_a_release_for_two_platforms_is_the_same_as_itself() -> None:
+    musl = entry(size=9_000_000) | {"wheel": "demo-1.0-cp312-cp312-musllinux_1_2_x86_64.whl"}
+    both = report(entry(size=10_000_000), musl)
+    assert Comparison(both, both).is_same
+    newer = report(entry(size=10_000_000), musl | {"wheel": "demo-1.1-cp312-cp312-musllinux_1_1_x86_64.whl"})
+    assert Comparison(both, newer).is_same
+    larger = report(entry(size=10_000_000), musl | {"bytes": 9_500_000})
+    assert [*Comparison(both, larger).lines()][1:] == ["  larger: plain (musllinux_x86_64) +0.5 MB"]
+    assert [*Comparison(report(entry()), larger).lines()][1:] == ["  new: plain (musllinux_x86_64)"]
+
+
+def test_a_wheel_that_is_repaired_by_now_is_the_same() -> None:
+    old = report(entry() | {"wheel": "demo-1.0-cp312-cp312-linux_x86_64.whl"})
+    assert Comparison(old, report(entry())).is_same
+
+
+def test_changes_are_data_for_programs() -> None:
+    before = levels(1_000_000, 2_000_000, 3_000_000, failures=[failure("v4", "no", cpu="x86-64-v4")])
+    v4 = entry("v4", cpu="x86-64-v4", size=1)
+    after = report(entry(size=1_500_000), v4, failures=[failure("v3", "no", cpu="x86-64-v3")])
+    name = "demo-1.0-cp312-cp312-manylinux_2_28_x86_64"
+    assert Comparison(before, after).data() == {
+        "bytes": 1_500_001,
+        "bytes_before": 6_000_000,
+        "new": [],
+        "gone": [f"{name}-v2.whl"],
+        "changed": [
+            {
+                "wheel": f"{name}.whl",
+                "before": f"{name}.whl",
+                "bytes": 1_500_000,
+                "bytes_before": 1_000_000,
+                "proved_otherwise": [],
+            }
+        ],
+        "failing": [{"label": "v3", "python": "3.12"}],
+        "mended": [{"label": "v4", "python": "3.12"}],
+        "machines": [],
+    }
 
 
 def test_of_many_changes_the_first_are_told() -> None:

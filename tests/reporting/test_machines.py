@@ -83,6 +83,21 @@ def test_gpus_are_asked_where_variants_name_them(tmp_path: Path) -> None:
     }
 
 
+def test_gpus_are_asked_where_variants_name_them_and_no_driver(tmp_path: Path) -> None:
+    plain(tmp_path)
+    labelled(tmp_path, "sm90", SM.format("90"))
+    found = {(choice.machine, choice.driver): choice.label for choice in asked(tmp_path) if choice.gpu}
+    assert found == {
+        ("NVIDIA T4", "10.0"): None,
+        ("NVIDIA A100", "11.0"): None,
+        ("NVIDIA A10, RTX 3090", "11.1"): None,
+        ("NVIDIA L4, RTX 4090", "11.8"): None,
+        ("NVIDIA H100", "11.8"): "sm90",
+        ("NVIDIA B200", "12.8"): None,
+        ("NVIDIA RTX 5090", "12.8"): None,
+    }
+
+
 def test_a_release_for_two_toolkits_is_asked_for_with_both_drivers(tmp_path: Path) -> None:
     plain(tmp_path)
     for bound in ("12.4", "13.0"):

@@ -8,7 +8,10 @@ import pytest
 
 from tests.factories.reports import data, entry, failure, report
 from vbuild.errors import ReportError
-from vbuild.reporting.model import Report
+from vbuild.reporting.conformance import check
+from vbuild.reporting.limits import limits
+from vbuild.reporting.model import Report, kinds, schema
+from vbuild.wheel.name import WheelName
 
 KEYS = "format, name, source, wheels, failures, variants, machines, limits, notes, split"
 
@@ -34,8 +37,9 @@ def changed(**more: Any) -> dict[str, Any]:
         ({"format": 1}, "name: missing"),
         (data(name=5), "name: expected a string, got 5"),
         (data(wheels={}), "wheels: expected an array, got an object"),
-        (data(other=1), f"other: no such key; known here: {KEYS}"),
-        (data(**{"\x1b[2J": 1}), f"'\\x1b[2J': no such key; known here: {KEYS}"),
+        (changed(build_seconds=10**400), "wheels[0].build_seconds: is 1000000000000000000000"),
+        (changed(bytes=2**53), "wheels[0].bytes: is 9007199254740992; expected 9007199254740991 or less"),
+        (data(limits=limits() | {"file_bytes": 0}), "limits.file_bytes: is 0; expected 1 or more"),
         (changed(bytes=-1), "wheels[0].bytes: is -1; expected 0 or more"),
         (changed(bytes=1.5), "wheels[0].bytes: expected an integer, got 1.5"),
         (changed(built=1), "wheels[0].built: expected true or false, got 1"),
@@ -47,7 +51,7 @@ def changed(**more: Any) -> dict[str, Any]:
         (changed(wheel="../a.whl"), "wheels[0]: '../a.whl': not a wheel's file name: 1 parts between dashes"),
         (data(failures=[failure(None, "x") | {"error": 1}]), "failures[0].error: expected a string, got 1"),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_what_is_no_report_is_refused_with_its_place(values: object, message: str, tmp_path: Path) -> None:
     path = tmp_path / "old.json"
@@ -64,13 +68,24 @@ def test_what_is_no_report_is_refused_with_its_place(values: object, message: st
         (b"[" * 100_000, "JSON nested too deeply, or with a number that is none"),
         (b'{"format": NaN}', "JSON nested too deeply, or with a number that is none"),
         (b"9" * 5000, "JSON nested too deeply, or with a number that is none"),
+        (b'{"format": 1e400}', "JSON nested too deeply, or with a number that is none"),
     ],
-    ids=["nothing", "comma", "bytes", "deep", "nan", "digits"],
+    ids=["nothing", "comma", "bytes", "deep", "nan", "digits", "overflow"],
 )
 def test_what_is_no_json_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     path.write_bytes(content)
     assert refused(path).partition(":")[0] == message.partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [("other", "other"), ("\x1b[2J", "'\\x1b[2J'")], ids=["word", "control characters"]
+)
+def test_what_vbuild_writes_has_no_other_keys(key: str, said: str) -> None:
+    with pytest.raises(ReportError) as caught:
+        check(data(**{key: 1}), schema())
+    assert str(caught.value) == f"{said}: no such key; known here: {KEYS}"
+    assert Report.of_data(data(**{key: 1}))  # what it reads may
 
 
 def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -93,6 +108,28 @@ def test_wheels_of_one_build_count_their_time_once() -> None:
     found = report(entry("sm75", gpus="sm_75") | fat, entry("sm80", gpus="sm_80") | fat, entry(seconds=2.0))
     assert found.seconds == 42
     assert found.size == 30_000_000
+
+
+def test_builds_for_several_platforms_are_several() -> None:
+    musl = entry() | {"wheel": "demo-1.0-cp312-cp312-musllinux_1_2_x86_64.whl"}
+    assert report(entry(seconds=2.0), musl | {"build_seconds": 3.0}).seconds == 5
+
+
+@pytest.mark.parametrize(
+    ("platform", "expected"),
+    [
+        ("manylinux_2_17_x86_64.manylinux2014_x86_64", ("manylinux_x86_64",)),
+        ("manylinux1_x86_64", ("manylinux_x86_64",)),
+        ("linux_aarch64", ("manylinux_aarch64",)),
+        ("musllinux_1_2_aarch64", ("musllinux_aarch64",)),
+        ("manylinux_2_28_x86_64.musllinux_1_2_x86_64", ("manylinux_x86_64", "musllinux_x86_64")),
+        ("macosx_11_0_arm64", ("macosx_arm64",)),
+        ("win_amd64", ("win_amd64",)),
+        ("any", ("any",)),
+    ],
+)
+def test_platforms_are_told_apart_whatever_their_versions(platform: str, expected: tuple[str, ...]) -> None:
+    assert kinds(WheelName.parse(f"demo-1.0-cp312-cp312-{platform}.whl")) == expected
 
 
 def test_a_report_knows_the_versions_of_its_own_project_only() -> None:

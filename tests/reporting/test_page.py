@@ -84,8 +84,10 @@ def test_the_same_report_gives_the_same_page() -> None:
         (
             report(entry(), entry("v4", test="not run")),
             Mood.GOOD,
-            "2 wheels, all verified; 1 tested, 1 above this machine's level",
+            "2 wheels, all verified; 1 of 2 tested, 1 not run here",
         ),
+        (report(entry(), entry("v3", test="no test")), Mood.GOOD, "2 wheels, all verified; 1 of 2 tested"),
+        (report(entry(test="not run")), Mood.GOOD, "1 wheel, verified; 0 of 1 tested, 1 not run here"),
         (
             report(entry(), failures=[failure("v3", "no")]),
             Mood.BAD,
@@ -96,7 +98,7 @@ def test_the_same_report_gives_the_same_page() -> None:
         (report(entry(isa="failed")), Mood.BAD, "1 of 1 wheels break a promise; what was found is below"),
         (report(), Mood.WARN, "No wheel; nothing was asked for"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_the_headline_says_how_the_release_stands(found: Report, mood: Mood, said: str) -> None:
     stands = status(found)
@@ -153,6 +155,13 @@ def test_wheels_of_several_pythons_stand_apart() -> None:
         ("cp311", 1, 10_000_000),
         ("cp312", 2, 10_000_005),
     ]
+
+
+def test_wheels_of_several_platforms_stand_apart() -> None:
+    musl = entry() | {"wheel": "demo-1.0-cp312-cp312-musllinux_1_2_x86_64.whl"}
+    found = groups(report(entry(), musl), None)
+    assert [group.title for group in found] == ["cp312 manylinux_x86_64", "cp312 musllinux_x86_64"]
+    assert [row.is_first for group in found for row in group.rows] == [True, True]
 
 
 def test_flags_that_were_taken_out_are_told_with_files_and_wheels() -> None:
@@ -217,6 +226,27 @@ def test_what_changed_stands_on_the_page() -> None:
     assert re.search(r"Mended mended", text)
     assert "Nothing changed" in texts(page(after, after))
     assert "Since the report before" not in texts(page(after))
+
+
+def test_of_many_that_are_mended_the_first_are_named() -> None:
+    before = report(entry(), failures=[failure(f"v{number}", "no") for number in range(14)])
+    after = report(entry(), *(entry(f"v{number}") for number in range(14)))
+    assert "v11 and 2 more" in texts(page(after, before))
+
+
+@needs("chromium")
+def test_in_chromium_a_long_label_does_not_push_the_page_sideways(tmp_path: Any) -> None:
+    label = "x" * 200
+    after = report(entry(label), entry("v3"), failures=[failure(label * 2, "no")], machines=[choice("any", entry())])
+    text = page(after, report(entry(label, size=1), entry("gone" + label), failures=[failure("v3", "no")]))
+    measure = "<script>const root = document.documentElement; document.title = root.scrollWidth - root.clientWidth"
+    # a script of this test's own, which the page's policy would not let run
+    shown = browsed(
+        re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text) + f"{measure}</script>",
+        tmp_path,
+        width=900,
+    )
+    assert "<title>0</title>" in shown.elements
 
 
 @needs("chromium")

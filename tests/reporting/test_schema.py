@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from jsonschema import Draft202012Validator
 from tests.factories.reports import choice, data, entry, failure, finding, override
 from vbuild.build.trial import Trial
 from vbuild.errors import ReportError
+from vbuild.release.outcome import Product
 from vbuild.reporting.conformance import check
 from vbuild.reporting.model import FORMAT, Report, schema
+from vbuild.reporting.page import page
 from vbuild.splitting.fates import Kind
 from vbuild.verdict.model import Rule, Severity
 
@@ -29,6 +32,7 @@ WORDS = {
     "enum",
     "pattern",
     "minimum",
+    "maximum",
     "required",
     "properties",
     "additionalProperties",
@@ -168,7 +172,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(below)
 
 
-STRANGE = [None, True, -1, 7, 0.5, "", "x", [], {}, [1], {"x": 1}, "sm_80", "0x1f"]
+STRANGE = [None, True, -1, 7, 0.5, 10**400, 1e300, "", "x", [], {}, [1], {"x": 1}, "sm_80", "0x1f"]
 
 
 def refusal(value: Any) -> str | None:
@@ -204,5 +208,20 @@ def test_whatever_a_report_says_nothing_but_a_report_error_escapes(seed: int) ->
         for _ in range(chance.randrange(1, 3)):
             container, key = chance.choice([*places(changed)])
             container[key] = chance.choice([*STRANGE, "a.whl", "demo-1.0-py3-none-any.whl", "sm_99", "x86-64-v3"])
+            if isinstance(container, dict):
+                container["strange"] = chance.choice(STRANGE)
         with suppress(ReportError):
-            Report.of_data(changed)
+            page(Report.of_data(changed), Report.of_data(whole()))
+
+
+def test_keys_that_a_later_vbuild_adds_are_passed_over() -> None:
+    later = whole()
+    for container, _ in [*places(later)]:
+        # these have keys of people's own
+        if isinstance(container, dict) and not {*container} & {"CFLAGS", "a", "isa-above"}:
+            container["later"] = {"a": 1}
+    report = Report.of_data(later)
+    assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80"]
+    for wheel, name in zip(report.wheels, ("plain.whl", "fat.whl"), strict=True):
+        assert Product.of_data(wheel.data, Path(name)).label == wheel.label
+    assert page(report) == page(Report.of_data(whole()))

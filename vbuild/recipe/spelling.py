@@ -14,8 +14,9 @@ _LABEL = re.compile(r"[a-z0-9_.]+")
 _PROPERTY = re.compile(r"\s*([a-z0-9_]+)\s*::\s*([a-z0-9_]+)\s*::\s*([a-z0-9_.]+)\s*")
 _VERSION = re.compile(r"(?:[a-z]+@?)?\d+(?:\.\d+){0,2}t?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 _BASELINES = {"x86_64": "x86-64", "aarch64": "armv8-a"}
+MACHINES = tuple(_BASELINES)
 
 
 def label(text: str) -> str:
@@ -59,7 +60,7 @@ def cpu_level(text: str) -> Cpu:
 def baseline(machine: str | None = None) -> Cpu:
     """The lowest level of *machine*, this machine where none is named; `RecipeError` where levels are not known."""
     name = machine or platform.machine().lower()
-    name = _MACHINES.get(name, name)
+    name = _SPELLINGS.get(name, name)
     if name not in _BASELINES:
         raise RecipeError(f"no CPU levels are known for {name!r}; expected one of {', '.join(_BASELINES)}")
     return Cpu.parse(_BASELINES[name])

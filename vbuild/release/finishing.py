@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vbuild.build.interpreter import Interpreter
 from vbuild.build.launcher import Override
 from vbuild.build.trial import Trial, tried
 from vbuild.errors import VbuildError
@@ -65,7 +66,7 @@ class Finishing:
             self.shop.told(target, "verifying")
             verdict = self._verified(wheel, target, baseline)
             self.shop.told(target, "testing")
-            trial = self.tried(order, cut.get(target) or build.wheel)
+            trial = self.tried(target, cut.get(target) or build.wheel, interpreter=order.job.interpreter)
         except VbuildError as error:
             return self.shop.failure(target, error)
         self.shop.told(target, "done")
@@ -90,23 +91,24 @@ class Finishing:
     def tried_again(self, order: Order, product: Product, *, beside: Path) -> Product | Failure:
         """*product*, of *order*, whose wheel is another now, tested again; others that it requires are *beside*."""
         try:
-            return replace(product, trial=self.tried(order, product.wheel, beside=beside))
+            trial = self.tried(order.target, product.wheel, interpreter=order.job.interpreter, beside=beside)
+            return replace(product, trial=trial)
         except VbuildError as error:
             return self.shop.failure(order.target, error)
 
-    def tried(self, order: Order, wheel: Path, *, beside: Path | None = None) -> Trial:
-        """What becomes of the recipe's test of *wheel*, that of *order*; others it requires may be *beside*."""
-        folder = self._folder("trials with others" if beside else "trials", order.target)
+    def tried(self, target: Target, wheel: Path, *, interpreter: Interpreter, beside: Path | None = None) -> Trial:
+        """What becomes of the recipe's test of *wheel*, that of *target*; others it requires may be *beside*."""
+        folder = self._folder("trials with others" if beside else "trials", target)
         folder.mkdir(parents=True)
         plain = linked(wheel, folder / str(WheelName.parse(wheel.name).plain()))
         return tried(
             plain,
             self.shop.recipe.test,
-            interpreter=order.job.interpreter,
-            cpu=order.target.cpu,
+            interpreter=interpreter,
+            cpu=target.cpu,
             machine=self.shop.cpu,
             folder=folder,
-            log=self.shop.log(order.target),
+            log=self.shop.log(target),
             configuration=self.shop.configuration,
             beside=beside,
         )

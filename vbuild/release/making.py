@@ -14,9 +14,10 @@ from typing import Protocol, TypeVar
 from vbuild.build.process import supervised
 from vbuild.recipe.target import Target
 from vbuild.release.finishing import Finishing
-from vbuild.release.order import Order
+from vbuild.release.order import Order, ordered
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.workshop import Repaired
+from vbuild.release.run import Made, Run
+from vbuild.release.workshop import Repaired, Workshop
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,6 +27,27 @@ class _Each(Protocol):
     """A map over threads."""
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> list[R]: ...
+
+
+def here(run: Run, *, jobs: int) -> Made:
+    """What this machine makes of *run*, *jobs* builds at a time; `VbuildError` where no build can start.
+
+    What the store has of an earlier run is not made again.
+    """
+    shop = Workshop.opened(run.recipe, run.folder, run.stage, store=run.store, told=run.told)
+    plan = [shop.prepared(target) for target in run.targets]
+    orders = ordered(plan, recipe=run.recipe, family=run.family, source=shop.digest, machine=shop.cpu)
+    finishing = Finishing(shop, run.family, is_part=run.is_part)
+    kept = {order: product for order in orders if (product := finishing.kept(order))}
+    missing = [order for order in orders if order not in kept]
+    found = {**kept, **(made(missing, orders, finishing, jobs=jobs) if missing else {})}
+    order_of = {order.target: order for order in orders}
+    shop.notes[:0] = [note for job in plan for note in job.notes]
+
+    def tried(product: Product, beside: Path) -> Product | Failure:
+        return finishing.tried_again(order_of[product.target], product, beside=beside)
+
+    return Made(tuple(found[order] for order in orders), tried, shop.notes)
 
 
 def made(

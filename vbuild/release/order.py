@@ -1,6 +1,6 @@
 """What is to be made for each target: the job of its build, and the keys by which the store knows build and wheel."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vbuild.build.frontend import Job
@@ -60,7 +60,8 @@ def _order(
 ) -> Order:
     target = job.target
     document = family.document(target)
-    baseline = next((builds[other.target.build_key] for other in _baselines(target, jobs)), None)
+    other = baseline_of(target, (job.target for job in jobs))
+    baseline = builds[other.build_key] if other else None
     build = builds[target.build_key]
     product = product_key(
         build,
@@ -74,14 +75,17 @@ def _order(
     return Order(job, build, baseline, product)
 
 
-def _baselines(target: Target, jobs: Iterable[Job]) -> Iterator[Job]:
-    """The jobs that differ from *target*'s in nothing but the CPU level, the lowest; none for the baseline itself."""
-    for job in jobs if not target.cpu.is_baseline else ():
-        other = job.target
-        if other.cpu.is_baseline and _without_cpu(other) == _without_cpu(target):
-            yield job
+def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
+    """The first of *others* that differs from *target* in nothing but the CPU level, the lowest, if there is one.
+
+    None for a baseline itself.
+    """
+    if target.cpu.is_baseline:
+        return None
+    alike = (other for other in others if other.cpu.is_baseline and without_cpu(other) == without_cpu(target))
+    return next(alike, None)
 
 
-def _without_cpu(target: Target) -> tuple[object, ...]:
-    # host code is the same whatever GPUs the other code is for
+def without_cpu(target: Target) -> tuple[object, ...]:
+    """What the host code of *target* depends on, but for the CPU level; not on the GPUs that there is code for."""
     return (target.python, target.choices, target.cuda.toolkit if target.cuda else None)

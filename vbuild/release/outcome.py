@@ -1,18 +1,28 @@
 """What `vbuild matrix` leaves behind: the wheels of a release, what was proved of each, and what failed."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from vbuild.build.launcher import Override
-from vbuild.build.plan import Plan
+from vbuild.build.plan import Backend, Plan, Rewriting
 from vbuild.build.trial import Trial
 from vbuild.digest import sha256_of
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
 from vbuild.index import Indexed
+from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
+from vbuild.reporting.comparison import Comparison
+from vbuild.reporting.limits import limits
+from vbuild.reporting.machines import Choice
+from vbuild.reporting.model import FORMAT
 from vbuild.splitting.outcome import Split
-from vbuild.toolkit.model import Toolkit
+from vbuild.toolkit.model import Pin, Toolkit
 from vbuild.verdict.model import Verdict
+from vbuild.wheel.archive import open_wheel
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +51,19 @@ class Product:
         """The size of the wheel in bytes."""
         return self.wheel.stat().st_size
 
+    @property
+    def unpacked(self) -> int:
+        """The size of the wheel's files in bytes, as they lie in an installation."""
+        with open_wheel(self.wheel) as wheel:
+            return sum(member.size for member in wheel.members)
+
     def data(self) -> dict[str, Any]:
         return {
             **_target(self.target),
             "label": self.label,
             "wheel": self.wheel.name,
             "bytes": self.size,
+            "unpacked_bytes": self.unpacked,
             "sha256": sha256_of(self.wheel),
             "built": self.is_built,
             "kept": self.is_kept,
@@ -59,6 +76,30 @@ class Product:
             "architectures": list(self.lists),
             "verdict": self.verdict.data(),
         }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any], wheel: Path) -> Self:
+        """The product of another run whose report has *data* of it, and whose file is *wheel* now.
+
+        It has what a report has of plan and toolkit. `HardwareError` for a GPU that there is not.
+        """
+        target = target_of(data)
+        settings = {name: value if isinstance(value, str) else tuple(value) for name, value in _settings(data).items()}
+        environment = tuple(data["environment"].items())
+        return cls(
+            target=target,
+            wheel=wheel,
+            label=data["label"],
+            plan=Plan(target.cpu, Backend.OTHER, environment, tuple(settings.items()), Rewriting()),
+            toolkit=_toolkit_of(data["toolkit"]) if data["toolkit"] else None,
+            seconds=data["build_seconds"],
+            overrides=tuple(map(Override.of_data, data["overrides"])),
+            lists=tuple(data["architectures"]),
+            verdict=Verdict.of_data(data["verdict"], wheel),
+            trial=Trial(data["test"]),
+            is_built=data["built"],
+            is_kept=data["kept"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +118,23 @@ class Failure:
             "log": str(self.log) if self.log else None,
         }
 
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        """The failure of another run whose report has *data* of it."""
+        return cls(target_of(data), data["error"], Path(data["log"]) if data["log"] else None)
+
+    @classmethod
+    def of_twin(cls, target: Target, wheel: str, python: str) -> Self:
+        """That *target* would give the *wheel* that *python* gives, and one would overwrite the other."""
+        return cls(target, f"{wheel}: Python {python} gives the same file", None)
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
     *notes* tell what whoever built should know of the tools, and *split* what was taken out of the finished wheels.
+    *choices* say what standard machines get, and *changes* what is not as in the release before, if that was given.
     """
 
     name: str
@@ -92,6 +144,8 @@ class Release:
     indexed: tuple[Indexed, ...]
     notes: tuple[str, ...] = ()
     split: Split | None = None
+    choices: tuple[Choice, ...] = ()
+    changes: Comparison | None = None
 
     @property
     def targets(self) -> int:
@@ -120,13 +174,16 @@ class Release:
         return tuple(sorted({text for made in self.products for text in made.lists}))
 
     def data(self) -> dict[str, Any]:
-        """The release as ``report.json`` holds it."""
+        """The release as ``report.json`` holds it; `vbuild.reporting` has its schema."""
         return {
+            "format": FORMAT,
             "name": self.name,
             "source": self.source,
             "wheels": [product.data() for product in self.products],
             "failures": [failure.data() for failure in self.failures],
             "variants": [indexed.data() for indexed in self.indexed],
+            "machines": [choice.data() for choice in self.choices],
+            "limits": limits(),
             "notes": list(self.notes),
             "split": self.split.data() if self.split else None,
         }
@@ -141,6 +198,33 @@ def _target(target: Target) -> dict[str, Any]:
         "gpus": str(target.gpus) if target.gpus else None,
         "compiled_for": str(target.cuda.archs) if target.cuda else None,
     }
+
+
+def target_of(data: Mapping[str, Any]) -> Target:
+    """The target of which a report has *data*, as far as it tells; `HardwareError` for a GPU that there is not."""
+    toolkit = data.get("toolkit")
+    # of a failure the report has no toolkit; what it was compiled for is said all the same
+    version = Dotted.parse(toolkit["version"]) if toolkit else Dotted(0, 0)
+    archs = data["compiled_for"]
+    return Target(
+        label=data["label"],
+        python=data["python"],
+        cpu=Cpu.parse(data["cpu"]),
+        properties=tuple(data["properties"]),
+        choices=tuple(data["choices"].items()),
+        cuda=CudaBuild(ToolkitSpec(version), GpuList.parse(archs)) if archs else None,
+        gpus=GpuList.parse(data["gpus"]) if data["gpus"] else None,
+    )
+
+
+def _settings(data: Mapping[str, Any]) -> Mapping[str, str | list[str]]:
+    found: Mapping[str, str | list[str]] = data["config_settings"]
+    return found
+
+
+def _toolkit_of(data: Mapping[str, Any]) -> Toolkit:
+    pins = tuple(Pin(**{field.name: pin[field.name] for field in fields(Pin)}) for pin in data["components"])
+    return Toolkit(Dotted.parse(data["version"]), Path(), data["identity"], pins)  # its folder is on another machine
 
 
 def _toolkit(toolkit: Toolkit) -> dict[str, Any]:

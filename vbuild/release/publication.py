@@ -11,30 +11,57 @@ from vbuild.linking import linked
 from vbuild.recipe.target import Target
 from vbuild.release.outcome import Failure, Product, Release
 from vbuild.release.thinning import Thinning
+from vbuild.reporting.comparison import Comparison
+from vbuild.reporting.machines import choices
+from vbuild.reporting.model import REPORT, Report
+from vbuild.reporting.page import PAGE, page
 from vbuild.wheel.name import WheelName
-
-REPORT = "report.json"
 
 
 def published(
-    name: str, source: str, thinning: Thinning, stage: Path, folder: Path, *, notes: tuple[str, ...]
+    name: str,
+    source: str,
+    thinning: Thinning,
+    stage: Path,
+    folder: Path,
+    *,
+    notes: tuple[str, ...],
+    before: Report | None = None,
 ) -> Release:
-    """Index the finished wheels with those of the same release that are in *folder*, then move all of it there."""
+    """Index the finished wheels with those of the same release that are in *folder*, then move all of it there.
+
+    With them go ``report.json`` and ``report.html``, which also tells what is not as *before*, in the report of another
+    release: see `Report.previous`.
+    """
     products = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Failure))
-    indexed = _indexed(products, stage / "release", folder)
-    release = Release(name, source, products, failures, indexed, notes, thinning.split)
-    report = stage / REPORT
-    report.write_text(json.dumps(release.data(), indent=2) + "\n", encoding="utf-8")
+    together = stage / "release"
+    indexed = _indexed(products, together, folder)
+    release = Release(
+        name,
+        source,
+        products,
+        failures,
+        indexed,
+        notes,
+        thinning.split.moved(folder) if thinning.split else None,
+        choices(name, together, together.glob("*.whl")),
+    )
+    text = json.dumps(release.data(), indent=2) + "\n"
+    report = Report.of_data(json.loads(text))
+    reports = (stage / REPORT, stage / PAGE)
+    for path, written in zip(reports, (text, page(report, before)), strict=True):
+        path.write_text(written, encoding="utf-8")
     # all that needs room on the disk is done
     beside = thinning.split.made_beside if thinning.split else ()
-    for file in (*(product.wheel for product in products), *beside, *(item.path for item in indexed), report):
+    files = (*(product.wheel for product in products), *beside, *(item.path for item in indexed), *reports)
+    for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
         file.replace(folder / file.name)
     return replace(
         release,
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
-        split=thinning.split.moved(folder) if thinning.split else None,
+        changes=Comparison(before, report) if before else None,
     )
 
 
@@ -66,9 +93,7 @@ def without_twins(outcomes: Iterable[Product | Failure]) -> list[Product | Failu
         if isinstance(outcome, Product):
             first = names.setdefault(outcome.wheel.name, outcome.target)
             if first is not outcome.target:
-                kept.append(
-                    Failure(outcome.target, f"{outcome.wheel.name}: Python {first.python} gives the same file", None)
-                )
+                kept.append(Failure.of_twin(outcome.target, outcome.wheel.name, first.python))
                 continue
         kept.append(outcome)
     return kept

@@ -78,14 +78,15 @@ class Repaired:
 class Workshop:
     """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share.
 
-    *digest* is what is built: the project that the recipe names, and its source as it is. *without* is the folder for
-    the results, which may stand in the source; *cpu* that of this machine. *notes* gathers what whoever builds should
-    know.
+    *digest* is what is built: the project that the recipe names, and its source as it was when the run began; *looked*
+    gives that of the source as it is now. *without* is the folder for the results, which may stand in the source; *cpu*
+    that of this machine. *notes* gathers what whoever builds should know.
     """
 
     recipe: Recipe
     archive: Path
     digest: str
+    looked: Callable[[], str]
     project: Path
     stage: Path
     without: Path
@@ -117,12 +118,14 @@ class Workshop:
         archive = fetched(recipe.source)
         where = recipe.source.subdirectory
         look = unpacked(archive, stage / "look", subdirectory=where, patches=recipe.build.patches, without=folder)
-        _check_identity(recipe, look)
+        check_identity(recipe, look)
+        looked = partial(digest_of, recipe, folder)
         environments = Environments(stage / "environments", configuration, logs=folder / LOGS)
         return cls(
             recipe=recipe,
             archive=archive,
-            digest=_digest(recipe, folder),
+            digest=looked(),
+            looked=looked,
             project=look,
             stage=stage,
             without=folder,
@@ -171,7 +174,7 @@ class Workshop:
 
         The source is looked at again: a key stands for what it was when the run began.
         """
-        if _digest(self.recipe, self.without) != self.digest:
+        if self.looked() != self.digest:
             why: str | None = f"{self.recipe.source}: edited while it was built: nothing of it is kept"
         else:
             why = self.store.keep(kind, key, wheel, record)
@@ -222,7 +225,8 @@ def slug(target: Target) -> str:
     return f"{target}-{python.strip('_')}"
 
 
-def _digest(recipe: Recipe, without: Path) -> str:
+def digest_of(recipe: Recipe, without: Path) -> str:
+    """What is built of *recipe* now: its project's name, and its source; the folder *without* is no part of it."""
     return f"{recipe.name} {digest(recipe.source, without=without)}"
 
 
@@ -245,7 +249,7 @@ def _check_agreement(built: Built, archs: GpuList, mode: Archs) -> None:
         agreement(built.commands, fatbins(built.wheel), archs, mode=mode).check()
 
 
-def _check_identity(recipe: Recipe, project: Path) -> None:
+def check_identity(recipe: Recipe, project: Path) -> None:
     """`RecipeError` where an sdist says that it is another release than the recipe names: the hash alone counts."""
     source, stated = recipe.source, project / "PKG-INFO"
     if isinstance(source, Sdist) and stated.is_file():

@@ -1,7 +1,8 @@
 """What changed between two releases of a project, by their reports.
 
-Wheels of the two are the same where they are for the same Python, CPU and choices under the same label, whatever
-version they are of; machines, where they have the same name and Python, and the newest driver or the next.
+Wheels of the two are the same where they are for the same Python, CPU, choices and kind of platform under the same
+label, whatever version they are of; machines, where they have the same name and Python, and the newest driver or the
+next.
 """
 
 from collections import Counter
@@ -11,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from vbuild.contents.text import counted, sized
 from vbuild.reporting.machines import Choice
-from vbuild.reporting.model import Absence, Entry, Key, Report
+from vbuild.reporting.model import Absence, Entry, Key, Report, kinds
 
 _SHOWN = 10
 
@@ -57,6 +58,15 @@ class Pair(Change[Entry]):
         )
         return tuple(f"{what}: {old} before, {new} now" for what, old, new in said if old != new)
 
+    def data(self) -> dict[str, Any]:
+        return {
+            "wheel": str(self.after.name),
+            "before": str(self.before.name),
+            "bytes": self.after.size,
+            "bytes_before": self.before.size,
+            "proved_otherwise": list(self.told),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -67,6 +77,15 @@ class Moved:
 
     def __str__(self) -> str:
         return f"{given(self.before)} before, {given(self.after)} now"
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "machine": self.after.machine,
+            "python": self.after.python,
+            "driver": self.after.driver,
+            "wheel": self.after.wheel,
+            "wheel_before": self.before.wheel,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +103,10 @@ class Comparison:
 
     @property
     def new(self) -> tuple[Entry, ...]:
+        """The wheels that there were not, but for those that failed before."""
         old = _by_key(self.before.wheels)
-        return tuple(wheel for wheel in self.after.wheels if wheel.key not in old)
+        failed = {absence.key for absence in self.before.failures}
+        return tuple(wheel for wheel in self.after.wheels if wheel.key not in old and wheel.stead not in failed)
 
     @property
     def gone(self) -> tuple[Entry, ...]:
@@ -156,6 +177,19 @@ class Comparison:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
                 yield f"  {what}: {', '.join(names[:_SHOWN])}{more}"
 
+    def data(self) -> dict[str, Any]:
+        """What changed, for a program; sizes are of all files together, in bytes."""
+        return {
+            "bytes": self.after.size,
+            "bytes_before": self.before.size,
+            "new": [str(wheel.name) for wheel in self.new],
+            "gone": [str(wheel.name) for wheel in self.gone],
+            "changed": [pair.data() for pair in self.pairs if pair.grown or pair.told],
+            "failing": [_absent(absence) for absence in self.failing],
+            "mended": [_absent(absence) for absence in self.mended],
+            "machines": [moved.data() for moved in self.moved],
+        }
+
     def _named(self) -> dict[str, list[str]]:
         return {
             "new": [titled(wheel, self.after) for wheel in self.new],
@@ -181,8 +215,15 @@ def grown(pair: Change[Any]) -> str:
 
 
 def titled(wheel: Entry | Absence, report: Report) -> str:
-    """What people call *wheel* in *report*; with its Python where there are several."""
-    return f"{wheel.title} ({wheel.python})" if len(report.pythons) > 1 else wheel.title
+    """What people call *wheel* in *report*; with its Python where there are several, and its platform likewise."""
+    among = [wheel.python] if len(report.pythons) > 1 else []
+    if isinstance(wheel, Entry) and len(report.platforms) > 1:
+        among += [kind for kind in kinds(wheel.name) if kind not in wheel.python]
+    return f"{wheel.title} ({', '.join(among)})" if among else wheel.title
+
+
+def _absent(absence: Absence) -> dict[str, Any]:
+    return {"label": absence.label, "python": absence.python}
 
 
 def _by_key(wheels: Iterable[Entry]) -> Mapping[Key, Entry]:

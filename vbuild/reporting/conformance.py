@@ -1,8 +1,9 @@
 """Hold JSON against a schema: as much of JSON Schema as ``report.schema.json`` beside this file uses.
 
-    type, const, enum, pattern, minimum, required, properties, additionalProperties, items, anyOf, $ref
+    type, const, enum, pattern, minimum, maximum, required, properties, additionalProperties, items, anyOf, $ref
 
 The schema is the description for people, and so it is also what a report is read by: there is no second list of keys.
+What vbuild writes has these keys and no others; what it reads may be a later version's, with keys that it passes over.
 https://json-schema.org/draft/2020-12/json-schema-validation
 """
 
@@ -37,17 +38,21 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SHOWN = 60
 
 
-def check(value: object, schema: Schema) -> None:
-    """`ReportError`, with the place, for the first thing in *value*, made by `json.loads`, that *schema* forbids."""
-    for place, what in _Check(schema).wrong(value, schema, ""):
+def check(value: object, schema: Schema, *, is_open: bool = False) -> None:
+    """`ReportError`, with the place, for the first thing in *value*, made by `json.loads`, that *schema* forbids.
+
+    Keys that *schema* does not know are passed over where that *is_open*, whatever it says of them.
+    """
+    for place, what in _Check(schema, is_open=is_open).wrong(value, schema, ""):
         raise ReportError(f"{place}: {what}" if place else what)
 
 
 class _Check:
     """A check against a schema, which finds the definitions that it refers to."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, *, is_open: bool) -> None:
         self._definitions = root.get("$defs", {})
+        self._is_open = is_open
 
     def wrong(self, value: object, schema: Schema, place: str) -> Iterator[tuple[str, str]]:
         """What is wrong with *value*, which stands at *place*, each with its place."""
@@ -81,7 +86,7 @@ class _Check:
         for key, item in value.items():
             if key in known:
                 yield from self.wrong(item, known[key], _below(place, key))
-            elif rest is False:
+            elif rest is False and not self._is_open:
                 yield _below(place, key), f"no such key; known here: {', '.join(known)}"
             elif isinstance(rest, Mapping):
                 yield from self.wrong(item, rest, _below(place, key))
@@ -109,6 +114,8 @@ def _unexpected(value: object, schema: Schema) -> str | None:
         return f"found {_shown(value)}; expected what matches {schema['pattern']}"
     if "minimum" in schema and isinstance(value, int | float) and value < schema["minimum"]:
         return f"is {_shown(value)}; expected {schema['minimum']} or more"
+    if "maximum" in schema and isinstance(value, int | float) and value > schema["maximum"]:
+        return f"is {_shown(value)}; expected {schema['maximum']} or less"
     return None
 
 

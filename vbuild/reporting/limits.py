@@ -7,9 +7,7 @@
 https://docs.pypi.org/project-management/storage-limits/
 """
 
-from vbuild.publishing.model import DEFAULT_LIMIT, GB, LARGEST_LIMIT, MB
-
-_PROJECT = 10  # GB
+from vbuild.publishing.model import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
 
 
 def limits() -> dict[str, int]:
@@ -17,5 +15,5 @@ def limits() -> dict[str, int]:
     return {
         "file_bytes": DEFAULT_LIMIT * MB,
         "file_bytes_on_request": LARGEST_LIMIT * MB,
-        "project_bytes": _PROJECT * GB,
+        "project_bytes": PROJECT_LIMIT,
     }

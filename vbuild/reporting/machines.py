@@ -4,13 +4,14 @@
         -> `vbuild.selection` out of the finished folder -> Choice
 
 Only machines that the release could be for are asked: Arm where it has wheels for Arm, GPUs where its variants name
-any. Drivers run the newest CUDA toolkit of the release; one GPU is asked with older drivers as well.
+any. Drivers run the newest CUDA toolkit of the release, or the GPU's first where no variant asks for one; one GPU is
+asked with older drivers as well.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +28,8 @@ from vbuild.variant.document import Document
 from vbuild.wheel.name import WheelName
 
 _INTERPRETER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)", re.ASCII)
-_LOWER_BOUND = ("nvidia", "cuda_version_lower_bound")
+_NVIDIA = "nvidia"
+_LOWER_BOUND = "cuda_version_lower_bound"
 _GLIBC = 39  # that of Ubuntu 24.04, 2.39
 _OLDEST_GLIBC = 5
 _MUSL = 2
@@ -79,7 +81,8 @@ class Choice:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{("size" if key == "bytes" else key): value for key, value in data.items()})
+        keys = {field.name: "bytes" if field.name == "size" else field.name for field in fields(cls)}
+        return cls(**{name: data[key] for name, key in keys.items()})
 
 
 _V1, _V2, _V3, _V4 = (Cpu.known("x86_64", level) for level in ("v1", "v2", "v3", "v4"))
@@ -114,7 +117,7 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Choice,
     """
     names = [WheelName.parse(path.name) for path in wheels]
     names = [name for name in names if name.project == canonicalize_name(project)]
-    asked = [*_asked(names, _bounds(folder, names))]
+    asked = [*_asked(names, _wanted(folder, names))]
     pythons = _pythons(names)
     return tuple(
         _choice(project, folder, machine=machine, driver=driver, python=python, musl=_is_musl(names))
@@ -123,8 +126,17 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Choice,
     )
 
 
-def _asked(names: list[WheelName], bounds: list[Dotted]) -> Iterator[tuple[Standard, Dotted | None]]:
-    """The standard machines for which there could be a wheel, and their drivers; *bounds* are those of the release."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What variants ask of NVIDIA's GPUs: whether anything, and the CUDA versions of drivers, the newest first."""
+
+    is_any: bool
+    bounds: tuple[Dotted, ...]
+
+
+def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[Standard, Dotted | None]]:
+    """The standard machines for which there could be a wheel, and their drivers, given what variants have *wanted*."""
+    bounds = wanted.bounds
     platforms = {tag for name in names for tag in name.platform.split(".")}
     machines = {
         machine
@@ -136,9 +148,8 @@ def _asked(names: list[WheelName], bounds: list[Dotted]) -> Iterator[tuple[Stand
             continue
         if standard.gpu is None:
             yield standard, None
-        elif bounds:
-            first = (standard.gpu.toolkits or (bounds[0], None))[0]
-            yield standard, max(bounds[0], first)
+        elif wanted.is_any and (toolkits := standard.gpu.toolkits):
+            yield standard, max((toolkits[0], *bounds[:1]))
     if bounds and _OLDER_DRIVERS.cpu.machine in machines:
         for bound in (*bounds[1:], _before(bounds[-1])):
             yield _OLDER_DRIVERS, bound
@@ -149,19 +160,21 @@ def _before(bound: Dotted) -> Dotted:
     return Dotted(bound.major, bound.minor - 1) if bound.minor else Dotted(bound.major - 1, _LAST_MINOR)
 
 
-def _bounds(folder: Path, names: Iterable[WheelName]) -> list[Dotted]:
-    """The CUDA versions that variants ask of drivers, the newest first."""
+def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
+    """What the variants of the releases of *names* ask of GPUs."""
     found = set()
+    is_any = False
     for release in {name.release for name in names}:
         path = folder / f"{release}-variants.json"
         if path.is_file():
             with at(path.name):
                 variants = Document.parse(path.read_bytes()).variants
-            for prop in (prop for variant in variants for prop in variant.properties):
-                if (prop.namespace, prop.feature) == _LOWER_BOUND:
+            for prop in (prop for variant in variants for prop in variant.properties if prop.namespace == _NVIDIA):
+                is_any = True
+                if prop.feature == _LOWER_BOUND:
                     with suppress(HardwareError):  # whoever provides the namespace may know other values
                         found.add(Dotted.parse(prop.value))
-    return sorted(found, reverse=True)
+    return _Wanted(is_any, tuple(sorted(found, reverse=True)))
 
 
 def _pythons(names: Iterable[WheelName]) -> list[tuple[str, str]]:

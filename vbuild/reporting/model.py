@@ -7,6 +7,8 @@ value, so that they can be compared.
 """
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +30,25 @@ REPORT = "report.json"
 
 # what one wheel, or one that there should be, is told from others by, in this release and in the next
 Key = tuple[object, ...]
+
+# manylinux1, manylinux2014, manylinux_2_28
+_PLATFORM = re.compile(r"(?P<system>(?:many|musl)?linux|macosx)(?:\d+|_\d+_\d+)?_(?P<machine>\w+)", re.ASCII)
+
+
+def kinds(name: WheelName) -> tuple[str, ...]:
+    """The platforms of *name*, whatever their versions: ``manylinux_x86_64``, ``musllinux_aarch64``, ``win_amd64``.
+
+    A Linux wheel that nobody has repaired counts as manylinux, which it would become.
+    """
+    return tuple(sorted({_kind(tag) for tag in name.platform.split(".")}))
+
+
+def _kind(tag: str) -> str:
+    match = _PLATFORM.fullmatch(tag)
+    if match is None:
+        return tag
+    system = "manylinux" if match["system"] == "linux" else match["system"]
+    return f"{system}_{match['machine']}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +95,8 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """What the wheel is, whatever its version, and whatever its platform is called."""
-        return (self.name.project, self.name.python, self.name.abi, *_key(self.data))
+        """What the wheel is, whatever its version is, and that of its platform."""
+        return (self.name.project, self.name.python, self.name.abi, kinds(self.name), *_key(self.data))
 
     @property
     def stead(self) -> Key:
@@ -86,7 +107,8 @@ class Entry:
     def build(self) -> Key:
         """What its build is: wheels that differ in the GPUs they were cut to alone have the same."""
         data = self.data
-        return (self.python, self.cpu, *sorted(data["choices"].items()), self.toolkit, data["compiled_for"])
+        code = (self.cpu, *sorted(data["choices"].items()), self.toolkit, data["compiled_for"])
+        return (self.python, self.name.python, self.name.abi, kinds(self.name), *code)
 
     @property
     def title(self) -> str:
@@ -185,9 +207,12 @@ class Report:
 
     @classmethod
     def of_data(cls, data: object) -> Self:
-        """The report that *data*, made by `json.loads`, is; `ReportError`, with the key, where it is none."""
+        """The report that *data*, made by `json.loads`, is; `ReportError`, with the key, where it is none.
+
+        It may have keys that a later version of vbuild has added.
+        """
         _check_format(data)
-        check(data, schema())
+        check(data, schema(), is_open=True)
         assert isinstance(data, dict)  # noqa: S101 - the schema says so
         try:
             return cls(
@@ -239,6 +264,12 @@ class Report:
         """The Pythons of the wheels, as the recipe calls them."""
         return tuple(dict.fromkeys(wheel.python for wheel in self.wheels))
 
+    @property
+    def platforms(self) -> tuple[tuple[str, ...], ...]:
+        """The kinds of platforms of the project's own wheels."""
+        own = (wheel.name for wheel in self.wheels if wheel.name.project == self.project)
+        return tuple(dict.fromkeys(map(kinds, own)))
+
 
 @cache
 def schema() -> Mapping[str, Any]:
@@ -274,7 +305,7 @@ def _check_format(data: object) -> None:
 
 def _decoded(text: str) -> object:
     try:
-        return json.loads(text, parse_constant=_refused)
+        return json.loads(text, parse_constant=_refused, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise ReportError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except (RecursionError, ValueError) as error:
@@ -283,3 +314,11 @@ def _decoded(text: str) -> object:
 
 def _refused(_name: str) -> Iterator[None]:
     raise ValueError
+
+
+def _finite(text: str) -> float:
+    """The number that *text* is; `ValueError` where it is too large for one."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError
+    return number

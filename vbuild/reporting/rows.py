@@ -11,7 +11,7 @@ from itertools import groupby
 from vbuild.contents.text import counted
 from vbuild.reporting.comparison import Pair, given
 from vbuild.reporting.machines import Choice
-from vbuild.reporting.model import Absence, Entry, Key, Report
+from vbuild.reporting.model import Absence, Entry, Key, Report, kinds
 from vbuild.verdict.model import Severity
 
 _MINUTE, _HOUR = 60, 3600
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rows of one Python's wheels; *size* is theirs together."""
+    """The rows of one Python's wheels, for one kind of platform; *size* is theirs together."""
 
     title: str
     rows: tuple[Row, ...]
@@ -96,7 +96,10 @@ class Said:
 
 
 def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[Group, ...]:
-    """The wheels of *report* by Python; *pairs* have those that were there before, None where nothing is compared."""
+    """The wheels of *report* by Python, and by platform where there are several kinds.
+
+    *pairs* have those that were there before, None where nothing is compared.
+    """
     largest = max((wheel.size for wheel in report.wheels), default=0)
     built: set[Key] = set()
     found: dict[str, list[Row]] = {}
@@ -110,7 +113,8 @@ def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[Group, ...
             pairs is not None and wheel.key not in pairs,
         )
         built.add(wheel.build)
-        found.setdefault(_python(wheel), []).append(row)
+        platforms = kinds(wheel.name) if len(report.platforms) > 1 else ()
+        found.setdefault(" ".join((_python(wheel), *platforms)), []).append(row)
     return tuple(Group(title, tuple(rows)) for title, rows in found.items())
 
 

@@ -257,6 +257,31 @@ def passed(wheel: Wheel, folder: Path) -> Path:
         return folder / wheel.path.name
 
 
+def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tuple[Path, ...]:
+    """The files *wheels*, by their names, in *folder*, all of them or none; they were made of the one at *made_from*.
+
+    `WheelError` where they cannot be written there, or one would take the place of what it was made from.
+    """
+    with at(folder), _writing():
+        folder.mkdir(parents=True, exist_ok=True)
+    targets = [folder / name for name in wheels]
+    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
+    try:
+        for target, part, data in zip(targets, parts, wheels.values(), strict=True):
+            _refuse_folder(target)
+            with at(target), _writing():
+                if target.exists() and target.samefile(made_from):
+                    raise WheelError("would overwrite the wheel it is made from; choose another folder")
+                part.write_bytes(data)
+        for part, target in zip(parts, targets, strict=True):
+            with at(target), _writing():
+                part.replace(target)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+    return tuple(targets)
+
+
 def _refuse_folder(target: Path) -> None:
     """Refuse what no file can be put in the place of, before any is."""
     with at(target), _writing():

@@ -1,0 +1,212 @@
+"""Make a release on the workers of a cluster: the source goes out once, and what comes back is wheels and records.
+
+    recipe, source -> packed -> builds, each once -> finished, each build's wheels -> Product, or at any step a Failure
+
+This machine needs no compiler for it, and no Python of the recipe's. The user's store here is neither read nor
+written: its keys say what this machine would build, with its own compilers, packages and variables. A worker for which
+all of these are the same is on this machine and has the same user, and keeps what it makes in this very store.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vbuild.build.packing import SUFFIX, pack
+from vbuild.build.process import supervised
+from vbuild.build.source import fetched, unpacked
+from vbuild.build.trial import Trial
+from vbuild.digest import sha256_of
+from vbuild.distribution.calls import opened, packed
+from vbuild.distribution.cluster import Cluster, Promise, connected
+from vbuild.distribution.executor import GPU, Executor
+from vbuild.errors import BuildError, ExecutorError
+from vbuild.recipe.spelling import MACHINES, baseline
+from vbuild.recipe.target import Target
+from vbuild.release.order import baseline_of
+from vbuild.release.outcome import Failure, Product
+from vbuild.release.parcel import LOGS_HERE, Finished, Lost, Parcel, Piece, written
+from vbuild.release.run import Made, Run
+from vbuild.release.staging import LOGS
+from vbuild.release.workshop import check_identity, digest_of, slug
+from vbuild.wheel.name import WheelName
+
+_BENCH = "vbuild.release.bench"
+
+Needs = Mapping[str, float]
+
+
+@contextmanager
+def there(run: Run, executor: Executor) -> Iterator[Made]:
+    """What the workers of *executor* make of *run*; they are there for further tests in the block.
+
+    However the block is left, by Ctrl-C too, what is not done is not done any more. `ExecutorError` where there is no
+    such cluster.
+    """
+    with supervised(), connected(executor) as cluster:
+        source, digest = _packed(run)
+        places = {target: place for place, target in enumerate(run.targets)}
+        remote = _Remote(cluster, run, Parcel.of(uuid.uuid4().hex, run, source=digest), places)
+        yield Made(remote.outcomes(source), remote.tried_again, remote.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """A *run* on *cluster*: the *parcel* that all its jobs get, and the *places* of its targets."""
+
+    cluster: Cluster
+    run: Run
+    parcel: Parcel
+    places: Mapping[Target, int]
+    sent: dict[str, Promise] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def outcomes(self, source: Path) -> tuple[Product | Failure, ...]:
+        """What becomes of every target, built from the packed tree *source*."""
+        self.cluster.listen(self._hear)
+        groups: dict[tuple[str, ...], list[Target]] = {}
+        for target in self.run.targets:
+            groups.setdefault(target.build_key, []).append(target)
+        found: dict[Target, Product | Failure] = {}
+        jobs = self._submitted(groups, self._sent(source), found)
+        for group, result in self.cluster.each(jobs):
+            found.update(zip(group, self._outcomes(group, result), strict=True))
+        return tuple(found[target] for target in self.run.targets)
+
+    def tried_again(self, product: Product, beside: Path) -> Product | Failure:
+        """*product*, whose wheel is another now, tested again; others that it requires are *beside*."""
+        own = WheelName.parse(product.wheel.name).distribution
+        others = [path for path in sorted(beside.glob("*.whl")) if WheelName.parse(path.name).distribution != own]
+        files = (product.wheel, *others)
+        names = tuple(path.name for path in files)
+        target = product.target
+        try:
+            wheels = [self._sent(path) for path in files]
+            job = self._job("tested", (target,), names, *wheels, needs=self._for_test(target, self.cluster.resources()))
+        except ExecutorError as error:
+            return self._failure(target, error)
+        result = self.cluster.result(job)
+        outcome = result if isinstance(result, ExecutorError) else opened(result)
+        if isinstance(outcome, Trial):
+            return replace(product, trial=outcome)
+        return self._failure(target, outcome)
+
+    def _submitted(
+        self, groups: Mapping[tuple[str, ...], Sequence[Target]], source: Promise, found: dict[Target, Any]
+    ) -> dict[Promise, Sequence[Target]]:
+        """The last jobs of all *groups*, each of targets with one build; *found* gets those that nobody can build."""
+        there = self.cluster.resources()
+        builds: dict[tuple[str, ...], Promise] = {}
+        for key, group in groups.items():
+            try:
+                builds[key] = self._job("built", group[:1], source, needs=_for_build(group[0], there))
+            except ExecutorError as error:
+                found.update({target: self._failure(target, error) for target in group})
+        jobs: dict[Promise, Sequence[Target]] = {}
+        for key, build in builds.items():
+            group = groups[key]
+            other = baseline_of(group[0], self.run.targets)
+            held_against = builds.get(other.build_key) if other else None
+            needs = self._for_test(group[0], there)
+            # before further builds: what is finished is safe
+            jobs[self._job("finished", group, build, held_against, needs=needs, priority=1)] = group
+        return jobs
+
+    def _job(
+        self, function: str, targets: Sequence[Target], *arguments: object, needs: Needs, priority: int = 0
+    ) -> Promise:
+        parcel = packed(self.parcel)
+        piece = packed(Piece(tuple(map(self.places.__getitem__, targets)), tuple(targets)))
+        inputs = [argument.key if isinstance(argument, Promise) else argument for argument in arguments]
+        # two runs of the same are one job, whoever's they are
+        content = packed([replace(self.parcel, name=""), list(targets), inputs])
+        return self.cluster.submit(
+            f"{_BENCH}:{function}",
+            parcel,
+            piece,
+            *arguments,
+            key=f"vbuild-{function}-{hashlib.sha256(content).hexdigest()}",
+            needs=needs,
+            priority=priority,
+        )
+
+    def _sent(self, file: Path) -> Promise:
+        """The bytes of *file*, which go out once whatever their name is."""
+        key = f"vbuild-bytes-{sha256_of(file)}"
+        if key not in self.sent:
+            self.sent[key] = self.cluster.brought(file.read_bytes(), key=key)
+        return self.sent[key]
+
+    def _for_test(self, target: Target, there: Sequence[Needs]) -> Needs:
+        """What a worker needs to test *target*, as far as some of those *there* have it: others see what they can."""
+        if self.run.recipe.test.command is None:
+            return {}
+        level, gpu = {str(target.cpu): 1.0}, {GPU: 1.0} if target.cuda else {}
+        wanted = ({**level, **gpu}, level)
+        return next((needs for needs in wanted if any(needs.keys() <= has.keys() for has in there)), {})
+
+    def _outcomes(self, group: Sequence[Target], result: Any) -> Iterator[Product | Failure]:  # noqa: ANN401 - jobs'
+        if isinstance(result, ExecutorError):
+            yield from (self._failure(target, result) for target in group)
+            return
+        finished: Finished = opened(result[0])
+        self.notes.extend(finished.notes)
+        wheels = iter(result[1:])
+        for target, outcome in zip(group, finished.outcomes, strict=True):
+            if isinstance(outcome, Lost):
+                yield self._failure(target, outcome)
+                continue
+            wheel = written(self.run.stage / "made" / slug(target), outcome.wheel.name, next(wheels))
+            self._log(target).unlink(missing_ok=True)  # an earlier run's
+            yield replace(outcome, target=target, wheel=wheel, verdict=replace(outcome.verdict, wheel=wheel))
+
+    def _failure(self, target: Target, why: Lost | ExecutorError) -> Failure:
+        """That there is no wheel of *target*, its logs written here."""
+        self.run.told(target, "failed")
+        if isinstance(why, ExecutorError):
+            return Failure(target, str(why), None)
+        logs = self.run.folder / LOGS
+        for name, data in why.logs:
+            written(logs, name, data)
+        return Failure(target, why.error.replace(LOGS_HERE, f"{logs}/"), logs / why.log if why.log else None)
+
+    def _log(self, target: Target) -> Path:
+        return self.run.folder / LOGS / f"{self.run.recipe.name}-{slug(target)}.log"
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        if event["run"] == self.parcel.name:
+            self.run.told(self.run.targets[event["place"]], event["step"])
+
+
+def _for_build(target: Target, there: Sequence[Needs]) -> Needs:
+    """What a worker needs to build *target*: where those *there* are of several machines, the right one.
+
+    `ExecutorError` where all of them are of others.
+    """
+    ours, known = str(baseline(target.cpu.machine)), {str(baseline(machine)) for machine in MACHINES}
+    declared = [known & resources.keys() for resources in there]
+    if not any(names - {ours} for names in declared):
+        return {}
+    if any(ours in names for names in declared):
+        return {ours: 1}
+    if all(declared):
+        others = ", ".join(sorted(set().union(*declared)))
+        raise ExecutorError(f"no worker is for {ours}; there are workers for {others}")
+    return {}
+
+
+def _packed(run: Run) -> tuple[Path, str]:
+    """The source of *run* with its patches, packed in its stage, and its digest."""
+    recipe, look = run.recipe, run.stage / "look"
+    digest = digest_of(recipe, run.folder)
+    patches, where = recipe.build.patches, recipe.source.subdirectory
+    project = unpacked(fetched(recipe.source), look, subdirectory=where, patches=patches, without=run.folder)
+    check_identity(recipe, project)
+    if digest_of(recipe, run.folder) != digest:
+        raise BuildError(f"{recipe.source}: edited while it was packed; expected it to stay as it is for that moment")
+    tree = run.stage / f"source{SUFFIX}"
+    pack(look / project.relative_to(look).parts[0], tree)
+    return tree, " ".join([digest, *map(sha256_of, patches)])

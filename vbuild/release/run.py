@@ -1,0 +1,41 @@
+"""What a run of `vbuild matrix` is to make, and what became of it, wherever that is done."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.target import Target
+from vbuild.release.family import Family
+from vbuild.release.outcome import Failure, Product
+from vbuild.release.store import Store
+from vbuild.release.workshop import Told
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The *targets* to make of a recipe, all of a release or *is_part* of it.
+
+    Results go into *folder*, work in progress is in *stage*; *told* hears of each step of each target.
+    """
+
+    recipe: Recipe
+    targets: tuple[Target, ...]
+    family: Family
+    folder: Path
+    stage: Path
+    store: Store
+    is_part: bool
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of each target, in their order, and *tried*, which tests a wheel that is another since once more.
+
+    *notes* are what whoever builds should know; testing may add to them.
+    """
+
+    outcomes: tuple[Product | Failure, ...]
+    tried: Callable[[Product, Path], Product | Failure]
+    notes: Sequence[str] = field(default=())
