@@ -1,0 +1,411 @@
+"""The variables of runs, by what cibuildwheel's own code makes of them: with vbuild's, and without."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.factories.cibuildwheels import (
+    CP311,
+    CP312,
+    KIT,
+    LEVELS,
+    assigned,
+    described,
+    evaluated,
+    identifiers_of,
+    options_of,
+    runs_for,
+    runs_of,
+)
+from vbuild.build.plan import Backend
+from vbuild.cibw import places
+from vbuild.cibw.runs import Run, unheard
+from vbuild.errors import CiError
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.model import Recipe
+
+# what the project, the tables for single identifiers, and the user may say of an option
+PROJECTS = {
+    "nothing": "",
+    "options": """
+[tool.cibuildwheel]
+environment = { CFLAGS = "-O2", FOO = "1" }
+config-settings = { a = "1", b = ["2", "3"] }
+before-build = ["pip install cython", "cython *.pyx"]
+repair-wheel-command = "auditwheel repair --strip -w {dest_dir} {wheel}"
+""",
+    "options for Linux, in other spellings": '''
+[tool.cibuildwheel]
+environment = "CFLAGS='-O1'"
+before-build = "false"
+[tool.cibuildwheel.linux]
+inherit = { environment = "append" }
+environment = { FOO = "$CFLAGS" }
+config-settings = "a=1 a=2"
+before-build = """
+echo begin
+echo end  # so that a build begins
+"""
+''',
+}
+OVERRIDES = {
+    "none": "",
+    "added": """
+[[tool.cibuildwheel.overrides]]
+select = "cp311-*"
+inherit = { environment = "append", before-build = "prepend", config-settings = "append" }
+environment = { BAR = "2" }
+config-settings = { c = "9", a = "0" }
+before-build = "echo first"
+""",
+    "new": """
+[[tool.cibuildwheel.overrides]]
+select = "*-manylinux*"
+environment = { BAR = "3" }
+before-build = ""
+config-settings = {}
+""",
+}
+RULES = (None, "none", "append", "prepend")
+OURS = """
+[tool.vbuild.build]
+env = { OURS = "it's \\"ours\\" and $HOME" }
+config-settings = { b = "new", d = ["x y", "z"] }
+"""
+
+
+def environments() -> list[dict[str, str]]:
+    """Every way in which a user may set the variables of an option, with the rules for them."""
+    values = {
+        "ENVIRONMENT": ('USERS="$CFLAGS user"', 'MORE="1" CFLAGS="-g"'),
+        "CONFIG_SETTINGS": ("a=user e=5", "b=7 b=8"),
+        "BEFORE_BUILD": ("echo user", "echo more"),
+    }
+    found = []
+    for has_first, has_second, first, second in product((False, True), (False, True), RULES, RULES):
+        environment: dict[str, str] = {}
+        for name, (one, two) in values.items():
+            environment |= {f"CIBW_{name}": one} if has_first else {}
+            environment |= {f"CIBW_{name}_LINUX": two} if has_second else {}
+        options = ("environment", "config-settings", "before-build")
+        rules = [f"{option}: {first}" for option in options if first] + ["test-command"]
+        rules += [f"{option}-linux:{second}" for option in options if second]
+        found.append({**environment, "CIBW_INHERIT": "; ".join(rules)})
+    return found
+
+
+def with_vbuild(project: Path, environment: Mapping[str, str]) -> tuple[Run, dict[str, str]]:
+    """The run of the highest level for *project*, and the environment that cibuildwheel gets for it."""
+    run = runs_of(project, environment=environment)[-1]
+    return run, {**environment, **dict(run.variables)}
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+@pytest.mark.parametrize("project", PROJECTS)
+def test_whatever_project_and_user_say_is_still_said(project: str, override: str, tmp_path: Path) -> None:
+    described(tmp_path, PROJECTS[project] + OVERRIDES[override] + LEVELS + OURS)
+    for environment in [{}, *environments()]:
+        run, added = with_vbuild(tmp_path, environment)
+        assert run.plan is not None
+        before, after = options_of(tmp_path, environment), options_of(tmp_path, added)
+        assert after.assignments == before.assignments + assigned(run.plan.environment), environment
+        assert after.settings == {**before.settings, "b": ("new",), "d": ("x y", "z")}, environment
+        trap, joined, theirs = after.before_build.partition(" EXIT && ")
+        assert trap.startswith("trap 'status=$?; "), environment
+        assert (theirs if joined else "") == before.before_build, environment
+        assert (after.repair, after.is_tested) == (before.repair, before.is_tested), environment
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+@pytest.mark.parametrize("project", PROJECTS)
+def test_without_settings_of_the_recipe_those_of_the_project_are_not_touched(
+    project: str, override: str, tmp_path: Path
+) -> None:
+    described(tmp_path, PROJECTS[project] + OVERRIDES[override] + LEVELS)
+    for environment in [{}, *environments()]:
+        _, added = with_vbuild(tmp_path, environment)
+        assert options_of(tmp_path, added).settings == options_of(tmp_path, environment).settings
+        changed = {name for name in added if added[name] != environment.get(name)}
+        assert not any("CONFIG_SETTINGS" in name for name in changed)
+
+
+def test_only_what_is_needed_is_set(tmp_path: Path) -> None:
+    plain, level = runs_of(described(tmp_path, LEVELS))
+    names = ["CIBW_ENVIRONMENT_LINUX", "CIBW_BEFORE_BUILD", "CIBW_INHERIT", "SOURCE_DATE_EPOCH"]
+    assert [name for name, _ in plain.variables] == names
+    assert dict(level.variables)["CIBW_INHERIT"] == "environment-linux: append; before-build: prepend"
+    assert dict(level.variables)["SOURCE_DATE_EPOCH"] == "315532800"
+    given = runs_of(tmp_path, environment={"SOURCE_DATE_EPOCH": "1"})[0]
+    assert dict(given.variables)["SOURCE_DATE_EPOCH"] == "1"
+
+
+def test_a_builds_environment_has_the_launchers_first_and_the_recipes_values_as_they_are(tmp_path: Path) -> None:
+    text = '[tool.cibuildwheel]\nenvironment = { PATH = "/opt/tool:$PATH", RUSTC_WRAPPER = "sccache" }\n'
+    described(tmp_path, text + LEVELS + OURS)
+    _, added = with_vbuild(tmp_path, {})
+    found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"], "HOME": "/root"})
+    assert found["PATH"] == f"{places.LAUNCHERS}:/opt/tool:{os.environ['PATH']}"
+    assert found["OURS"] == 'it\'s "ours" and $HOME'
+    assert (found["RUSTC_WRAPPER"], found["VBUILD_RUSTC_WRAPPER"]) == (f"{places.LAUNCHERS}/rustc-launcher", "sccache")
+    assert found["CARGO_BUILD_TARGET"] == f"{os.uname().machine}-unknown-linux-gnu"
+
+
+def test_the_target_of_rust_stays_the_projects(tmp_path: Path) -> None:
+    text = '[tool.cibuildwheel]\nenvironment = { CARGO_BUILD_TARGET = "x86_64-unknown-linux-musl" }\n'
+    described(tmp_path, text + LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"]})
+    assert found["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-musl"
+
+
+@pytest.mark.parametrize(
+    "theirs", ["", "echo theirs", "echo theirs\n", "echo theirs  # and a word on it", "set -e\necho theirs\nexit 0\n"]
+)
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_program_in_the_container_runs_behind_the_projects_command(theirs: str, shell: str, tmp_path: Path) -> None:
+    described(tmp_path, f"[tool.cibuildwheel]\nbefore-build = {json.dumps(theirs)}\n" + LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
+    (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
+    (tmp_path / "vbuild" / "cibw" / "container.py").write_text("import sys; print('ours', sys.argv[1])")
+    ran = subprocess.run([shell, "-c", command], capture_output=True, text=True, check=True)
+    lines = ["theirs"] if theirs else []
+    assert ran.stdout.splitlines() == [*lines, f"ours {tmp_path}/runs/x86_64_v3"]
+
+
+def test_nothing_is_put_into_the_container_behind_a_command_that_failed(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\nbefore-build = "exit 7"\n' + LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    ran = subprocess.run(["sh", "-c", options_of(tmp_path, added).before_build], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (7, b"", b"")
+
+
+def test_a_kit_that_is_not_mounted_is_one_line(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    command = options_of(tmp_path, added).before_build
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "vbuild: /host/kit cannot be read in the container; cibuildwheel mounts the host at /host, unless "
+        "disable-host-mount is set or the engine is on another machine\n"
+    )
+
+
+def test_the_recipes_own_commands_run_in_the_package_behind_ours(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS + '[tool.vbuild.build]\nbefore-build = ["pwd", "echo \'it is\' \\"$HOME\\""]\n')
+    _, added = with_vbuild(tmp_path, {})
+    (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
+    (tmp_path / "vbuild" / "cibw" / "container.py").write_text("print('ours')")
+    command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
+    command = command.replace("{package}", str(tmp_path / "vbuild"))
+    ran = subprocess.run(
+        ["sh", "-c", command], env={**os.environ, "HOME": "/h"}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["ours", f"{tmp_path}/vbuild", "it is /h"]
+
+
+def test_tests_are_skipped_where_this_machine_cannot_run_the_code(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\ntest-skip = "pp*"\ntest-command = "true"\n' + LEVELS)
+    environment = {"CIBW_TEST_SKIP": "*-musllinux*", "CIBW_INHERIT": "test-skip: append"}
+    for machine, tested in ((Cpu.parse("x86-64-v3"), True), (Cpu.parse("x86-64-v2"), False), (None, False)):
+        plain, level = runs_of(tmp_path, environment=environment, machine=machine)
+        assert options_of(tmp_path, {**environment, **dict(plain.variables)}).is_tested
+        assert options_of(tmp_path, {**environment, **dict(level.variables)}).is_tested is tested
+        assert level.is_tested is tested
+
+
+def test_a_repair_that_the_recipe_asks_for_takes_the_place_of_the_projects(tmp_path: Path) -> None:
+    project = '[tool.cibuildwheel]\nrepair-wheel-command = "their {wheel}"\n' + LEVELS
+    for repair, expected in (
+        ('command = "ours {wheel} {dest_dir}"', "ours {wheel} {dest_dir}"),
+        ("skip = true", ""),
+        ('exclude = ["libfoo.so*"]', "their {wheel}"),
+    ):
+        described(tmp_path, f"{project}[tool.vbuild.repair]\n{repair}\n")
+        assert options_of(tmp_path, dict(runs_of(tmp_path)[-1].variables)).repair == expected
+        # what the user says for this one time counts more
+        for name in ("CIBW_REPAIR_WHEEL_COMMAND", "CIBW_REPAIR_WHEEL_COMMAND_LINUX"):
+            given = {name: "users {wheel}"}
+            run = runs_of(tmp_path, environment=given)[-1]
+            assert options_of(tmp_path, {**given, **dict(run.variables)}).repair == "users {wheel}"
+
+
+def test_the_launcher_of_auditwheel_adds_what_levels_and_the_recipe_need(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS + '[tool.vbuild.repair]\nexclude = ["libfoo.so*"]\nplat = "manylinux_2_28_x86_64"\n')
+    plain, level = runs_of(tmp_path)
+    assert plain.repair == ("--exclude=libfoo.so*", "--plat=manylinux_2_28_x86_64")
+    assert level.repair == ("--disable-isa-ext-check", *plain.repair)
+
+
+ALL = (CP311, CP312, "cp311-musllinux_x86_64", "cp311-manylinux_i686", "cp311-manylinux_aarch64")
+
+
+def test_each_build_is_for_the_identifiers_of_its_machine(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    plain, bare, level = runs_of(tmp_path, *ALL)
+    assert plain.identifiers == level.identifiers == (CP311, CP312, "cp311-musllinux_x86_64")
+    assert bare.identifiers == ("cp311-manylinux_i686", "cp311-manylinux_aarch64")
+    assert identifiers_of(tmp_path, dict(level.variables), *ALL) == list(level.identifiers)
+    assert identifiers_of(tmp_path, dict(bare.variables), *ALL) == list(bare.identifiers)
+    assert [name for name, _ in bare.variables] == ["CIBW_BUILD", "CIBW_INHERIT", "SOURCE_DATE_EPOCH"]
+    assert (bare.plan, bare.name, bare.settings()) == (None, "plain-bare", {})
+
+
+def test_a_users_variable_that_ends_with_a_newline_does_not_end_what_is_added(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    environment = {
+        "CIBW_ENVIRONMENT": 'A="1"\n',
+        "CIBW_ENVIRONMENT_LINUX": '\nB="2"\n',
+        "CIBW_INHERIT": "environment-linux",
+    }
+    _, added = with_vbuild(tmp_path, environment)
+    found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"]})
+    assert (found["A"], found["B"]) == ("1", "2")
+    assert found["PATH"].startswith(str(places.LAUNCHERS))
+
+
+def test_a_users_rule_for_the_list_of_builds_does_not_add_to_it(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\nbuild = "cp3*"\nskip = "cp313*"\n' + LEVELS)
+    environment = {"CIBW_BUILD": "cp311-*", "CIBW_INHERIT": "build: append"}
+    run = runs_of(tmp_path, *ALL, environment=environment)[-1]
+    assert identifiers_of(tmp_path, {**environment, **dict(run.variables)}, *ALL) == list(run.identifiers)
+
+
+def test_where_nothing_is_for_the_recipes_machine_only_plain_wheels_are_built(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    (bare,) = runs_of(tmp_path, "cp311-manylinux_aarch64")
+    assert (bare.plan, [name for name, _ in bare.variables]) == (None, ["SOURCE_DATE_EPOCH"])
+
+
+def test_nothing_to_build_is_one_line(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.vbuild.matrix]\ncpu = ["x86-64-v3"]\n')
+    recipe = Recipe.load(tmp_path)
+    with pytest.raises(CiError) as refused:
+        runs_for(tmp_path, ("cp311-manylinux_aarch64",), only=("x86_64_v3",))
+    assert str(refused.value) == f"{recipe.file}: nothing to build for x86_64: cibuildwheel has cp311-manylinux_aarch64"
+
+
+def test_a_selection_of_nothing_is_one_line(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    with pytest.raises(CiError) as refused:
+        runs_for(tmp_path, ())
+    assert str(refused.value) == (
+        f"{tmp_path}/pyproject.toml: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS"
+    )
+
+
+AXES = """
+[tool.vbuild.matrix]
+cpu = ["x86-64", "x86-64-v3"]
+[tool.vbuild.matrix.axes.blas]
+mkl = { env = { BLAS = "mkl" }, config-settings = { blas = "mkl" } }
+openblas = { properties = ["blas :: kind :: openblas"], env = { BLAS = "openblas" } }
+"""
+
+
+def test_the_values_of_an_axis_reach_their_runs(tmp_path: Path) -> None:
+    described(tmp_path, AXES)
+    found = {str(run): options_of(tmp_path, dict(run.variables)) for run in runs_of(tmp_path)}
+    assert list(found) == ["plain", "openblas", "x86_64_v3", "x86_64_v3_openblas"]
+    assert found["plain"].assignments[0] == 'BLAS="mkl"'
+    assert found["x86_64_v3"].settings == {"blas": ("mkl",)}
+    assert found["x86_64_v3_openblas"].assignments[0] == 'BLAS="openblas"'
+    assert found["x86_64_v3_openblas"].settings == {}
+
+
+CUDA = """
+[tool.vbuild.matrix]
+cpu = ["x86-64", "x86-64-v3"]
+[[tool.vbuild.matrix.cuda]]
+toolkit = "13.0"
+gpus = { cu13_turing = "75", cu13_ampere = "80+ptx" }
+"""
+
+
+def test_the_gpus_of_a_toolkit_share_a_run_that_knows_where_it_is(tmp_path: Path) -> None:
+    described(tmp_path, CUDA + '[tool.cibuildwheel]\nenvironment = { CMAKE_ARGS = "-DA=1", CUDAARCHS = "70" }\n')
+    plain, level = runs_of(tmp_path, CP311, "cp311-musllinux_x86_64")
+    assert str(level) == "x86_64_v3_cu13_turing, x86_64_v3_cu13_ampere"
+    assert plain.identifiers == level.identifiers == (CP311,)
+    assert "--exclude=libcuda.so*" in plain.repair
+    found = evaluated(tmp_path, dict(level.variables), {"PATH": os.environ["PATH"]})
+    assert found["CUDA_HOME"] == found["CUDA_PATH"] == str(places.CUDA)
+    assert found["PATH"].startswith(f"{places.LAUNCHERS}:{places.CUDA}/bin:")
+    assert found["CUDACXX"] == "nvcc"
+    assert found["CUDAARCHS"] == "70"  # the project's knob, which the launcher brings to the request
+    assert found["TORCH_CUDA_ARCH_LIST"] == "7.5;8.0+PTX"
+    assert found["CMAKE_ARGS"] == "-DA=1 -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;80-virtual"
+    settings = level.settings()
+    assert settings["nvcc"]["nvcc"] == "/host/opt/cuda-13.0/bin/nvcc"
+    assert settings["nvcc"]["archs"] == "sm_75,sm_80+PTX"
+
+
+def test_config_settings_that_cuda_needs_are_added_to_the_projects(tmp_path: Path) -> None:
+    described(tmp_path, CUDA + '[tool.cibuildwheel]\nconfig-settings = { "cmake.define.A" = "1" }\n')
+    run = runs_of(tmp_path, backend=Backend.SCIKIT_BUILD_CORE)[-1]
+    assert options_of(tmp_path, dict(run.variables)).settings == {
+        "cmake.define.A": ("1",),
+        "cmake.define.CMAKE_CUDA_ARCHITECTURES": ("75-real;80-real;80-virtual",),
+    }
+
+
+def test_keys_of_the_recipe_without_an_effect_are_told_once_each(tmp_path: Path) -> None:
+    described(
+        tmp_path,
+        LEVELS
+        + """
+[tool.vbuild.build]
+requires = ["cython"]
+isolation = false
+host = "zig"
+glibc = "2.17"
+cache = "none"
+patches = ["fix.patch"]
+[tool.vbuild.test]
+command = "true"
+""",
+    ).joinpath("fix.patch").touch()
+    assert unheard(Recipe.load(tmp_path)) == (
+        "build.patches: has no effect with cibuildwheel; apply them in before-all",
+        "build.requires: has no effect with cibuildwheel; name them in build-system.requires",
+        "build.isolation: has no effect with cibuildwheel; that is build-frontend's",
+        "build.host: has no effect with cibuildwheel; the compilers are those of the image",
+        "build.glibc: has no effect with cibuildwheel; the image chooses it",
+        "build.cache: has no effect with cibuildwheel; mount a cache, and set it up in before-all",
+        "test: has no effect with cibuildwheel; its own test-command counts",
+    )
+    assert unheard(Recipe.load(described(tmp_path, LEVELS))) == ()
+
+
+def test_a_run_is_told_for_people_and_for_programs(tmp_path: Path) -> None:
+    run = runs_of(described(tmp_path, LEVELS))[-1]
+    assert run.lines()[0] == "x86_64_v3: cp311-manylinux_x86_64"
+    assert run.lines()[-1] == "    SOURCE_DATE_EPOCH=315532800"
+    assert run.data() == {
+        "labels": ["x86_64_v3"],
+        "identifiers": [CP311],
+        "cpu": "x86-64-v3",
+        "tested": True,
+        "variables": dict(run.variables),
+    }
+
+
+def test_config_settings_of_a_user_that_are_none_are_refused(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS + OURS)
+    environment = {"CIBW_CONFIG_SETTINGS": "--quiet", "CIBW_INHERIT": "config-settings"}
+    with pytest.raises(CiError, match=r"^CIBW_CONFIG_SETTINGS: found '--quiet', expected KEY=VALUE$"):
+        runs_of(tmp_path, environment=environment)
+
+
+@pytest.mark.parametrize("text", ["environment: add", "environment: append append"])
+def test_rules_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    with pytest.raises(CiError) as refused:
+        runs_of(tmp_path, environment={"CIBW_INHERIT": text})
+    assert str(refused.value) == f"CIBW_INHERIT={text}: expected as in 'environment: append; before-build: prepend'"

@@ -1,0 +1,114 @@
+"""Projects with options for cibuildwheel, and what cibuildwheel's own code makes of these and of variables."""
+
+import os
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from cibuildwheel.options import BuildOptions, CommandLineArguments, compute_options
+
+from vbuild.build.plan import Backend
+from vbuild.cibw.runs import Run, Surroundings, runs
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.target import Env, Target
+from vbuild.toolkit.model import Toolkit
+
+CP311 = "cp311-manylinux_x86_64"
+CP312 = "cp312-manylinux_x86_64"
+LEVELS = '[tool.vbuild.matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
+KIT = PurePosixPath("/host/kit")
+TOOLKIT = Toolkit(Dotted(13, 0), Path("/opt/cuda-13.0"), "0" * 64)
+
+
+def described(folder: Path, text: str) -> Path:
+    """A folder with nothing but a ``pyproject.toml`` that says *text* after the project's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "demo"\nversion = "1.0"\n{text}', encoding="utf-8")
+    return folder
+
+
+def runs_of(
+    project: Path,
+    *identifiers: str,
+    environment: Mapping[str, str] | None = None,
+    machine: Cpu | None = Cpu("x86_64", "v4"),  # noqa: B008 - a frozen value
+    backend: Backend = Backend.SETUPTOOLS,
+) -> tuple[Run, ...]:
+    """The runs for all variants of *project*, made on *machine*, for *identifiers*, or for CPython 3.11."""
+    return runs_for(project, identifiers or (CP311,), environment=environment or {}, machine=machine, backend=backend)
+
+
+def runs_for(
+    project: Path,
+    identifiers: Sequence[str],
+    *,
+    only: Collection[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    machine: Cpu | None = None,
+    backend: Backend = Backend.SETUPTOOLS,
+) -> tuple[Run, ...]:
+    """The runs for the variants *only* of *project*, all where that is empty, for *identifiers*."""
+    recipe = Recipe.load(project)
+    targets = recipe.chosen(only=only, pythons=recipe.matrix.pythons[:1])
+    return runs(recipe, targets, identifiers, Surroundings(machine, environment, KIT, backend, _toolkit))
+
+
+def _toolkit(_target: Target) -> Toolkit:
+    return TOOLKIT
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What cibuildwheel is going to do, as far as vbuild adds to it."""
+
+    assignments: tuple[str, ...]
+    settings: Mapping[str, tuple[str, ...]]
+    before_build: str
+    repair: str
+    is_tested: bool
+
+
+def options_of(project: Path, environment: Mapping[str, str], identifier: str = CP311) -> Options:
+    """The options of cibuildwheel for *identifier* of *project* with the variables of *environment*."""
+    found = _options(project, environment, identifier)
+    return Options(
+        tuple(map(repr, found.environment.assignments)),
+        _settings(found.config_settings),
+        found.before_build or "",
+        found.repair_command,
+        found.test_selector(identifier),
+    )
+
+
+def evaluated(project: Path, environment: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a build that starts with the variables *before*, by cibuildwheel's own evaluation."""
+    return _options(project, environment, CP311).environment.as_dictionary(before)
+
+
+def identifiers_of(project: Path, environment: Mapping[str, str], *candidates: str) -> list[str]:
+    """Those of *candidates* that cibuildwheel builds."""
+    found = _options(project, environment, CP311)
+    return [identifier for identifier in candidates if found.build_selector(identifier)]
+
+
+def assigned(variables: Env) -> tuple[str, ...]:
+    """Assignments as `Options` has them."""
+    return tuple(f"{name}={value}" for name, value in variables)
+
+
+def _options(project: Path, environment: Mapping[str, str], identifier: str) -> BuildOptions:
+    arguments = CommandLineArguments.defaults()
+    arguments.package_dir = project
+    options = compute_options(platform="linux", command_line_arguments=arguments, env=environment)
+    return options.build_options(identifier)
+
+
+def _settings(text: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for word in shlex.split(text):
+        key, _, value = word.partition("=")
+        found[key] = (*found.get(key, ()), value)
+    return found
