@@ -45,7 +45,8 @@ def test_every_example_prints_what_readme_shows(tmp_path: Path) -> None:
 
 
 def test_every_command_has_an_example() -> None:
-    assert {shlex.split(command)[1] for command, _ in EXAMPLES} == set(main.commands)
+    # what cibuildwheel prints is another's, and takes a container: tests/test_readme_ci.py runs it
+    assert {"cibuildwheel", *(shlex.split(command)[1] for command, _ in EXAMPLES)} == set(main.commands)
 
 
 def test_every_option_that_readme_names_exists() -> None:

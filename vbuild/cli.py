@@ -6,10 +6,10 @@ Every command imports the verb it calls when it runs, so that ``vbuild --help`` 
 import click
 
 from vbuild import __version__
-from vbuild.commands.building import matrix, toolkit
+from vbuild.commands.building import cibuildwheel, collect, matrix, toolkit
 from vbuild.commands.group import Commands
-from vbuild.commands.repackaging import slim, split, stamp
-from vbuild.commands.telling import index, inspect, select, verify
+from vbuild.commands.repackaging import repair, slim, split, stamp
+from vbuild.commands.telling import check, index, inspect, select, verify
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,7 +19,11 @@ def main() -> None:
 
 
 # in the order of a wheel's way
-for command in (matrix, slim, split, inspect, verify, stamp, index, select, toolkit):
+ORDER = (
+    *(matrix, cibuildwheel, collect, repair, slim, split, inspect, verify),
+    *(stamp, index, select, check, toolkit),
+)
+for command in ORDER:
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import click
 from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
+    from vbuild.distribution.executor import Executor
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.gpu import GpuList
     from vbuild.slimming.request import Share
@@ -79,6 +80,12 @@ def _project(text: str) -> str:
     return project_name(text)
 
 
+def _executor(text: str) -> "Executor":
+    from vbuild.distribution.executor import Executor
+
+    return Executor.parse(text)
+
+
 DRAFT = Value("draft", _schema)
 PROPERTY = Value("property", _variant_property)
 GPUS = Value("gpus", _gpus)
@@ -86,9 +93,19 @@ SHARE = Value("label=gpus", _share)
 LEVEL = Value("level", _cpu_level)
 CUDA = Value("version", _cuda)
 PROJECT = Value("name", _project)
+EXECUTOR = Value("where", _executor)
 
 output = click.option("-o", "--output-dir", "folder", type=FOLDER, required=True, help="Where the results go.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+executor = click.option(
+    "--executor",
+    type=EXECUTOR,
+    default="local",
+    show_default=True,
+    metavar="WHERE",
+    help="Work here, or on the workers of dask://HOST:PORT.",
+)
+compare = click.option("--compare", type=FILE, metavar="REPORT.JSON", help="Also report what changed since then.")
 drafts = click.option(
     "--schema",
     type=DRAFT,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vbuild.build.frontend import Job
+    from vbuild.check import Checklist
     from vbuild.checking.check import Checked
+    from vbuild.cibw.runs import Run
     from vbuild.contents.model import Contents
     from vbuild.release.outcome import Failure, Product, Release
     from vbuild.slimming.outcome import LibraryCut, Slimmed
@@ -33,6 +35,12 @@ def release_lines(release: "Release") -> Iterator[str]:
         yield from _product_lines(product, built)
     for indexed in release.indexed:
         yield from _wrapped(f"{indexed.path.name}: {', '.join(indexed.labels)}")
+    yield from _notable_lines(release)
+    yield from _failure_lines(release.failures)
+
+
+def _notable_lines(release: "Release") -> Iterator[str]:
+    """What there is to know of a release besides its wheels."""
     if removed := release.removed:
         yield from _wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     if lists := release.lists:
@@ -40,12 +48,14 @@ def release_lines(release: "Release") -> Iterator[str]:
         for text in lists[:_SHOWN]:
             yield from _wrapped(f"  {text}", indent=6)
     if kept := _kept(release):
-        yield f"kept from an earlier run: {kept}; --fresh builds them again"
+        yield f"kept from an earlier run: {kept}; matrix --fresh builds them again"
     if release.split:
         yield from split_lines(release.split)
+    if release.changes:
+        for line in release.changes.lines():
+            yield from _wrapped(line, indent=4)
     for note in release.notes:
         yield from _wrapped(note)
-    yield from _failure_lines(release.failures)
 
 
 def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[str]:
@@ -173,6 +183,13 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
             yield from _wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)
 
 
+def run_lines(runs: Iterable["Run"]) -> Iterator[str]:
+    """Runs of cibuildwheel: what each is for, then its variables, as the shell would be told."""
+    for run in runs:
+        yield from _wrapped(f"{run}: {', '.join(run.identifiers)}")
+        yield from (f"  {name}={shlex.quote(value)}" for name, value in run.variables)
+
+
 def split_lines(split: "Split") -> Iterator[str]:
     """A split: what went where, what stayed and why, and each wheel before and after."""
     made = f" and {_counted(len(split.beside), 'wheel')} beside" if split.beside else ""
@@ -217,6 +234,15 @@ def checked_lines(checked: Iterable["Checked"]) -> Iterator[str]:
     for one in checked:
         for line in one.lines():
             yield from _wrapped(line, indent=6)
+
+
+def check_lines(checklist: "Checklist") -> Iterator[str]:
+    """What keeps a folder from being published, errors first; then what was looked at."""
+    for problem in checklist.problems:
+        yield from _wrapped(f"{problem.severity}: {problem.place}: {problem.what}")
+        yield from _wrapped(f"  {problem.advice} [{problem.demand}]", indent=4)
+    found = f"{_counted(checklist.errors, 'error')}, {_counted(checklist.warnings, 'warning')}"
+    yield from _wrapped(f"{', '.join(checklist.releases)}: {_counted(checklist.files, 'file')}, {found}")
 
 
 def _thinned_lines(wheel: "Thinned") -> Iterator[str]:

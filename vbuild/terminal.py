@@ -24,6 +24,17 @@ def show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: AN
     click.echo(json.dumps(data, indent=2) if as_json else "\n".join(map(_printable, lines)))
 
 
+def write(text: str) -> None:
+    """Print *text* as it is: a file, for whoever redirects it."""
+    click.echo(text, nl=False)
+
+
+def pass_on(output: bytes) -> None:
+    """Show the *output* of a command while it runs, on stderr: stdout is for results."""
+    sys.stderr.buffer.write(output)
+    sys.stderr.buffer.flush()
+
+
 def _printable(line: str) -> str:
     """*line* without what could make a terminal do something: names in a wheel are anybody's."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)

@@ -1,4 +1,4 @@
-"""Commands that build: `vbuild matrix`, and the toolkits for it."""
+"""Commands that build: `vbuild matrix`, here or under cibuildwheel, the parts of it, and the toolkits for it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,34 +10,62 @@ from vbuild.commands.group import Commands
 from vbuild.errors import ClaimError
 
 if TYPE_CHECKING:
+    from vbuild.distribution.executor import Executor
+    from vbuild.release.outcome import Release
     from vbuild.variant.document import Schema
 
 
 @click.command(epilog=options.example("vbuild matrix recipes/annoy.toml -o dist --jobs 2"))
 @click.argument("source", type=click.Path(path_type=Path))
-@options.output
+@click.option("-o", "--output-dir", "folder", type=options.FOLDER, help="Where the results go.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Builds at a time.")
 @click.option("--only", multiple=True, metavar="LABEL", help="Build this target, or 'plain'; may be repeated.")
 @click.option("--python", "pythons", multiple=True, metavar="NAME", help="For this Python of the recipe's only.")
+@options.executor
 @click.option("--part", "is_part", is_flag=True, help="Leave what is for all of a release to 'vbuild collect'.")
+@click.option(
+    "--emit",
+    "system",
+    type=click.Choice(["github", "gitlab", "slurm", "json"]),
+    help="Print the parts as jobs of this system; build nothing.",
+)
+@click.option("--install", metavar="COMMAND", help="With --emit: what brings vbuild into a job. [default: pip]")
+@click.option("--runner", metavar="NAME", help="With --emit: GitHub's runs-on, or GitLab's image.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
 @click.option("--fresh", is_flag=True, help="Build everything again, also what was built before and is the same.")
+@options.compare
 @options.drafts
 @options.as_json
 def matrix(
     source: Path,
-    folder: Path,
+    folder: Path | None,
     *,
     jobs: int,
     only: tuple[str, ...],
     pythons: tuple[str, ...],
+    executor: "Executor",
     is_part: bool,
+    system: str | None,
+    install: str | None,
+    runner: str | None,
     dry_run: bool,
     fresh: bool,
+    compare: Path | None,
     schema: "Schema",
     as_json: bool,
 ) -> None:
     """Build a recipe, or the project in a folder, for every target."""
+    if system:
+        if only or pythons or folder or is_part or dry_run or compare or as_json or not executor.is_local:
+            raise click.UsageError(
+                "--emit prints the jobs of every part; of the other options only --jobs, --fresh, --schema, --install "
+                "and --runner have an effect on these"
+            )
+        further = _handed_on(jobs=jobs, fresh=fresh, schema=schema)
+        terminal.write(_emitted(source, system, install=install, runner=runner, further=further))
+        return
+    if install or runner:
+        raise click.UsageError("--install and --runner are for --emit")
     from vbuild import matrix as verb
     from vbuild.release.store import Store
 
@@ -45,22 +73,95 @@ def matrix(
         plan = verb.planned(source, only=only, pythons=pythons)
         terminal.show([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
+    if folder is None:
+        raise click.UsageError("expected --output-dir FOLDER, --dry-run, or --emit SYSTEM")
     with terminal.progress(quiet=as_json) as told:
-        store = Store.of_user(fresh=fresh)
         release = verb.matrix(
             source,
             folder,
             jobs=jobs,
             only=only,
             pythons=pythons,
+            executor=executor,
             is_part=is_part,
+            compare=compare,
             schema=schema,
-            store=store,
+            store=Store.of_user(fresh=fresh),
             told=told,
         )
-    terminal.show(release.data(), report.release_lines(release), as_json=as_json)
-    if release.failures:
-        raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
+    _show(release, as_json=as_json)
+
+
+@click.command(epilog=options.example("vbuild cibuildwheel -o dist -- --only cp313-manylinux_x86_64"))
+@click.argument("arguments", nargs=-1, metavar="[-- CIBUILDWHEEL'S ARGUMENTS]", type=click.UNPROCESSED)
+@click.option("-o", "--output-dir", "folder", type=options.FOLDER, help="Where the results go.")
+@click.option("--variants", multiple=True, metavar="LABELS", help="Build these only, with commas; or 'plain'.")
+@click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
+@options.compare
+@options.drafts
+@options.as_json
+def cibuildwheel(
+    arguments: tuple[str, ...],
+    folder: Path | None,
+    *,
+    variants: tuple[str, ...],
+    dry_run: bool,
+    compare: Path | None,
+    schema: "Schema",
+    as_json: bool,
+) -> None:
+    """Run cibuildwheel once a variant, and make one release."""
+    from vbuild import cibuildwheel as verb
+
+    labels = [label for text in variants for label in text.split(",")]
+    if dry_run:
+        runs = verb.planned(arguments, variants=labels)
+        terminal.show([run.data() for run in runs], report.run_lines(runs), as_json=as_json)
+        return
+    if folder is None:
+        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
+    release = verb.cibuildwheel(
+        folder,
+        arguments,
+        variants=labels,
+        compare=compare,
+        schema=schema,
+        echo=None if as_json else terminal.pass_on,
+    )
+    _show(release, as_json=as_json)
+
+
+@click.command(epilog=options.example("vbuild collect parts/* --recipe . -o dist"))
+@click.argument("parts", type=options.FOLDER, nargs=-1, required=True)
+@options.output
+@click.option("--recipe", type=click.Path(path_type=Path), help="What the parts are of: what is missing is told.")
+@options.compare
+@options.as_json
+def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, compare: Path | None, as_json: bool) -> None:
+    """Make one release of what 'vbuild matrix --part' left."""
+    from vbuild.collect import collect as collected
+
+    with terminal.progress(quiet=as_json) as told:
+        release = collected(parts, folder, recipe=recipe, compare=compare, told=told)
+    _show(release, as_json=as_json)
+
+
+def _handed_on(*, jobs: int, fresh: bool, schema: "Schema") -> tuple[str, ...]:
+    """The options of this command that each job's has, too."""
+    from vbuild.variant.document import Schema
+
+    return (
+        *(("--jobs", str(jobs)) if jobs > 1 else ()),
+        *(("--fresh",) if fresh else ()),
+        *(("--schema", schema.version) if schema is not Schema.PEP_850 else ()),
+    )
+
+
+def _emitted(source: Path, system: str, *, install: str | None, runner: str | None, further: tuple[str, ...]) -> str:
+    from vbuild.ci.emission import System, emitted
+    from vbuild.ci.jobs import INSTALL
+
+    return emitted(source, System(system), install=install or INSTALL, runner=runner, options=further)
 
 
 @click.group(cls=Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
@@ -118,3 +219,11 @@ def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
 
     pruned = provision.prune(unused_for=unused_for)
     terminal.show(pruned.data(), pruned.lines(), as_json=as_json)
+
+
+def _show(release: "Release", *, as_json: bool) -> None:
+    """Print *release*; a refusal, and thus status 1, where something of it failed."""
+    changes = {"changes": release.changes.data() if release.changes else None}
+    terminal.show({**release.data(), **changes}, report.release_lines(release), as_json=as_json)
+    if release.failures:
+        raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")

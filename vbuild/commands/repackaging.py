@@ -1,4 +1,4 @@
-"""Commands that make other wheels of wheels: `vbuild slim`, `vbuild split`, `vbuild stamp`."""
+"""Commands that make other wheels of wheels: `vbuild repair`, `vbuild slim`, `vbuild split`, `vbuild stamp`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vbuild.checking.check import Checked
+    from vbuild.distribution.executor import Executor
     from vbuild.hardware.gpu import GpuList
     from vbuild.slimming.request import Share
     from vbuild.splitting.plan import Cut
     from vbuild.variant.document import Schema
     from vbuild.variant.model import Property
+
+
+@click.command(epilog=options.example("vbuild repair demo-1.0-cp313-cp313-linux_x86_64.whl wheelhouse"))
+@click.argument("wheel", type=options.FILE)
+@click.argument("folder", type=options.FOLDER, metavar="DEST_DIR")
+@click.option("--recipe", type=click.Path(path_type=Path), help="Whose [repair] to follow. [default: the project here]")
+@options.as_json
+def repair(wheel: Path, folder: Path, *, recipe: Path | None, as_json: bool) -> None:
+    """Make WHEEL portable; for repair-wheel-command."""
+    from vbuild.repair import repair as repaired
+
+    result = repaired(wheel, folder, recipe=recipe)
+    terminal.show(result.data(), [str(result.wheel)], as_json=as_json)
 
 
 @click.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
@@ -59,6 +73,7 @@ if TYPE_CHECKING:
 @click.option("--allow-unsupported", is_flag=True, help="Go on where a library has no code for a GPU asked for.")
 @click.option("--accept-license", is_flag=True, help="Go on where the licence forbids changes: you may make them.")
 @click.option("--force", is_flag=True, help="Cut libraries even so that GNU strip would destroy them later.")
+@options.executor
 @click.option("--dry-run", is_flag=True, help="Print the outcome; write nothing.")
 @options.as_json
 def slim(
@@ -76,6 +91,7 @@ def slim(
     allow_unsupported: bool,
     accept_license: bool,
     force: bool,
+    executor: "Executor",
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -108,6 +124,7 @@ def slim(
             cuts=cuts,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             accept_license=accept_license,
+            executor=executor,
             told=told,
         )
     lines = [line for result in results for line in report.slimmed_lines(result)]

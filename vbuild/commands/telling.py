@@ -1,4 +1,4 @@
-"""Commands that tell what is there: `vbuild inspect`, `vbuild verify`, `vbuild index`, `vbuild select`."""
+"""Commands that tell what is there: `vbuild inspect`, `verify`, `index`, `select` and `check`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,3 +107,25 @@ def select(
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
     terminal.show(selection.data(), lines, as_json=as_json)
+
+
+@click.command(epilog=options.example("vbuild check dist --pypi"))
+@click.argument("folder", type=options.FOLDER)
+@click.option("--pypi", is_flag=True, help="Hold it against what PyPI takes, too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1024),
+    default=100,
+    show_default=True,
+    metavar="MB",
+    help="The largest file that the index takes from you (2**20 bytes).",
+)
+@options.as_json
+def check(folder: Path, *, pypi: bool, limit: int, as_json: bool) -> None:
+    """Check that the releases in FOLDER can be published."""
+    from vbuild.check import check as checked
+
+    found = checked(folder, pypi=pypi, limit=limit)
+    terminal.show(found.data(), report.check_lines(found), as_json=as_json)
+    if found.failed:
+        raise ClaimError(f"{folder}: not to be published as it is")
