@@ -145,6 +145,15 @@ def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tm
     assert "#error no AVX2, please" in text
 
 
+def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path) -> None:
+    folder = tmp_path / "dist"
+    assert matrix(recipe(tmp_path), folder).notes == ()
+    recipe(tmp_path, kernel=BROKEN + KERNEL)
+    release = matrix(tmp_path / "demo.toml", folder)
+    assert release.notes == ("x86_64_v3: failed, and its wheel of an earlier run is still there, and indexed",)
+    assert read(folder).data["notes"] == list(release.notes)
+
+
 def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     (tmp_path / "old.json").write_text("[]")

@@ -384,3 +384,11 @@ def test_an_interpreter_is_found_from_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     found = recipe(tmp_path, CPU + 'python = ["bin/python", "3.13t", "pypy3.10"]')
     assert found.matrix.pythons == (str(tmp_path / "bin" / "python"), "3.13t", "pypy3.10")
+
+
+def test_a_project_that_nobody_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.vbuild]\n{CPU.replace('[matrix]', '[tool.vbuild.matrix]')}")
+    with pytest.raises(VbuildError) as refused:
+        Recipe.load(tmp_path)
+    expected = 'no [project] table names the project; expected name = "…" in [tool.vbuild]'
+    assert str(refused.value) == f"{tmp_path}/pyproject.toml: {expected}"

@@ -113,7 +113,7 @@ def cibuildwheel(
     """Run cibuildwheel once a variant, and make one release."""
     from vbuild import cibuildwheel as verb
 
-    labels = [label for text in variants for label in text.split(",")]
+    labels = [label.strip() for text in variants for label in text.split(",")]
     if dry_run:
         runs = verb.planned(arguments, variants=labels)
         terminal.show([run.data() for run in runs], report.run_lines(runs), as_json=as_json)

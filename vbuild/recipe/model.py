@@ -200,7 +200,10 @@ class Recipe:
         tool = pyproject.handed("tool") if "tool" in pyproject else Table({})
         table = tool.handed("vbuild") if "vbuild" in tool else Table({}, "tool.vbuild")
         source = Folder(path.parent.resolve())
-        name = _name_of(source) or table.text("name")
+        if (name := _name_of(source)) is None:
+            if "name" not in table:
+                raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
+            name = table.text("name")
         return cls._read(table, name, source, path, _own_variant(source))
 
     @classmethod

@@ -43,7 +43,7 @@ def published(
         products,
         failures,
         indexed,
-        notes,
+        (*notes, *_stale(products, failures, indexed)),
         thinning.split.moved(folder) if thinning.split else None,
         choices(name, together, together.glob("*.whl")),
     )
@@ -63,6 +63,14 @@ def published(
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
         changes=Comparison(before, report) if before else None,
     )
+
+
+def _stale(products: Iterable[Product], failures: Iterable[Failure], indexed: Iterable[Indexed]) -> tuple[str, ...]:
+    """That of a variant which failed the wheel of an earlier run is in the index."""
+    made = {product.label for product in products}
+    there = {label for item in indexed for label in item.labels} - made
+    labels = dict.fromkeys(failure.target.label for failure in failures if failure.target.label in there)
+    return tuple(f"{label}: failed, and its wheel of an earlier run is still there, and indexed" for label in labels)
 
 
 def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[Indexed, ...]:
