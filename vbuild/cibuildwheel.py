@@ -20,10 +20,11 @@ from vbuild.build.plan import Plan, Rewriting
 from vbuild.build.rules import unused
 from vbuild.build.trial import Trial
 from vbuild.cibw.arguments import Arguments, check_platform
+from vbuild.cibw.assignments import check_one_line
 from vbuild.cibw.containers import Containers
 from vbuild.cibw.engine import Echo, Engine
 from vbuild.cibw.kit import Kit
-from vbuild.cibw.making import Build, Made, Yard
+from vbuild.cibw.making import NOT_PUT, Build, Made, Yard
 from vbuild.cibw.runs import Run, Surroundings, machine_of, runs, unheard
 from vbuild.errors import CiError, VbuildError, at
 from vbuild.hardware.machine import Machine
@@ -73,11 +74,11 @@ def cibuildwheel(
     raised, and no wheel written, where no run can start.
     """
     given = Arguments.parse(arguments)
+    engine, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
     request, before = request_of(recipe), Report.previous(compare, recipe.name)
     targets = _targets(recipe, variants)
     family = Family.of(recipe, targets, schema=schema)
-    engine, identifiers = _asked(given)
     with tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text:
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
@@ -108,9 +109,9 @@ def cibuildwheel(
 def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[Run, ...]:
     """The runs that `cibuildwheel` would make, with every variable; nothing is built or written."""
     given = Arguments.parse(arguments)
+    _, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
     request_of(recipe)
-    _, identifiers = _asked(given)
     surroundings = _surroundings(given, _FORESEEN_KIT, FORESEEN, lambda _target, _step: None)
     return runs(recipe, _targets(recipe, variants), identifiers, surroundings)
 
@@ -124,7 +125,10 @@ def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
     """cibuildwheel, and the identifiers that it would build for; `CiError` for those of another system."""
     check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
     engine = Engine.found()
+    # it refuses words that it does not know, of which vbuild may take one for the project
     identifiers = engine.identifiers(given, os.environ)
+    check_one_line(given.configuration, os.environ)
+    given.check_place()
     for identifier in identifiers:
         if "linux_" not in identifier:
             check_platform(identifier.partition("-")[2], identifier)
@@ -174,7 +178,7 @@ class _House:
         """*run*, done."""
         for target in run.targets:
             self.told(target, "building")
-        made = yard.made(run, final=self._log(run))
+        made = yard.made(run)
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
             self.told(target, "failed" if made.error else "built")
@@ -269,6 +273,8 @@ def _check(run: Run, build: Build, recipe: Recipe) -> None:
     """`VbuildError` where *build* is not what *run* was for, whatever its name is going to say."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
         raise CiError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
+    if run.plan and build.told.started is None:
+        raise CiError(f"{build.wheel.name}: {NOT_PUT}")
     if run.plan and not run.cpu.is_baseline and not build.told.calls:
         raise CiError(f"{build.wheel.name}: {_NOT_CALLED.format(cpu=run.cpu)}")
     if cuda := run.targets[0].cuda:

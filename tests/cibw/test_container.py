@@ -128,6 +128,54 @@ def test_each_compiler_on_path_has_a_launcher_and_nothing_else_has(tmp_path: Pat
     assert container.call("gcc", "--version").returncode == 0
 
 
+def test_launchers_are_the_same_file_where_they_do_the_same_and_another_where_not(tmp_path: Path) -> None:
+    places = iter(range(9))
+
+    def launcher(level: str, keep: str = "", **environment: str) -> tuple[bytes, int]:
+        text = LEVELS + (f'[tool.vbuild.build]\nkeep-flags = ["{keep}"]\n' if keep else "")
+        container = Container(tmp_path / str(next(places)), text=text, label=level)
+        # as in containers, in which these are all in the same place
+        container.change(launchers=str(tmp_path / "launchers"), project="/project")
+        container.launchers = tmp_path / "launchers"
+        assert container.prepare(**environment).returncode == 0
+        file = container.launchers / "gcc"
+        return file.read_bytes(), file.stat().st_mtime_ns
+
+    v3 = launcher("x86_64_v3")
+    assert launcher("x86_64_v3") == v3
+    other = tree(tmp_path, {"bin/gcc": '#!/bin/sh\nexec /usr/bin/gcc "$@"\n'}) / "bin"
+    (other / "gcc").chmod(0o755)
+    others = [launcher("plain"), launcher("x86_64_v3", keep="kernel.c")]
+    others.append(launcher("x86_64_v3", PATH=f"{other}:{os.environ['PATH']}"))
+    for bytes_of, modified in others:
+        assert bytes_of != v3[0]
+        assert modified != v3[1]
+
+
+@needs("ccache")
+@pytest.mark.parametrize("check", ["content", "mtime", "%compiler% -v"])
+def test_a_cache_of_the_project_takes_no_result_of_another_level(check: str, tmp_path: Path) -> None:
+    variables = {"CCACHE_DIR": str(tmp_path / "cache"), "CCACHE_COMPILERCHECK": check, "CCACHE_NODIRECT": "1"}
+    found = []
+    for place, level in enumerate(("plain", "x86_64_v3", "plain", "x86_64_v3")):
+        container = Container(tmp_path / str(place), label=level)
+        # as in containers, in which these are all in the same place
+        container.launchers, container.project = tmp_path / "launchers", tmp_path / "source"
+        container.change(launchers=str(container.launchers), project=str(container.project))
+        assert container.prepare().returncode == 0
+        tree(container.project, {"kernel.c": KERNEL})
+        if check.endswith("-v"):  # which is the same for all levels
+            assert container.run.plan is not None
+            variables["CCACHE_NAMESPACE"] = dict(container.run.plan.environment)["CCACHE_NAMESPACE"]
+        ran = container.call("ccache", "gcc", "-O3", "-c", "kernel.c", **variables)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert container.kit.told(container.run, IDENTIFIER).calls
+        found.append(registers(container.project / "kernel.o"))
+    assert found == ["xmm", "ymm", "xmm", "ymm"]
+    statistics = container.call("ccache", "--print-stats", **variables).stdout
+    assert "preprocessed_cache_hit\t2\n" in statistics
+
+
 def test_only_compiling_counts_as_a_call(tmp_path: Path) -> None:
     container = Container(tmp_path)
     container.prepare()
@@ -281,6 +329,28 @@ def test_gpus_need_a_python_that_runs_the_launcher_of_nvcc(tmp_path: Path) -> No
         f"{SAID}the launcher of nvcc needs Python 3.11, and the image has none: "
         "expected one in /opt/python or on PATH\n"
     )
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from vbuild.cibw.kit import Kit
+from vbuild.errors import CiError
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    Kit.made(Path(sys.argv[1]))
+except CiError as error:
+    print(error)
+"""
+
+
+def test_a_kit_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for kit, why in ((tmp_path / "kit", "File too large"), (tmp_path / "file" / "kit", "Not a directory")):
+        command = [sys.executable, "-c", FULL, str(kit)]
+        ran = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+        expected = "expected room for what containers run: point TMPDIR at a folder that has it"
+        assert (ran.stderr, ran.stdout) == ("", f"{kit}: {why}; {expected}\n")
 
 
 def test_a_run_without_launchers_is_not_in_the_kit(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
+import tomllib
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -24,6 +26,7 @@ from tests.factories.cibuildwheels import (
 )
 from vbuild.build.plan import Backend
 from vbuild.cibw import places
+from vbuild.cibw.assignments import check_one_line
 from vbuild.cibw.runs import Run, unheard
 from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
@@ -153,6 +156,53 @@ def test_a_builds_environment_has_the_launchers_first_and_the_recipes_values_as_
     assert found["OURS"] == 'it\'s "ours" and $HOME'
     assert (found["RUSTC_WRAPPER"], found["VBUILD_RUSTC_WRAPPER"]) == (f"{places.LAUNCHERS}/rustc-launcher", "sccache")
     assert found["CARGO_BUILD_TARGET"] == f"{os.uname().machine}-unknown-linux-gnu"
+
+
+def test_a_cache_of_the_project_has_a_namespace_for_each_level(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\nenvironment = { CCACHE_NAMESPACE = "mine" }\n' + LEVELS)
+    found = [
+        evaluated(tmp_path, dict(run.variables), {"PATH": "/bin"}) for run in (*runs_of(tmp_path), *runs_of(tmp_path))
+    ]
+    names = [each["CCACHE_NAMESPACE"] for each in found]
+    assert all(re.fullmatch(r"mine-[0-9a-f]{16}", name) for name in names)
+    assert (names[:2], len(set(names))) == (names[2:], 2)
+    # the launchers have to hear of each source
+    assert {(each["CCACHE_NODIRECT"], each["SCCACHE_DIRECT"]) for each in found} == {("1", "false")}
+
+
+@pytest.mark.parametrize(
+    ("project", "variables", "is_lost"),
+    [
+        ('environment = "A=1 B=2"', {}, False),
+        ('environment = "A=1\\nB=2"', {}, True),
+        ('environment = "A=1 # and a word on it"', {}, True),
+        ("environment = \"A='#1\\n' B=a#b\"", {}, False),
+        ("environment = \"A=$(sh -c '\\n')\"", {}, False),
+        ('environment = { A = "1\\n" }', {}, False),
+        ('linux.environment = "A=1\\n"', {}, True),
+        ('environment = "A=1\\n"', {"CIBW_ENVIRONMENT": "B=1"}, False),
+        ('environment = "A=1\\n"', {"CIBW_ENVIRONMENT": "B=1", "CIBW_INHERIT": "environment"}, True),
+        ('environment = "A=1"', {"CIBW_ENVIRONMENT": "B=1\n"}, False),
+        ('environment = "A=1"', {"CIBW_ENVIRONMENT_LINUX": "B=1\nC=2"}, True),
+        ("", {"CIBW_ENVIRONMENT": "B=1\nC=2"}, True),
+    ],
+    ids=range(12),
+)
+def test_an_environment_that_ends_early_is_refused_where_it_can_be_read(
+    project: str,
+    variables: dict[str, str],
+    is_lost: bool,  # noqa: FBT001 - a table's column
+) -> None:
+    options = tomllib.loads(project)
+    if not is_lost:
+        check_one_line(options, variables)
+        return
+    with pytest.raises(CiError) as refused:
+        check_one_line(options, variables)
+    assert str(refused.value) == (
+        "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
+        "project's ends it; expected one line"
+    )
 
 
 def test_the_target_of_rust_stays_the_projects(tmp_path: Path) -> None:

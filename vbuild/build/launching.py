@@ -7,6 +7,8 @@ to the Python that writes them: it is the one that runs them.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import marshal
 import os
 import py_compile
@@ -25,9 +27,16 @@ MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MI
 # the first releases whose -march= knows x86-64-v2, -v3 and -v4
 KNOWS_LEVELS = {"gcc": 11, "clang": 12}
 
-# the process of an nvcc launcher has no site packages: it finds vbuild where this one did
+# the process of an nvcc launcher has no site packages: it finds vbuild beside its settings, by a link
+_LIBRARY = "library"
 _NVCC = "vbuild.build.nvcc"
-_RUN_NVCC = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import {_NVCC} as nvcc; nvcc.main()"
+
+_RUN_NVCC = f"import sys; sys.path.insert(0, sys.argv[1] + '/{_LIBRARY}'); import {_NVCC} as nvcc; nvcc.main()"
+
+# of the settings, what says where logs go: nothing of a compiler's output depends on it
+_LOGS = ("log", "calls")
+_OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times of launchers count
+_TIME_DIGITS = 14  # of the digest, so that these are less than three years
 
 
 def programs(path: str) -> dict[str, Path]:
@@ -66,18 +75,22 @@ def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = ()
     """Write into *folder*, which is there, a launcher for every program of *settings*, which they follow.
 
     They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the launcher
-    of nvcc is in the folder ``cuda``.
+    of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its size and time: both
+    are the same for launchers that do the same, and for no others.
     """
     folder = folder.absolute()
     (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
-    for module in (rewriting.__file__, *modules):
+    sources = (rewriting.__file__, *modules)
+    mark = _mark(settings, sources)
+    for module in sources:
         py_compile.compile(module, str(folder / f"{Path(module).stem}.pyc"), doraise=True)
     isolated = [sys.executable, "-I", "-S"]
     for name in settings["programs"]:
-        script(folder / name, [*isolated, str(folder / "rewriting.pyc"), name])
+        script(folder / name, [*isolated, str(folder / "rewriting.pyc"), name], mark)
     if toolkit:
         _double(toolkit, folder / "cuda")
-        script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)])
+        (folder / _LIBRARY).symlink_to(Path(__file__).absolute().parents[2])
+        script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)], mark)
 
 
 def is_launcher(nvcc: bytes) -> bool:
@@ -85,11 +98,34 @@ def is_launcher(nvcc: bytes) -> bool:
     return _NVCC.encode() in nvcc
 
 
-def script(file: Path, command: list[str]) -> None:
-    """Make *file* a program that becomes *command*, with its own arguments behind."""
+def script(file: Path, command: list[str], mark: str) -> None:
+    """Make *file* a program that becomes *command*, with its own arguments behind; the *mark* is what is different."""
     # through sh, because a #! line can neither quote a path nor be longer than 127 bytes
-    file.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+    text = f'#!/bin/sh\n# {mark}\nexec {shlex.join(command)} "$@"\n'
+    file.write_text(text, encoding="utf-8")
     file.chmod(0o755)
+    time = _OLDEST + int(hashlib.sha256(text.encode()).hexdigest()[:_TIME_DIGITS], 16)
+    os.utime(file, ns=(time, time))
+
+
+def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
+    """A digest of what launchers do by *settings* and the code in *sources*, and of the programs that they run."""
+    said = {name: value for name, value in settings.items() if name not in _LOGS}
+    if nvcc := said.get("nvcc"):
+        said["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}
+    commands = [*settings["programs"].values(), *([nvcc["command"]] if nvcc else [])]
+    ours = [hashlib.sha256(Path(source).read_bytes()).hexdigest() for source in sources]
+    content = [said, ours, [_state(word) for command in commands for word in command]]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _state(word: str) -> tuple[int, int]:
+    """What tells the program at the path *word* from another in its place; zeros for a word that is none."""
+    try:
+        found = Path(word).stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def _double(toolkit: Path, folder: Path) -> None:

@@ -5,10 +5,12 @@
 https://cibuildwheel.pypa.io/en/stable/options/#command-line
 """
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from vbuild.errors import CiError
 
@@ -59,6 +61,22 @@ class Arguments:
         if self.config_file:
             return Path(self.config_file.replace("{package}", str(self.package)))
         return self.package / "pyproject.toml"
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """The project's options; none where they cannot be read: what is wrong with them, cibuildwheel says."""
+        with suppress(OSError, ValueError, AttributeError):
+            found = tomllib.loads(self.options.read_text(encoding="utf-8")).get("tool", {}).get("cibuildwheel", {})
+            return found if isinstance(found, Mapping) else {}
+        return {}
+
+    def check_place(self) -> None:
+        """`CiError` where the project is outside of the working folder, of which alone containers get a copy."""
+        if not self.package.resolve().is_relative_to(Path.cwd()):
+            raise CiError(
+                f"{self.package}: outside of the working folder, which cibuildwheel copies into the container; "
+                f"expected one in it: change into a folder that has all of the project"
+            )
 
 
 def check_platform(platform: str, setting: str) -> None:

@@ -22,6 +22,10 @@ from pathlib import Path
 from typing import Any
 
 SAID = "vbuild: "
+LOST = (
+    "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the project's "
+    "ends it; expected one line"
+)
 
 _PREFERRED = (3, 11)  # the first that starts fast, and that the launcher of nvcc runs on
 _CHOSEN = "VBUILD_PYTHON"
@@ -60,10 +64,7 @@ def main(run: Path, environment: dict[str, str]) -> None:
         python = chosen(environment.get("PATH", os.defpath))
         os.execve(python, [python, *_again()], {**environment, _CHOSEN: python})  # noqa: S606
     if environment.get("PATH", "").split(os.pathsep)[0] != settings["launchers"]:
-        raise SystemExit(
-            f"{SAID}what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in "
-            f"the project's ends it; expected one line"
-        )
+        raise SystemExit(f"{SAID}{LOST}")
     if platform.machine() != settings["machine"]:
         raise SystemExit(f"{SAID}the image is of {platform.machine()}, expected {settings['machine']}")
     if settings["nvcc"] and sys.version_info < _PREFERRED:

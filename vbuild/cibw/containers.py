@@ -10,7 +10,6 @@ PATH of cibuildwheel, and writes down the name of each container that it makes.
 import os
 import shlex
 import subprocess
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from vbuild.cibw.arguments import Arguments
 from vbuild.errors import CiError
 
 _DEFAULT = "docker"
+_KNOWN = ("docker", "podman")
 _VARIABLES = ("CIBW_CONTAINER_ENGINE_LINUX", "CIBW_CONTAINER_ENGINE")
 _KEY = "container-engine"
 _KEEP = "CIBW_DEBUG_KEEP_CONTAINER"  # cibuildwheel's own
@@ -47,6 +47,11 @@ class Containers:
     def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
         """The containers of runs with *arguments* in *environment*; `CiError` where there is no engine for them."""
         name = engine_of(arguments, environment)
+        if name not in _KNOWN:
+            raise CiError(
+                f"{_KEY} {name}: cibuildwheel knows {' and '.join(_KNOWN)} only; expected one of these, as in "
+                f"CIBW_CONTAINER_ENGINE=podman"
+            )
         if (program := which(name, path=environment.get("PATH"))) is None:
             raise CiError(
                 f"no {name} on PATH, in which cibuildwheel builds wheels for Linux; install it (apt-get install "
@@ -85,15 +90,13 @@ class Containers:
 def engine_of(arguments: Arguments, environment: Mapping[str, str]) -> str:
     """The name of the engine that cibuildwheel takes with *arguments* in *environment*."""
     given = next((text for name in _VARIABLES if (text := environment.get(name)) is not None), None)
-    value = _configured(arguments.options) if given is None else given
+    value = _configured(arguments.configuration) if given is None else given
     if isinstance(value, Mapping):
         value = value.get("name", _DEFAULT)
     return str(value).partition(";")[0].removeprefix("name:").strip() or _DEFAULT
 
 
-def _configured(file: Path) -> Any:  # noqa: ANN401 - a text or a table
-    """What the options in *file* say of the engine; what is wrong with them, cibuildwheel says."""
-    with suppress(OSError, ValueError, AttributeError):
-        options = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("cibuildwheel", {})
-        return options.get("linux", {}).get(_KEY, options.get(_KEY, _DEFAULT))
-    return _DEFAULT
+def _configured(options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a text or a table
+    """What the *options* of a project say of the engine."""
+    linux = options.get("linux", {})
+    return (linux if isinstance(linux, Mapping) else {}).get(_KEY, options.get(_KEY, _DEFAULT))

@@ -133,16 +133,20 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
         thread.join()
 
 
-def failed(error: BuildError, log: Path, *, final: Path) -> CiError:
-    """*error* of a run of cibuildwheel, told by what its *log*, which goes to *final*, says of the reason."""
-    journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace") if log.exists() else "")
+def failed(error: BuildError, journal: Journal) -> CiError:
+    """*error* of a run of cibuildwheel, told by what its *journal* says of the reason.
+
+    The end of the log is with it, as far as it is the last step's, where the reason is not all there is to know.
+    """
     said, _, end = str(error).partition(", which ends:\n")
     place = f"{journal.at_work}: " if journal.at_work else ""
     reason = journal.reason or said.partition(";")[0]
-    return CiError(f"{place}{reason}; its log is {final}" + (f", which ends:\n{end}" if end else ""))
+    last = "" if journal.explains else Journal.parse(end).said
+    return CiError(f"{place}{reason}" + (f"; the last it said:\n{last}" if last else ""))
 
 
 def _said(text: str) -> str:
     """Why cibuildwheel refuses something, of all that it printed."""
     lines = [line for line in text.splitlines() if line.strip()] or ["failed without a word"]
-    return Journal.parse(text).reason or lines[-1].partition(" (choose from")[0].strip()
+    last = lines[-1].rpartition("error: ")[2]  # of argparse, which names the program in front
+    return Journal.parse(text).reason or last.partition(" (choose from")[0].strip()

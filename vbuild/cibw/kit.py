@@ -19,6 +19,7 @@ from vbuild.build.launcher import Override, overrides
 from vbuild.build.nvcc import Command
 from vbuild.cibw import places
 from vbuild.cibw.runs import Run
+from vbuild.errors import CiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,13 @@ class Kit:
 
     @classmethod
     def made(cls, folder: Path) -> Self:
-        """A kit in the new *folder*."""
-        shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
+        """A kit in the new *folder*; `CiError` where that has no room for it."""
+        try:
+            shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
+        except OSError as error:
+            raise CiError(
+                f"{folder}: {_why(error)}; expected room for what containers run: point TMPDIR at a folder that has it"
+            ) from error
         return cls(folder)
 
     @property
@@ -71,6 +77,13 @@ class Kit:
 
     def _of(self, run: Run) -> Path:
         return self.folder / "runs" / run.name
+
+
+def _why(error: OSError) -> str:
+    """Why a tree cannot be copied: the first of the reasons, one for each file, that shutil puts together."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        return str(error.args[0][0][2]).partition("] ")[2].partition(": ")[0]
+    return error.strerror or str(error)
 
 
 def _all_but_modules(folder: str, names: list[str]) -> set[str]:

@@ -18,12 +18,17 @@ from vbuild.build.trial import Trial
 from vbuild.cibw.arguments import Arguments
 from vbuild.cibw.containers import Containers
 from vbuild.cibw.engine import Echo, Engine, failed
-from vbuild.cibw.journal import Journal
+from vbuild.cibw.journal import BEFORE_BUILD, Journal
 from vbuild.cibw.kit import Kit, Told
 from vbuild.cibw.runs import Run
 from vbuild.errors import BuildError, CiError, WheelError
 from vbuild.wheel.name import WheelName
 
+NOT_PUT = (
+    "before-build ended without vbuild's part of it, which puts launchers before the compilers: the project's own has "
+    "an exec or a trap for EXIT; expected neither: leave the exec out, or put that command into a script"
+)
+_BEFORE = frozenset({"", BEFORE_BUILD, "Setting up build environment"})
 _MINOR = len("cp3")
 
 
@@ -63,15 +68,16 @@ class Yard:
     containers: Containers
     echo: Echo | None = None
 
-    def made(self, run: Run, *, final: Path) -> Made:
-        """*run* to its end; where that is a failure, what it has finished before. Its log is going to be at *final*."""
+    def made(self, run: Run) -> Made:
+        """*run* to its end; where that is a failure, what it has finished before."""
         self.kit.add(run)
         output, log = self.folder / "wheels" / run.name, self.folder / "logs" / f"{run.name}.log"
         scratch = self.folder / "scratch"
         for folder in (output, scratch):
             folder.mkdir(parents=True, exist_ok=True)
         environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
-        error = None
+        error: CiError | None = None
+        refused: BuildError | None = None
         start = time.time()
         try:
             with supervised():
@@ -83,15 +89,17 @@ class Yard:
                     log=log,
                     echo=self.echo,
                 )
-        except BuildError as refused:
-            error = failed(refused, log, final=final)
+        except BuildError as raised:
+            refused = raised
         journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
+        told = {identifier: self.kit.told(run, identifier) for identifier in run.identifiers}
+        if refused:
+            error = _never_put(run, journal, told) or failed(refused, journal)
         wheels: dict[str, Path] = {}
         try:
             wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
-        except CiError as refused:
-            error = error or refused
-        told = {identifier: self.kit.told(run, identifier) for identifier in run.identifiers}
+        except CiError as unknown:
+            error = error or unknown
         times = _seconds([told[identifier].started for identifier in run.identifiers], start, time.time())
         seconds = dict(zip(run.identifiers, times, strict=True))
         builds = {
@@ -99,6 +107,13 @@ class Yard:
             for identifier, wheel in wheels.items()
         }
         return Made(run, log, builds, error, journal.at_work)
+
+
+def _never_put(run: Run, journal: Journal, told: Mapping[str, Told]) -> CiError | None:
+    """Why *run*, which failed behind before-build, had no launchers; None where it had, or was to have none."""
+    if run.plan is None or journal.step in _BEFORE or journal.at_work not in told:
+        return None
+    return None if told[journal.at_work].started else CiError(f"{journal.at_work}: {NOT_PUT}")
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:

@@ -187,12 +187,13 @@ def _levelled(
     target = group[0]
     toolkit = surroundings.toolkit(target) if target.cuda else None
     cuda = _cuda(recipe, target, toolkit, surroundings.backend) if toolkit else None
+    rules = levelled(target.cpu, keep=recipe.build.keep_flags)
     plan = Plan(
         cpu=target.cpu,
         backend=surroundings.backend,
-        environment=assignments(target, cuda),
+        environment=assignments(target, rules, cuda),
         config_settings=(*target.config_settings, *(cuda.config_settings if cuda else ())),
-        rewriting=levelled(target.cpu, keep=recipe.build.keep_flags),
+        rewriting=rules,
         cuda=cuda.rules if cuda else None,
     )
     is_tested = target.cpu.is_baseline or bool(surroundings.machine and surroundings.machine.runs(target.cpu))
