@@ -98,6 +98,7 @@ def test_what_was_tested_is_what_is_published(built: tuple[Path, Release]) -> No
     """The test of each wheel ran with the thin one, and with the wheel that it requires."""
     assert {product.trial for product in built[1].products} <= {Trial.PASSED, Trial.NOT_RUN}
     assert built[1].products[0].trial is Trial.PASSED
+    assert not (built[0] / "logs").exists()  # which are kept of what failed
 
 
 def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, Release], tmp_path: Path) -> None:

@@ -92,9 +92,10 @@ class Finishing:
         """*product*, of *order*, whose wheel is another now, tested again; others that it requires are *beside*."""
         try:
             trial = self.tried(order.target, product.wheel, interpreter=order.job.interpreter, beside=beside)
-            return replace(product, trial=trial)
         except VbuildError as error:
             return self.shop.failure(order.target, error)
+        self.shop.log(order.target).unlink(missing_ok=True)
+        return replace(product, trial=trial)
 
     def tried(self, target: Target, wheel: Path, *, interpreter: Interpreter, beside: Path | None = None) -> Trial:
         """What becomes of the recipe's test of *wheel*, that of *target*; others it requires may be *beside*."""
