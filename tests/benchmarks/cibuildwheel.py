@@ -19,7 +19,7 @@ from tests.factories.containers import made, variables
 
 REACH = 1.05
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3")
-FILES, LOOPS = 40, 80
+FILES, LOOPS = 20, 80
 
 CIBUILDWHEEL = (sys.executable, "-m", "cibuildwheel")
 ARGUMENTS = ("--platform", "linux")
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def generated(folder: Path) -> Path:
-    """A project whose extension takes half a minute to compile."""
+    """A project whose extension takes a quarter of a minute to compile."""
     (folder / "src").mkdir()
     files = {"pyproject.toml": PROJECT, "setup.py": SETUP, "src/module.c": MODULE}
     for file in range(FILES):

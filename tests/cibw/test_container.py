@@ -336,11 +336,13 @@ import resource, sys
 from pathlib import Path
 from vbuild.cibw.kit import Kit
 from vbuild.errors import CiError
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
 try:
     Kit.made(Path(sys.argv[1]))
 except CiError as error:
     print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # whoever measures this process writes when it ends
 """
 
 
