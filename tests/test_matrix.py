@@ -48,7 +48,8 @@ def labels(release: Release) -> list[str | None]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release]:
     folder = tmp_path_factory.mktemp("release")
     source = recipe(folder, f"[matrix]\n{LEVELS}\n{TEST}")
-    return folder / "dist", matrix(source, folder / "dist", jobs=2)
+    # other tests may have built the same, in this process
+    return folder / "dist", matrix(source, folder / "dist", jobs=2, store=Store.of_user(fresh=True))
 
 
 def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tuple[Path, Release]) -> None:

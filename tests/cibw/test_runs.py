@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from itertools import product
@@ -31,6 +32,9 @@ from vbuild.cibw.runs import Run, unheard
 from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
+
+# an image has a python, which this machine may not have on PATH
+IMAGE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 # what the project, the tables for single identifiers, and the user may say of an option
 PROJECTS = {
@@ -223,7 +227,7 @@ def test_the_program_in_the_container_runs_behind_the_projects_command(theirs: s
     command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
     (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
     (tmp_path / "vbuild" / "cibw" / "container.py").write_text("import sys; print('ours', sys.argv[1])")
-    ran = subprocess.run([shell, "-c", command], capture_output=True, text=True, check=True)
+    ran = subprocess.run([shell, "-c", command], env=IMAGE, capture_output=True, text=True, check=True)
     lines = ["theirs"] if theirs else []
     assert ran.stdout.splitlines() == [*lines, f"ours {tmp_path}/runs/x86_64_v3"]
 
@@ -254,9 +258,7 @@ def test_the_recipes_own_commands_run_in_the_package_behind_ours(tmp_path: Path)
     (tmp_path / "vbuild" / "cibw" / "container.py").write_text("print('ours')")
     command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
     command = command.replace("{package}", str(tmp_path / "vbuild"))
-    ran = subprocess.run(
-        ["sh", "-c", command], env={**os.environ, "HOME": "/h"}, capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run(["sh", "-c", command], env={**IMAGE, "HOME": "/h"}, capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["ours", f"{tmp_path}/vbuild", "it is /h"]
 
 
