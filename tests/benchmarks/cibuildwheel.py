@@ -3,7 +3,8 @@
     python -m tests.benchmarks.cibuildwheel [--bare]
 
 Both build the same generated project in the same container, where a run compiles for most of its time. What vbuild
-does besides, proving, stamping and indexing, should add at most a twentieth. ``--bare`` times cibuildwheel's part alone.
+does besides, proving, stamping and indexing, should add at most a twentieth. ``--bare`` times cibuildwheel's part
+alone.
 """
 
 import os
