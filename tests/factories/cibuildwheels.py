@@ -18,6 +18,12 @@ from vbuild.toolkit.model import Toolkit
 
 CP311 = "cp311-manylinux_x86_64"
 CP312 = "cp312-manylinux_x86_64"
+ALL = (CP311, CP312, "cp311-musllinux_x86_64", "cp311-manylinux_i686", "cp311-manylinux_aarch64")
+OURS = """
+[tool.vbuild.build]
+env = { OURS = "it's \\"ours\\" and $HOME" }
+config-settings = { b = "new", d = ["x y", "z"] }
+"""
 LEVELS = '[tool.vbuild.matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
 KIT = PurePosixPath("/host/kit")
 TOOLKIT = Toolkit(Dotted(13, 0), Path("/opt/cuda-13.0"), "0" * 64)
@@ -112,3 +118,9 @@ def _settings(text: str) -> dict[str, tuple[str, ...]]:
         key, _, value = word.partition("=")
         found[key] = (*found.get(key, ()), value)
     return found
+
+
+def with_vbuild(project: Path, environment: Mapping[str, str]) -> tuple[Run, dict[str, str]]:
+    """The run of the highest level for *project*, and the environment that cibuildwheel gets for it."""
+    run = runs_of(project, environment=environment)[-1]
+    return run, {**environment, **dict(run.variables)}

@@ -156,13 +156,13 @@ class Cluster:
     def _promised(self, *arguments: object, **options: object) -> Promise:
         try:
             return Promise(self._client.submit(*arguments, **options))
-        except Exception as error:  # as in `_workers`; what is sent here is always what Dask takes
+        except Exception as error:  # Dask has no one word for a lost connection; what is sent is always what it takes
             raise self._lost() from error
 
     def _workers(self) -> list[Mapping[str, Any]]:
         try:
             return list(self._client.scheduler_info()["workers"].values())
-        except Exception as error:  # Dask has no one word for a connection that it has lost
+        except Exception as error:  # as in `_promised`
             raise self._lost() from error
 
     def _lost(self) -> ExecutorError:

@@ -47,7 +47,7 @@ def has_license_files(headers: Headers) -> bool:
 def _invalid(text: str, headers: Headers) -> Iterator[str]:
     try:
         Metadata.from_email(text)
-    except ExceptionGroup as group:
+    except ExceptionGroup as group:  # packaging tells all that is wrong at once
         for error in group.exceptions:
             if isinstance(error, InvalidMetadata) and not _is_let_pass(error, headers):
                 yield _reason(error, headers)

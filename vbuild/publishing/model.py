@@ -81,7 +81,7 @@ class Problem:
 class Terms:
     """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
 
-    https://docs.pypi.org/project-management/storage-limits
+    PyPI's documentation, "Storage limits".
     """
 
     is_pypi: bool = False

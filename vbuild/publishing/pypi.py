@@ -8,8 +8,8 @@
     requirements that are URLs or cannot be read, License-File without the file (PEP 639), metadata that are invalid
 
 What `twine check` says, that the description renders, is not said again here.
-https://docs.pypi.org/project-management/storage-limits, https://docs.pypi.org/archives, and file_upload in
-warehouse/forklift/legacy.py of https://github.com/pypi/warehouse.
+PyPI's documentation, "Storage limits" and "Archives", and file_upload in warehouse/forklift/legacy.py of
+https://github.com/pypi/warehouse.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ _BOMB = 64 * MB
 _RATIO = 50
 _OF_VARIANTS = "variant_"
 _TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"
-_LIMITS = "https://docs.pypi.org/project-management/storage-limits"
+_LIMITS = "PyPI's help has a page on storage limits"
 
 
 def refusals(release: Published, terms: Terms) -> Iterator[Problem]:

@@ -4,7 +4,7 @@
     file_bytes_on_request    a file of a project that did, at most
     project_bytes            all files of a project that never asked for more
 
-https://docs.pypi.org/project-management/storage-limits/
+PyPI's documentation, "Storage limits"
 """
 
 from vbuild.publishing.model import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
