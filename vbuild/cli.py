@@ -8,6 +8,7 @@ import click
 from vbuild import __version__
 from vbuild.commands.building import cibuildwheel, collect, matrix, toolkit
 from vbuild.commands.group import Commands
+from vbuild.commands.publishing import publish
 from vbuild.commands.repackaging import repair, slim, split, stamp
 from vbuild.commands.telling import check, index, inspect, select, verify
 
@@ -21,7 +22,7 @@ def main() -> None:
 # in the order of a wheel's way
 ORDER = (
     *(matrix, cibuildwheel, collect, repair, slim, split, inspect, verify),
-    *(stamp, index, select, check, toolkit),
+    *(stamp, index, select, check, publish, toolkit),
 )
 for command in ORDER:
     main.add_command(command)

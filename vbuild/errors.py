@@ -88,6 +88,14 @@ class CiError(VbuildError):
     """cibuildwheel, its container engine or its image, or jobs of a CI system that are not as vbuild needs them."""
 
 
+class LayoutError(VbuildError):
+    """Wheels that cannot be laid out as asked: they do not belong together, or a layout has no place for them."""
+
+
+class NativeError(VbuildError):
+    """A native dependency that cannot be fetched or built as a recipe says."""
+
+
 @contextmanager
 def at(place: object) -> Iterator[None]:
     """Put *place* in front of the message of any vbuild error raised inside, unless it stands there already."""

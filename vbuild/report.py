@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vbuild.checking.check import Checked
     from vbuild.cibw.runs import Run
     from vbuild.contents.model import Contents
+    from vbuild.publish import Laid
     from vbuild.release.outcome import Failure, Product, Release
     from vbuild.slimming.outcome import LibraryCut, Slimmed
     from vbuild.splitting.outcome import LibraryMove, Split, Thinned
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _LABEL = 22
 _SHOWN = 5
+_WORTH_TELLING = (".whl", ".tar.gz", ".conda", "index.json")
 
 # a line may end behind blanks and, in lists, behind a comma
 _PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
@@ -304,3 +306,19 @@ def _fatbins(count: int) -> str:
 def _mb(size: int) -> str:
     """*size* bytes in MB, 10^6 bytes."""
     return f"{size / 1e6:.1f}"
+
+
+def laid_lines(laid: "Laid") -> Iterator[str]:
+    """A layout's folder: its files with their sizes, what its consumers run, and what its publisher should know."""
+    links = sum(file.is_linked for file in laid.files)
+    if laid.folder:
+        yield f"{laid.folder}: {laid.size / 1e6:.2f} MB in {len(laid.files) - links} files, and {links} links"
+        yield from (f"  {file.path}" for file in laid.files if str(file.path).endswith(_WORTH_TELLING))
+    else:
+        yield f"{laid.plan.layout}: would be made"
+        yield from (f"  {output.target}" for output in laid.plan.outputs)
+    for use in laid.plan.uses:
+        yield from _wrapped(f"  {use.what}", indent=2)
+        yield from (f"    {line}" for line in use.text.splitlines())
+    for note in laid.plan.notes:
+        yield from _wrapped(f"  {note}", indent=4)

@@ -13,7 +13,7 @@ import html
 import json
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,17 +83,20 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
 
     `WheelError`, and nothing written, where *out* holds something or a wheel is damaged.
     """
+    return write_index_of([*sorted(folder.glob("*.whl")), *sorted(folder.glob(f"*{_VARIANTS}"))], out)
+
+
+def write_index_of(files: Iterable[Path], out: Path) -> tuple[str, ...]:
+    """The same for the wheels and variants.json *files*, from wherever they are."""
     check_unused(out)
     projects: dict[str, list[Listed]] = {}
     with _complete(out) as index:
-        for path in sorted(folder.glob("*.whl")):
-            project, listed = _add_wheel(path, index)
+        for path in files:
+            add = _add_document if path.name.endswith(_VARIANTS) else _add_wheel
+            project, listed = add(path, index)
             projects.setdefault(project, []).append(listed)
-        for path in sorted(folder.glob(f"*{_VARIANTS}")):
-            project, listed = _add_document(path, index)
-            projects.setdefault(project, []).append(listed)
-        for project, files in projects.items():
-            _write_project(project, sorted(files, key=lambda file: file.filename), index / project)
+        for project, listings in projects.items():
+            _write_project(project, sorted(listings, key=lambda file: file.filename), index / project)
         _write_root(sorted(projects), index)
     return tuple(sorted(projects))
 

@@ -1,0 +1,1 @@
+"""`vbuild select --doctor`: whether what is installed was chosen for this machine."""

@@ -1,0 +1,126 @@
+"""What a layout is: a way to ship finished wheels, and the plan that it makes of those of a release.
+
+    Layout, with its options -> planned(offers) -> Plan: outputs, and how consumers use them
+
+A plan is a value: nothing is written before `vbuild.layout.writing` carries it out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from vbuild.layout.offer import Offer
+from vbuild.surgery.relinking import Relink
+from vbuild.wheel.name import WheelName
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """The file at *source* as it is, at *target* in the layout's folder: a hard link where that can be."""
+
+    target: PurePosixPath
+    source: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """New bytes, at *target* in the layout's folder."""
+
+    target: PurePosixPath
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The member *member* of the wheel at *wheel*, its compressed bytes as they are, at *path*."""
+
+    wheel: Path
+    member: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relinked:
+    """The ELF file that is *member* of the wheel at *wheel*, with *order* carried out, at *path*."""
+
+    wheel: Path
+    member: str
+    path: str
+    order: Relink
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """New bytes at *path*, with the permissions *mode*."""
+
+    path: str
+    data: bytes
+    mode: int = 0o644
+
+
+Member = Copied | Relinked | Put
+
+
+@dataclass(frozen=True, slots=True)
+class NewWheel:
+    """The wheel *name*, in *folder* of the layout's, made of *members* in that order; RECORD is the writer's.
+
+    New members take time and compression from the wheel at *like*.
+    """
+
+    folder: PurePosixPath
+    name: WheelName
+    like: Path
+    members: tuple[Member, ...]
+
+    @property
+    def target(self) -> PurePosixPath:
+        return self.folder / str(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleIndex:
+    """A static simple index at *target* of *files*: wheels and variants.json that come before it, by their targets."""
+
+    target: PurePosixPath
+    files: tuple[PurePosixPath, ...]
+
+
+Output = Linked | Text | NewWheel | SimpleIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a consumer gets what is there: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
+
+    Shell commands work as they stand in the layout's folder, where no URL was given.
+    """
+
+    what: str
+    text: str
+    language: str = "sh"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be written into the folder called *layout*, in that order; *notes* are what a publisher should know.
+
+    A README of *uses* is added by the writer.
+    """
+
+    layout: str
+    outputs: tuple[Output, ...]
+    uses: tuple[Use, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Layout(Protocol):
+    """A way to ship the wheels of a release, with its options; implementations are frozen values."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line, and its folder in the output."""
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """What it makes of *offers*; `LayoutError` where these wheels cannot be laid out so."""

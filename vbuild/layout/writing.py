@@ -1,0 +1,92 @@
+"""Carry out the plan of a layout: the one place where a layout's files are written.
+
+Plan -> links, texts, wheels of copied and relinked members, indexes -> a folder, and a README in it
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from vbuild.errors import LayoutError, at
+from vbuild.layout.model import Copied, Linked, Member, NewWheel, Output, Plan, Put, Relinked, SimpleIndex, Text
+from vbuild.layout.readme import README, readme
+from vbuild.linking import linked
+from vbuild.rope import Rope
+from vbuild.surgery.relinking import relinked
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.press import Press
+from vbuild.wheel.simple import write_index_of
+from vbuild.wheel.writing import WheelWriter, write_wheel
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A file of a layout, by its path in the layout's folder; *is_linked* where no byte of it was written."""
+
+    path: PurePosixPath
+    size: int
+    is_linked: bool
+
+
+def written(plan: Plan, folder: Path) -> tuple[Made, ...]:
+    """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
+
+    `VbuildError` where an output cannot be made; *folder* is then the caller's to remove.
+    """
+    folder.mkdir(parents=True)
+    links: set[Path] = set()
+    with Press(remembers=True) as press:
+        for output in plan.outputs:
+            with at(output.target):
+                _make(output, folder, press)
+            if isinstance(output, Linked):
+                links.add(folder / output.target)
+    (folder / README).write_text(readme(plan), encoding="utf-8")
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return tuple(Made(PurePosixPath(path.relative_to(folder)), path.stat().st_size, path in links) for path in found)
+
+
+def _make(output: Output, folder: Path, press: Press) -> None:
+    target = folder / output.target
+    if target.exists():
+        raise LayoutError("two outputs of this name; publish what they are made of apart")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    match output:
+        case Linked(source=source):
+            linked(source.resolve(), target)
+        case Text(data=data):
+            target.write_bytes(data)
+        case NewWheel():
+            _write_wheel(output, target.parent, press)
+        case SimpleIndex(files=files):
+            write_index_of([folder / file for file in files], target)
+
+
+def _write_wheel(output: NewWheel, folder: Path, press: Press) -> None:
+    with ExitStack() as stack:
+        wheels: dict[Path, Wheel] = {}
+
+        def opened(path: Path) -> Wheel:
+            if path not in wheels:
+                wheels[path] = stack.enter_context(open_wheel(path))
+            return wheels[path]
+
+        with write_wheel(folder, output.name, like=opened(output.like), press=press) as writer:
+            for member in output.members:
+                wheel = None if isinstance(member, Put) else opened(member.wheel)
+                _write_member(member, wheel, writer, folder)
+
+
+def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, folder: Path) -> None:
+    match member, wheel:
+        case Put(path=path, data=data, mode=mode), None:
+            writer.write(path, data, mode=mode)
+        case Copied(member=name, path=path), Wheel():
+            if (found := wheel.find(name)) is None:
+                raise LayoutError(f"{wheel.path.name}: {name}: no such member")
+            writer.copy(wheel, found, path=path)
+        case Relinked(member=name, path=path, order=order), Wheel():
+            with wheel.mapped(name, folder=folder) as view, at(name), relinked(Rope.whole(view), order) as after:
+                writer.write(path, after, mode=0o755)
+        case _:
+            raise TypeError(member)
