@@ -96,13 +96,9 @@ def test_names_count_for_nothing_where_nothing_asks_the_processor() -> None:
     assert verdicts(shared_object(source), path="demo_avx2.so") == {"dot_avx2": None}
 
 
-def test_a_library_is_accepted_by_its_own_name_and_by_its_hwcaps_folder() -> None:
+def test_a_library_is_accepted_by_its_own_name() -> None:
     source = f"{ASKS} void dot(void) {{ {VECTOR}; }}"
     assert verdicts(shared_object(source), path="demo/fuzz_avx2.so") == {"dot": Reason.LIBRARY}
-    bare = f"void dot(void) {{ {VECTOR}; }}"
-    path = "demo.libs/glibc-hwcaps/x86-64-v3/libdemo.so"
-    assert verdicts(shared_object(bare), path=path) == {"dot": Reason.HWCAPS}
-    assert verdicts(shared_object(bare.replace("ymm", "zmm")), path=path) == {"dot": None}
 
 
 def test_what_the_baseline_build_has_too_is_accepted_named_or_not() -> None:

@@ -158,12 +158,13 @@ def test_a_symbol_that_shares_the_end_of_the_old_rpath_keeps_its_name(tmp_path: 
         Relink(renamed=(("libelse.so", "libother.so"), (HASHED, HASHED))),
         Relink(added=(HASHED,)),
         Relink(rpath=("$ORIGIN/a", "/b")),
+        Relink(soname="libcaller.so"),
         Relink(renamed=(("libelse.so", "libother.so"),), added=("libc.so.6",), rpath=("$ORIGIN/a", "/b")),
     ],
-    ids=["nothing", "renamed", "added", "rpath", "all"],
+    ids=["nothing", "renamed", "added", "rpath", "soname", "all"],
 )
 def test_what_is_so_already_changes_no_byte(order: Relink) -> None:
-    data = caller(*elf.rpath("$ORIGIN/a:/b", new=False))
+    data = caller("-Wl,-soname,libcaller.so", *elf.rpath("$ORIGIN/a:/b", new=False))
     with relinked(Rope.whole(data), order) as new:
         assert new.obj is data
 
@@ -184,6 +185,36 @@ def test_a_library_is_renamed_and_its_runpath_stays(tmp_path: Path) -> None:
     laid(tmp_path, {"pkg/_C.so": data, f"lib/{PLAIN}": giver(PLAIN)})
     assert called(tmp_path / "pkg" / "_C.so") == "21"
     assert paths_of(data) == ((), ("$ORIGIN/../lib",))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), elf.rpath("$ORIGIN/../lib"), elf.rpath("$ORIGIN/../lib", new=False)],
+    ids=["no path", "RUNPATH", "RPATH"],
+)
+def test_a_runpath_becomes_or_stays_one_where_that_is_ordered(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    wanted = ("$ORIGIN/../../lib", "$ORIGIN/../lib")
+    order = Relink(renamed=ORDER.renamed, rpath=wanted, is_runpath=True)
+    data = relink(caller(*flags), order)
+    assert paths_of(data) == ((), wanted)
+    laid(tmp_path, {"pkg/_C.so": data, f"lib/{PLAIN}": giver(PLAIN)})
+    assert called(tmp_path / "pkg" / "_C.so") == "21"
+    assert relink(data, order) == data
+
+
+@every_linker
+@pytest.mark.parametrize(
+    "before", ["", "libold.so", "libanother_name_that_is_longer.so.1"], ids=["none", "old", "long"]
+)
+def test_a_soname_is_set_or_changed(tmp_path: Path, before: str, linker: str) -> None:
+    named = (f"-Wl,-soname,{before}",) if before else ()
+    order = Relink(renamed=ORDER.renamed, rpath=("$ORIGIN/../lib",), soname="libvb__C-01234567.so")
+    data = relink(caller(*named, *LINKERS[linker]), order)
+    assert Loading.parse(data).outline.soname == "libvb__C-01234567.so"
+    laid(tmp_path, {"pkg/_C.so": data, f"lib/{PLAIN}": giver(PLAIN)})
+    assert called(tmp_path / "pkg" / "_C.so") == "21"
+    assert relink(data, order) == data
+    assert elf.complaints("readelf", data, "-aW") <= elf.complaints("readelf", caller(*LINKERS[linker]), "-aW")
 
 
 def test_an_rpath_of_thousands_of_letters_is_read_back() -> None:
@@ -352,9 +383,10 @@ def test_what_cannot_be_relinked_is_refused_in_one_line(tmp_path: Path, what: st
             Relink(renamed=(("liba.so", "lib\0.so"),)),
             "name 'lib\\x00.so': expected one that is not empty and does not begin with @",
         ),
+        (Relink(soname=""), "name '': expected one that is not empty and does not begin with @"),
         (Relink(rpath=("$ORIGIN:/lib",)), "RPATH entry '$ORIGIN:/lib': expected one without a colon"),
     ],
-    ids=["file of arguments", "empty", "zero", "colon"],
+    ids=["file of arguments", "empty", "zero", "no SONAME", "colon"],
 )
 def test_a_name_that_means_something_else_is_refused(order: Relink, message: str) -> None:
     with pytest.raises(SurgeryError) as caught:

@@ -16,7 +16,7 @@ from vbuild.surgery.relinking import Relink, relinked
 from vbuild.surgery.relinkproof import INVARIANTS, prove_relinked
 
 OLD, NEW = "libgiver-1a2b3c4d.so", "libgiver.so"
-ORDER = Relink(renamed=((OLD, NEW),), added=("libmore.so",), rpath=("$ORIGIN/../lib",))
+ORDER = Relink(renamed=((OLD, NEW),), added=("libmore.so",), rpath=("$ORIGIN/../lib",), soname="libcalled.so")
 GIVER = elf.linked("int one(void) { return 1; }", f"-Wl,-soname,{OLD}", script="ONE { global: one; };")
 BEFORE = Image.parse(
     elf.linked(
@@ -106,7 +106,7 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: with_section(".dynsym", sh_addr=section_address(".dynsym") + 4),
     ),
     "flags": ("the other dynamic entries are the same", lambda: with_row(12, d_val=64)),
-    "SONAME": ("the other dynamic entries are the same", moved_soname),
+    "SONAME": ("SONAME is as ordered", moved_soname),
     "further entry": (
         "the other dynamic entries are the same",
         lambda: patched(DYNAMIC.rows[-1].offset + 16, DynamicEntry(30, 8).pack()),

@@ -25,7 +25,6 @@ class Reason(StrEnum):
     """Why a function above the level is accepted."""
 
     ALLOWED = "allowed by name"
-    HWCAPS = "in a glibc-hwcaps folder of its level"
     LIBRARY = "in a library named for its level"
     NAMED = "named for its level"
     BASELINE = "as in the baseline build"
@@ -55,7 +54,6 @@ _LONE_WORDS = {
     "v3": ("fma", "fma3", "fma4", "bmi", "bmi1", "bmi2", "zen", "xop", "ymm", "vaes", "gfni"),
     "v2": ("sse3", "sse4", "sse_4", "adx", "aes", "cx16", "core2", "atom", "nano", "bobcat"),
 }
-_HWCAPS = re.compile(r"glibc-hwcaps/x86-64-v([234])/")
 # what compilers append to the name of a function that they split or copied
 _SPLIT = re.compile(r"(?:\.(?:cold|isra|constprop|part|lto_priv|localalias|llvm)(?:\.\d+)*)+$")
 _CPU_MODEL = frozenset({"__cpu_model", "__cpu_indicator_init", "__x86_get_cpuid_feature_leaf"})
@@ -145,8 +143,6 @@ class Evidence:
         names = region.region.function.names if region.region.function else ()
         if any(pattern.search(text) for pattern in self.allow for text in (self.path, *names)):
             return Reason.ALLOWED
-        if (match := _HWCAPS.search(self.path)) and needed < int(match[1]):
-            return Reason.HWCAPS
         return self._dispatched(region, features, needed) if self.asks else None
 
     def _dispatched(self, region: RegionIsa, features: frozenset[str], needed: int) -> Reason | None:

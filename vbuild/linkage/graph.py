@@ -184,6 +184,10 @@ class _Loader:
             for name in (posixpath.basename(path), outline.soname):
                 if name and outline.is_loadable:
                     self._homes.setdefault(name, {})[path] = None
+        self._copies: dict[str, list[str]] = {}
+        for path in files:
+            if base := stood_in_for(path):
+                self._copies.setdefault(base, []).append(path)
         self._tops = {path.partition("/")[0] for path in files}
         self._names = {posixpath.basename(path) for path in files}
         self._own = {path: searched(path, outline.runpath or outline.rpath) for path, outline in files.items()}
@@ -206,10 +210,12 @@ class _Loader:
         changed = deque[str]()
         for edge in edges:
             if edge.provider is not None and edge.via is not Via.NAME:
-                loaders = self._loaders[edge.provider]
-                changed += [] if edge.consumer in loaders else [edge.provider]
-                loaders[edge.consumer] = None
-                self._loaded[edge.consumer][edge.provider] = None
+                # on newer CPUs it loads a copy in the provider's stead
+                for provider in (edge.provider, *self._copies.get(edge.provider, ())):
+                    loaders = self._loaders[provider]
+                    changed += [] if edge.consumer in loaders else [provider]
+                    loaders[edge.consumer] = None
+                    self._loaded[edge.consumer][provider] = None
         found: set[str] = set()
         while changed:
             if (path := changed.popleft()) not in found:

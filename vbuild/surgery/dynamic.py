@@ -43,6 +43,15 @@ class Relink:
     """Further NEEDED."""
     rpath: tuple[str, ...] | None = None
     """The whole new DT_RPATH; () for none; None leaves RPATH and RUNPATH alone."""
+    is_runpath: bool = False
+    """Whether *rpath* becomes the DT_RUNPATH instead, which libraries that it loads do not inherit."""
+    soname: str | None = None
+    """The new SONAME; None leaves it alone."""
+
+    @property
+    def path_tag(self) -> DynamicTag:
+        """What the row of PT_DYNAMIC says that *rpath* is in."""
+        return DynamicTag.RUNPATH if self.is_runpath else DynamicTag.RPATH
 
 
 @dataclass(frozen=True, slots=True)

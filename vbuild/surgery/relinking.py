@@ -1,11 +1,11 @@
-"""Give a library other names of the libraries it needs, and other folders to look for them: patchelf, and a proof.
+"""Give a library other names, its own and those it needs, and other folders to look for them: patchelf, and a proof.
 
     rope -> a temporary file, made ready for patchelf -> patchelf, one call -> put right -> mapped and proved
 
 Made ready: what patchelf 0.19 would do badly otherwise. It aligns what it appends as the PT_LOADs are, to 2 MB in what
 GNU ld linked until 2018, and leaves megabytes of zeros: so they say one page while it works. It makes two RPATHs of an
-RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row: so the new RPATH gets one that GNU ld
-left free. It sorts the sections, and knows them by their names, which may be the same: so it is told not to.
+RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row: so a new RPATH or SONAME gets one that
+GNU ld left free. It sorts the sections, and knows them by their names, which may be the same: so it is told not to.
 https://github.com/NixOS/patchelf
 
 A file that cannot be edited is one thing, a machine on which nothing can be edited another: that is a `ShortageError`.
@@ -62,7 +62,8 @@ def relinked(rope: Rope, order: Relink, *, folder: Path | None = None) -> Iterat
 
 def _check(order: Relink) -> None:
     """Refuse names that patchelf would take for something else, or the loader for several."""
-    for name in (*(name for pair in order.renamed for name in pair), *order.added, *(order.rpath or ())):
+    sonames = () if order.soname is None else (order.soname,)
+    for name in (*(name for pair in order.renamed for name in pair), *order.added, *(order.rpath or ()), *sonames):
         # patchelf reads the file behind an @
         if not name or name.startswith("@") or "\0" in name:
             raise SurgeryError(f"name {name!r}: expected one that is not empty and does not begin with @")
@@ -76,7 +77,7 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
         return None
     before = _image(data)
     is_static = not any(segment.p_type == SegmentType.DYNAMIC for segment in before.segments)
-    if is_static and not order.added and not order.rpath:
+    if is_static and not order.added and not order.rpath and not order.soname:
         return None
     dynamic = Dynamic.of(before)
     left = _outstanding(dynamic, order)
@@ -119,10 +120,11 @@ def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
     added = tuple(name for name in dict.fromkeys(order.added) if name not in there)
     rpath = order.rpath
     if rpath is not None:
-        wanted = [(DynamicTag.RPATH, ":".join(rpath))] if rpath else []
+        wanted = [(order.path_tag, ":".join(rpath))] if rpath else []
         if [(row.tag, dynamic.text(row.value)) for row in dynamic.paths] == wanted:
             rpath = None
-    return Relink(renamed, added, rpath)
+    soname = None if dynamic.texts(DynamicTag.SONAME) == (order.soname,) else order.soname
+    return Relink(renamed, added, rpath, is_runpath=order.is_runpath and rpath is not None, soname=soname)
 
 
 def _ready(dynamic: Dynamic, order: Relink) -> Mapping[int, bytes]:
@@ -134,18 +136,22 @@ def _ready(dynamic: Dynamic, order: Relink) -> Mapping[int, bytes]:
         for number, segment in enumerate(image.segments)
         if segment.p_type == SegmentType.LOAD and segment.p_align > unit
     }
-    if order.rpath:
-        edits[dynamic.span.start] = _with_one_path(dynamic)
+    if order.rpath or order.soname:
+        edits[dynamic.span.start] = _with_rows(dynamic, order)
     return edits
 
 
-def _with_one_path(dynamic: Dynamic) -> bytes:
-    """The rows of *dynamic* with one RPATH or RUNPATH; a new one is empty, and is there if a row is free for it."""
+def _with_rows(dynamic: Dynamic, order: Relink) -> bytes:
+    """The rows of *dynamic* with one RPATH or RUNPATH, and with those *order* asks for, empty, if rows are free."""
     size = DynamicEntry.layout.size
-    rows = [DynamicEntry(row.tag, row.value) for row in dynamic.rows if row not in dynamic.paths[1:]]
-    free = dynamic.span[len(rows) * size : (len(rows) + 2) * size]
-    if not dynamic.paths and len(free) == 2 * size and not any(dynamic.image.view(free)):
-        rows.append(DynamicEntry(DynamicTag.RPATH, 0))
+    gone = dynamic.paths[1:] if order.rpath else ()
+    rows = [DynamicEntry(row.tag, row.value) for row in dynamic.rows if row not in gone]
+    new = [order.path_tag] if order.rpath and not dynamic.paths else []
+    new += [DynamicTag.SONAME] if order.soname and not dynamic.texts(DynamicTag.SONAME) else []
+    for tag in new:
+        free = dynamic.span[len(rows) * size : (len(rows) + 2) * size]
+        if len(free) == 2 * size and not any(dynamic.image.view(free)):
+            rows.append(DynamicEntry(tag, 0))
     return b"".join(row.pack() for row in rows).ljust(len(dynamic.rows) * size, b"\0")
 
 
@@ -177,8 +183,11 @@ def _run_patchelf(path: Path, order: Relink) -> None:
         command += ["--replace-needed", old, new]
     for name in order.added:
         command += ["--add-needed", name]
+    if order.soname is not None:
+        command += ["--set-soname", order.soname]
     if order.rpath is not None:
-        command += ["--force-rpath", "--set-rpath", ":".join(order.rpath)] if order.rpath else ["--remove-rpath"]
+        kind = [] if order.is_runpath else ["--force-rpath"]
+        command += [*kind, "--set-rpath", ":".join(order.rpath)] if order.rpath else ["--remove-rpath"]
     ended = subprocess.run([*command, path], check=False, capture_output=True)
     if ended.returncode:
         said = ended.stderr.decode(errors="replace").replace(str(path), path.name).strip().splitlines()

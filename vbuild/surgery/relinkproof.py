@@ -76,17 +76,25 @@ def _paths_as_ordered(case: Case) -> None:
     found = [(row.tag, case.new.text(row.value)) for row in case.new.paths]
     expected = [(row.tag, case.old.text(row.value)) for row in case.old.paths]
     if case.order.rpath is not None:
-        expected = [(DynamicTag.RPATH, ":".join(case.order.rpath))] if case.order.rpath else []
+        expected = [(case.order.path_tag, ":".join(case.order.rpath))] if case.order.rpath else []
     if found != expected:
         raise SurgeryError(f"{found}, expected {expected}")
 
 
+def _soname_as_ordered(case: Case) -> None:
+    found = case.new.texts(DynamicTag.SONAME)
+    expected = case.old.texts(DynamicTag.SONAME) if case.order.soname is None else (case.order.soname,)
+    if found != expected:
+        raise SurgeryError(f"{', '.join(found) or 'none'}, expected {', '.join(expected) or 'none'}")
+
+
 def _same_entries(case: Case) -> None:
     moved, size = case.moved, len(case.old.strings)
+    ordered = _ORDERED if case.order.soname is None else _ORDERED | {DynamicTag.SONAME}
     expected = [
         (row.tag, case.old.raw(row.value) if row.tag in STRING_TAGS else _followed(row, moved))
         for row in case.old.rows
-        if row.tag not in _ORDERED
+        if row.tag not in ordered
     ]
     found = [
         # the string table may be longer
@@ -99,7 +107,7 @@ def _same_entries(case: Case) -> None:
             else row.value,
         )
         for row in case.new.rows
-        if row.tag not in _ORDERED
+        if row.tag not in ordered
     ]
     for one, other in itertools.zip_longest(expected, found):
         if one != other:
@@ -146,6 +154,7 @@ INVARIANTS: dict[str, Callable[[Case], None]] = {
     "the program headers are mapped and overlap nothing": table_is_mapped,
     "NEEDED is as ordered": _needed_as_ordered,
     "RPATH and RUNPATH are as ordered": _paths_as_ordered,
+    "SONAME is as ordered": _soname_as_ordered,
     "the sections are the same": same_sections,
     "the other dynamic entries are the same": _same_entries,
     "the version requirements are the same but for their libraries": _same_requirements,
