@@ -26,6 +26,7 @@ from vbuild.wheel.archive import Wheel
 from vbuild.wheel.companion import DEV, GENERATOR, LIBS
 from vbuild.wheel.distinfo import Metadata
 from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.renaming import dist_info_of
 from vbuild.wheel.zipreader import Member
 
 _HASHED_BYTES = 6
@@ -59,7 +60,7 @@ class Companion:
 
     @property
     def dist_info(self) -> str:
-        return f"{self.name.distribution}-{self.name.version}.dist-info"
+        return dist_info_of(self.name)
 
     @property
     def members(self) -> Iterator[tuple[str, bytes]]:

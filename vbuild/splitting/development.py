@@ -9,6 +9,7 @@ from vbuild.splitting.output import New, Output, Passed
 from vbuild.splitting.outputs import Group, Kind, groups, kind_of, named_by
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.distinfo import Row
+from vbuild.wheel.renaming import Renaming
 from vbuild.wheel.zipreader import Member
 
 # of a file that is told by its first bytes
@@ -26,8 +27,11 @@ class Development:
 
     @property
     def output(self) -> Output:
+        """What it is written of: members at their paths, those of a ``.data`` folder in the one of its own name."""
         first = self.wheels[0]
-        parts: list[Passed | New] = [Passed(first, member, member.path) for member in self.members]
+        way = Renaming(first.name, self.companion.name, first.dist_info)
+        paths = ((member, way.path(member.path)) for member in self.members)
+        parts: list[Passed | New] = [Passed(first, member, path) for member, path in paths if path]
         parts += (New(path, data) for path, data in self.companion.members)
         return Output(self.companion.name, first, tuple(parts))
 

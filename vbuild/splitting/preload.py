@@ -215,27 +215,30 @@ def is_namespace(source: str) -> bool:
     return bool(_NAMESPACE.search(source))
 
 
-def hooked(data: bytes, module: str = MODULE) -> bytes:
-    """The ``__init__.py`` *data* in whatever encoding it says, importing *module* as `with_import` has it."""
+def hooked(data: bytes, module: str = MODULE, *, option: str = "--preload") -> bytes:
+    """The ``__init__.py`` *data* in whatever encoding it says, importing *module* as `with_import` has it.
+
+    *option* is what a refusal says to leave out.
+    """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         source = data.decode(encoding)
         same = source.encode(encoding)
     except (SyntaxError, UnicodeError, LookupError) as error:  # the last of a codec that is not for text
-        raise SplitError(f"in no encoding that Python reads: {error}; leave --preload out") from error
+        raise SplitError(f"in no encoding that Python reads: {error}; leave {option} out") from error
     if same != data:
-        raise SplitError(f"in {encoding}, which can write it in several ways; leave --preload out")
-    return with_import(source, module).encode(encoding)
+        raise SplitError(f"in {encoding}, which can write it in several ways; leave {option} out")
+    return with_import(source, module, option=option).encode(encoding)
 
 
-def with_import(source: str, module: str = MODULE) -> str:
+def with_import(source: str, module: str = MODULE, *, option: str = "--preload") -> str:
     """The ``__init__.py`` *source* with an import of the package's own *module* before anything else it does.
 
     Behind docstring, comments and ``__future__`` imports, with the line ends of the source; as it is, where the import
     is there. `SplitError` where this Python cannot parse it.
     """
     text = source.removeprefix(_BOM)
-    body = _parsed(text).body
+    body = _parsed(text, option).body
     if any(_is_import(statement, module) for statement in body):
         return source
     first = next((number for number, found in enumerate(body) if not _is_prelude(found, number)), len(body))
@@ -268,7 +271,7 @@ def _end(lines: Sequence[str], statement: ast.stmt) -> int:
     return next((row for row in rows if row >= last), last)
 
 
-def _parsed(source: str) -> ast.Module:
+def _parsed(source: str, option: str) -> ast.Module:
     try:
         if source.startswith(_BOM):
             raise SyntaxError("a second byte order mark")  # noqa: TRY301 - as the compiler has it
@@ -277,7 +280,7 @@ def _parsed(source: str) -> ast.Module:
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise SplitError(f"cannot be parsed as Python {version}: {error}; leave --preload out") from error
+        raise SplitError(f"cannot be parsed as Python {version}: {error}; leave {option} out") from error
 
 
 def _is_import(statement: ast.stmt, module: str) -> bool:

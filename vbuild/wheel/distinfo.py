@@ -8,7 +8,7 @@ https://packaging.python.org/en/latest/specifications/recording-installed-packag
 import base64
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -151,6 +151,15 @@ class Metadata:
     @property
     def requires_dist(self) -> tuple[str, ...]:
         return self.headers.values("Requires-Dist")
+
+    def renamed(self, name: str, version: str) -> Self:
+        """The same under that *name* and *version*, all else letter for letter."""
+        headers = self.headers.changing("Name", lambda _: name).changing("Version", lambda _: version)
+        return type(self)(headers)
+
+    def requiring(self, change: Callable[[str], str]) -> Self:
+        """The same with each line of Requires-Dist as *change* has it."""
+        return type(self)(self.headers.changing("Requires-Dist", change))
 
     def with_version(self, version: str) -> Self:
         return type(self)(self.headers.replacing("Version", (version,)))

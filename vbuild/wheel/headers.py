@@ -7,7 +7,7 @@ https://packaging.python.org/en/latest/specifications/core-metadata/
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -60,6 +60,25 @@ class Headers:
         rest = self._newline + self.rest if self.rest.startswith((" ", "\t")) else self.rest
         return type(self)((*fields[:place], *added, *kept), rest)
 
+    def changing(self, name: str, change: Callable[[str], str]) -> Self:
+        """The same headers with what each field called *name* says as *change* has it, at its place, blanks kept."""
+        key = name.lower()
+        return type(self)(
+            tuple((field, _changed(text, change) if field == key else text) for field, text in self.fields), self.rest
+        )
+
     @property
     def _newline(self) -> str:
         return "\r\n" if any(text.endswith("\r\n") for _, text in self.fields) else "\n"
+
+
+def _changed(text: str, change: Callable[[str], str]) -> str:
+    """The field *text* with its value as *change* has it; `WheelError` where that is more than the lines it had."""
+    value = text.partition(":")[2].strip()
+    if (after := change(value)) == value:
+        return text
+    if len(after.splitlines()) != len(value.splitlines()):
+        raise WheelError(f"{text.partition(':')[0]} {after!r}: expected one line")
+    start = text.index(":") + 1
+    start += len(text[start:]) - len(text[start:].lstrip())
+    return f"{text[:start]}{after}{text[start + len(value) :]}"

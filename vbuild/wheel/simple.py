@@ -23,7 +23,7 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.digest import sha256_of
+from vbuild.digest import Digests
 from vbuild.errors import WheelError
 from vbuild.linking import linked
 from vbuild.wheel.archive import open_wheel
@@ -83,17 +83,19 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
 
     `WheelError`, and nothing written, where *out* holds something or a wheel is damaged.
     """
-    return write_index_of([*sorted(folder.glob("*.whl")), *sorted(folder.glob(f"*{_VARIANTS}"))], out)
+    with Digests() as digests:
+        files = [*sorted(folder.glob("*.whl")), *sorted(folder.glob(f"*{_VARIANTS}"))]
+        return write_index_of(files, out, digests=digests)
 
 
-def write_index_of(files: Iterable[Path], out: Path) -> tuple[str, ...]:
-    """The same for the wheels and variants.json *files*, from wherever they are."""
+def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
+    """The same for the wheels and variants.json *files*, from wherever they are; *digests* may know them already."""
     check_unused(out)
     projects: dict[str, list[Listed]] = {}
     with _complete(out) as index:
         for path in files:
             add = _add_document if path.name.endswith(_VARIANTS) else _add_wheel
-            project, listed = add(path, index)
+            project, listed = add(path, index, digests=digests)
             projects.setdefault(project, []).append(listed)
         for project, listings in projects.items():
             _write_project(project, sorted(listings, key=lambda file: file.filename), index / project)
@@ -107,7 +109,7 @@ def check_unused(out: Path) -> None:
         raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
 
 
-def _add_wheel(path: Path, folder: Path) -> tuple[str, Listed]:
+def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Listed]:
     """Put the wheel at *path* and its METADATA below *folder*; its project and how it is listed."""
     with open_wheel(path) as wheel:
         name = wheel.name
@@ -121,14 +123,14 @@ def _add_wheel(path: Path, folder: Path) -> tuple[str, Listed]:
         filename=path.name,
         version=str(Version(name.version)),
         size=target.stat().st_size,
-        sha256=sha256_of(target),
+        sha256=digests.of(target),
         requires_python=metadata.requires_python,
         metadata_sha256=hashlib.sha256(packed).hexdigest(),
     )
     return name.project, listed
 
 
-def _add_document(path: Path, folder: Path) -> tuple[str, Listed]:
+def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Listed]:
     """Put the variants.json at *path* below *folder*; its project and how it is listed."""
     distribution, _, version = path.name.removesuffix(_VARIANTS).partition("-")
     if not _is_version(version):
@@ -138,7 +140,7 @@ def _add_document(path: Path, folder: Path) -> tuple[str, Listed]:
     target.parent.mkdir(exist_ok=True)
     # a copy: the document in the folder is rewritten when wheels are added
     shutil.copyfile(path, target)
-    return project, Listed(path.name, version, target.stat().st_size, sha256_of(target))
+    return project, Listed(path.name, version, target.stat().st_size, digests.of(target))
 
 
 def _is_version(text: str) -> bool:

@@ -1,0 +1,35 @@
+"""What compilers read goes to the same place from a -dev wheel as it did from the whole one, with every installer."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.customers import Customer
+from tests.factories.wheels import wheel
+from vbuild.splitting.development import developments
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.writing import write_wheel
+
+PC = "Name: demo\nDescription: a demo\nVersion: 1.0\n"
+PATHS = ["demo_dev-1.0.data/data/lib/pkgconfig/demo.pc", "demo/lib/demo.pc"]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """The -dev wheel of one with a file in its ``.data`` folder."""
+    files = {"demo-1.0.data/data/lib/pkgconfig/demo.pc": PC, "demo/lib/demo.pc": PC, "demo/__init__.py": ""}
+    with open_wheel(wheel(tmp_path, files={**files})) as source:
+        [development] = developments([source])
+        assert [part.path for part in development.output.parts][:2] == PATHS
+        with write_wheel(tmp_path / "out", development.output.name, like=source) as writer:
+            for part in development.output.parts:
+                part.write(writer)
+    return writer.path
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv pip"])
+def test_files_of_a_data_folder_are_installed_where_they_were(made: Path, tmp_path: Path, tool: str) -> None:
+    customer = Customer.at(tmp_path / "home")
+    customer.runs(f"{tool} install --no-deps {made}")
+    assert (customer.folder / "venv" / "lib" / "pkgconfig" / "demo.pc").read_text() == PC
+    assert (customer.site / "demo" / "lib" / "demo.pc").read_text() == PC

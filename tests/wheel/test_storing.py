@@ -1,0 +1,55 @@
+"""Archives of members that lie in them as they are."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.wheels import contents, wheel
+from vbuild.errors import WheelError
+from vbuild.rope import Rope
+from vbuild.wheel.storing import Passed, open_stored, write_stored
+
+
+def test_members_are_stored_in_the_order_given(tmp_path: Path) -> None:
+    write_stored(tmp_path / "a.conda", [("b", Rope.whole(b"x" * 1000)), ("a", Rope.of(b"0123", [range(1, 3), b"!"]))])
+    assert contents(tmp_path / "a.conda") == {"b": b"x" * 1000, "a": b"12!"}
+    with zipfile.ZipFile(tmp_path / "a.conda") as archive:
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.testzip() is None
+
+
+def test_a_member_of_another_archive_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    source = wheel(tmp_path, a="text " * 100)
+    with open_stored(source) as reader:
+        member = next(member for member in reader.members if member.path == "a")
+        write_stored(tmp_path / "b.conda", [("c", Passed(reader, member))])
+    assert contents(tmp_path / "b.conda") == {"c": b"text " * 100}
+    with zipfile.ZipFile(tmp_path / "b.conda") as archive:
+        assert archive.getinfo("c").compress_size == member.compressed_size
+
+
+def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(WheelError) as refusal:
+        write_stored(tmp_path / "a.conda", [("a", Rope.whole(b"x")), ("../b", Rope.whole(b"x"))])
+    assert str(refusal.value) == f"{tmp_path / 'a.conda'}: ../b: a path that leaves its folder"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(WheelError) as refusal:
+        write_stored(tmp_path / "none" / "a.conda", [])
+    assert str(refusal.value) == f"{tmp_path / 'none' / 'a.conda'}: cannot be written: No such file or directory"
+
+
+def test_an_archive_is_read_by_name_and_refused_where_it_is_damaged(tmp_path: Path) -> None:
+    write_stored(tmp_path / "a.conda", [("a", Rope.whole(b"abc"))])
+    with open_stored(tmp_path / "a.conda") as reader:
+        assert [(member.path, b"".join(reader.inflated(member))) for member in reader.members] == [("a", b"abc")]
+    (tmp_path / "b.conda").write_bytes((tmp_path / "a.conda").read_bytes()[:-30])
+    with (
+        pytest.raises(WheelError, match=r"^b\.conda: not a zip archive, or truncated: no end record$"),
+        open_stored(tmp_path / "b.conda"),
+    ):
+        pass
+    with pytest.raises(WheelError) as refusal, open_stored(tmp_path / "c.conda"):
+        pass
+    assert str(refusal.value) == f"{tmp_path / 'c.conda'}: cannot be read: No such file or directory"
