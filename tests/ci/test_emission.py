@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.emitting import written
-from vbuild.build.source import STAGE
+from vbuild.build.stage import STAGE
 from vbuild.ci.emission import System, emitted
 from vbuild.ci.jobs import chunks
 from vbuild.errors import CiError, TableError

@@ -31,8 +31,7 @@ class Environment:
 
     def variables(self, before: Mapping[str, str]) -> dict[str, str]:
         """*before* as a process in this environment sees it."""
-        kept = {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
-        return kept | {"PATH": os.pathsep.join([str(self.scripts), before.get("PATH", os.defpath)])}
+        return undisturbed(before) | {"PATH": os.pathsep.join([str(self.scripts), before.get("PATH", os.defpath)])}
 
 
 class Environments:
@@ -78,6 +77,11 @@ class Environments:
                 run(command, log=log, environment={**os.environ, **self._configuration()})
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
+
+
+def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
+    """*before* without what leads to the packages around vbuild."""
+    return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
 def own_environment(interpreter: Interpreter) -> Environment:

@@ -27,13 +27,14 @@ from vbuild.build.interpreter import Interpreter
 from vbuild.build.launcher import Launchers, Override, check_nvcc, install
 from vbuild.build.nvcc import Command
 from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.prefixes import Prefix
 from vbuild.build.process import run
 from vbuild.build.zig import chosen
 from vbuild.errors import BuildError, TableError
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.host import HostCompiler
 from vbuild.recipe.model import Build
-from vbuild.recipe.target import Target
+from vbuild.recipe.target import Env, Target
 from vbuild.table import Table
 from vbuild.toolkit.compatibility import check_host
 from vbuild.toolkit.model import Toolkit
@@ -54,7 +55,10 @@ _NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A wheel to build, with everything about this machine that the build depends on."""
+    """A wheel to build, with everything about this machine that the build depends on.
+
+    *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
+    """
 
     target: Target
     settings: Build
@@ -62,6 +66,8 @@ class Job:
     compilers: Compilers
     interpreter: Interpreter
     toolkit: Toolkit | None = None
+    prefixes: tuple[Prefix, ...] = ()
+    reached: Env = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,6 +87,7 @@ class Job:
             "config_settings": dict(self.plan.config_settings),
             "launchers": asdict(self.plan.rewriting),
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
+            "native": [prefix.data() for prefix in self.prefixes],
         }
 
 
@@ -170,7 +177,8 @@ def build_wheel(
     Compilers go through *cache*. `BuildError` where a step fails, with the place and the last lines of *log*.
     """
     start = time.perf_counter()
-    variables = {**_QUIET, **os.environ, **dict(job.target.env), **dict(job.plan.environment)}
+    told = {**dict(job.plan.environment), **dict(job.reached)}
+    variables = {**_QUIET, **os.environ, **dict(job.target.env), **told}
     launchers = install(
         job.plan.rewriting,
         job.compilers,
@@ -179,8 +187,9 @@ def build_wheel(
         environment=variables,
         cuda=job.plan.cuda,
         cache=cache,
+        prefixes=job.prefixes,
     )
-    shell = _Shell(project, log, variables, launchers, dict(job.plan.environment))
+    shell = _Shell(project, log, variables, launchers, told)
     with _explained(job, launchers, log), _refused():
         wheel = _built(job, shell, environments, folder / "built")
     seconds = time.perf_counter() - start

@@ -1,6 +1,7 @@
 """The content key of a build: one SHA-256 of everything that its wheel may depend on.
 
     source, patches   what is built                    build settings, plan   how
+    native dependencies, by their own keys             against what
     compilers, Python, toolkit, system packages        with what; of Rust, cargo's configuration too
     variables of the environment, vbuild itself        by whom
 
@@ -14,7 +15,7 @@ import functools
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -51,12 +52,14 @@ def build_key(
     interpreter: Interpreter,
     repair: Repair,
     toolkit: str | None = None,
+    natives: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> str:
     """The key, 64 hex digits, of the build of *target* by *plan* from *source*, a `source.digest`.
 
-    *toolkit* is a toolkit's identity, *environment* what vbuild runs with. The target's label and properties do not
-    count, as no build sees them. `BuildError` where a patch, or a Python without isolation, cannot be asked.
+    *toolkit* is a toolkit's identity, *natives* are the keys of native dependencies, *environment* is what vbuild runs
+    with. The target's label and properties do not count, as no build sees them. `BuildError` where a patch, or a Python
+    without isolation, cannot be asked.
     """
     variables = {**ambient(environment), **dict(target.env), **dict(plan.environment)}
     path = variables.get("PATH", os.defpath)
@@ -71,6 +74,7 @@ def build_key(
             "settings": canonical(how),
             "repair": canonical(repair),
             "toolkit": toolkit,
+            "natives": list(natives),
             "compilers": canonical(compilers),
             "programs": named({name for name, _ in compilers.programs}.union(_BINUTILS), path),
             "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],

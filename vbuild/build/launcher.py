@@ -16,7 +16,7 @@ otherwise, made of links:
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from vbuild.build.codegen import CudaRules
 from vbuild.build.compilers import Compilers
 from vbuild.build.nvcc import Command
 from vbuild.build.plan import Rewriting
+from vbuild.build.prefixes import Prefix, left_to_compilers
+from vbuild.build.prefixes import mapping as prefix_mapping
 from vbuild.errors import BuildError
 
 # names that some tools read in the place of CUDA_HOME
@@ -100,11 +102,13 @@ def install(
     environment: Mapping[str, str],
     cuda: CudaRules | None = None,
     cache: Running | None = None,
+    prefixes: Sequence[Prefix] = (),
 ) -> Launchers:
     """Put into *folder* a launcher for every compiler there is, following *rules*, and for nvcc, following *cuda*.
 
-    Paths below *source* are written into binaries relative to it. A RUSTC_WRAPPER of *environment* stays in use.
-    What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
+    Paths below *source* and *prefixes* are written into binaries relative to them. A RUSTC_WRAPPER of *environment*
+    stays in use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a
+    launcher.
     """
     if cuda:
         check_nvcc(cuda.nvcc)
@@ -129,13 +133,14 @@ def install(
         "variables": {
             **dict(compilers.variables),
             **dict(wrapped.variables),
+            **left_to_compilers(prefixes, environment),
             # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
             **({"ZIG_LOCAL_CACHE_DIR": str(launchers.folder / "zig")} if compilers.zig_target else {}),
         },
         "source": str(launchers.source),
         "log": str(launchers.log),
         "calls": "",
-        "mapping": wrapped.mapping,
+        "mapping": (*wrapped.mapping, *prefix_mapping(prefixes)),
         "rust_mapping": (f"--remap-path-prefix={launchers.source}=.",),
     }
     if cuda:
@@ -143,7 +148,7 @@ def install(
         settings["nvcc"] = {
             "rules": cuda.data(),
             "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
-            "mapping": (mapping,),
+            "mapping": (mapping, *prefix_mapping(prefixes)),
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
             "log": str(launchers.folder / nvcc.LOG),
         }

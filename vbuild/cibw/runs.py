@@ -160,6 +160,7 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
         "build.host": (build.host.compiler is HostCompiler.ZIG, "the compilers are those of the image"),
         "build.glibc": (build.host.glibc, "the image chooses it"),
         "build.cache": (build.cache != "auto", "mount a cache, and set it up in before-all"),
+        "native": (recipe.natives, "build what it lists in before-all"),
         "test": (recipe.test.command, "its own test-command counts"),
     }
     told = (f"{key}: has no effect with cibuildwheel; {advice}" for key, (is_set, advice) in found.items() if is_set)

@@ -46,6 +46,7 @@ def _build(job: Job, recipe: Recipe, source: str) -> str:
         interpreter=job.interpreter,
         repair=recipe.repair,
         toolkit=job.toolkit.identity if job.toolkit else None,
+        natives=[prefix.key for prefix in job.prefixes],
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from vbuild.build.source import STAGE
+from vbuild.build.stage import STAGE
 from vbuild.digest import sha256_of
 from vbuild.errors import ReportError, at
 from vbuild.release.staging import LOGS

@@ -23,7 +23,7 @@ from vbuild.digest import sha256_of
 from vbuild.distribution.calls import opened, packed
 from vbuild.distribution.cluster import Cluster, Promise, connected
 from vbuild.distribution.executor import GPU, Executor
-from vbuild.errors import BuildError, ExecutorError
+from vbuild.errors import BuildError, ExecutorError, NativeError
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.order import baseline_of
@@ -44,8 +44,10 @@ def there(run: Run, executor: Executor) -> Iterator[Made]:
     """What the workers of *executor* make of *run*; they are there for further tests in the block.
 
     However the block is left, by Ctrl-C too, what is not done is not done any more. `ExecutorError` where there is no
-    such cluster.
+    such cluster, and `NativeError` for a recipe with native dependencies, whose sources only this machine has.
     """
+    if run.recipe.natives:
+        raise NativeError(f"{run.recipe.file}: native: not built on workers; expected this machine, without --executor")
     with supervised(), connected(executor) as cluster:
         source, digest = _packed(run)
         places = {target: place for place, target in enumerate(run.targets)}

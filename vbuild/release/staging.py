@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from vbuild.build.source import STAGE
+from vbuild.build.stage import STAGE
 from vbuild.errors import RecipeError
 
 LOGS = "logs"

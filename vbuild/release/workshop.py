@@ -8,7 +8,7 @@ The store is asked for a build before anything is compiled.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,8 @@ from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine
+from vbuild.native.foundry import Foundry
+from vbuild.native.shelf import Shelf
 from vbuild.recipe.cuda import Archs, ToolkitSpec
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Sdist, same_project
@@ -80,7 +82,7 @@ class Workshop:
 
     *digest* is what is built: the project that the recipe names, and its source as it was when the run began; *looked*
     gives that of the source as it is now. *without* is the folder for the results, which may stand in the source; *cpu*
-    that of this machine. *notes* gathers what whoever builds should know.
+    that of this machine. *foundry* builds what the wheels need. *notes* gathers what whoever builds should know.
     """
 
     recipe: Recipe
@@ -96,6 +98,7 @@ class Workshop:
     cpu: Cpu | None
     told: Told
     supply: Supply
+    foundry: Foundry | None = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -121,6 +124,18 @@ class Workshop:
         check_identity(recipe, look)
         looked = partial(digest_of, recipe, folder)
         environments = Environments(stage / "environments", configuration, logs=folder / LOGS)
+        cpu = Machine.here().cpu
+        foundry = Foundry(
+            recipe.natives,
+            host=recipe.build.host,
+            shelf=Shelf.of_user(fresh=store.fresh),
+            stage=stage,
+            logs=folder / LOGS,
+            without=folder,
+            environments=environments,
+            machine=cpu,
+            supply=supply,
+        )
         return cls(
             recipe=recipe,
             archive=archive,
@@ -132,9 +147,10 @@ class Workshop:
             store=store,
             environments=environments,
             configuration=configuration,
-            cpu=Machine.here().cpu,
+            cpu=cpu,
             told=told,
             supply=supply,
+            foundry=foundry,
         )
 
     def prepared(self, target: Target) -> Job:
@@ -146,7 +162,8 @@ class Workshop:
             return self.toolkits[spec]
 
         with at(self.recipe.name), at(target):
-            return prepared(self.project, target, self.recipe.build, toolkits=toolkits, supply=self.supply)
+            job = prepared(self.project, target, self.recipe.build, toolkits=toolkits, supply=self.supply)
+            return self._reaching(job)
 
     @contextmanager
     def caching(self) -> Iterator[Running | None]:
@@ -191,8 +208,19 @@ class Workshop:
         """Where the commands for *target* write."""
         return self.without / LOGS / f"{self.recipe.name}-{slug(target)}.log"
 
+    def _reaching(self, job: Job) -> Job:
+        """*job* with the native dependencies that it needs, and what leads its build to them."""
+        target = job.target
+        if self.foundry is None or not (steps := self.foundry.steps(target.cpu)):
+            return job
+        before = {**os.environ, **dict(target.env), **dict(job.plan.environment)}
+        found = self.foundry.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
+        return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(found.items()))
+
     def _made(self, job: Job, folder: Path, cache: Running | None) -> Repaired:
         target, recipe = job.target, self.recipe
+        if self.foundry:
+            self.foundry.build(job.prefixes, cache=cache, said=partial(self.told, target))
         self.told(target, "building")
         where = recipe.source.subdirectory
         project = unpacked(
@@ -209,7 +237,12 @@ class Workshop:
             _check_agreement(built, target.cuda.archs, recipe.build.cuda.archs)
         self.told(target, "repairing")
         wheel = repaired(
-            built.wheel, folder / "repaired", log=log, settings=recipe.repair, environment=dict(target.env)
+            built.wheel,
+            folder / "repaired",
+            log=log,
+            settings=recipe.repair,
+            environment=dict(target.env),
+            prefixes=job.prefixes,
         )
         return Repaired(wheel, built.overrides, _changed(built, project), built.seconds)
 

@@ -1,0 +1,169 @@
+"""A recipe with native dependencies: built for each level or once, bundled into the wheels, kept for the next run."""
+
+import json
+import os
+import signal
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import Desk, everything, refusal, stages, wheels
+from tests.factories.natives import script_library, step
+from tests.factories.projects import tree
+from tests.factories.tools import needs
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64"),
+    needs("gcc", "make"),
+]
+
+MODULE = """
+#include <Python.h>
+#include <depth.h>
+static PyObject *built(PyObject *self, PyObject *none) { return PyUnicode_FromString(depth_built()); }
+static PyMethodDef methods[] = {{"built", built, METH_NOARGS, 0}, {0}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "demo", 0, -1, methods, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_demo(void) { return PyModule_Create(&definition); }
+"""
+SETUP = """
+from setuptools import Extension, setup
+
+setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c"], libraries=["depth"])])
+"""
+# every wheel has the library of its own level, wherever it runs
+TEST = """[test]
+command = '''python -c "import demo; print(demo.built())" '''
+"""
+
+
+def _desk(folder: Path, steps: str) -> Desk:
+    """A recipe for a module that links libdepth, and the source of that."""
+    desk = Desk.at(folder)
+    tree(folder / "project", {"setup.py": SETUP, "module.c": MODULE})
+    script_library(folder / "depth")
+    head = 'name = "demo"\n[source]\npath = "project"\n'
+    matrix = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
+    tree(folder, {"demo.toml": f"{head}{steps}{matrix}{TEST}"})
+    return desk
+
+
+def _built(desk: Desk, *options: str, into: str = "dist") -> dict[str, bytes]:
+    ran = desk.vbuild("matrix", "demo.toml", "-o", into, *options)
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    assert stages(desk.folder / into) == []
+    assert not (desk.folder / into / "logs").exists()
+    return wheels(desk.folder / into)
+
+
+def _bundled(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if "demo.libs/lib" in name}
+
+
+def _levels(folder: Path) -> dict[str, str]:
+    """The level of the library in each wheel, by the wheel's label."""
+    found = {}
+    for wheel in sorted(folder.glob("*.whl")):
+        label = wheel.stem.split("-")[5:]
+        [library] = _bundled(wheel).values()
+        found["".join(label) or "plain"] = library.partition(b"depth is built for ")[2][:2].decode()
+    return found
+
+
+def test_each_wheel_has_the_library_of_its_own_level(tmp_path: Path) -> None:
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
+    made = _built(desk)
+    assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v3"}
+    for wheel, data in made.items():
+        with zipfile.ZipFile(tmp_path / "dist" / wheel) as archive:
+            everywhere = b"".join(archive.read(name) for name in archive.namelist())
+        # neither the folder of the library nor that of the cache is in it
+        assert str(tmp_path).encode() not in everywhere
+        assert data
+    said = (tmp_path / "dist/report.json").read_text()
+    assert str(tmp_path / "cache") not in said
+    report = json.loads(said)
+    assert {wheel["test"] for wheel in report["wheels"]} <= {"passed", "not run"}
+    # nothing is built again, and a wheel that is removed comes from the store
+    before = everything(tmp_path / "cache/vbuild/native")
+    assert _built(desk, into="again") == made
+    assert everything(tmp_path / "cache/vbuild/native") == before
+
+
+def test_one_library_serves_all_levels_where_the_recipe_says_so(tmp_path: Path) -> None:
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script", "per-level = false"))
+    _built(desk, "--jobs", "2")
+    assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v1"}
+    assert len(list((tmp_path / "cache/vbuild/native").glob("*/prefix"))) == 1
+
+
+def test_wheels_are_built_again_where_the_library_is_another(tmp_path: Path) -> None:
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
+    made = _built(desk)
+    source = tmp_path / "depth/depth.c"
+    source.write_text(source.read_text().replace("depth is built for", "now depth is built for"))
+    again = _built(desk)
+    assert again.keys() == made.keys()
+    assert all(again[name] != made[name] for name in made)
+
+
+def test_the_same_wheels_come_out_wherever_the_cache_is(tmp_path: Path) -> None:
+    made = []
+    for name in ("here", "somewhere/else/altogether"):
+        (tmp_path / name).mkdir(parents=True)
+        made.append(_built(_desk(tmp_path / name, step(tmp_path / name / "depth", "script"))))
+    assert made[0] == made[1]
+
+
+def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script", "per-level = false\nbefore-build = ['echo no; exit 1']"))
+    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist")
+    assert ran.returncode == 1
+    log = tmp_path / "dist/logs/native-depth.log"
+    said = " ".join(ran.stdout.split())
+    assert f"plain, x86_64_v3 failed: native depth: sh failed with status 1; its log is {log}, which ends: no" in said
+    assert log.read_text().endswith("no\n")
+    assert wheels(tmp_path / "dist") == {}
+
+
+def test_a_run_that_is_killed_in_a_library_is_made_good_by_the_next(tmp_path: Path) -> None:
+    gate = f"before-build = ['touch {tmp_path}/begun; test -e {tmp_path}/go || sleep 60']"
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script", gate))
+    with desk.started("matrix", "demo.toml", "-o", "dist") as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode
+    assert not list((tmp_path / "cache/vbuild/native").glob("*/prefix"))
+    (tmp_path / "go").touch()
+    _built(desk)
+    assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v3"}
+
+
+def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -> None:
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
+    ran = desk.vbuild("matrix", "demo.toml", "--dry-run", "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    natives = [job["native"] for job in json.loads(ran.stdout)]
+    about = {"name": "depth", "about": f"{tmp_path / 'depth'} by script"}
+    assert [{key: native[key] for key in ("name", "cpu", "about")} for [native] in natives] == [
+        {**about, "cpu": "x86-64"},
+        {**about, "cpu": "x86-64-v3"},
+    ]
+    assert not (tmp_path / "cache/vbuild/native").exists()
+
+
+def test_workers_are_refused(tmp_path: Path) -> None:
+    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
+    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:9")
+    assert (
+        refusal(ran)
+        == (f"{desk.folder / 'demo.toml'}: native: not built on workers; expected this machine, without --executor")
+        or "demo.toml: native: not built on workers" in ran.stderr
+    )
+    assert not (tmp_path / "dist").exists()

@@ -1,0 +1,182 @@
+"""Native dependencies as a recipe lists them: the ``[[native]]`` steps, built in their order before the wheels.
+
+    [[native]]  name, source, build, arguments -> Native -> of each CPU level, or once for all of them, what is built
+
+A later step, and the project itself, see what the earlier ones installed.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from vbuild.errors import RecipeError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.source import Source, parse_sha256, parse_subdirectory, read_source
+from vbuild.recipe.spelling import cpu_level, existing_patch, requirement, variables
+from vbuild.recipe.target import Env
+from vbuild.table import Table
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*")
+# Debian Policy, 5.6.1 and 5.6.12: a source package, and an upstream version, which epoch and revision are no part of
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+~-]*")
+_ALL = "all"
+
+
+class System(StrEnum):
+    """What builds a native dependency."""
+
+    AUTOTOOLS = "autotools"
+    CMAKE = "cmake"
+    MESON = "meson"
+    SCRIPT = "script"
+
+
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """The upstream source of a Debian source package, as Debian has it, pinned by version and SHA-256."""
+
+    name: str
+    version: str
+    sha256: str
+    subdirectory: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+NativeSource = Source | Debian
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
+
+    *arguments* are for configuring it: for every level those without one, then those of the level itself.
+    """
+
+    name: str
+    source: NativeSource
+    system: System
+    per_level: bool = True
+    arguments: tuple[tuple[Cpu | None, tuple[str, ...]], ...] = ()
+    env: Env = ()
+    before_build: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    patches: tuple[Path, ...] = ()
+    keep_flags: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table, folder: Path) -> Self:
+        """The step that *table* describes; its paths start at *folder*, where the recipe stands."""
+        name = table.parsed("name", _name)
+        with table.table("source") as source_table:
+            source = _source(source_table, folder)
+        table.text("build")  # there is no default for it
+        system = System(table.one_of("build", System))
+        per_level = table.flag("per-level", default=True)
+        _check_fit(table, system)
+        return cls(
+            name=name,
+            source=source,
+            system=system,
+            per_level=per_level,
+            arguments=tuple(_arguments(table, per_level=per_level)),
+            env=variables(table, "env"),
+            before_build=table.texts("before-build", ()),
+            script=table.texts("script", ()),
+            requires=table.parsed_texts("requires", requirement, ()),
+            patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
+            keep_flags=table.texts("keep-flags", ()),
+        )
+
+    def arguments_for(self, cpu: Cpu) -> tuple[str, ...]:
+        """What it is configured with for *cpu*."""
+        return tuple(word for level, words in self.arguments if level in {None, cpu} for word in words)
+
+
+def read_natives(recipe: Table, folder: Path) -> tuple[Native, ...]:
+    """The ``native`` tables of *recipe*, in their order; none where there are none."""
+    natives: list[Native] = []
+    for table in recipe.tables("native"):
+        native = Native.read(table, folder)
+        table.finish()
+        if native.name in {other.name for other in natives}:
+            raise table.refuse("name", f"{native.name!r} is there twice; expected each native dependency once")
+        natives.append(native)
+    return tuple(natives)
+
+
+def check_levels(natives: Collection[Native], levels: Collection[Cpu]) -> None:
+    """`RecipeError` for arguments of a level that is none of *levels*, those of the targets."""
+    for native in natives:
+        for cpu, _ in native.arguments:
+            if cpu is not None and cpu not in levels:
+                there = ", ".join(dict.fromkeys(map(str, levels)))
+                raise RecipeError(f"native {native.name}: configure: no wheel is for {cpu}; there are {there}")
+
+
+def _check_fit(table: Table, system: System) -> None:
+    """Refuse what would have no effect with *system*."""
+    if system is System.SCRIPT:
+        if "configure" in table:
+            raise table.refuse("configure", "would have no effect, as build is 'script'; write it into the script")
+        if not table.texts("script"):
+            raise table.refuse("script", "found no line; expected the commands that build and install")
+    elif "script" in table:
+        raise table.refuse("script", f"would have no effect, as build is '{system}'; before-build is for what precedes")
+
+
+def _arguments(table: Table, *, per_level: bool) -> Iterator[tuple[Cpu | None, tuple[str, ...]]]:
+    """An array for all levels; or a table of arrays, by level, of which ``all`` is for all and comes first."""
+    if not isinstance(table.raw("configure"), dict):
+        if words := table.texts("configure", ()):
+            yield None, words
+        return
+    with table.table("configure") as levels:
+        if words := levels.texts(_ALL, ()):
+            yield None, words
+        for key in levels:
+            if key == _ALL:
+                continue
+            with at(levels.place(key)):
+                cpu = cpu_level(key)
+            if not per_level:
+                raise levels.refuse(key, "would have no effect, as per-level is false; expected an array for all")
+            yield cpu, levels.texts(key)
+
+
+def _source(table: Table, folder: Path) -> NativeSource:
+    if "debian" not in table:
+        return read_source(table, folder, also=("debian",))
+    others = [key for key in ("sdist", "path", "git") if key in table]
+    if others:
+        raise table.wrong(f"found debian and {' and '.join(others)}; expected exactly one of debian, sdist, path, git")
+    return Debian(
+        name=table.parsed("debian", _package),
+        version=table.parsed("version", _version),
+        sha256=table.parsed("sha256", parse_sha256),
+        subdirectory=table.optional_parsed("subdirectory", parse_subdirectory) or "",
+    )
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise RecipeError(f"{text!r} is not a name for it; expected a-z, 0-9, +, ., _ and -, a letter or digit first")
+    return text
+
+
+def _package(text: str) -> str:
+    if not _PACKAGE.fullmatch(text):
+        raise RecipeError(f"{text!r} is not the name of a Debian source package")
+    return text
+
+
+def _version(text: str) -> str:
+    if not _VERSION.fullmatch(text):
+        raise RecipeError(f"{text!r} is not an upstream version; expected it as in 6.3.0+dfsg, without epoch")
+    return text
