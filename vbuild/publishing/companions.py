@@ -21,10 +21,9 @@ _OF_CONTENTS = re.compile(r"==(?P<version>0\.[0-9]{11,15})")
 
 def lacking_companions(release: Published, *, known: Collection[Published]) -> Iterator[Problem]:
     """The wheels that *release* requires exactly, which a split made and none of *known* is."""
-    there = {(other.project, Version(other.version)) for other in known}
     for wheel in release.wheels:
         for project, version in _made_by_split(wheel.stated.requires):
-            if (project, Version(version)) not in there:
+            if not any(other.project == project and Version(other.version) == Version(version) for other in known):
                 yield Problem(
                     Demand.REQUIREMENT,
                     (wheel.file,),

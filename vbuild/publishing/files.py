@@ -11,10 +11,11 @@ Everything else in the folder is left alone: reports and logs lie there too.
 import contextlib
 import gzip
 import re
+import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -27,6 +28,8 @@ from vbuild.publishing.slots import Slot, slots
 from vbuild.publishing.stated import Stated, stated
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.companion import is_companion
+from vbuild.wheel.distinfo import is_dist_info
+from vbuild.wheel.installed import installed_path
 from vbuild.wheel.name import WheelName, escaped
 
 T = TypeVar("T")
@@ -48,7 +51,8 @@ class ReadyWheel:
 
     *unpacked* is the size of all members in bytes, *methods* how those are compressed that not every reader can
     inflate, *lacks* the files that License-File names and the wheel does not have. It *is_companion* where a split
-    made it of other wheels, so that there is no sdist of it.
+    made it of other wheels, so that there is no sdist of it. *installs* are its files by where they come to lie, with
+    the hash in RECORD; its ``.dist-info`` folder is not among them.
     """
 
     path: Path
@@ -62,6 +66,7 @@ class ReadyWheel:
     methods: tuple[int, ...]
     lacks: tuple[str, ...]
     is_companion: bool
+    installs: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def file(self) -> str:
@@ -85,7 +90,25 @@ class ReadyWheel:
                 tuple(sorted({member.header.method for member in wheel.members} - _READABLE_METHODS)),
                 tuple(file for file in said.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
                 is_companion(wheel.metadata(), wheel.wheel_file()),
+                dict(_installs(wheel)),
             )
+
+
+def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
+    """Where the files of *wheel* come to lie, with their hashes; what many wheels have is in memory once."""
+    for row in wheel.record.rows:
+        if not is_dist_info(row.path):
+            place = installed_path(row.path) or _elsewhere(row.path)
+            yield sys.intern(place), sys.intern(row.hash or "")
+
+
+def _elsewhere(path: str) -> str:
+    """Where the member *path* comes to lie, not below site-packages: ``.data/scripts/tool``.
+
+    Headers have a folder for each distribution.
+    """
+    _, _, rest = path.partition("/")
+    return path if rest.startswith("headers/") else f".data/{rest}"
 
 
 def _stated(wheel: Wheel) -> Stated:

@@ -37,6 +37,12 @@ class Demand(StrEnum):
     REQUIREMENT = "requirement"
     LICENSE = "license"
     SDIST = "sdist"
+    SHARED_FILES = "shared-files"
+    BLOB = "blob"
+    IMAGE = "image"
+    LEVELS = "levels"
+    CHANNEL = "channel"
+    PINS = "pins"
 
 
 @dataclass(frozen=True, slots=True)
