@@ -22,15 +22,15 @@ def _no_work_from_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     for name in ("sdists", "commits", "toolkits", "zig", "cross", "probes"):
         (real / "vbuild" / name).mkdir(exist_ok=True)  # what one session fetches, the next need not
     (mine / "vbuild").mkdir()
-    _link(real, mine, but="vbuild")
-    _link(real / "vbuild", mine / "vbuild", but="builds")
+    _link(real, mine, but=("vbuild",))
+    _link(real / "vbuild", mine / "vbuild", but=("builds", "native"))
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_CACHE_HOME", str(mine))
     yield
     patch.undo()
 
 
-def _link(real: Path, mine: Path, *, but: str) -> None:
+def _link(real: Path, mine: Path, *, but: tuple[str, ...]) -> None:
     for entry in real.iterdir():
-        if entry.name != but:
+        if entry.name not in but:
             (mine / entry.name).symlink_to(entry)

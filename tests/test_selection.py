@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from tests.factories.variants import V3, document, machine, tiny_wheel, variant, variant_wheel
 from vbuild.errors import VariantError
 from vbuild.index import index
-from vbuild.selection import select
+from vbuild.selection import machine_at, save_machine, select
 
 V4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))
 
@@ -31,6 +32,16 @@ def release(tmp_path: Path) -> Path:
 )
 def test_a_machine_gets_the_best_variant_that_it_supports(release: Path, cpu: str, expected: str) -> None:
     assert select("demo", [release], machine=machine(cpu)).wheel.name == expected
+
+
+@pytest.mark.parametrize("name", ["info.json", "info"])
+def test_a_machine_is_described_in_toml_or_in_what_conda_says(release: Path, name: str) -> None:
+    virtual = [["__archspec", "1", "zen2"], ["__glibc", "2.36", "0"]]
+    (release / name).write_text(json.dumps({"platform": "linux-64", "virtual_packages": virtual}))
+    described = machine_at(release / name)
+    assert select("demo", [release], machine=described).name.variant == "x86_64_v3"
+    save_machine(described, release / "machine.toml")
+    assert machine_at(release / "machine.toml") == described
 
 
 def test_the_ranking_says_why(release: Path) -> None:

@@ -80,6 +80,33 @@ def _project(text: str) -> str:
     return project_name(text)
 
 
+def _levelled(text: str) -> "tuple[Cpu, Path]":
+    from vbuild.errors import HardwareError
+    from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+
+    level, separator, wheel = text.partition("=")
+    if not (separator and wheel):
+        raise HardwareError(f"{text!r}: expected a CPU level and a wheel, as in v3=other.whl")
+    # levels are called as in PEP 825's properties, or as compilers call them
+    cpu = Cpu.known("x86_64", level) if level in X86_64_LEVELS else Cpu.parse(level)
+    return cpu, Path(wheel)
+
+
+def _mapped(text: str) -> tuple[str, str]:
+    from vbuild.errors import LayoutError
+
+    project, separator, name = text.partition("=")
+    if not (separator and project and name):
+        raise LayoutError(f"{text!r}: expected two names, as in torch=pytorch")
+    return _project(project), name
+
+
+def _folder_url(text: str) -> str:
+    from vbuild.layout.address import folder_url
+
+    return folder_url(text)
+
+
 def _executor(text: str) -> "Executor":
     from vbuild.distribution.executor import Executor
 
@@ -94,6 +121,9 @@ LEVEL = Value("level", _cpu_level)
 CUDA = Value("version", _cuda)
 PROJECT = Value("name", _project)
 EXECUTOR = Value("where", _executor)
+LEVELLED = Value("level=wheel", _levelled)
+MAPPED = Value("name=name", _mapped)
+FOLDER_URL = Value("url", _folder_url)
 
 output = click.option("-o", "--output-dir", "folder", type=FOLDER, required=True, help="Where the results go.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")

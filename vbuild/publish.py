@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vbuild.digest import Digests
 from vbuild.errors import LayoutError, at
 from vbuild.layout.model import Layout, Plan
 from vbuild.layout.offer import offers
@@ -58,11 +59,11 @@ def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[Lay
     for plan in plans:
         if (there := folder / plan.layout).exists() and (not there.is_dir() or any(there.iterdir())):
             raise LayoutError(f"{there}: exists and is not an empty folder; remove it, or choose another output folder")
-    with staging(folder) as stage:
+    with staging(folder) as stage, Digests() as digests:
         laid = []
         for plan in plans:
             with at(plan.layout):
-                laid.append(Laid(plan, folder / plan.layout, written(plan, stage / plan.layout)))
+                laid.append(Laid(plan, folder / plan.layout, written(plan, stage / plan.layout, digests=digests)))
         for one in laid:
             _replace(stage / one.plan.layout, folder / one.plan.layout)
     return tuple(laid)

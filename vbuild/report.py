@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vbuild.checking.check import Checked
     from vbuild.cibw.runs import Run
     from vbuild.contents.model import Contents
+    from vbuild.doctor import Diagnosis
     from vbuild.publish import Laid
     from vbuild.release.outcome import Failure, Product, Release
     from vbuild.slimming.outcome import LibraryCut, Slimmed
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _LABEL = 22
 _SHOWN = 5
-_WORTH_TELLING = (".whl", ".tar.gz", ".conda", "index.json")
+_FILES = 12
+_SHIPPED = (".whl", ".tar.gz", ".conda", "oci-layout")
 
 # a line may end behind blanks and, in lists, behind a comma
 _PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
@@ -244,7 +246,20 @@ def check_lines(checklist: "Checklist") -> Iterator[str]:
         yield from _wrapped(f"{problem.severity}: {problem.place}: {problem.what}")
         yield from _wrapped(f"  {problem.advice} [{problem.demand}]", indent=4)
     found = f"{_counted(checklist.errors, 'error')}, {_counted(checklist.warnings, 'warning')}"
-    yield from _wrapped(f"{', '.join(checklist.releases)}: {_counted(checklist.files, 'file')}, {found}")
+    what = ", ".join(checklist.releases) or str(checklist.folder)
+    yield from _wrapped(f"{what}: {_counted(checklist.files, 'file')}, {found}")
+
+
+def diagnosis_lines(found: Iterable["Diagnosis"]) -> Iterator[str]:
+    """What is installed, and how to install anew what should be; commands are not broken, they can be copied."""
+    found = tuple(found)
+    for one in found:
+        yield from _wrapped(str(one), indent=4)
+        if one.advice:
+            yield from _wrapped(f"  {one.advice}:", indent=4)
+            yield from (f"    {command}" for command in one.commands)
+    if not found:
+        yield "no installed variant wheels"
 
 
 def _thinned_lines(wheel: "Thinned") -> Iterator[str]:
@@ -308,17 +323,24 @@ def _mb(size: int) -> str:
     return f"{size / 1e6:.1f}"
 
 
-def laid_lines(laid: "Laid") -> Iterator[str]:
-    """A layout's folder: its files with their sizes, what its consumers run, and what its publisher should know."""
+def laid_lines(laid: "Laid", *, pixi: bool = False) -> Iterator[str]:
+    """A layout's folder: what is in it for consumers, and what its publisher should know; with *pixi* its tables."""
     links = sum(file.is_linked for file in laid.files)
     if laid.folder:
-        yield f"{laid.folder}: {laid.size / 1e6:.2f} MB in {len(laid.files) - links} files, and {links} links"
-        yield from (f"  {file.path}" for file in laid.files if str(file.path).endswith(_WORTH_TELLING))
+        written = f"{laid.size / 1e6:.2f} MB in {_counted(len(laid.files) - links, 'file')}, {_counted(links, 'link')}"
+        yield from _wrapped(f"{laid.folder}: {written}; how to use it: {laid.folder / 'README.md'}")
+        there = [file.path for file in laid.files]
     else:
         yield f"{laid.plan.layout}: would be made"
-        yield from (f"  {output.target}" for output in laid.plan.outputs)
-    for use in laid.plan.uses:
-        yield from _wrapped(f"  {use.what}", indent=2)
-        yield from (f"    {line}" for line in use.text.splitlines())
+        there = [output.target for output in laid.plan.outputs]
+    # links for an index, deeper down, have the names of what they lead to
+    there = sorted(there, key=lambda path: (len(path.parts), path), reverse=True)
+    names = {path.name: path for path in there if path.name.endswith(_SHIPPED)}
+    shown = sorted(names.values())
+    yield from (f"  {path}" for path in shown[:_FILES])
+    if len(shown) > _FILES:
+        yield f"  and {len(shown) - _FILES} more"
     for note in laid.plan.notes:
         yield from _wrapped(f"  {note}", indent=4)
+    if pixi:
+        yield from (line for use in laid.plan.uses if use.language == "toml" for line in ("", *use.text.splitlines()))

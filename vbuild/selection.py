@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import HardwareError, VariantError, WheelError, at
+from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
 from vbuild.variant.document import Document
 from vbuild.variant.order import Ranked, ranked
@@ -79,14 +80,19 @@ def select(name: str, find_links: Sequence[Path], *, machine: Machine, version: 
 
 
 def machine_at(path: Path) -> Machine:
-    """The machine that the TOML file at *path* describes; `HardwareError` with file and key for what is wrong."""
+    """The machine that the file at *path* describes: TOML, or the JSON in which conda or pixi say it.
+
+    `HardwareError` with file and key for what is wrong.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise HardwareError(f"{path}: cannot be read: {reason}") from error
     with at(path):
-        return Machine.parse(text)
+        # no TOML begins with a brace
+        is_json = path.suffix == ".json" or text.lstrip().startswith("{")
+        return machine_of(text) if is_json else Machine.parse(text)
 
 
 def save_machine(machine: Machine, path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from platformdirs import user_cache_path
 
-from vbuild.build.source import STAGE
+from vbuild.build.stage import STAGE
 
 WIDTH = 80
 VBUILD = (sys.executable, "-m", "vbuild.cli")

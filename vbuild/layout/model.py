@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from vbuild.errors import LayoutError
+from vbuild.layout.conda.record import CondaIndex, CondaPackage
+from vbuild.layout.oci.model import Images
 from vbuild.layout.offer import Offer
 from vbuild.surgery.relinking import Relink
 from vbuild.wheel.name import WheelName
@@ -87,7 +90,7 @@ class SimpleIndex:
     files: tuple[PurePosixPath, ...]
 
 
-Output = Linked | Text | NewWheel | SimpleIndex
+Output = Linked | Text | NewWheel | SimpleIndex | Images | CondaPackage | CondaIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,15 @@ class Plan:
     outputs: tuple[Output, ...]
     uses: tuple[Use, ...]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two outputs of one name, and a file where another one's folder is."""
+        targets = [output.target for output in self.outputs]
+        taken = {folder for target in targets for folder in target.parents}
+        for target in targets:
+            if target in taken:
+                raise LayoutError(f"{target}: two outputs of this name; publish what they are made of apart")
+            taken.add(target)
 
 
 class Layout(Protocol):

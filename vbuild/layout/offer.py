@@ -97,7 +97,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The wheels of one release; *project* as package indexes spell it, *version* as PEP 440 normalises it."""
+    """The wheels of one release, plain ones first; *project* as indexes spell it, *version* as PEP 440 normalises."""
 
     project: str
     version: str
@@ -140,7 +140,9 @@ def offers_of(wheels: Iterable[Offered]) -> tuple[Offer, ...]:
     for wheel in wheels:
         found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
-        Offer(project, str(version), tuple(sorted(several, key=lambda wheel: wheel.path.name)))
+        Offer(
+            project, str(version), tuple(sorted(several, key=lambda wheel: (wheel.label is not None, wheel.path.name)))
+        )
         for (project, version), several in sorted(found.items())
     )
 

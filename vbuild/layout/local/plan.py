@@ -1,0 +1,173 @@
+"""Variants as local versions, each label in an index of its own: what every installer understands, if asked rightly.
+
+local/plain/demo-1.0-….whl, simple/demo/…                  as they were, with companions
+local/x86_64_v3/demo-1.0+x86.64.v3-….whl, simple/demo/…    Version changed, and siblings pinned to the same label
+local/index.html                                           which index is for whom
+
+All in one index would not do: a request without ``+label`` takes the last local version in PEP 440's order, whatever
+the machine. Each index has what its wheels need of the same publication: companions, siblings, and releases without
+variants. uv reads METADATA of one wheel for all of a version, so those of a label must ask for the same.
+https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
+https://docs.astral.sh/uv/concepts/indexes/#pinning-a-package-to-an-index
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import PurePosixPath
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from vbuild.errors import LayoutError
+from vbuild.layout.local.labels import PLAIN, check_labels, in_order, local_part, local_version
+from vbuild.layout.local.uses import page, uses
+from vbuild.layout.model import Linked, NewWheel, Plan, SimpleIndex, Text
+from vbuild.layout.offer import Offer, Offered
+from vbuild.layout.renamed import renamed, renaming
+from vbuild.layout.siblings import beside, check_ties, labelled, labels_of, need_of, needs, varied
+from vbuild.publishing.stated import CHOSEN_BY, Difference, stated
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """One simple index per label, of wheels whose local version says it; *url* is where the folder will be served."""
+
+    url: str | None = None
+    name: str = "local"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """An index per label, and one of the plain wheels where there are some.
+
+        `LayoutError` where a label is no local version, two would be confused, a wheel requires a release that lacks
+        its label, or wheels of one local version ask for different things.
+        """
+        known = varied(offers)
+        labels = in_order(_checked(labels_of(known)))
+        check_ties(offers)
+        indexes = {label: (*_of_label(offers, label),) for label in labels}
+        if plain := (*_plain(offers),):
+            indexes = {PLAIN: plain, **indexes}
+        wheels = chain.from_iterable(indexes.values())
+        # last: the wheels are hashed while further ones are written
+        pages = (_index(label, files) for label, files in indexes.items())
+        root = Text(PurePosixPath("index.html"), page(known, labels, has_plain=bool(plain)).encode())
+        found = tuple(uses(offers, labels, url=self.url))
+        return Plan(self.name, (*wheels, root, *pages), found, tuple(_notes(offers, labels)))
+
+
+def _checked(labels: tuple[str, ...]) -> tuple[str, ...]:
+    check_labels(labels)
+    return labels
+
+
+def _index(label: str, files: Sequence[Linked | NewWheel]) -> SimpleIndex:
+    return SimpleIndex(PurePosixPath(label, "simple"), tuple(file.target for file in files))
+
+
+def _plain(offers: Sequence[Offer]) -> Iterator[Linked]:
+    """The plain wheels of all, and the companions of these."""
+    wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
+    return _linked(PLAIN, [*wheels, *beside(wheels, _companions(offers))])
+
+
+def _of_label(offers: Sequence[Offer], label: str) -> Iterator[Linked | NewWheel]:
+    """What the index of *label* has: wheels of that label, and of releases without it those that are plain."""
+    own = [wheel for offer in offers for wheel in labelled(offer, label)]
+    others = [
+        wheel for offer in offers if not offer.is_companion and label not in offer.labels for wheel in offer.plain
+    ]
+    _check_agreement(own, label)
+    yield from (_local(wheel, label, offers) for wheel in own)
+    yield from _linked(label, [*others, *beside([*own, *others], _companions(offers))])
+
+
+def _linked(label: str, wheels: Sequence[Offered]) -> Iterator[Linked]:
+    return (Linked(PurePosixPath(label, wheel.path.name), wheel.path) for wheel in wheels)
+
+
+def _companions(offers: Sequence[Offer]) -> list[Offered]:
+    return [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
+
+
+def _local(wheel: Offered, label: str, offers: Sequence[Offer]) -> NewWheel:
+    """The wheel as local version, siblings pinned to the same label."""
+    version = local_version(wheel.name.version, label)
+    name = replace(wheel.name.normalised().plain(), version=version)
+    metadata = renaming(wheel, name).metadata(wheel.metadata, requirement=partial(_pinned, wheel, label, offers))
+    return renamed(wheel, name, folder=label, metadata=metadata)
+
+
+def _pinned(wheel: Offered, label: str, offers: Sequence[Offer], line: str) -> str:
+    """The requirement *line* of *wheel*, for the local version of *label* where it asks for a sibling that has one."""
+    need = need_of(line, offers)
+    if not need or need.project == wheel.name.project or not need.is_tied:
+        return line
+    found = [other for other in need.admitted if label in other.labels]
+    if not found:
+        return line
+    need.requirement.specifier = SpecifierSet(f"=={local_version(found[-1].version, label)}")
+    return str(need.requirement)
+
+
+def _check_agreement(wheels: Sequence[Offered], label: str) -> None:
+    """Refuse *wheels* of one release and *label* that ask for different things."""
+    first: dict[tuple[str, str], Offered] = {}
+    for wheel in wheels:
+        like = first.setdefault((wheel.name.project, wheel.name.normalised().version), wheel)
+        for difference in _differences(like, wheel):
+            raise LayoutError(
+                f"{wheel.path.name}: not as in {like.path.name}: {difference}; expected the same of all wheels "
+                f"labelled {label}: uv takes one's METADATA for all of a version"
+            )
+
+
+def _differences(like: Offered, wheel: Offered) -> Iterator[Difference]:
+    """What *wheel* asks of installers and *like* does not, or the other way round."""
+    one, other = (stated(str(each.metadata).encode()) for each in (like, wheel))
+    return (difference for difference in one.differences(other) if difference.field in CHOSEN_BY)
+
+
+def _notes(offers: Sequence[Offer], labels: Sequence[str]) -> Iterator[str]:
+    known = varied(offers)
+    *others, last = (f"+{local_part(label)}" for label in labels)
+    order = f"{last}, which comes after {', '.join(others)}" if others else last
+    yield f"Keep to one of the indexes: of several, a request without +label takes {order}, whatever the machine."
+    whole, one = known[0].version, Version(known[0].version).public
+    yield f"=={one} takes every local version of {one}, ==={whole} the plain one alone, and >{one} none (PEP 440)."
+    for offer in known:
+        yield from _missing(offer, labels)
+        yield from _unpinned(offer, offers)
+        yield from _unlike(offer)
+
+
+def _missing(offer: Offer, labels: Sequence[str]) -> Iterator[str]:
+    """What *offer* lacks in some index."""
+    if none := ", ".join(label for label in labels if label not in offer.labels):
+        there = "has its plain wheel" if offer.plain else "has nothing of it"
+        yield f"{offer}: there is no {none}; that index {there}."
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for label in offer.labels:
+        tags = {wheel.tag for wheel in labelled(offer, label)}
+        others = dict.fromkeys("-".join(wheel.tag) for wheel in offer.wheels if wheel.tag not in tags)
+        lacking.setdefault(tuple(others), []).append(label)
+    for lacks, found in lacking.items():
+        if lacks:
+            yield f"{offer}: there is no {', '.join(found)} for {', '.join(lacks)}; that index has nothing there."
+
+
+def _unpinned(offer: Offer, offers: Sequence[Offer]) -> Iterator[str]:
+    """The requirements of *offer* for another release of a sibling than those published."""
+    lines = {need.line: need for wheel in offer.variants for need in needs(wheel, offers)}
+    for line, need in lines.items():
+        if need.is_tied and not need.admitted:
+            there = ", ".join(map(str, need.releases))
+            yield f"{offer}: requires {line}, which {there} is not; left as it is."
+
+
+def _unlike(offer: Offer) -> Iterator[str]:
+    """Where the plain wheels, which stay as they are, ask for different things."""
+    for wheel in offer.plain[1:]:
+        for difference in _differences(offer.plain[0], wheel):
+            yield f"{wheel.path.name}: not as in {offer.plain[0].path.name}: {difference}; uv takes one's for all."

@@ -1,0 +1,131 @@
+"""What is in an image: the files of a wheel and of those that it cannot be without, in layers that images share.
+
+    demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
+    files of several images                     one layer of what all have in common, one of each
+
+A wheel for one minor version of CPython goes to that version's site-packages, as the official images of Python have it.
+One for several (abi3, py3) goes there as well where the base says which Python it has, else to lib/python3. Images say
+PYTHONPATH, so that a Python that lies elsewhere in the base finds them, too.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import LayoutError, at
+from vbuild.layout.installing import Environment, installed
+from vbuild.layout.markers import holds, requirement_of
+from vbuild.layout.oci.families import is_for_linux
+from vbuild.layout.oci.model import File, Layer, Made, Taken
+from vbuild.layout.offer import Offered
+from vbuild.layout.siblings import required
+from vbuild.wheel.archive import open_wheel
+
+PREFIX = "usr/local"
+_CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
+_EXECUTABLE, _PLAIN = 0o755, 0o644
+# whose requirements are told of a wheel for any Python
+_ANY_MINOR = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The Python of an image: its minor version, None where any will do, and whether it is free-threaded."""
+
+    minor: int | None = None
+    is_threaded: bool = False
+
+    @property
+    def environment(self) -> Environment:
+        """What wheels are installed into below the prefix, by a Python that lies wherever the base has it."""
+        folder = "python3" if self.minor is None else f"python3.{self.minor}{'t' if self.is_threaded else ''}"
+        return Environment("vbuild", f"/usr/bin/env {folder}", folder)
+
+    @property
+    def site_packages(self) -> str:
+        return f"{PREFIX}/{self.environment.site_packages}"
+
+
+def python_for(wheel: Offered, base: str | None) -> Python | None:
+    """The Python that *wheel* is installed for, on a base that says it has the version *base*; None where not there."""
+    match = _CPYTHON.fullmatch(wheel.name.python)
+    minor = int(match["minor"]) if match else None
+    is_abi3 = wheel.name.abi.startswith("abi3") or minor is None
+    threaded = wheel.name.abi.endswith("t") and not is_abi3
+    there = re.match(r"3\.(\d+)", base or "")
+    if there is None:
+        return Python(None if is_abi3 else minor, threaded)
+    known = int(there[1])
+    if wheel.name.python.startswith("pp") or (known < (minor or 0) if is_abi3 else known != minor):
+        return None
+    return Python(known, threaded)
+
+
+def companions_of(wheel: Offered, companions: Sequence[Offered], machine: str) -> tuple[Offered, ...]:
+    """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
+    here = [
+        one
+        for one in companions
+        if is_for_linux(one) and one.machine in {machine, None} and one.label in {None, wheel.label}
+    ]
+    labelled = {one.name.release for one in here if one.label}
+    return required((wheel,), [one for one in here if one.label or one.name.release not in labelled])
+
+
+def lacking(wheel: Offered, companions: Sequence[Offered], python: Python, machine: str) -> Iterator[str]:
+    """The requirements of *wheel* that hold in an image and that none of *companions* meets, those of extras left out.
+
+    `LayoutError` for a line that is no requirement.
+    """
+    minor = _ANY_MINOR if python.minor is None else python.minor
+    for line in wheel.metadata.requires_dist:
+        with at(wheel.path.name):
+            requirement = requirement_of(line)
+            is_met = any(
+                canonicalize_name(requirement.name) == one.name.project
+                and requirement.specifier.contains(one.name.version, prereleases=True)
+                for one in companions
+            )
+            if not is_met and holds(requirement, minor, machine=machine):
+                yield str(requirement)
+
+
+def files_of(wheels: Sequence[Offered], python: Python) -> tuple[File, ...]:
+    """The files of *wheels* in one image; `LayoutError` where two of them have different ones at one place."""
+    found: dict[str, tuple[File, Offered]] = {}
+    for wheel in wheels:
+        for file in _files(wheel, python):
+            known, whose = found.setdefault(file.path, (file, wheel))
+            if (known.digest, known.mode) != (file.digest, file.mode):
+                one, other = whose.path.name, wheel.path.name
+                raise LayoutError(f"{file.path}: {one} and {other} have different files there; expected one of them")
+    return tuple(file for _, (file, _) in sorted(found.items()))
+
+
+def _files(wheel: Offered, python: Python) -> Iterator[File]:
+    with open_wheel(wheel.path) as opened, at(wheel.path.name):
+        for file in installed(opened, python.environment):
+            path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
+            if isinstance(file.content, bytes):
+                yield Made(path, mode, file.content)
+            else:
+                digest = opened.row(file.content).hash or ""
+                yield Taken(path, mode, file.size, digest, wheel.path, file.content.path)
+
+
+def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
+    """The layers of each of *images*, files by name: first one of what all have in common, then one of its own."""
+    keys = [{_key(file) for file in files} for files in images.values()]
+    common = set.intersection(*keys) if len(keys) > 1 else set()
+    shared = tuple(file for file in next(iter(images.values())) if _key(file) in common)
+    below = (Layer(shared, f"{release}: what all variants have in common"),) if shared else ()
+    return {
+        name: (*below, Layer(tuple(file for file in files if _key(file) not in common), f"{release}: {name}"))
+        for name, files in images.items()
+    }
+
+
+def _key(file: File) -> tuple[str, int, str]:
+    return file.path, file.mode, file.digest
