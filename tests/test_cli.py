@@ -38,7 +38,7 @@ def release(tmp_path: Path) -> Path:
 def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
     said = vbuild("--help").stdout
     commands = ["matrix", "cibuildwheel", "collect", "repair", "slim", "split", "inspect", "verify", "stamp"]
-    commands += ["index", "select", "check", "toolkit"]
+    commands += ["index", "select", "check", "publish", "toolkit"]
     assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
     assert max(map(len, said.splitlines())) <= WIDTH
 
@@ -134,8 +134,11 @@ USAGE = [
     (("stamp", "x.whl", "-o", "out", "-l", "x", "-p", "nonsense"), "not a variant property"),
     (("stamp", "x.whl", "-o", "out", "-l", "x", "--schema", "1"), "unknown variant schema"),
     (("verify", "x.whl", "--cpu", "i386"), "no CPU level 'i386'"),
-    (("select",), "expected NAME, or --write-machine FILE"),
+    (("select",), "expected NAME, oci:DIR, --doctor, or --write-machine FILE"),
     (("select", "demo"), "expected --find-links FOLDER"),
+    (("select", "demo", "--doctor"), "--doctor looks at all that is installed; expected no NAME"),
+    (("select", "oci:demo", "-f", "."), "--find-links and --version are for wheels; expected the NAME of a project"),
+    (("select", "oci:demo", "--version", "1"), "--find-links and --version are for wheels"),
 ]
 
 

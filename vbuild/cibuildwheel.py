@@ -1,6 +1,6 @@
 """`vbuild cibuildwheel`: the wheels of a project's own cibuildwheel, for every variant of its recipe.
 
-    [tool.vbuild] -> builds -> a run of cibuildwheel each -> divided, stamped, proved -> split -> indexed -> report.json
+    [tool.vbuild] -> builds -> a run of cibuildwheel each -> divided, stamped, proved -> split, joined -> report.json
 
 Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there. A run that fails
 leaves the others: their wheels are finished and written, and the release says what is missing.
@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from vbuild.build.agreement import agreement, is_trial
 from vbuild.build.frontend import recognised
+from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Plan, Rewriting
 from vbuild.build.rules import unused
 from vbuild.build.trial import Trial
@@ -26,7 +27,7 @@ from vbuild.cibw.engine import Echo, Engine
 from vbuild.cibw.kit import Kit
 from vbuild.cibw.making import NOT_PUT, Build, Made, Yard
 from vbuild.cibw.runs import Run, Surroundings, machine_of, runs, unheard
-from vbuild.errors import CiError, VbuildError, at
+from vbuild.errors import BuildError, CiError, VbuildError, at
 from vbuild.hardware.machine import Machine
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
@@ -34,6 +35,7 @@ from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.division import divided
 from vbuild.release.family import Family
+from vbuild.release.joining import Joiner, check_chosen
 from vbuild.release.order import without_cpu
 from vbuild.release.outcome import Failure, Product, Release
 from vbuild.release.proof import proved
@@ -78,6 +80,7 @@ def cibuildwheel(
     recipe = Recipe.load(given.package)
     request, before = request_of(recipe), Report.previous(compare, recipe.name)
     targets = _targets(recipe, variants)
+    check_chosen(recipe, targets)
     family = Family.of(recipe, targets, schema=schema)
     with tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text:
         outside = Path(text)
@@ -91,8 +94,19 @@ def cibuildwheel(
             made = [house.made(run, yard) for run in plan]
             outcomes = without_twins(house.outcomes(made))
             thinning = thinned(outcomes, request, stage / "thin", tried=_not_again)
+            joiner = Joiner(
+                recipe=recipe,
+                targets=lambda plain: [replace(target, python=plain.python) for target in targets],
+                folder=stage / "joined",
+                beside=stage / "thin",
+                logs=folder.absolute() / LOGS,
+                pythons=_no_python,
+                tried=_not_again,
+                told=told,
+            )
+            thinning = joiner.joined(thinning)
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
-            notes = (*unheard(recipe), *licences, *_omitted(targets, identifiers), *house.notes(made))
+            notes = (*unheard(recipe), *licences, *_omitted(targets, identifiers), *house.notes(made), *joiner.notes)
             if thinning.split:
                 notes = (*notes, _RETESTED)
             return published(
@@ -112,8 +126,10 @@ def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) ->
     _, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
     request_of(recipe)
+    targets = _targets(recipe, variants)
+    check_chosen(recipe, targets)
     surroundings = _surroundings(given, _FORESEEN_KIT, FORESEEN, lambda _target, _step: None)
-    return runs(recipe, _targets(recipe, variants), identifiers, surroundings)
+    return runs(recipe, targets, identifiers, surroundings)
 
 
 def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
@@ -162,6 +178,10 @@ def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[
 def _not_again(product: Product, _beside: Path) -> Product:
     """*product*, whose wheel is not the one any more that cibuildwheel has tested."""
     return replace(product, trial=Trial.NOT_RUN)
+
+
+def _no_python(_target: Target) -> Interpreter:
+    raise BuildError("cibuildwheel has tested the wheels that it is joined of")
 
 
 @dataclass(frozen=True, slots=True)

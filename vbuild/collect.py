@@ -1,6 +1,6 @@
 """`vbuild collect`: the parts of a release, made by several jobs or machines, become one release.
 
-    parts -> each wheel once -> verified, levels held against the baseline -> split -> indexed -> report.json, page
+    parts -> each wheel once -> verified, levels held against the baseline -> split -> joined -> report.json, page
 
 What a part says of a wheel is taken over: flags, times, tests. What is proved of a wheel is proved again, here, where
 there is the wheel to hold it against.
@@ -24,6 +24,7 @@ from vbuild.linking import linked
 from vbuild.recipe.model import Check, Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.gathering import Gathering, Told, strangers
+from vbuild.release.joining import Joiner
 from vbuild.release.outcome import Failure, Product, Release, target_of
 from vbuild.release.parts import Found, Part, Twin, name_of, parts_at, wheels_of
 from vbuild.release.publication import published
@@ -74,11 +75,38 @@ def collect(
         retrial = _Retrial(whole.test if whole else Check(), stage / "trials", gathering.notes)
         outcomes = _ordered([*made, *others, *failed, *lacking], whole)
         thinning = thinned(outcomes, request, stage / "thin", tried=retrial.tried)
+        if whole:
+            joiner = _joiner(whole, outcomes, stage, folder.absolute() / LOGS, gathering)
+            thinning = joiner.joined(thinning)
         notes = dict.fromkeys([*_notes(parts), *strangers(gathered.wheels), *gathering.notes])
         source = str(whole.source) if whole else _source(parts)
         release = published(name, source, thinning, stage, folder, notes=tuple(notes), before=before)
     forget()
     return release
+
+
+def _joiner(
+    recipe: Recipe, outcomes: Sequence[Product | Failure], stage: Path, logs: Path, gathering: Gathering
+) -> Joiner:
+    """What joins the plain wheels of *outcomes* as *recipe* says; its notes are those of *gathering*."""
+    stands = _standing((outcome.target.python for outcome in outcomes), recipe)
+
+    def targets(plain: Target) -> list[Target]:
+        python = stands.get(plain.python, recipe.matrix.pythons[0])
+        # a report tells nothing of the variables that set builds apart
+        return [replace(target, env=(), config_settings=()) for target in recipe.targets() if target.python == python]
+
+    return Joiner(
+        recipe=recipe,
+        targets=targets,
+        folder=stage / "joined",
+        beside=stage / "thin",
+        logs=logs,
+        pythons=lambda target: Interpreter.found(target.python, os.environ),
+        tried=lambda product, _: replace(product, trial=Trial.NOT_RUN),
+        told=gathering.told,
+        notes=gathering.notes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 Everything that is wrong is collected; a wheel that cannot be read at all is an error of its room instead.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,7 @@ from vbuild.device.survey import device_code
 from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Offer
+from vbuild.linkage.hwcaps import level_of
 from vbuild.linkage.names import is_shared_object
 from vbuild.variant.document import Document
 from vbuild.variant.model import Variant
@@ -210,15 +212,26 @@ def _linkage_findings(wheel: Wheel, libraries: dict[str, Elf]) -> Iterator[Findi
 
 @contextmanager
 def _libraries_of(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
-    """A function that finds the library of *wheel* at a path, whatever hash its name has there."""
+    """A function that finds the library of *wheel* at a path, whatever hash its name has there.
+
+    For a stub without code that is what the stub loads where the processor has no level.
+    """
     with open_wheel(wheel) as source:
         members = {_GRAFT_HASH.sub("", member.path): member for member in source.members}
+        by_name = {posixpath.basename(path): path for path in members if level_of(path) is None}
 
-        @cache
-        def find(path: str) -> Elf | None:
-            if (member := members.get(_GRAFT_HASH.sub("", path))) is None:
+        def read(path: str) -> Elf | None:
+            if (member := members.get(path)) is None:
                 return None
             with source.mapped(member) as data, at(wheel.name), at(path):
                 return Elf.parse(data) if data[: len(MAGIC)] == MAGIC else None
+
+        @cache
+        def find(path: str) -> Elf | None:
+            found = read(_GRAFT_HASH.sub("", path))
+            if found and not found.code:
+                behind = (by_name.get(_GRAFT_HASH.sub("", name)) for name in found.needed)
+                return next((elf for place in behind if place and (elf := read(place))), found)
+            return found
 
         yield find

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.recipes import SOURCE
+from tests.factories.recipes import HASH, SOURCE
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder, Git, Sdist, Source
 from vbuild.splitting.request import Request
@@ -32,6 +32,25 @@ env = {{ name = "" }}
 config-settings = {{ name = "" }}
 [matrix.axes.axis.second]
 properties = ["a :: b :: d"]
+[[native]]
+name = "debian"
+source = {{ debian = "gmp", version = "1", sha256 = "{HASH}" }}
+build = "cmake"
+configure = {{ all = [""], x86-64-v3 = [""] }}
+env = {{ name = "" }}
+[[native]]
+name = "sdist"
+source = {{ sdist = "gmp==1", sha256 = "{HASH}" }}
+build = "script"
+script = [""]
+[[native]]
+name = "path"
+source = {{ path = "." }}
+build = "meson"
+[[native]]
+name = "git"
+source = {{ git = ".", commit = "{HASH}" }}
+build = "autotools"
 [build]
 env = {{ name = "" }}
 config-settings = {{ name = "" }}
@@ -49,6 +68,7 @@ CHOSEN = {
     "matrix.include[0].axis": "matrix.include[].<axis>",
     "matrix.include[0].label": "matrix.include[].label",
     "variant.variants.label.namespace.feature": "variant.variants.<label>.<namespace>.<feature>",
+    "configure.x86-64-v3": "configure.<level>",
     "env.name": "env.<name>",
     "config-settings.name": "config-settings.<name>",
 }
@@ -88,27 +108,27 @@ def _deepest(keys: set[str]) -> set[str]:
 def _documented(key: str) -> str:
     for chosen, name in CHOSEN.items():
         key = key.replace(chosen, name)
+    key = re.sub(r"^native\[\d\]", "native[]", key)
     return re.sub(r"^matrix\.(exclude|include)\[0\]\.cpu$", r"matrix.\1[].<axis>", key)
 
 
 def test_the_table_lists_exactly_the_keys_that_are_read(asked: set[str]) -> None:
     files = {path.name for path in RECIPES.iterdir()}
     listed = [key for key in re.findall(r"^\| `([^`]+)` \|", README, re.MULTILINE) if key not in files]
-    # the variant table is another reader's, but for the variants listed in it; a toolkit is a string or a table
-    assert sorted(listed) == sorted(
-        {_documented(key) for key in _deepest(asked)} | {"variant", "matrix.cuda[].toolkit"}
-    )
+    # the variant table is another reader's, but for the variants listed in it; these two are one value or a table
+    others = {"variant", "matrix.cuda[].toolkit", "native[].configure"}
+    assert sorted(listed) == sorted(_deepest({_documented(key) for key in _deepest(asked)}) | others)
 
 
 def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "recipes").mkdir()
+    for folder in ("demo", "fast", "recipes"):
+        (tmp_path / folder).mkdir()
     kinds: list[type[Source]] = []
     for text in EXAMPLES:
         path = tmp_path / "recipes" / "demo.toml"
         path.write_text(text)
         kinds.append(type(Recipe.load(path).source))
-    assert kinds == [Sdist, Folder, Git, Sdist]
+    assert kinds == [Sdist, Folder, Git, Sdist, Sdist, Sdist]
 
 
 def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: Path) -> None:
@@ -129,5 +149,7 @@ def test_every_recipe_here_is_listed_and_builds_all_levels_or_for_groups_of_gpus
     assert isinstance(found.source, Sdist)
     assert found.test.command
     groups = [group.label for entry in found.matrix.cuda for group in entry.groups]
-    expected = groups or ["x86_64_v2", "x86_64_v3", "x86_64_v4"]
+    # nothing in between is worth minutes of a native dependency
+    levels = ["v3", "v4"] if found.natives else ["v2", "v3", "v4"]
+    expected = groups or [f"x86_64_{level}" for level in levels]
     assert [str(target) for target in found.targets()] == ["plain", *expected]

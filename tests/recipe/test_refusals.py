@@ -296,7 +296,10 @@ SECTIONS = [
         "repair.exclude: is for auditwheel; with a command of its own, write it there",
     ),
     ("[test]\ncommand = ['a']", "test.command: expected a string, got ['a']"),
-    ("[tests]", "tests: no such key; known here: build, matrix, name, repair, source, split, test, variant, verify"),
+    (
+        "[tests]",
+        "tests: no such key; known here: build, matrix, name, native, repair, source, split, test, variant, verify",
+    ),
     ("[variant.variants.x]", "variant.variants.x: has no properties; only 'null' may"),
     (
         "[variant.variants.null]\nx86_64.level = ['v3']",
@@ -334,7 +337,7 @@ PROJECTS = [
     ('[tool.vbuild]\nname = "x"', "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"),
     (
         '[tool.vbuild.source]\npath = "."\n[tool.vbuild.matrix]\ncpu = ["x86-64"]',
-        "tool.vbuild.source: no such key; known here: build, matrix, repair, split, test, variant, verify",
+        "tool.vbuild.source: no such key; known here: build, matrix, native, repair, split, test, variant, verify",
     ),
     (
         "[variant]\n[tool.vbuild.variant]",

@@ -121,6 +121,24 @@ def installed(
     return environment
 
 
+def equipped(
+    wheel: Path, python: Path, *, requires: Sequence[str], links: Sequence[Path], indexes: Indexes, folder: Path
+) -> Environment:
+    """A new environment of *python* in *folder*, by uv: the *wheel* and what that needs, and what a test *requires*.
+
+    `SplitError`, with the line in which uv says why, where it cannot be made.
+    """
+    name = WheelName.parse(wheel.name)
+    plain = _plainly_named(wheel, name, folder)
+    client = _Client(Installer.UV, name, tuple(links), indexes)
+    root = folder / "environment"
+    client.run([*_uv_venv(python), str(root)])
+    (packages,) = root.glob("lib/*/site-packages")
+    environment = Environment(root, packages, root / "bin" / "python")
+    client.install(environment, str(plain), *requires)
+    return environment
+
+
 def _choice(wheel: Path, name: WheelName, beside: Collection[str]) -> Choice:
     """What of the requirements of *wheel*, which is for another Python or machine, the loader needs."""
     target = Target.of(name)
@@ -139,6 +157,11 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
     return link
 
 
+def variables() -> dict[str, str]:
+    """The environment variables of a process in an environment: ours without what leads to other packages."""
+    return {name: text for name, text in os.environ.items() if name not in _LEAD_ELSEWHERE}
+
+
 def _native(folder: Path, installer: Installer) -> Environment:
     root = folder / f"with-{installer}"
     paths = sysconfig.get_paths("venv", vars={"base": str(root), "platbase": str(root)})
@@ -148,8 +171,13 @@ def _native(folder: Path, installer: Installer) -> Environment:
 def _venv(installer: Installer, environment: Environment) -> list[str]:
     if installer is Installer.PIP:
         return [sys.executable, "-m", "venv", str(environment.folder)]
+    return [*_uv_venv(Path(sys.executable)), str(environment.folder)]
+
+
+def _uv_venv(python: Path) -> list[str]:
+    """The command that makes an environment of *python*, its folder not named yet."""
     quiet = ["--no-config", "--no-progress", "--no-project", "--no-python-downloads"]
-    return [uv.find_uv_bin(), "venv", *quiet, "--python", sys.executable, str(environment.folder)]
+    return [uv.find_uv_bin(), "venv", *quiet, "--python", str(python)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +228,6 @@ class _Client:
 
 def _variables(indexes: Indexes) -> dict[str, str]:
     """The environment of an installer: ours without what leads elsewhere, and *indexes* as pip reads them."""
-    kept = {name: text for name, text in os.environ.items() if name not in _LEAD_ELSEWHERE}
     pip = {
         "PIP_INDEX_URL": indexes.index_url,
         "PIP_EXTRA_INDEX_URL": " ".join(indexes.extra_index_urls),
@@ -212,7 +239,7 @@ def _variables(indexes: Indexes) -> dict[str, str]:
         "PIP_DEFAULT_TIMEOUT": str(round(indexes.timeout)),
         "COLUMNS": "1000",  # or messages are broken where a terminal would end
     }
-    return kept | {name: text for name, text in pip.items() if text}
+    return variables() | {name: text for name, text in pip.items() if text}
 
 
 def _run(installer: Installer, command: Sequence[str], environment: Mapping[str, str]) -> None:

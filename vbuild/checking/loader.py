@@ -6,7 +6,7 @@
     DT_RUNPATH of the consumer
 
 Nothing else counts here, neither LD_LIBRARY_PATH nor /etc/ld.so.cache: what they have is the machine's, and may only be
-what the platform promises. Left out are the glibc-hwcaps folders, which no wheel has.
+what the platform promises. Left out are the glibc-hwcaps folders: what is there stands in for a file that is beside.
 https://man7.org/linux/man-pages/man8/ld.so.8.html and _dl_map_object in glibc's elf/dl-load.c
 """
 

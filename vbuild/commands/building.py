@@ -70,7 +70,7 @@ def matrix(
     from vbuild.release.store import Store
 
     if dry_run:
-        plan = verb.planned(source, only=only, pythons=pythons)
+        plan = verb.planned(source, only=only, pythons=pythons, is_part=is_part)
         terminal.show([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
     if folder is None:

@@ -9,7 +9,11 @@ from vbuild import options, report, terminal
 from vbuild.errors import ClaimError
 
 if TYPE_CHECKING:
+    from vbuild.checking.levelruns import Leveled
     from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.machine import Machine
+
+_IMAGES = "oci:"
 
 
 @click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
@@ -43,18 +47,44 @@ def inspect(
     "--baseline", type=options.FILE, help="The plain wheel of the same build: what it has is dispatched at run time."
 )
 @click.option("--allow", multiple=True, metavar="REGEX", help="Functions, or files, that may exceed the level.")
+@click.option("--run-levels", "run", is_flag=True, help="Also install them, and import them as each CPU level in them.")
+@click.option("--recipe", type=click.Path(path_type=Path), help="Also run this recipe's test as each CPU level.")
 @options.as_json
 def verify(
-    wheels: tuple[Path, ...], *, cpu: "Cpu | None", baseline: Path | None, allow: tuple[str, ...], as_json: bool
+    wheels: tuple[Path, ...],
+    *,
+    cpu: "Cpu | None",
+    baseline: Path | None,
+    allow: tuple[str, ...],
+    run: bool,
+    recipe: Path | None,
+    as_json: bool,
 ) -> None:
     """Check that the bytes of WHEELS keep what their names and metadata promise."""
     from vbuild.verify import verify as verdict_of
 
+    if recipe and not run:
+        raise click.UsageError("--recipe is for --run-levels, which is not asked for")
     verdicts = [verdict_of(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
+    runs = _run(wheels, recipe, quiet=as_json) if run else ()
     lines = [line for verdict in verdicts for line in report.verdict_lines(verdict)]
-    terminal.show([verdict.data() for verdict in verdicts], lines, as_json=as_json)
+    data = [verdict.data() for verdict in verdicts]
+    for one, ran in zip(data, runs, strict=False):
+        one["run"] = ran.data()
+    terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
+    if failed := [ran.wheel for ran in runs if not ran.ok]:
+        raise ClaimError(f"{', '.join(failed)}: does not work as every CPU level in it")
+
+
+def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tuple[Leveled, ...]":
+    from vbuild.checking.levels import run_levels
+    from vbuild.recipe.model import Recipe
+
+    check = Recipe.load(recipe).test if recipe else None
+    with terminal.status(quiet=quiet) as told:
+        return tuple(run_levels(wheel, check=check, told=told) for wheel in wheels)
 
 
 @click.command(epilog=options.example("vbuild index dist --simple site"))
@@ -74,9 +104,16 @@ def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
 @click.command(epilog=options.example("vbuild select annoy --find-links dist"))
 @click.argument("name", required=False)
 @click.option("-f", "--find-links", "folders", type=options.FOLDER, multiple=True, help="A folder of wheels.")
-@click.option("--machine", "described", type=options.FILE, help="Choose for the machine that this TOML file describes.")
+@click.option(
+    "--machine",
+    "described",
+    type=options.FILE,
+    help="The machine in this TOML file, or in conda's or pixi's info JSON.",
+)
 @click.option("--write-machine", type=options.FILE, help="Save this machine's description, for --machine elsewhere.")
 @click.option("--version", help="Choose among the wheels of this version only.")
+@click.option("--doctor", is_flag=True, help="Say whether what is installed was chosen for the machine.")
+@click.option("--python", type=options.FILE, help="Whose packages the doctor looks at. [default: those beside vbuild]")
 @options.as_json
 def select(
     name: str | None,
@@ -85,21 +122,38 @@ def select(
     described: Path | None,
     write_machine: Path | None,
     version: str | None,
+    doctor: bool,
+    python: Path | None,
     as_json: bool,
 ) -> None:
-    """Say which wheel of project NAME a machine gets, and why."""
+    """Say which wheel of project NAME, or which image of oci:DIR, a machine gets, and why."""
     from vbuild.hardware.machine import Machine
     from vbuild.selection import machine_at, save_machine
-    from vbuild.selection import select as choose
 
-    machine = machine_at(described) if described else Machine.here()
+    if python and not doctor:
+        raise click.UsageError("--python is for --doctor, which is not asked for")
+    if doctor and name:
+        raise click.UsageError("--doctor looks at all that is installed; expected no NAME")
+    if (folders or version) and (doctor or not name or name.startswith(_IMAGES)):
+        raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
+    machine = machine_at(described) if described else Machine.here(python)
     if write_machine:
         save_machine(machine, write_machine)
-    if name is None:
-        if not write_machine:
-            raise click.UsageError("expected NAME, or --write-machine FILE")
+    if doctor:
+        _diagnose(python, machine, as_json=as_json)
+    elif name and name.startswith(_IMAGES):
+        _choose_image(name.removeprefix(_IMAGES), machine, as_json=as_json)
+    elif name:
+        _choose(name, folders, machine, version, as_json=as_json)
+    elif write_machine:
         terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
-        return
+    else:
+        raise click.UsageError("expected NAME, oci:DIR, --doctor, or --write-machine FILE")
+
+
+def _choose(name: str, folders: tuple[Path, ...], machine: "Machine", version: str | None, *, as_json: bool) -> None:
+    from vbuild.selection import select as choose
+
     if not folders:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
     selection = choose(name, folders, machine=machine, version=version)
@@ -107,6 +161,24 @@ def select(
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
     terminal.show(selection.data(), lines, as_json=as_json)
+
+
+def _choose_image(place: str, machine: "Machine", *, as_json: bool) -> None:
+    from vbuild.layout.oci.reading import placed
+    from vbuild.layout.oci.selection import select_image
+
+    folder, ref = placed(Path(place))
+    selection = select_image(folder, machine, ref=ref)
+    terminal.show(selection.data(), selection.lines, as_json=as_json)
+
+
+def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None:
+    from vbuild.doctor import diagnosed
+
+    found = diagnosed(python, machine)
+    terminal.show([one.data() for one in found], report.diagnosis_lines(found), as_json=as_json)
+    if wrong := [one.project for one in found if one.is_supported is False]:
+        raise ClaimError(f"{', '.join(wrong)}: not for this machine")
 
 
 @click.command(epilog=options.example("vbuild check dist --pypi"))
@@ -120,12 +192,16 @@ def select(
     metavar="MB",
     help="The largest file that the index takes from you (2**20 bytes).",
 )
+@click.option("--layout", metavar="NAME", help="Hold what vbuild publish made in this layout against itself instead.")
 @options.as_json
-def check(folder: Path, *, pypi: bool, limit: int, as_json: bool) -> None:
+def check(folder: Path, *, pypi: bool, limit: int, layout: str | None, as_json: bool) -> None:
     """Check that the releases in FOLDER can be published."""
     from vbuild.check import check as checked
+    from vbuild.check import check_layout
 
-    found = checked(folder, pypi=pypi, limit=limit)
+    if layout is not None and pypi:
+        raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")
+    found = check_layout(folder, layout) if layout is not None else checked(folder, pypi=pypi, limit=limit)
     terminal.show(found.data(), report.check_lines(found), as_json=as_json)
     if found.failed:
         raise ClaimError(f"{folder}: not to be published as it is")

@@ -2,6 +2,7 @@
 
     Contents -> Library -> Outline (the loader's facts), GpuCode (by architecture)
              -> Archive, Duplicate, Licence
+             -> Copies (for CPU levels)
              -> Closure (which library loads which), where it is asked for
 
 `Contents.data()` is the JSON of ``vbuild inspect --json``, described by ``schema.json`` beside this file. Sizes are
@@ -16,8 +17,10 @@ from typing import Any
 
 from vbuild.binary.outline import Outline
 from vbuild.contents.closure import Closure
+from vbuild.contents.copies import Copies, LevelSize, copies_of, level_sizes
 from vbuild.contents.gpucode import Device, GpuCode, Outlook, Portion, arch_order, devices
 from vbuild.device.model import Compression
+from vbuild.linkage.hwcaps import level_of
 from vbuild.variant.model import Variant
 
 VERSION = 1
@@ -38,6 +41,11 @@ class Library:
     @property
     def name(self) -> str:
         return posixpath.basename(self.path)
+
+    @property
+    def level(self) -> str | None:
+        """The CPU level whose processors load it in another's stead: ``v3``; None for what every processor may load."""
+        return level_of(self.path)
 
     @property
     def gpu_share(self) -> float:
@@ -273,13 +281,23 @@ class Contents:
 
     @property
     def bundled(self) -> tuple[Library, ...]:
-        """The libraries that a repair tool put beside the package."""
-        return tuple(library for library in self.libraries if library.is_bundled)
+        """The libraries that a repair tool put beside the package; not their copies for CPU levels."""
+        return tuple(library for library in self.libraries if library.is_bundled and library.level is None)
+
+    @property
+    def copies(self) -> tuple[Copies, ...]:
+        """The libraries that have copies for CPU levels, by path."""
+        return copies_of((library.path, library.size, library.packed_size) for library in self.libraries)
+
+    @property
+    def levels(self) -> tuple[LevelSize, ...]:
+        """What the copies for each CPU level take; nothing where there are none."""
+        return level_sizes(self.copies)
 
     @property
     def provided(self) -> dict[str, str]:
         """The paths of the libraries by the name under which others need them: SONAME, or else file name."""
-        linked = (library for library in self.libraries if library.outline.is_loadable)
+        linked = (library for library in self.libraries if library.outline.is_loadable and library.level is None)
         return {library.outline.soname or library.name: library.path for library in linked}
 
     @property
@@ -326,7 +344,16 @@ class Contents:
             "duplicates": [duplicate.data() for duplicate in self.duplicates],
             "others": [others.data() for others in self.others],
             "warnings": list(self.warnings),
+            **self._levels_data(),
             **({"closure": self.closure.data()} if self.closure else {}),
+        }
+
+    def _levels_data(self) -> dict[str, Any]:
+        if not (copies := self.copies):
+            return {}
+        return {
+            "levels": [level.data() for level in level_sizes(copies)],
+            "copies": [one.data() for one in copies],
         }
 
 

@@ -128,7 +128,8 @@ def _library(library: Library, devices: tuple[Device, ...], colours: Mapping[str
     if rest > 0:
         what = f"{len(small)} small sections, headers" if small else "headers"
         children.append(_leaf("other sections", rest, "data", what))
-    return _inner(library.name, children, f"{library.path}, {library.outline.machine} {library.outline.type}")
+    name = f"{library.name} ({library.level})" if library.level else library.name
+    return _inner(name, children, f"{library.path}, {library.outline.machine} {library.outline.type}")
 
 
 def _gpu_section(

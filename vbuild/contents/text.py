@@ -40,6 +40,9 @@ def summary(contents: Contents) -> Iterator[str]:
     if contents.libraries:
         yield ""
         yield from _library_table(contents)
+    if contents.levels:
+        yield ""
+        yield from _level_table(contents)
     if rest := [*_findings(contents)]:
         yield ""
         yield from rest
@@ -150,6 +153,24 @@ def _library_table(contents: Contents) -> Iterator[str]:
         path = f"{f'… and {len(rest)} more':<{_PATH}}"
         size, packed = sum(library.size for library in rest), sum(library.packed_size for library in rest)
         yield f"{path}{sized(size):>11}{sized(packed):>10}"
+
+
+def _level_table(contents: Contents) -> Iterator[str]:
+    """The libraries that have copies for CPU levels, with what each copy takes installed."""
+    levels = [level.level for level in contents.levels]
+    yield f"{'for CPU level':<{_PATH}}" + "".join(f"{level:>11}" for level in levels)
+    shown = sorted(contents.copies, key=lambda copies: -sum(copy.size for copy in copies.copies))[:_SHOWN]
+    for copies in shown:
+        found = (copies.at(level) for level in levels)
+        columns = "".join(f"{sized(copy.size) if copy else '-':>11}" for copy in found)
+        yield f"{shortened(copies.path, _PATH):<{_PATH}}{columns}"
+    if rest := len(contents.copies) - len(shown):
+        yield f"… and {rest} more"
+    for what, sizes in (
+        ("all of them, installed", [level.size for level in contents.levels]),
+        ("all of them, packed", [level.packed_size for level in contents.levels]),
+    ):
+        yield f"{what:<{_PATH}}" + "".join(f"{sized(size):>11}" for size in sizes)
 
 
 def _archs(portions: Iterable[Portion], width: int) -> str:

@@ -64,6 +64,8 @@ def evaluated(
         targets += _Family(matrix, base, groups, values, tuple(families[python])).targets()
         targets += [_drafted(draft, python, base) for draft in mine]
     _tell_apart(targets)
+    if matrix.plain is Plain.HWCAPS:
+        _check_levels(targets)
     return tuple(targets)
 
 
@@ -273,6 +275,17 @@ def _settings(values: Iterable[Value]) -> Settings:
 def _drafted(draft: Draft, python: str, base: Cpu) -> Target:
     # the draft leaves the difference between variants to the build backend, so each is a build of its own
     return Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
+
+
+def _check_levels(targets: Iterable[Target]) -> None:
+    """Refuse a plain wheel that is to be joined of builds for levels, where a Python has none that are like it."""
+    found = tuple(targets)
+    for plain in (target for target in found if target.label is None):
+        if not any(other.is_level_of(plain) for other in found):
+            raise RecipeError(
+                f"matrix.plain: 'hwcaps' has nothing to join for Python {plain.python}; expected a point that differs "
+                "from the plain wheel's in its CPU level alone"
+            )
 
 
 def _tell_apart(targets: Iterable[Target]) -> None:

@@ -25,10 +25,14 @@ _TAKEN = ("cpu", "cuda", "python", "label")
 
 
 class Plain(StrEnum):
-    """What the plain wheel of a matrix with GPUs is: the build for all of them, or one without CUDA."""
+    """What the plain wheel is: of a matrix with GPUs the build for all of them, or one without CUDA.
+
+    Of a matrix with CPU levels it may be all of their builds joined: glibc loads the copy of the best level.
+    """
 
     CUDA = "cuda"
     CPU = "cpu"
+    HWCAPS = "hwcaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +103,29 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             cuda=read_cuda(table, folder),
             plain=Plain(table.one_of("plain", Plain)),
         )
-    if "plain" in table and not matrix.cuda:
+    if "plain" in table and not matrix.cuda and matrix.plain is not Plain.HWCAPS:
         raise table.refuse("plain", "would have no effect without matrix.cuda")
     rules = _Rules(matrix.names, folder)
-    return replace(
+    matrix = replace(
         matrix,
         zipped=rules.zipped(table),
         exclude=tuple(rules.exclusion(entry) for entry in table.tables("exclude")),
         include=tuple(rules.inclusion(entry) for entry in table.tables("include")),
     )
+    if matrix.plain is Plain.HWCAPS:
+        _check_joinable(table, matrix)
+    return matrix
+
+
+def _check_joinable(table: Table, matrix: Matrix) -> None:
+    """Refuse ``plain = "hwcaps"`` where there are no CPU levels that glibc could choose from, or GPUs besides."""
+    if matrix.cuda:
+        raise table.refuse("plain", "'hwcaps' is for CPU levels alone; with matrix.cuda expected 'cuda' or 'cpu'")
+    if matrix.cpus and matrix.cpus[0].machine != "x86_64":
+        raise table.refuse("plain", f"'hwcaps' needs levels that glibc knows; it has none for {matrix.cpus[0].machine}")
+    included = (name for rule in matrix.include for axis, names in rule.values if axis == "cpu" for name in names)
+    if all(cpu.is_baseline for cpu in (*matrix.cpus, *map(cpu_level, included))):
+        raise table.refuse("plain", "'hwcaps' joins builds for CPU levels; expected some above x86-64 in matrix.cpu")
 
 
 def _cpus(table: Table) -> tuple[Cpu, ...]:

@@ -16,8 +16,9 @@ from vbuild.recipe.evaluation import evaluated, merged
 from vbuild.recipe.groups import NAMESPACE
 from vbuild.recipe.host import Host, HostCompiler
 from vbuild.recipe.matrix import Matrix, read_matrix
+from vbuild.recipe.native import Native, check_levels, read_natives
 from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
-from vbuild.recipe.spelling import located, pattern, requirement, variables
+from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
 from vbuild.recipe.target import Env, Settings, Target
 from vbuild.table import Table
 
@@ -46,7 +47,7 @@ class Build:
             env=variables(table, "env"),
             config_settings=table.settings("config-settings"),
             before_build=table.texts("before-build", ()),
-            patches=table.parsed_texts("patches", lambda text: _patch(text, folder), ()),
+            patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
             isolation=table.flag("isolation", default=True),
             requires=table.parsed_texts("requires", requirement, ()),
             keep_flags=table.texts("keep-flags", ()),
@@ -108,9 +109,9 @@ class Check:
 class Recipe:
     """One project and the wheels to build of it.
 
-    *variant* is the ``[variant]`` table for its own reader (default priorities and providers), None where there is
-    none; *drafts* are the variants that table lists. *split* is the table that says what is taken out of finished
-    wheels. *file* is where all this was read.
+    *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader (default priorities
+    and providers), None where there is none; *drafts* are the variants that table lists. *split* is the table that says
+    what is taken out of finished wheels. *file* is where all this was read.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Recipe:
     repair: Repair = Repair()
     test: Check = Check()
     drafts: tuple[Draft, ...] = ()
+    natives: tuple[Native, ...] = ()
     variant: Table | None = field(default=None, compare=False)
     split: Table | None = field(default=None, compare=False)
 
@@ -137,6 +139,7 @@ class Recipe:
         with at(path):
             recipe = cls._of_project(table, path) if path.name == "pyproject.toml" else cls._of_file(table, path)
             recipe.namespaces()  # evaluates the targets, so that what is wrong with them is said here
+            check_levels(recipe.natives, [target.cpu for target in recipe.targets()])
             return recipe
 
     def targets(self) -> tuple[Target, ...]:
@@ -233,6 +236,7 @@ class Recipe:
                 repair=Repair.read(repair),
                 test=Check.read(test),
                 drafts=drafts,
+                natives=read_natives(table, path.parent),
                 variant=variant,
                 split=table.handed("split") if table.raw("split") is not None else None,
             )
@@ -255,13 +259,6 @@ def _host(build: Table, matrix: Matrix) -> Host:
     if matrix.cuda and host.compiler is HostCompiler.ZIG:
         raise build.refuse("host", "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda")
     return host
-
-
-def _patch(text: str, folder: Path) -> Path:
-    path = located(text, folder)
-    if not path.is_file():
-        raise RecipeError(f"no patch {text!r}; paths start where the recipe stands")
-    return path
 
 
 def _project(source: Source) -> Table:

@@ -55,17 +55,20 @@ class Git:
 Source = Sdist | Folder | Git
 
 
-def read_source(table: Table, folder: Path) -> Source:
-    """The source that a ``[source]`` *table* names; its paths start at *folder*, where the recipe stands."""
+def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> Source:
+    """The source that a ``[source]`` *table* names; its paths start at *folder*, where the recipe stands.
+
+    *also* are further kinds that the table might have named, for the message where it names none.
+    """
     kinds = [key for key in ("sdist", "path", "git") if key in table]
     if len(kinds) != 1:
         found = " and ".join(kinds) or "none"
-        raise table.wrong(f"found {found}; expected exactly one of sdist, path, git")
-    subdirectory = table.optional_parsed("subdirectory", _subdirectory) or ""
+        raise table.wrong(f"found {found}; expected exactly one of {', '.join((*also, 'sdist', 'path', 'git'))}")
+    subdirectory = table.optional_parsed("subdirectory", parse_subdirectory) or ""
     match kinds[0]:
         case "sdist":
             name, version = table.parsed("sdist", _pinned)
-            return Sdist(name, version, table.parsed("sha256", _sha256), subdirectory)
+            return Sdist(name, version, table.parsed("sha256", parse_sha256), subdirectory)
         case "git":
             return Git(_url(table.text("git"), folder), table.parsed("commit", _commit), subdirectory)
         case _:
@@ -87,7 +90,8 @@ def _pinned(text: str) -> tuple[str, Version]:
         raise RecipeError(f"{text!r}: {match['version']!r} is not a version (PEP 440)") from error
 
 
-def _sha256(text: str) -> str:
+def parse_sha256(text: str) -> str:
+    """*text*, where it is a SHA-256 as tools print it."""
     if not _SHA256.fullmatch(text):
         raise RecipeError(f"{text!r} is not a SHA-256; expected 64 hex digits, lower case")
     return text
@@ -99,7 +103,8 @@ def _commit(text: str) -> str:
     return text
 
 
-def _subdirectory(text: str) -> str:
+def parse_subdirectory(text: str) -> str:
+    """*text*, a path below a source; empty for its top."""
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise RecipeError(f"{text!r} does not stay inside the source; expected a path below it with /")

@@ -89,6 +89,14 @@ def located(text: str, folder: Path) -> Path:
     return path
 
 
+def existing_patch(text: str, folder: Path) -> Path:
+    """The path of the patch file *text* in *folder*; `RecipeError` where there is none."""
+    path = located(text, folder)
+    if not path.is_file():
+        raise RecipeError(f"no patch {text!r}; paths start where the recipe stands")
+    return path
+
+
 def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
     """The environment variables at *key*, in the order written."""
     pairs = table.pairs(key)

@@ -1,6 +1,6 @@
 """A target: the recipe evaluated at one point of its axes, which is one wheel to build."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
@@ -30,6 +30,11 @@ class Target:
 
     def __str__(self) -> str:
         return self.label or "plain"
+
+    def is_level_of(self, plain: "Target") -> bool:
+        """Whether it differs from *plain*, of the same Python, in a higher CPU level and nothing else."""
+        code, other = (replace(one, label=None, cpu=plain.cpu, properties=()) for one in (self, plain))
+        return code == other and self.cpu.rank > plain.cpu.rank and self.cpu.machine == plain.cpu.machine
 
     @property
     def build_key(self) -> tuple[str, ...]:

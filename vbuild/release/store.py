@@ -42,10 +42,14 @@ _LEFT = 86400  # seconds after which what is aside has lost its process
 
 
 class Kind(StrEnum):
-    """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof."""
+    """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof.
+
+    A plain wheel that is joined of several is none of either: it is kept under what it was joined of.
+    """
 
     BUILD = "builds"
     PRODUCT = "products"
+    JOINED = "joined"
 
 
 @dataclass(frozen=True, slots=True)

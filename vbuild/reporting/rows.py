@@ -186,7 +186,8 @@ def _serves(wheel: Entry) -> str:
     first, *rest = (wheel.data["gpus"] or wheel.data["compiled_for"] or "").split(",")
     gpus = " ".join([first, *(gpu.removeprefix("sm_") for gpu in rest)])
     cuda = f"CUDA {wheel.toolkit}" if wheel.toolkit else ""
-    return ", ".join(filter(None, (wheel.cpu, cuda, gpus)))
+    levels = f"up to {wheel.verdict.levels[-1]} by glibc" if wheel.verdict.levels else ""
+    return ", ".join(filter(None, (wheel.cpu, levels, cuda, gpus)))
 
 
 def _python(wheel: Entry) -> str:

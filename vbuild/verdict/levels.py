@@ -3,6 +3,7 @@
 too high   a function that every caller runs needs a feature that the level does not have
 too low    the compiler's flags did not arrive: no VEX instruction at v3 or v4, or the baseline's very code
 marks      the x86 ISA property, by which glibc refuses a library on a lesser processor
+copies     what lies in a glibc-hwcaps folder keeps to the level of that folder: processors below it never load it
 """
 
 import re
@@ -17,6 +18,7 @@ from vbuild.binary.features import level
 from vbuild.binary.features import rank as rank_of
 from vbuild.binary.isa import Isa
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.linkage.hwcaps import at_level, baseline_of, level_of
 from vbuild.verdict.contents import is_grafted
 from vbuild.verdict.model import Finding, LibraryIsa, Rule, Severity, Violation
 
@@ -33,10 +35,24 @@ _SHOWN_INSTRUCTIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The level that a wheel's code has to keep to, and whether somebody named it or it is merely the baseline."""
+    """The level that code has to keep to, and whether somebody named it or it is merely the baseline.
+
+    It *is_folders* where the glibc-hwcaps folder of that level has the code.
+    """
 
     cpu: Cpu
     is_explicit: bool
+    is_folders: bool = False
+
+    def on(self, path: str) -> "Claim":
+        """The claim on the library at *path*, where this one is on its wheel: that of its folder, where it is higher.
+
+        Only processors of that level load it, whatever the wheel is for.
+        """
+        level = level_of(path)
+        if level is None or self.cpu.machine != _MACHINE or self.cpu.rank >= X86_64_LEVELS.index(level):
+            return self
+        return Claim(Cpu.known(_MACHINE, level), is_explicit=True, is_folders=True)
 
     @property
     def severity(self) -> Severity:
@@ -44,6 +60,8 @@ class Claim:
         return Severity.ERROR if self.is_explicit else Severity.WARNING
 
     def __str__(self) -> str:
+        if self.is_folders:
+            return f"{self.cpu}, whose folder it is in"
         return f"the claimed {self.cpu}" if self.is_explicit else f"{self.cpu}, which is all that its tags promise"
 
 
@@ -114,45 +132,81 @@ class Levels:
             return None
         for path in own:
             other = self._baseline(path)
-            if other is None or [code.data for code in other.code] != [
-                code.data for code in self._libraries[path].code
-            ]:
+            if other is None or _code(other) != _code(self._libraries[path]):
                 return None
         return own[0] if len(own) == 1 else f"all {len(own)} libraries"
 
     def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
-        other = self._baseline(path) if self._baseline else None
+        claim = self._claim.on(path)
+        other = self._build_for_all(path)
         evidence = Evidence(path, self._asks, Baseline(other, self._executor) if other else None, self._allow)
-        above = judged(elf, isa, self._claim.cpu.rank, evidence=evidence, executor=self._executor)
+        above = judged(elf, isa, claim.cpu.rank, evidence=evidence, executor=self._executor)
         accepted = Counter(str(one.reason) for one in above if one.reason)
         unexplained = [one for one in above if not one.reason]
         violations = tuple(_violation(one, show=number < _SHOWN_INSTRUCTIONS) for number, one in enumerate(unexplained))
         library = LibraryIsa(
             path, elf.machine, isa.code_size, level(isa.features), tuple(accepted.most_common()), violations
         )
-        return library, tuple(self._library_findings(path, elf, isa, violations))
+        findings = [*self._library_findings(path, isa, violations), *_mark_findings(path, elf, claim)]
+        if level_of(path):
+            findings += self._copy_findings(path, elf, isa)
+        return library, tuple(findings)
 
-    def _library_findings(self, path: str, elf: Elf, isa: Isa, violations: tuple[Violation, ...]) -> Iterator[Finding]:
+    def _build_for_all(self, path: str) -> Elf | None:
+        """What the library at *path* is where nobody asked for a level: beside its copy, or in the baseline's wheel."""
+        if level_of(path):
+            return self._libraries.get(baseline_of(path))
+        return self._baseline(path) if self._baseline else None
+
+    def _library_findings(self, path: str, isa: Isa, violations: tuple[Violation, ...]) -> Iterator[Finding]:
+        claim = self._claim.on(path)
         if violations:
-            yield Finding(self._claim.severity, Rule.ISA_ABOVE, path, self._above(violations))
-        rank = self._claim.cpu.rank
+            yield Finding(claim.severity, Rule.ISA_ABOVE, path, _above(violations, claim))
+        rank = claim.cpu.rank
         if doubtful := [one.region for one in isa.regions if any(rank_of(feature) > rank for feature in one.doubtful)]:
-            what = f"{len(doubtful)} places above {self._claim} may be data and were not judged, {doubtful[0]} first"
+            what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
             yield Finding(Severity.NOTE, Rule.ISA_DOUBTFUL, path, what)
-        yield from self._mark_findings(path, elf)
 
-    def _mark_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
-        cpu = self._claim.cpu
-        if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > cpu.rank]:
-            what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {self._claim}: glibc refuses to load it"
-            yield Finding(self._claim.severity, Rule.ISA_NOTE, path, what)
+    def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
+        """What is wrong with the copy of a library at *path* beside the others of it, or makes it a waste."""
+        base, rank = baseline_of(path), self._claim.on(path).cpu.rank
+        lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
+        nearest = next((other for other in (*lower, base) if other in self._libraries), None)
+        if base not in self._libraries:
+            what = f"no {base} beside it; expected one for lesser processors, and for systems that know no levels"
+            yield Finding(Severity.ERROR, Rule.HWCAPS, path, what)
+        elif (soname := self._libraries[base].soname) != elf.soname:
+            what = f"SONAME {elf.soname or 'none'}, and {soname or 'none'} in {base}; expected one for all levels"
+            yield Finding(Severity.ERROR, Rule.HWCAPS, path, what)
+        if nearest and _code(self._libraries[nearest]) == _code(elf):
+            lacking = f"the code of {nearest}"
+        elif rank >= _V3 and not _uses_vex(path, isa):
+            lacking = f"no VEX instruction in {isa.code_size} bytes of code"
+        else:
+            if rank >= _V4 and "AVX512F" not in isa.features:
+                yield Finding(Severity.NOTE, Rule.ISA_FLAGS, path, "no AVX-512 instruction: v3's would do the same")
+            return
+        cpu = Cpu.known(_MACHINE, X86_64_LEVELS[rank])
+        what = f"{lacking}: the compiler's flags for {cpu} did not arrive, or made no difference"
+        yield Finding(Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, Rule.ISA_FLAGS, path, what)
 
-    def _above(self, violations: tuple[Violation, ...]) -> str:
-        features = frozenset(feature for violation in violations for feature in violation.features)
-        shown = "; ".join(map(str, violations[:_SHOWN]))
-        more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
-        count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
-        return f"needs {', '.join(sorted(features))} ({level(features)}), above {self._claim}: {count}: {shown}{more}"
+
+def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:
+    if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
+        what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
+        yield Finding(claim.severity, Rule.ISA_NOTE, path, what)
+
+
+def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
+    features = frozenset(feature for violation in violations for feature in violation.features)
+    shown = "; ".join(map(str, violations[:_SHOWN]))
+    more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
+    count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
+    return f"needs {', '.join(sorted(features))} ({level(features)}), above {claim}: {count}: {shown}{more}"
+
+
+def _code(elf: Elf) -> list[bytes]:
+    return [code.data for code in elf.code]
 
 
 def _uses_vex(path: str, isa: Isa) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Arch, Served
+from vbuild.linkage.hwcaps import level_of
 
 _SM = "sm_"
 
@@ -31,6 +32,7 @@ class Rule(StrEnum):
     VARIANT = "variant"
     CLAIM = "claim"
     ELF = "elf"
+    HWCAPS = "hwcaps"
     ISA_ABOVE = "isa-above"
     ISA_DOUBTFUL = "isa-doubtful"
     ISA_FLAGS = "isa-flags"
@@ -216,7 +218,14 @@ class Verdict:
         ):
             return "failed"
         accepted = sum(count for library in self.libraries for _, count in library.accepted)
-        return f"ok, {accepted} dispatched" if accepted else "ok"
+        dispatched = (f"{accepted} dispatched",) if accepted else ()
+        copies = (f"with {', '.join(self.levels)}",) if self.levels else ()
+        return ", ".join(("ok", *dispatched, *copies))
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels that some library has a copy for in a glibc-hwcaps folder, lowest first: ``v3``, ``v4``."""
+        return tuple(sorted({level for library in self.libraries if (level := level_of(library.member))}))
 
     @property
     def gpu(self) -> str:

@@ -1,0 +1,97 @@
+"""python-flint and all that it needs, built for three levels; and the published wheel with libflint of two levels."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import python_flint
+from tests.factories.tools import needs
+from vbuild.binary.loading import Loading
+from vbuild.build.trial import Trial
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine
+from vbuild.linkage.names import plain
+from vbuild.matrix import matrix
+from vbuild.release.outcome import Release
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64"),
+    needs("gcc", "make", "m4", "autoreconf", "automake", "libtoolize"),
+]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The recipe, built: a quarter of an hour on two cores."""
+    return matrix(python_flint.RECIPE, tmp_path_factory.mktemp("release") / "dist")
+
+
+def _libraries(wheel: Path) -> dict[str, bytes]:
+    """The libraries bundled in *wheel*, by their names without hashes."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {plain(name): archive.read(name) for name in archive.namelist() if ".libs/lib" in name}
+
+
+def test_every_level_is_built_proved_and_passes_its_own_tests(release: Release) -> None:
+    assert not release.failures
+    assert [product.label for product in release.products] == [None, "x86_64_v3", "x86_64_v4"]
+    here = Machine.here().cpu
+    for product in release.products:
+        assert not product.verdict.failed
+        runs = here is not None and here.runs(product.target.cpu)
+        assert product.trial is (Trial.PASSED if runs else Trial.NOT_RUN)
+
+
+def test_libflint_is_of_each_level_and_what_it_needs_is_one_for_all(release: Release) -> None:
+    found = [_libraries(product.wheel) for product in release.products]
+    assert [sorted(libraries) for libraries in found] == [
+        ["libflint.so.24.0.0", "libgmp.so.10.5.0", "libmpfr.so.6.2.2"]
+    ] * 3
+    assert len({libraries["libgmp.so.10.5.0"] for libraries in found}) == 1
+    assert len({libraries["libflint.so.24.0.0"] for libraries in found}) == 3
+    symbols = [_exported(libraries["libflint.so.24.0.0"]) for libraries in found]
+    assert symbols[0] <= symbols[1] == symbols[2]
+
+
+def _exported(library: bytes) -> set[str]:
+    command = ["nm", "--dynamic", "--defined-only", "--format=posix", "/dev/stdin"]
+    ran = subprocess.run(command, input=library, capture_output=True, check=True)
+    return {line.split()[0] for line in ran.stdout.decode().splitlines()}
+
+
+def test_no_wheel_says_where_its_libraries_were_built(release: Release) -> None:
+    for product in release.products:
+        with zipfile.ZipFile(product.wheel) as archive:
+            for name in archive.namelist():
+                data = archive.read(name)
+                assert b"/vbuild/native/" not in data, name
+                if data.startswith(b"\x7fELF"):
+                    outline = Loading.parse(data).outline
+                    assert all(path.startswith("$ORIGIN") for path in (*outline.rpath, *outline.runpath)), name
+
+
+def test_the_published_wheel_is_faster_with_libflint_of_higher_levels(release: Release, tmp_path: Path) -> None:
+    """The release has left libflint on the shelf."""
+    assert release.products
+    published = python_flint.fetched(tmp_path / "cache")
+    here = Machine.here().cpu
+    levels = [cpu for cpu in map(Cpu.parse, python_flint.LEVELS) if here and here.runs(cpu)]
+    if not levels:
+        pytest.skip("this machine has no level above the baseline")
+    libraries = python_flint.libflints(levels, tmp_path / "natives")
+    added = {cpu: python_flint.swapped(published, library, tmp_path / str(cpu)) for cpu, library in libraries.items()}
+    joined = python_flint.published_with(published, added, tmp_path / "site")
+    before = python_flint.installed(published, tmp_path / "before")
+    after = python_flint.installed(joined, tmp_path / "after")
+    assert f"glibc-hwcaps/{levels[-1]}/libflint-" in python_flint.chosen(after)
+    assert python_flint.compared(before, after)
+    for mask in (None, *python_flint.MASKS.values()):
+        tunables = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={mask}"} if mask else {}
+        environment = {**os.environ, "PYTHONPATH": str(after), **tunables}
+        subprocess.run([sys.executable, "-m", "flint.test", "--quiet"], env=environment, cwd=after, check=True)

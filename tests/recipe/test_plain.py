@@ -1,0 +1,69 @@
+"""What the plain wheel of a matrix is asked to be, and where that is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.recipes import recipe
+from vbuild.errors import VbuildError
+from vbuild.recipe.matrix import Plain
+from vbuild.release.joining import levels_of
+
+LEVELS = '[matrix]\npython = ["3.12", "3.13"]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\n'
+HWCAPS = 'plain = "hwcaps"\n'
+AXES = '[matrix.axes.blas.own]\n[matrix.axes.blas.other]\nproperties = ["blas :: is :: other"]\n'
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(VbuildError) as refused:
+        recipe(folder, text)
+    return str(refused.value).removeprefix(f"{folder / 'demo.toml'}: ")
+
+
+def test_the_plain_wheel_is_joined_of_the_levels_of_its_python_with_the_first_values(tmp_path: Path) -> None:
+    found = recipe(tmp_path, LEVELS + HWCAPS + AXES)
+    assert found.matrix.plain is Plain.HWCAPS
+    targets = found.targets()
+    for plain in (target for target in targets if target.label is None):
+        mine = [target for target in targets if target.python == plain.python]
+        assert [str(target) for target in levels_of(plain, mine)] == ["x86_64_v3", "x86_64_v4"]
+
+
+def test_a_level_that_only_include_has_is_joined_too(tmp_path: Path) -> None:
+    text = '[matrix]\ncpu = ["x86-64"]\ninclude = [{ cpu = "x86-64-v3" }]\n'
+    plain, *others = recipe(tmp_path, text + HWCAPS).targets()
+    assert list(map(str, levels_of(plain, others))) == ["x86_64_v3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            LEVELS + HWCAPS + 'cuda = [{ toolkit = "13.0", gpus = { sm90 = "90" } }]\n',
+            "matrix.plain: 'hwcaps' is for CPU levels alone; with matrix.cuda expected 'cuda' or 'cpu'",
+        ),
+        (
+            '[matrix]\ncpu = ["x86-64"]\n' + HWCAPS,
+            "matrix.plain: 'hwcaps' joins builds for CPU levels; expected some above x86-64 in matrix.cpu",
+        ),
+        (
+            "[matrix]\n" + HWCAPS + AXES,
+            "matrix.plain: 'hwcaps' joins builds for CPU levels; expected some above x86-64 in matrix.cpu",
+        ),
+        (
+            '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n' + HWCAPS,
+            "matrix.plain: 'hwcaps' needs levels that glibc knows; it has none for aarch64",
+        ),
+        (
+            LEVELS + HWCAPS + 'exclude = [{ cpu = ["x86-64-v3", "x86-64-v4"], python = "3.13" }]\n',
+            (
+                "matrix.plain: 'hwcaps' has nothing to join for Python 3.13; expected a point that differs from the "
+                "plain wheel's in its CPU level alone"
+            ),
+        ),
+        (LEVELS + 'plain = "none"\n', "matrix.plain: found 'none'; expected 'cuda', 'cpu' or 'hwcaps'"),
+    ],
+    ids=["cuda", "baseline only", "no cpu", "aarch64", "a Python without levels", "no such word"],
+)
+def test_what_there_is_nothing_to_join_for_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    assert refusal(tmp_path, text) == what
