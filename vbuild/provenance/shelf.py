@@ -5,8 +5,6 @@ a wheel            ->  Requires-Dist and the libraries in RECORD, read by HTTP r
 official/<sha256>.json in the user's cache: the same, by the hash that the index states for the wheel
 """
 
-import base64
-import binascii
 import json
 import os
 import re
@@ -27,6 +25,7 @@ from vbuild.fetching.listing import Listed, files_of
 from vbuild.fetching.places import client_of
 from vbuild.fetching.ranged import Ranged, opened
 from vbuild.wheel.distant import Distant
+from vbuild.wheel.distinfo import sha256_said
 from vbuild.wheel.name import WheelName
 
 K = TypeVar("K", bound=Hashable)
@@ -63,7 +62,7 @@ class Facts:
         libraries = tuple(
             Library(row.path, sha256, sizes[row.path])
             for row in distant.record.rows
-            if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := _sha256(row.hash or ""))
+            if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := sha256_said(row.hash))
         )
         return cls(str(distant.name), distant.metadata.requires_dist, libraries)
 
@@ -201,15 +200,6 @@ class Asking:
 
     def _client(self) -> PyPIClient:
         return self._stack.enter_context(client_of(self.shelf.indexes(), lambda _response: None))
-
-
-def _sha256(stated: str) -> str | None:
-    """The hexadecimal digits of a hash as RECORD writes it; None where it is no SHA-256."""
-    algorithm, _, digest = stated.partition("=")
-    with suppress(binascii.Error, ValueError):
-        data = base64.urlsafe_b64decode(digest.rstrip("=") + "=" * (-len(digest.rstrip("=")) % 4))
-        return data.hex() if algorithm == "sha256" and len(data) == _SHA256_SIZE else None
-    return None
 
 
 def all_of(work: Callable[[T], R], wanted: Iterable[T]) -> list[R]:

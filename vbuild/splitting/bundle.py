@@ -4,7 +4,6 @@ members that are ELF files, in threads, each content once for all wheels -> Load
 code, texts, the data of ELF files -> the names of libraries, and of folders of them, that stand there
 """
 
-import base64
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,6 +23,7 @@ from vbuild.provenance.official import Provenance, Unproved
 from vbuild.splitting.naming import OWN_FOLDER, Naming, is_meant, is_pattern, sought
 from vbuild.splitting.threads import in_threads
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.distinfo import sha256_said
 from vbuild.wheel.installed import installed_path
 from vbuild.wheel.zipreader import Member
 
@@ -189,7 +189,7 @@ class Reader:
             try:
                 with wheel.mapped(member, folder=self.room) as data, at(member.path):
                     loading = Loading.parse(data)
-                    sha256 = _hexadecimal(stated) or hashlib.sha256(data).hexdigest()
+                    sha256 = sha256_said(stated) or hashlib.sha256(data).hexdigest()
                     name = PurePosixPath(member.path).name
                     self._seen[known] = loading, sha256, self.ask(name, loading, data, sha256)
             except BinaryError as error:
@@ -221,9 +221,3 @@ def _is_compiled(wheel: Wheel, member: Member) -> bool:
     """Whether *member* is an ELF file, or is called so and cannot be inflated: whoever reads it then says why."""
     head = wheel.head(member, len(MAGIC))
     return head == MAGIC or (not head and member.size > 0 and is_shared_object(member.path))
-
-
-def _hexadecimal(written: str) -> str:
-    """A hash of RECORD, ``sha256=`` and unpadded base64url, in hexadecimal digits; empty for another algorithm."""
-    algorithm, _, digest = written.partition("=")
-    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex() if algorithm == "sha256" else ""

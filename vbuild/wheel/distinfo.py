@@ -19,6 +19,8 @@ from vbuild.errors import WheelError
 from vbuild.wheel.headers import Headers
 from vbuild.wheel.name import WheelName
 
+_SHA256_SIZE = 32
+
 _COLUMNS = 3
 _WHEEL_MAJOR = "1"
 # signatures are over RECORD, which can therefore not list them (PEP 427)
@@ -200,3 +202,14 @@ def check_dist_info(dist_info: str, name: WheelName) -> None:
 def unpadded(digest: bytes) -> str:
     """*digest* as RECORD writes it, in base64url without padding."""
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def sha256_said(hash_: str | None) -> str | None:
+    """The SHA-256 in *hash_*, as RECORD writes it, in 64 hex digits; None for another algorithm, and for no hash."""
+    algorithm, _, digest = (hash_ or "").partition("=")
+    digest = digest.rstrip("=")
+    try:
+        data = base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4))
+    except ValueError:
+        return None
+    return data.hex() if algorithm == "sha256" and len(data) == _SHA256_SIZE else None

@@ -13,7 +13,6 @@ https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
 import hashlib
 import json
 import tarfile
-from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,9 +28,9 @@ from vbuild.layout.installing import File, installed, scripts_of
 from vbuild.layout.moment import moment_of
 from vbuild.rope import Rope
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.distinfo import sha256_said
 from vbuild.wheel.storing import Passed, write_stored
 from vbuild.wheel.unpacking import mapped
-from vbuild.wheel.zipreader import Member
 
 # of the files, several hundred MB of code at times; what clients read first is small
 _LEVEL, _SMALL_LEVEL = 3, 19
@@ -125,7 +124,7 @@ def _tarred(wheel: Wheel, files: Iterable[File], entries: list[dict[str, Any]], 
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
         # the chunks of a member are held against RECORD, whose hash needs no second look then
-        said = None if isinstance(file.content, bytes) else _said(wheel, file.content)
+        said = None if isinstance(file.content, bytes) else sha256_said(wheel.row(file.content).hash)
         hashing = hashlib.sha256()
         for chunk in (file.content,) if isinstance(file.content, bytes) else wheel.chunks(file.content):
             if said is None:
@@ -134,12 +133,6 @@ def _tarred(wheel: Wheel, files: Iterable[File], entries: list[dict[str, Any]], 
         yield bytes(-file.size % _BLOCK)
         entries.append(_entry(file, said or hashing.hexdigest()))
     yield bytes(2 * _BLOCK)
-
-
-def _said(wheel: Wheel, member: Member) -> str | None:
-    """The SHA-256 of *member* in hexadecimal digits, as RECORD has it; None where it has another hash."""
-    algorithm, _, digest = (wheel.row(member).hash or "").partition("=")
-    return urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex() if algorithm == "sha256" else None
 
 
 def _entry(file: File, sha256: str) -> dict[str, Any]:
