@@ -155,6 +155,8 @@ def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -
         {**about, "cpu": "x86-64"},
         {**about, "cpu": "x86-64-v3"},
     ]
+    text = " ".join(desk.vbuild("matrix", "demo.toml", "--dry-run").stdout.split())
+    assert [f"native depth for {cpu}: {about['about']}" in text for cpu in ("x86-64", "x86-64-v3")] == [True, True]
     assert not (tmp_path / "cache/vbuild/native").exists()
 
 

@@ -116,11 +116,38 @@ def test_another_hash_is_refused_with_what_was_found(tmp_path: Path) -> None:
     assert not (tmp_path / "got").exists()
 
 
-def test_a_mirror_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
-    with served(tmp_path, broken=True) as url, pytest.raises(FetchError) as refused:
+def test_a_mirror_that_cannot_be_reached_is_asked_once_and_named_once(tmp_path: Path) -> None:
+    pool = _pool(tmp_path / "pool", "gmp_6.3.0.orig.tar.xz")
+    found = sha256(pool / "pool/main/g/gmp/gmp_6.3.0.orig.tar.xz")
+    dead = Mirror("http://user:secret@127.0.0.1:9/debian", ("main", "contrib"))
+    with served(pool) as url, pytest.raises(FetchError) as refused:
+        fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=[dead, Mirror(url)])
+    assert str(refused.value) == (
+        f"Debian source gmp 6.3.0: found gmp_6.3.0.orig.tar.xz with sha256 {found}; "
+        f"the recipe expects sha256 {'0' * 64}; http://***@127.0.0.1:9/debian: [Errno 111] Connection refused"
+    )
+
+
+def test_a_mirror_that_fails_is_named_once_and_its_password_is_not(tmp_path: Path) -> None:
+    with served(tmp_path, login="somebody:else") as url:
+        known = [Mirror(url.replace("//", "//user:secret@"), ("main", "contrib"))]
+        with pytest.raises(FetchError) as refused:
+            fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=known)
+    where = url.replace("//", "//***@")
+    assert str(refused.value) == (
+        f"Debian source gmp 6.3.0: no gmp_6.3.0.orig.tar.xz, .gz or .bz2 on {where}; {where}: 401 Unauthorized; "
+        f"expected an upstream version that is there, without epoch and revision, or another mirror in "
+        f"VBUILD_DEBIAN_MIRROR"
+    )
+
+
+def test_a_transfer_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    pool = _pool(tmp_path / "pool", "gmp_6.3.0.orig.tar.xz")
+    with served(pool, broken=True) as url, pytest.raises(FetchError) as refused:
         fetch_debian("gmp", "6.3.0", "0" * 64, tmp_path / "got", indexes=HERE, known=[Mirror(url)])
-    assert f"{url}/pool/main/g/gmp/gmp_6.3.0.orig.tar.xz: " in str(refused.value)
+    assert f"; {url}: " in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool"]
 
 
 def test_without_any_mirror_a_variable_is_asked_for(tmp_path: Path) -> None:

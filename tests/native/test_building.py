@@ -24,6 +24,7 @@ from tests.factories.tools import needs
 from vbuild.build.prefixes import Prefix, variables
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
+from vbuild.native.shelf import Shelf
 
 pytestmark = [
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64"),
@@ -111,6 +112,19 @@ def test_what_is_the_same_for_all_levels_is_built_once_and_for_the_baseline(tmp_
     assert works.said == ["native depth: building"]
 
 
+def test_what_is_the_same_for_all_levels_is_built_once_also_behind_a_step_that_is_not(tmp_path: Path) -> None:
+    works = Works.at(tmp_path / "works")
+    lines = f"script = {list(LINKED)}\nper-level = false"
+    user = step(tree(tmp_path / "deeper", {"deeper.c": USER}), "script", lines, name="deeper")
+    text = step(script_library(tmp_path / "depth"), "script") + user
+    three, one = works.built(text, "x86-64-v3", "x86-64")
+    assert one == three
+    # one depth for the wheels of v3, and that of the baseline, against which the other is built
+    assert works.said == ["native depth: building"] * 2 + ["native deeper: building"]
+    found = [step.prefix.cpu.level for step in works.foundry(text).steps(Cpu.parse("x86-64-v3"))]
+    assert found == ["v3", "v1"]
+
+
 def test_a_later_step_is_built_against_the_earlier_ones(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
     lines = f"script = {list(LINKED)}"
@@ -195,6 +209,14 @@ def test_an_entry_that_was_damaged_is_built_again(tmp_path: Path) -> None:
     works.built(text, "x86-64")
     assert library(prefix).read_bytes() == good
     assert works.said == ["native depth: building", "native depth: building"]
+
+
+def test_looking_at_an_entry_takes_nothing_from_who_replaces_it_at_that_moment(tmp_path: Path) -> None:
+    works = Works.at(tmp_path / "works")
+    (prefix,) = works.built(step(script_library(tmp_path / "depth"), "script"), "x86-64")
+    library(prefix).write_bytes(b"of the entry that was there when its JSON was read")
+    assert not Shelf(works.root).has(prefix)
+    assert library(prefix).is_file()
 
 
 def test_the_same_bytes_come_out_wherever_the_cache_and_the_work_are(tmp_path: Path) -> None:

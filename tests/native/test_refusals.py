@@ -79,8 +79,11 @@ def test_a_build_that_is_killed_is_built_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
     assert [path.suffix for path in works.root.iterdir()] == [".lock"]
     (tmp_path / "go").touch()
-    (prefix,) = works.built(step(folder, "script", half), "x86-64")
+    (prefix,) = Works.at(tmp_path / "other", root=works.root).built(step(folder, "script", half), "x86-64")
     assert library(prefix).is_file()
+    assert list(works.logs.iterdir())
+    works.built(step(folder, "script", half), "x86-64")
+    assert not list(works.logs.iterdir())
 
 
 def test_what_does_not_heed_destdir_fails_instead_of_writing_into_the_system(tmp_path: Path) -> None:
@@ -93,12 +96,19 @@ def test_what_does_not_heed_destdir_fails_instead_of_writing_into_the_system(tmp
 
 
 def test_a_script_that_installs_nothing_is_refused(tmp_path: Path) -> None:
-    said = _refused(
-        Works.at(tmp_path / "works"), step(script_library(tmp_path / "depth"), "script", "script = ['true']")
-    )
+    works = Works.at(tmp_path / "works")
+    said = _refused(works, step(script_library(tmp_path / "depth"), "script", "script = ['true']"))
     assert said == (
         "native depth: installed nothing; expected files below $DESTDIR$PREFIX, where install targets of make, cmake "
-        "and meson go"
+        f"and meson go by themselves; its log is {works.logs / 'native-depth-x86_64_v1.log'}"
+    )
+
+
+def test_a_script_that_installs_elsewhere_is_refused_with_what_is_there(tmp_path: Path) -> None:
+    lines = "script = ['mkdir -p $DESTDIR/usr/lib $DESTDIR$PREFIX/lib', 'cp depth.c $DESTDIR/usr/lib']"
+    said = _refused(Works.at(tmp_path / "works"), step(script_library(tmp_path / "depth"), "script", lines))
+    assert said.startswith(
+        "native depth: installed usr/lib/depth.c below $DESTDIR; expected files below $DESTDIR$PREFIX, where "
     )
 
 
@@ -188,4 +198,8 @@ def test_what_nobody_uses_is_swept_and_what_is_in_use_is_not(tmp_path: Path) -> 
     shelf.sweep()
     assert not one.folder.parent.exists()
     assert shelf.has(three)
+    (three.folder.parent / "entry.json").unlink()
+    os.utime(three.folder.parent, (long_ago, long_ago))
+    shelf.sweep()
+    assert [path.suffix for path in works.root.iterdir()] == [".lock"] * 2
     assert not shelf.has(replace(three, folder=works.root / "gone-0/prefix"))

@@ -72,9 +72,18 @@ def fetch_debian(
         raise FetchError(f"{what}: no mirror, as apt has none here; expected the URL of one in {VARIABLE}")
     found: dict[str, str] = {}
     problems: dict[str, None] = {}
+    lost: set[Mirror] = set()
     with client_of(indexes, lambda _response: None) as client:
-        for url in (place for mirror in known for place in mirror.places(name, version)):
-            digest = _saved(client, url, target, what, problems)
+        for mirror, url in ((one, url) for one in known for url in one.places(name, version)):
+            if mirror in lost:
+                continue
+            try:
+                digest = _saved(client, url, target, what)
+            except httpx2.HTTPError as error:
+                problems[f"{Link(mirror.url).redacted}: {_said(error)}"] = None
+                if isinstance(error, httpx2.TransportError):  # so it would be for its other files
+                    lost.add(mirror)
+                continue
             if digest == sha256:
                 return
             if digest:
@@ -89,8 +98,11 @@ def fetch_debian(
     raise FetchError("; ".join((none, *problems, advice)))
 
 
-def _saved(client: PyPIClient, url: str, target: Path, what: str, problems: dict[str, None]) -> str | None:
-    """The SHA-256 of the file behind *url*, now at *target*; None where there is none, and why, among *problems*."""
+def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
+    """The SHA-256 of the file behind *url*, now at *target*; None where there is none.
+
+    `httpx2.HTTPError` where the mirror does not give it, and `FetchError` where *target* cannot be written.
+    """
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".debian-", delete=False) as part:
         path = Path(part.name)
@@ -104,15 +116,18 @@ def _saved(client: PyPIClient, url: str, target: Path, what: str, problems: dict
                     part.write(chunk)
             part.close()
             path.replace(target)
-        except httpx2.HTTPError as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            problems[f"{Link(url).redacted}: {said}"] = None
-            return None
         except OSError as error:
             raise FetchError(f"{what}: {target.parent}: cannot be written: {error.strerror}") from error
         finally:
             path.unlink(missing_ok=True)
     return digest.hexdigest()
+
+
+def _said(error: httpx2.HTTPError) -> str:
+    """*error* in a few words, without the URL, which may have a password."""
+    if isinstance(error, httpx2.HTTPStatusError):
+        return f"{error.response.status_code} {error.response.reason_phrase}"
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -30,6 +30,7 @@ from vbuild.native.step import Planner, Step
 from vbuild.native.systems import Place, commands, prefix_of
 from vbuild.recipe.host import Host
 from vbuild.recipe.native import Native
+from vbuild.recipe.spelling import baseline
 from vbuild.toolkit.supply import Supply
 
 Said = Callable[[str], None]
@@ -70,8 +71,10 @@ class Foundry:
     def steps(self, cpu: Cpu) -> tuple[Step, ...]:
         """The steps for wheels for *cpu*; `NativeError` where this machine cannot take them."""
         with self._lock, _as_native():
-            if cpu not in self._steps:
-                self._steps[cpu] = self._planner.steps(self._natives, cpu)
+            for level in (baseline(cpu.machine), cpu):
+                if level not in self._steps:
+                    shared = self._steps.get(baseline(cpu.machine), ())
+                    self._steps[level] = self._planner.steps(self._natives, level, baseline=shared)
             return self._steps[cpu]
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
@@ -87,29 +90,39 @@ class Foundry:
         `NativeError` or `FetchError` where one cannot be; its log is kept.
         """
         steps = {step.prefix: step for cpu in tuple(self._steps) for step in self._steps[cpu]}
+        self._built(prefixes, steps, cache, said)
+
+    def _built(
+        self, prefixes: Sequence[Prefix], steps: Mapping[Prefix, Step], cache: Running | None, said: Said
+    ) -> None:
+        """See to *prefixes*, of *steps*, one by one, each once in this run whoever asks."""
         for prefix in prefixes:
             with self._lock:
                 is_first = prefix.key not in self._made
                 made = self._made.setdefault(prefix.key, Future())
             if is_first:
                 try:
-                    self._build(steps[prefix], cache, said)
+                    self._see_to(steps[prefix], steps, cache, said)
                     made.set_result(None)
                 except BaseException as error:
                     made.set_exception(error)
                     raise
             made.result()
 
-    def _build(self, step: Step, cache: Running | None, said: Said) -> None:
+    def _see_to(self, step: Step, steps: Mapping[Prefix, Step], cache: Running | None, said: Said) -> None:
+        """Build *step*, unless it is on the shelf, and before it what it is built against."""
         if self._shelf.has(step.prefix):
+            self._log(step).unlink(missing_ok=True)  # an earlier run's, that was killed
             return
+        # for the baseline, where this one is the same for all levels: no wheel may have asked for these
+        self._built(step.before, steps, cache, said)
         with at(step), _as_native(), self._shelf.building(step.prefix, check=check_running):
             if self._shelf.has(step.prefix):  # another process had the lock
                 return
             said(f"{step}: building")
             folder = self._stage / "native" / step.label
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
-            _Smithy(step, folder, self._logs / f"{step.label}.log", self._environments, cache).build(
+            _Smithy(step, folder, self._log(step), self._environments, cache).build(
                 self._tree(step, folder), self._shelf
             )
         self._shelf.sweep()
@@ -125,6 +138,10 @@ class Foundry:
         if not tree.is_dir():
             raise BuildError(f"{native.source}: no folder {where!r} in it")
         return tree
+
+    def _log(self, step: Step) -> Path:
+        """Where the commands of *step* write."""
+        return self._logs / f"{step.label}.log"
 
     def _looked(self, native: Native) -> str:
         if native.name not in self._digests:
@@ -147,10 +164,14 @@ class _Smithy:
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's
         environment = self._environment(tree)
-        for command, own in commands(step, place, environment):
-            run(command, log=self.log, cwd=tree, environment={**environment, **own})
-        installed = Path(f"{place.destination}{prefix_of(step)}")
-        made_fit(installed, configured=prefix_of(step), kept=step.prefix.folder, log=self.log)
+        try:
+            for command, own in commands(step, place, environment):
+                run(command, log=self.log, cwd=tree, environment={**environment, **own})
+            configured = prefix_of(step)
+            installed = made_fit(place.destination, configured=configured, kept=step.prefix.folder, log=self.log)
+        except NativeError as error:
+            said = f"; its log is {self.log}" if self.log.exists() else ""
+            raise NativeError(f"{error}{said}") from error
         shelf.put(step.prefix, installed)
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects

@@ -21,15 +21,19 @@ _REWRITTEN = (".pc", ".cmake")
 _PROGRAMS = ("bin", "sbin")
 
 
-def made_fit(folder: Path, *, configured: str, kept: Path, log: Path) -> None:
-    """Make the tree *folder*, that was *configured* for another place, fit for being used at *kept*.
+def made_fit(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
+    """The tree below *destination* that was *configured* for another place, made fit for being used at *kept*.
 
     `NativeError` where it is empty, or a file of it is damaged.
     """
+    folder = Path(f"{destination}{configured}")
     paths = [*_below(folder)]
     if not any(path.is_file() for path in paths):
+        elsewhere = next((path for path in _below(destination) if path.is_file()), None)
+        found = f"{elsewhere.relative_to(destination)} below $DESTDIR" if elsewhere else "nothing"
         raise NativeError(
-            "installed nothing; expected files below $DESTDIR$PREFIX, where install targets of make, cmake and meson go"
+            f"installed {found}; expected files below $DESTDIR$PREFIX, where install targets of make, cmake and meson "
+            f"go by themselves"
         )
     for path in paths:
         with at(path.relative_to(folder)):
@@ -39,6 +43,7 @@ def made_fit(folder: Path, *, configured: str, kept: Path, log: Path) -> None:
                 path.unlink()
             elif path.is_file():
                 _file(path, folder, configured, kept, log)
+    return folder
 
 
 def _file(path: Path, folder: Path, configured: str, kept: Path, log: Path) -> None:

@@ -49,22 +49,17 @@ class Shelf:
         return cls(user_cache_path("vbuild") / "native", time.time() if fresh else 0.0)
 
     def has(self, prefix: Prefix) -> bool:
-        """Whether *prefix* is there, whole; it has been used then. One that is damaged is removed."""
+        """Whether *prefix* is there, whole; it has been used then. One that is damaged is replaced by who builds it."""
         entry = prefix.folder.parent
         try:
             data = json.loads((entry / _ENTRY).read_bytes())
-            if data["made"] < self.since:
-                return False
-            if data["sha256"] == _digest(prefix.folder):
-                os.utime(entry)
-                return True
-        except FileNotFoundError:
-            if not entry.exists():
+            if data["made"] < self.since or data["sha256"] != _digest(prefix.folder):
                 return False
         except (OSError, ValueError, LookupError, TypeError):
-            pass
-        self._remove(entry)
-        return False
+            return False
+        with suppress(OSError):  # it may be another user's
+            os.utime(entry)
+        return True
 
     def put(self, prefix: Prefix, tree: Path) -> None:
         """Keep a copy of *tree* as *prefix*, in the place of what was there; `NativeError` where that cannot be."""
@@ -113,10 +108,10 @@ class Shelf:
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """When each entry was used last, its size in bytes, and where it is."""
-        for file in self.root.glob(f"*/{_ENTRY}"):
+        for entry in self.root.glob("[!.]*/"):
             with suppress(OSError):
-                size = sum(path.lstat().st_size for path in file.parent.rglob("*"))
-                yield file.parent.stat().st_mtime, size, file.parent
+                size = sum(path.lstat().st_size for path in entry.rglob("*"))
+                yield entry.stat().st_mtime, size, entry
 
     def _remove(self, entry: Path) -> None:
         """Take *entry* out at once, so that nobody finds half of it, and remove it."""

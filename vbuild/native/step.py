@@ -30,7 +30,6 @@ from vbuild.errors import NativeError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.host import Host
 from vbuild.recipe.native import Native, System
-from vbuild.recipe.spelling import baseline
 from vbuild.toolkit.supply import Supply
 
 # what each way of building starts
@@ -84,12 +83,16 @@ class Planner:
     supply: Supply
     looked: Callable[[Native], str]
 
-    def steps(self, natives: Sequence[Native], cpu: Cpu) -> tuple[Step, ...]:
-        """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` where this machine cannot."""
+    def steps(self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[Step] = ()) -> tuple[Step, ...]:
+        """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` where this machine cannot.
+
+        Those that are built once are taken from *baseline*, the steps for that, and built against those before them
+        there; it is empty where *cpu* is the baseline itself.
+        """
         made: list[Step] = []
-        for native in natives:
-            level = cpu if native.per_level else baseline(cpu.machine)
-            made.append(self._step(native, level, tuple(step.prefix for step in made)))
+        for index, native in enumerate(natives):
+            is_shared = baseline and not native.per_level
+            made.append(baseline[index] if is_shared else self._step(native, cpu, tuple(step.prefix for step in made)))
         return tuple(made)
 
     def _step(self, native: Native, cpu: Cpu, before: tuple[Prefix, ...]) -> Step:

@@ -6,7 +6,6 @@ https://www.gnu.org/prep/standards/html_node/DESTDIR.html
 """
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -99,4 +98,4 @@ def _check(place: Place, name: str, advice: str) -> None:
 
 
 def _has(arguments: tuple[str, ...], option: str) -> bool:
-    return any(shlex.quote(word).strip("'").startswith((f"{option}=", f"{option} ")) for word in arguments)
+    return any(word == option or word.startswith(f"{option}=") for word in arguments)
