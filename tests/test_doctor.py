@@ -164,6 +164,22 @@ def test_what_is_no_interpreter_is_refused(interpreter: str, message: str) -> No
     assert str(refusal.value) == message
 
 
+def test_what_an_interpreter_prints_when_it_starts_is_passed_over(python: Path, site: Path) -> None:
+    put(site, document())
+    (site / "loud.pth").write_text("import sys; print('ready')\n")
+    assert only(python, machine()).is_supported
+
+
+def test_the_interpreter_may_be_older_than_what_names_compatibility_tags(python: Path, site: Path) -> None:
+    """Nothing is asked of it but where it imports from; the machine is the same."""
+    put(site, document(variant("atom", "npu :: arch :: atom"), metadata=metadata("npu", npu=NPU)))
+    old = site.parents[2] / "old"
+    old.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {python} "$@"\nexit 2\n')
+    old.chmod(0o755)
+    told = CliRunner().invoke(main, ["select", "--doctor", "--python", str(old)])
+    assert (told.exit_code, told.stdout[:8]) == (0, "demo 1.0")
+
+
 def test_the_command_says_it_in_80_columns_and_fails_for_what_is_not_for_the_machine(
     python: Path, site: Path, tmp_path: Path
 ) -> None:
@@ -179,6 +195,13 @@ def test_the_command_says_it_in_80_columns_and_fails_for_what_is_not_for_the_mac
         *(f"    {command}" for command in AGAIN),
     ]
     assert told.stderr == "vbuild: demo: not for this machine\n"
+
+
+@pytest.mark.parametrize("words", [("demo",), ("--find-links", "."), ("--version", "1")], ids=lambda words: words[0])
+def test_there_is_nothing_to_choose_for_the_doctor(words: tuple[str, ...]) -> None:
+    told = CliRunner().invoke(main, ["select", "--doctor", *words])
+    assert told.exit_code == 2
+    assert "--doctor looks at all that is installed; expected no NAME, --find-links or --version" in told.stderr
 
 
 def test_what_may_run_here_or_not_is_no_failure(python: Path, site: Path) -> None:

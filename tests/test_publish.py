@@ -145,6 +145,19 @@ def test_a_folder_that_is_in_use_is_left_alone(dist: Path, tmp_path: Path) -> No
     assert below(tmp_path / "site") == ["variants/precious"]
 
 
+@pytest.mark.parametrize("leads_somewhere", [True, False])
+def test_a_link_in_the_place_of_a_folder_is_left_alone(dist: Path, tmp_path: Path, *, leads_somewhere: bool) -> None:
+    there = tmp_path / "site" / "variants"
+    there.parent.mkdir()
+    if leads_somewhere:
+        (tmp_path / "elsewhere").mkdir()
+    there.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LayoutError, match="exists and is not an empty folder"):
+        publish([dist], tmp_path / "site", layouts=[Variants()])
+    assert there.is_symlink()
+    assert below(tmp_path / "site") == []
+
+
 def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:
     (tmp_path / "site" / "variants").mkdir(parents=True)
     publish([dist], tmp_path / "site", layouts=[Variants()])

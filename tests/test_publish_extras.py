@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.factories.published import Published, Shelf
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, record_of, with_entries
+from vbuild.layout.address import install
 from vbuild.layout.extras.plan import Extras
 from vbuild.publish import Laid, publish
 from vbuild.stamp import stamped
@@ -82,14 +84,15 @@ def test_commands_with_a_url_work_from_there(laid: Laid, site: Path, customer: C
 
 @BOTH
 def test_an_index_that_has_the_plain_wheel_too_does_not_get_in_the_way(
-    client: str, laid: Laid, site: Path, customer: Customer
+    client: str, site: Path, customer: Customer
 ) -> None:
     plain = levels_wheel(customer.folder / "plain", "v1")
     write_simple(plain.parent, customer.folder / "simple")
     index = f"PIP_INDEX_URL=file://{customer.folder}/simple UV_DEFAULT_INDEX=file://{customer.folder}/simple"
-    [command] = [line for line in laid.plan.uses[0].text.splitlines() if line.startswith(client)]
-    for place in (f"--find-links '{site}'", f"--extra-index-url 'file://{site}/simple'".replace(" site", "%20site")):
-        customer.runs(f"{index} {command.replace('--find-links .', place)}")
+    for url in (None, f"file://{quote(str(site))}"):
+        commands = install("'levels[x86-64-v3]'", url=url).splitlines()
+        [command] = [line for line in commands if line.startswith(client)]
+        customer.runs(f"{index} {command}", folder=site)
         assert customer.runs(ASK) == "v3 x86-64-v3"
         customer.runs(f"uv pip uninstall levels {PLUGIN}")
 

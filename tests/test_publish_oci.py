@@ -228,5 +228,12 @@ def test_the_commands_of_the_readme_work_in_the_layouts_folder(
         }
         for command in others:
             run("sh", "-c", command, env=environment, cwd=layout.parent)
-        found = json.loads(skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{address}/demo:1.0-{PYTHON}"))
+        there = ("inspect", "--raw", "--tls-verify=false", f"docker://{address}/demo")
+        found = json.loads(skopeo(*there[:-1], f"{there[-1]}:1.0-{PYTHON}"))
+        subjects = [image["digest"] for image in found["manifests"][1:]]
+        # where clients look that are told of no referrers (distribution-spec, referrers tag schema)
+        referring = [json.loads(skopeo(*there[:-1], f"{there[-1]}:{one.replace(':', '-')}")) for one in subjects]
+        rules = [json.loads(skopeo(*there[:-1], f"{there[-1]}@{one['manifests'][0]['digest']}")) for one in referring]
     assert found == index_of(layout)
+    assert [rule["subject"]["digest"] for rule in rules] == subjects
+    assert {rule["artifactType"] for rule in rules} == {"application/vnd.nfd.image-compatibility.v1alpha1"}

@@ -91,8 +91,7 @@ class Environment:
         command = laid.commands[self.client]
         if again:
             command = command.replace("install ", f"install --{'force-' * (self.client == 'pip')}reinstall ", 1)
-        # an index of everything else, which is empty, would hide the one that hwcaps names as the only one
-        self.customer.runs(f"unset UV_DEFAULT_INDEX; export UV_OFFLINE=1; {command}", folder=laid.folder)
+        self.customer.runs(command, folder=laid.folder)
 
     def uninstall(self, layout: str) -> None:
         projects = PROJECTS.get(layout, "levels")

@@ -1,6 +1,7 @@
 """Redirecting sdists in the hands of pip and uv: what they install, what they fetch for it, what caches do to it."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -156,23 +157,35 @@ def test_a_wheel_that_was_tampered_with_is_not_installed(
 @TOOLS
 @pytest.mark.usefixtures("asked")
 def test_every_command_of_the_readme_works_as_it_stands(tmp_path: Path, python: Path, tool: Command) -> None:
-    """The blocks that call *tool*, in a copy of the folder whose path has a blank."""
+    """Those that call *tool*, in a copy of the folder whose path is no part of a URL as it stands."""
     text = (tmp_path / "out" / "redirect" / "README.md").read_text()
-    blocks = [block.partition("```")[0] for block in text.split("```sh\n")[1:]]
-    mine = [block for block in blocks if ("uv pip" in block) == (tool is uv)]
-    assert len(mine) == (1 if tool is uv else 7)
-    folder = tmp_path / "with blank"
+    lines = [line for block in text.split("```sh\n")[1:] for line in block.partition("```")[0].splitlines()]
+    mine = [line for line in lines if ("uv pip" in line) == (tool is uv)]
+    assert len(mine) == (6 if tool is uv else 7)
+    folder = tmp_path / "with blank, 20%20 #1"
     (tmp_path / "out" / "redirect").rename(folder)
     (tmp_path / "out" / "redirect").symlink_to(folder)
-    words = f"{sys.executable} -m pip --python {python}" if tool is pip else f"{UV} pip"
-    for number, block in enumerate(mine):
-        script = block.replace("uv pip" if tool is uv else "pip ", words if tool is uv else f"{words} ")
+    words = f"{UV} pip " if tool is uv else f"{sys.executable} -m pip --python {python} "
+    for number, line in enumerate(mine):
+        script = line.replace("uv pip " if tool is uv else "pip ", words)
         run = environment(tmp_path / str(number), UV_PYTHON=str(python))
         subprocess.run(["sh", "-ec", script], cwd=folder, env=run, check=True, capture_output=True)
-        if "pip wheel" not in block:
-            assert label(python) == ("x86_64_v3" if "VBUILD_SELECT" in block else "plain")
+        if "pip wheel" not in line:
+            assert label(python) == ("x86_64_v3" if "VBUILD_SELECT" in line else "plain")
             ran(pip(python, "uninstall", "--yes", "demo"), tmp_path)
     assert tool is uv or (folder / "mirror" / NAME).is_file()
+
+
+@TOOLS
+def test_a_folder_of_files_serves_a_release_of_any_version(tmp_path: Path, python: Path, tool: Command) -> None:
+    name = "demo-1!2.0+cu.12-3-py3-none-any.whl"
+    wheel(tmp_path / "dist", name, {"demo/__init__.py": ""})
+    laid_out(tmp_path / "dist", tmp_path / "out", (tmp_path / "out" / "redirect").as_uri())
+    text = (tmp_path / "out" / "redirect" / "README.md").read_text()
+    words = next(line for line in text.splitlines() if line.startswith("pip install 'demo @ file:"))
+    ran(tool(python, *shlex.split(words)[1:]), tmp_path)
+    (found,) = python.parents[1].glob("lib/*/site-packages/demo-*")
+    assert found.name == "demo-1!2.0+cu.12.dist-info"
 
 
 def test_pip_download_saves_the_sdist_alone(tmp_path: Path, python: Path, asked: list[tuple[str, str]]) -> None:
@@ -203,11 +216,11 @@ def test_editable_installs_are_refused_in_a_line(
 
 
 def test_where_no_wheel_fits_there_is_a_line_that_names_all(tmp_path: Path, python: Path) -> None:
-    wheel(tmp_path / "dist", "demo-1.0-cp27-none-any.whl")
+    wheel(tmp_path / "dist", "demo-1.0-cp399-none-any.whl")
     laid_out(tmp_path / "dist", tmp_path / "out")
     said = refusal(pip(python, "install", *links(tmp_path), "demo"), tmp_path)
     assert "demo-1.0: no plain wheel for Python 3." in said
-    assert "there are demo-1.0-cp27-none-any.whl" in said
+    assert "there are demo-1.0-cp399-none-any.whl" in said
     assert "Traceback" not in said
 
 
@@ -239,6 +252,15 @@ def test_the_second_machine_gets_the_firsts_wheel_from_the_cache_and_the_doctor_
     ran(tool(python, "install", *words, *links(tmp_path), "demo==1.0"), tmp_path, second, **found)
     assert label(python) == "plain"
     assert diagnosed(python, machine("x86-64")) == ()
+
+
+def test_a_mirror_gets_no_variant_under_the_name_of_the_plain_wheel(tmp_path: Path, python: Path) -> None:
+    laid = laid_out(release(tmp_path / "dist", "v1"), tmp_path / "out", by_hardware=True)
+    line = next(line for line in (laid / "README.md").read_text().splitlines() if "pip wheel" in line)
+    script = line.replace("pip", f"{sys.executable} -m pip --python {python}", 1)
+    run = environment(tmp_path, VBUILD_FIND_LINKS=str(laid / "wheels"))
+    subprocess.run(["sh", "-ec", script], cwd=laid, env=run, check=True, capture_output=True)
+    assert (laid / "mirror" / NAME).read_bytes() == (tmp_path / "dist" / NAME).read_bytes()
 
 
 def test_what_was_chosen_is_said_where_builds_are_told(tmp_path: Path, python: Path) -> None:

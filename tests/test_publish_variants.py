@@ -7,6 +7,9 @@ import pytest
 from tests.factories.clients import masked
 from tests.factories.customers import Customer, served
 from tests.factories.releases import V3, companion, release
+from vbuild.layout.local.plan import Local
+from vbuild.layout.model import Layout
+from vbuild.layout.suffix.plan import Suffix
 from vbuild.layout.variants.plan import Variants
 from vbuild.publish import publish
 
@@ -26,9 +29,9 @@ def dist(tmp_path: Path) -> Path:
 
 
 def commands(site: Path) -> list[str]:
-    """The shell commands in README: uv's and pip's."""
+    """The shell commands in README: uv's for the best variant, and pip's and uv's for the plain wheel."""
     blocks = (site / "README.md").read_text().split("```sh\n")[1:]
-    return [block.partition("\n```")[0] for block in blocks]
+    return [line for block in blocks for line in block.partition("\n```")[0].splitlines()]
 
 
 @pytest.mark.parametrize(("level", "expected"), [("x86-64-v3", V3), ("x86-64", "plain")])
@@ -45,18 +48,33 @@ def test_uv_takes_what_the_machine_can_run(
     assert customer.installed == {}
 
 
-def test_pip_takes_the_plain_wheel_over_http(dist: Path, tmp_path: Path, customer: Customer) -> None:
+def test_who_knows_no_variants_takes_the_plain_wheel_over_http(dist: Path, tmp_path: Path, customer: Customer) -> None:
     with served(tmp_path) as url:
         publish([dist], tmp_path, layouts=[Variants(url=f"{url}/variants/")])
         for command in commands(tmp_path / "variants")[1:]:
-            customer.runs(command)
+            customer.runs(f"uv pip uninstall demo demo-libs; {command}")
             assert customer.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
             assert customer.runs("demo-level") == "plain"
+
+
+@pytest.mark.parametrize("layout", [Local(), Suffix(), Variants()], ids=lambda layout: str(layout.name))
+def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
+    dist: Path, tmp_path: Path, customer: Customer, layout: Layout
+) -> None:
+    release(tmp_path / "rival", labels=[], files={"demo/level.py": "LEVEL = 'rival'\n"})
+    publish([tmp_path / "rival"], tmp_path / "rivals", layouts=[Variants()])
+    publish([dist], tmp_path / "a site", layouts=[layout])
+    index = f"file://{tmp_path}/rivals/variants/simple"
+    there = tmp_path / "a site" / layout.name
+    known = f"PIP_INDEX_URL={index} UV_DEFAULT_INDEX={index}"
+    for command in commands(there)[-2:]:
+        customer.runs(f"uv pip uninstall demo demo-libs; {known} {command}", folder=there)
+        assert customer.runs("demo-level") == "plain"
 
 
 def test_an_earlier_release_keeps_its_variants(dist: Path, tmp_path: Path, customer: Customer) -> None:
     publish([dist], tmp_path / "site", layouts=[Variants()])
     site = tmp_path / "site" / "variants"
     inside = " ".join(f"'{word}'" for word in masked("x86-64-v3", tmp_path))
-    customer.runs(f"{inside} {commands(site)[0]}==0.9", folder=site)
+    customer.runs(f"{inside} {commands(site)[0].replace('==1.0', '==0.9')}", folder=site)
     assert (customer.installed, customer.runs("demo-level")) == ({"demo": "0.9"}, V3)

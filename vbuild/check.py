@@ -61,7 +61,8 @@ def check_layout(folder: Path, layout: str) -> Checklist:
     if not place.is_dir():
         raise PublishError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
     count = sum(path.is_file() for path in place.rglob("*"))
-    return Checklist(place, (), count, gathered([*problems(layout, place)]))
+    # problems of the folder as a whole are said of its name, which "." has not
+    return Checklist(place, (), count, gathered([*problems(layout, place.absolute())]))
 
 
 def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:

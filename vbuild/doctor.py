@@ -88,7 +88,8 @@ def _path(python: Path | None) -> list[str]:
         return [folder for folder in sys.path if folder]
     try:
         answer = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
-        found: list[str] = json.loads(answer.stdout)
+        # after what its .pth files may print
+        found: list[str] = json.loads(answer.stdout.strip().rpartition("\n")[2])
     except OSError as error:
         raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error
     except (subprocess.CalledProcessError, ValueError) as error:

@@ -5,6 +5,7 @@
 All layouts are planned before the first file is written, and become visible together.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[Lay
     if folder is None:
         return tuple(Laid(plan, None, ()) for plan in plans)
     for plan in plans:
-        if (there := folder / plan.layout).exists() and (not there.is_dir() or any(there.iterdir())):
+        if not _is_free(there := folder / plan.layout):
             raise LayoutError(f"{there}: exists and is not an empty folder; remove it, or choose another output folder")
     with staging(folder) as stage, Digests() as digests:
         laid = []
@@ -67,6 +68,12 @@ def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[Lay
         for one in laid:
             _replace(stage / one.plan.layout, folder / one.plan.layout)
     return tuple(laid)
+
+
+def _is_free(place: Path) -> bool:
+    """Whether a folder can be put at *place*: nothing is there, or an empty folder; a link is something."""
+    is_empty = place.is_dir() and not place.is_symlink() and not any(place.iterdir())
+    return is_empty or not os.path.lexists(place)
 
 
 def _replace(made: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ CONDA = {
     "conda_version": "25.9.1",
     "platform": "linux-64",
     "python_version": "3.12.11.final.0",
-    "virtual_packages": [
+    "virtual_pkgs": [
         ["__archspec", "1", "zen4"],
         ["__conda", "25.9.1", "0"],
         ["__cuda", "12.8", "0"],
@@ -56,8 +56,9 @@ def test_what_pixi_says_is_a_machine() -> None:
     assert not [tag for tag in found.tags if "manylinux_2_16" in tag]
 
 
-def test_mamba_spells_the_key_with_a_blank() -> None:
-    info = {"platform": "linux-64", "virtual packages": ["__archspec=1=x86_64_v3", "__glibc=2.36=0"]}
+@pytest.mark.parametrize("key", ["virtual packages", "virtual_pkgs"])
+def test_what_mamba_says_is_a_machine_in_both_of_its_spellings(key: str) -> None:
+    info = {"platform": "linux-64", key: ["__archspec=1=x86_64_v3", "__glibc=2.36=0"]}
     assert parsed(info).cpu == Cpu("x86_64", "v3")
 
 
@@ -83,7 +84,7 @@ def test_a_machine_that_is_described_can_be_described_again() -> None:
     ],
 )
 def test_a_cpu_is_of_the_level_that_archspec_knows(name: str, level: str) -> None:
-    assert parsed(CONDA, virtual_packages=[f"__archspec=1={name}"]).cpu == Cpu("x86_64", level)
+    assert parsed(CONDA, virtual_pkgs=[f"__archspec=1={name}"]).cpu == Cpu("x86_64", level)
 
 
 @pytest.mark.parametrize(("name", "version"), [("aarch64", "8a"), ("neoverse_v1", "8.4a"), ("zen4", "8a")])
@@ -92,7 +93,7 @@ def test_an_arm_cpu_is_of_the_version_that_archspec_knows(name: str, version: st
 
 
 def test_a_machine_without_virtual_packages_has_the_baseline_and_its_own_platform_alone() -> None:
-    found = parsed(CONDA, virtual_packages=[])
+    found = parsed(CONDA, virtual_pkgs=[])
     assert (found.cpu, found.nvidia) == (Cpu("x86_64", "v1"), Nvidia())
     assert found.tags[0] == "cp311-cp311-linux_x86_64"
 
@@ -110,8 +111,8 @@ WANTED = "expected what conda info --json or pixi info --json prints"
     [
         ("conda 25.9", f"not JSON; {WANTED}"),
         ("[" * 100_000, f"not JSON; {WANTED}"),
-        ("[]", f"no virtual_packages; {WANTED}"),
-        ('{"platform": "linux-64"}', f"no virtual_packages; {WANTED}"),
+        ("[]", f"no virtual packages; {WANTED}"),
+        ('{"platform": "linux-64"}', f"no virtual packages; {WANTED}"),
         (
             '{"platform": "osx-arm64", "virtual_packages": []}',
             "platform is 'osx-arm64'; expected linux-64 or linux-aarch64",

@@ -23,6 +23,7 @@ def test_urls_of_folders_are_taken(url: str) -> None:
             "https://example.org/#a",
             'https://example.org/"',
             "http://é",
+            "http://example.org:99999/",
         ),
     ],
 )
@@ -48,6 +49,10 @@ def test_places_are_below_the_url_or_the_folder() -> None:
 def test_commands_are_words_of_the_shell() -> None:
     assert install("demo==1.0", url=None) == (
         "pip install --find-links . demo==1.0\nuv pip install --index ./simple demo==1.0"
+    )
+    assert install("demo==1.0", url=None, folder="plain", has_rivals=True) == (
+        'pip install --extra-index-url "file://$PWD/plain/simple" demo==1.0\n'
+        "uv pip install --index ./plain/simple demo==1.0"
     )
     assert install("demo==1.0", url="https://example.org/a&b", folder="v3") == (
         "pip install --extra-index-url 'https://example.org/a&b/v3/simple' demo==1.0\n"

@@ -44,6 +44,12 @@ def test_all_that_share_files_are_named_together_and_not_every_file(tmp_path: Pa
     ]
 
 
+def test_those_that_only_a_third_links_are_named_with_it(tmp_path: Path) -> None:
+    for project, names in (("a", "xy"), ("b", "yz"), ("c", "zw"), ("d", "w"), ("e", "v")):
+        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {f"{name}.py": project for name in names})
+    assert said(tmp_path) == ["a has files shared with b, c, d: w.py, y.py, z.py"]
+
+
 def test_two_groups_are_two_problems(tmp_path: Path) -> None:
     for project, path in (("a1", "a/x.py"), ("a2", "a/x.py"), ("b1", "b/x.py"), ("b2", "b/x.py")):
         wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {path: project})

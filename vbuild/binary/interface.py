@@ -55,6 +55,11 @@ class Versioned:
     def __str__(self) -> str:
         return f"{self.name}@{self.version}" if self.version else self.name
 
+    @property
+    def is_mangled(self) -> bool:
+        """Whether a compiler of C++ or Rust chose the name: whoever takes it was linked against it."""
+        return self.name.startswith(_MANGLED)
+
 
 @dataclass(frozen=True, slots=True)
 class Interface:
@@ -116,7 +121,7 @@ class _Row:
 
     @property
     def is_vague(self) -> bool:
-        return self.is_weak and self.symbol.name.startswith(_MANGLED)
+        return self.is_weak and self.symbol.is_mangled
 
 
 class _Tables:

@@ -48,7 +48,13 @@ _MB = 10**6
     help="hwcaps: join this wheel as that level: v3=other.whl.",
 )
 @click.option("--max-size", type=click.IntRange(min=1), metavar="MB", help="hwcaps: refuse larger wheels (10^6 bytes).")
-@click.option("--mirror", "mirrors", multiple=True, metavar="URL", help="redirect: where else wheels may be.")
+@click.option(
+    "--mirror",
+    "mirrors",
+    type=options.FOLDER_URL,
+    multiple=True,
+    help="redirect: where else wheels may be, asked first.",
+)
 @click.option("--by-hardware", is_flag=True, help="redirect: choose by CPU and GPU, not by tags only.")
 @click.option("--name", "naming", metavar="TEMPLATE", help="suffix: what wheels are called. [default: {name}-{label}]")
 @click.option(
@@ -62,7 +68,9 @@ _MB = 10**6
     "--metapackage", metavar="LABEL", help="suffix: an empty wheel under the old name that requires this one."
 )
 @click.option("--guard", is_flag=True, help="suffix: warn on import where another one is installed, too.")
-@click.option("--base", type=click.Path(path_type=Path), metavar="DIR", help="oci: the image layout to build on.")
+@click.option(
+    "--base", type=click.Path(path_type=Path), metavar="DIR[:NAME]", help="oci: the image layout to build on."
+)
 @click.option("--annotation-key", "key", help="oci: where a variant's properties are written.")
 @click.option("--emit", "emits", type=click.Choice(["nfd", "dra"]), multiple=True, help="oci: rules for clusters, too.")
 @click.option(

@@ -3,7 +3,7 @@
     __archspec=1=zen4      the CPU by archspec's name        __cuda=12.8=0        the newest CUDA the driver runs
     __glibc=2.36=0         the C library                     __cuda_arch=9.0=0    the lowest capability of all GPUs
 
-These virtual packages stand in the JSON of ``conda info``, ``mamba info`` and ``pixi info``, as texts or as lists.
+These virtual packages stand in the JSON of ``pixi info`` and ``mamba info`` as texts, in ``conda info``'s as lists.
 https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-virtual.html, and CEP 46 for __cuda_arch
 """
 
@@ -28,7 +28,8 @@ MACHINES: Mapping[str, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 _OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17}
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_KEYS = ("virtual_packages", "virtual packages")
+# in pixi's JSON, in conda's and in mamba's
+_KEYS = ("virtual_packages", "virtual_pkgs", "virtual packages")
 _PYTHON = re.compile(r"\d\.\d{1,2}(\.\d{1,3})?", re.ASCII)
 _PARTS = 3
 _GLIBC, _NEWEST_GLIBC = 2, 99
@@ -74,7 +75,7 @@ def _parsed(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise HardwareError("not JSON; expected what conda info --json or pixi info --json prints") from error
     if not isinstance(info, dict) or not any(key in info for key in _KEYS):
-        raise HardwareError("no virtual_packages; expected what conda info --json or pixi info --json prints")
+        raise HardwareError("no virtual packages; expected what conda info --json or pixi info --json prints")
     return info
 
 

@@ -2,9 +2,10 @@
 
     https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
     the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
+      where others have such wheels  pip install --extra-index-url "file://$PWD/…"
 
-Without a URL commands work in the layout's folder whatever its path is: uv ends a URL at a blank, as in the path of a
-folder, and pip knows no relative ones.
+Without a URL commands work in the layout's folder, also where blanks are in its path: uv ends a URL at one, and pip
+knows no relative ones.
 """
 
 import re
@@ -14,6 +15,9 @@ from urllib.parse import urlsplit
 
 from vbuild.errors import LayoutError
 
+# what a consumer is told where other indexes may have wheels of that name and version
+RIVALS = " (pip takes another index's where that is for a newer platform tag)"
+_INDEX = "simple"
 _SCHEMES = ("https", "http", "file")
 # RFC 3986, section 2; nothing of it ends a string in TOML
 _URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
@@ -26,7 +30,8 @@ def folder_url(text: str) -> str:
     """
     try:
         parts = urlsplit(text)
-        is_sound = parts.scheme in _SCHEMES and bool(parts.path if parts.scheme == "file" else parts.hostname)
+        is_named = bool(parts.path if parts.scheme == "file" else parts.hostname)
+        is_sound = parts.scheme in _SCHEMES and is_named and parts.port != 0  # above 65535 it raises
     except ValueError:
         is_sound = False
     if not (is_sound and _URL.fullmatch(text)):
@@ -41,14 +46,19 @@ def below(url: str | None, place: PurePosixPath | str) -> str:
     return f"{url.rstrip('/') if url else '.'}/{place}"
 
 
-def install(wanted: str, *, url: str | None, folder: str = ".") -> str:
-    """The commands by which pip and uv install *wanted* from *folder*, where wheels are and their index, ``simple``."""
-    return f"pip install {of_pip(url, folder)} {wanted}\nuv pip install {of_uv(url, folder)} {wanted}"
+def install(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:
+    """The commands by which pip and uv install *wanted* from *folder*, where wheels are and their index, ``simple``.
 
-
-def of_pip(url: str | None, folder: str = ".") -> str:
-    """The option that tells pip of the wheels in *folder*."""
-    return f"--extra-index-url {_index(url, folder)}" if url else f"--find-links {folder}"
+    With *has_rivals* other indexes may have wheels of that name and version, too: of such that differ in nothing that
+    pip looks at it takes that of the last index, and a folder's after those of all indexes.
+    """
+    if url:
+        of_pip = f"--extra-index-url {_index(url, folder)}"
+    elif has_rivals:
+        of_pip = f'--extra-index-url "file://$PWD/{PurePosixPath(folder, _INDEX)}"'
+    else:
+        of_pip = f"--find-links {folder}"
+    return f"pip install {of_pip} {wanted}\nuv pip install {of_uv(url, folder)} {wanted}"
 
 
 def of_uv(url: str | None, folder: str = ".") -> str:
@@ -57,4 +67,4 @@ def of_uv(url: str | None, folder: str = ".") -> str:
 
 
 def _index(url: str | None, folder: str) -> str:
-    return quote(below(url, PurePosixPath(folder, "simple")))
+    return quote(below(url, PurePosixPath(folder, _INDEX)))

@@ -1,6 +1,7 @@
 """What is wrong with a static simple index on disk: every figure that it gives is held against the file.
 
-    simple/{project}/index.json, index.html    name, SHA-256, size, METADATA's SHA-256 of every file, and of no other
+    simple/index.json, index.html              the projects that have a folder
+    simple/{project}/index.json, index.html    URL, SHA-256, size, Requires-Python, METADATA's SHA-256 of every file
     wheels beside the index                    = those in it
 
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
@@ -8,22 +9,23 @@ https://packaging.python.org/en/latest/specifications/simple-repository-api/
 
 import json
 import re
-from collections.abc import Iterator
-from html import unescape
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote
 
 from vbuild.digest import sha256_of
 from vbuild.errors import VbuildError
 from vbuild.layout.offer import Offered
 from vbuild.publishing.model import Demand, Problem
+from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.simple import Listed, project_link
 
 INDEX = "simple"
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish"
 _LISTED = (".whl", "-variants.json")
-_HREF = re.compile(r'href="(?P<file>[^"#]+)#sha256=(?P<sha256>[0-9a-f]{64})"')
+_LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
 def wheels_in(folder: Path, found: list[Offered]) -> Iterator[Problem]:
@@ -32,7 +34,7 @@ def wheels_in(folder: Path, found: list[Offered]) -> Iterator[Problem]:
         try:
             found.append(Offered.of(path))
         except VbuildError as error:
-            what = str(error).removeprefix(f"{path.name}: ")
+            what = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
             yield Problem(Demand.ARCHIVE, (path.name,), what, _AGAIN, is_error=True)
 
 
@@ -42,7 +44,7 @@ def index_problems(folder: Path) -> Iterator[Problem]:
     if not simple.is_dir():
         yield _wrong(simple, "there is no index here")
         return
-    beside = {path.name: path for path in folder.iterdir() if path.name.endswith(_LISTED)}
+    beside = {path.name: path for path in folder.iterdir() if _is_listed(path)}
     projects = sorted(path for path in simple.iterdir() if path.is_dir())
     yield from _root(simple, {path.name for path in projects})
     for project in projects:
@@ -51,24 +53,29 @@ def index_problems(folder: Path) -> Iterator[Problem]:
     yield from (_wrong(beside[name], f"is not in {INDEX}") for name in sorted(beside.keys() - there))
 
 
+def _is_listed(path: Path) -> bool:
+    return path.name.endswith(_LISTED) and path.is_file()
+
+
 def _root(simple: Path, projects: set[str]) -> Iterator[Problem]:
     page = simple / "index.json"
     listed = {str(_within(project, "name")) for project in _rows(page, "projects")}
     if listed != projects:
         said = ", ".join(sorted(listed ^ projects))
         yield _wrong(page, f"lists other projects than have a folder: {said}")
+    yield from _links(simple / "index.html", {project_link(project) for project in listed})
 
 
 def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Problem]:
     page = folder / "index.json"
     files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
-    there = {path.name for path in folder.iterdir() if path.name.endswith(_LISTED)}
+    there = {path.name for path in folder.iterdir() if _is_listed(path)}
     for name in sorted(files.keys() ^ there):
         what = f"lists {name}, which is not there" if name in files else f"does not list {name}"
         yield _wrong(page, what)
     for name in sorted(files.keys() & there):
         yield from _file(folder / name, files[name], beside.get(name))
-    yield from _links(folder / "index.html", {name: _within(file, "hashes", "sha256") for name, file in files.items()})
+    yield from _links(folder / "index.html", {_listed(name, file).link() for name, file in files.items()})
 
 
 def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Problem]:  # noqa: ANN401 - as JSON has it
@@ -82,27 +89,40 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Problem]:  # 
         yield _wrong(path, "is in the index only")
     elif not other.samefile(path) and sha256_of(other) != digest:
         yield _wrong(path, "is another file than the one of its name beside the index")
+    if (url := _within(listed, "url")) != quote(path.name):
+        yield _wrong(page, f"gives {path.name} the URL {url}; expected {quote(path.name)}")
     if path.suffix == ".whl":
-        metadata = path.with_name(f"{path.name}.metadata")
+        metadata = _metadata(path)
+        beside = path.with_name(f"{path.name}.metadata")
         said = _within(listed, "core-metadata", "sha256")
-        if not metadata.is_file() or sha256_of(metadata) != said or metadata.read_bytes() != _metadata(path):
-            yield _wrong(metadata, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
+        if not beside.is_file() or sha256_of(beside) != said or beside.read_bytes() != str(metadata).encode():
+            yield _wrong(beside, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
+        if metadata and (asked := _within(listed, "requires-python")) != metadata.requires_python:
+            what = f"gives {path.name} Requires-Python {asked}; its METADATA says {metadata.requires_python}"
+            yield _wrong(page, what)
 
 
-def _metadata(path: Path) -> bytes | None:
+def _metadata(path: Path) -> Metadata | None:
     try:
-        return str(Offered.of(path).metadata).encode()
+        return Offered.of(path).metadata
     except VbuildError:
         return None
 
 
-def _links(page: Path, expected: dict[str, Any]) -> Iterator[Problem]:
+def _listed(name: str, row: Any) -> Listed:  # noqa: ANN401 - as JSON has it
+    """The file *name* as *row* of index.json gives it, as far as a link says that."""
+    asked, metadata = _within(row, "requires-python"), _within(row, "core-metadata", "sha256")
+    digest = str(_within(row, "hashes", "sha256"))
+    return Listed(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
+
+
+def _links(page: Path, expected: Collection[str]) -> Iterator[Problem]:
+    """What is wrong with the *page* of links, of which there should be the *expected*, each once."""
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         text = ""
-    found = {unquote(unescape(match["file"])): match["sha256"] for match in _HREF.finditer(text)}
-    if found != expected:
+    if sorted(_LINK.findall(text)) != sorted(expected):
         yield _wrong(page, "does not say what index.json says")
 
 

@@ -80,6 +80,12 @@ def varied(offers: Sequence[Offer]) -> tuple[Offer, ...]:
     return found
 
 
+def latest(offers: Sequence[Offer], label: str | None = None) -> tuple[Offer, ...]:
+    """The last release of each project, by project: the last with that *label* where there is one."""
+    order = sorted(offers, key=lambda offer: (label in offer.labels, Version(offer.version)))
+    return tuple(offer for _, offer in sorted({offer.project: offer for offer in order}.items()))
+
+
 def labels_of(offers: Sequence[Offer]) -> tuple[str, ...]:
     """The labels of all *offers*, each once, in their order."""
     return tuple(dict.fromkeys(label for offer in offers for label in offer.labels))

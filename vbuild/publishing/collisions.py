@@ -47,14 +47,16 @@ def collisions(known: Iterable[Published]) -> Iterator[Problem]:
     for one, other in shared:
         linked.setdefault(groups[one].project, set()).add(groups[other].project)
         linked.setdefault(groups[other].project, set()).add(groups[one].project)
-    left = sorted(linked)
+    left = set(linked)
     while left:
-        projects = _reached(left[0], linked)
+        projects = _reached(min(left), linked)
+        left -= projects
         pairs = [pair for pair in shared if groups[pair[0]].project in projects]
-        wheels = {wheel.file for pair in pairs for number in pair for wheel in groups[number].wheels}
+        wheels = {
+            wheel.file for number in {number for pair in pairs for number in pair} for wheel in groups[number].wheels
+        }
         owners = {several for pair in pairs for several in shared[pair]}
-        yield _problem(projects, sorted(wheels), sorted(path for several in owners for path in paths[several]))
-        left = [project for project in left if project not in projects]
+        yield _problem(sorted(projects), sorted(wheels), sorted(path for several in owners for path in paths[several]))
 
 
 def _groups(known: Iterable[Published]) -> list[_Group]:
@@ -101,14 +103,14 @@ def _is_namespace(paths: Iterable[str], *installs: Mapping[str, str]) -> bool:
     return all(basename(path) == _INIT and len({found[path] for found in installs}) == 1 for path in paths)
 
 
-def _reached(project: str, linked: Mapping[str, set[str]]) -> list[str]:
+def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
     """*project*, and all that share files with it or with one of these."""
     found, left = {project}, [project]
     while left:
         new = linked[left.pop()] - found
         found |= new
         left += new
-    return sorted(found)
+    return found
 
 
 def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> Problem:

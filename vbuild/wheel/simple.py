@@ -103,6 +103,11 @@ def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tup
     return tuple(sorted(projects))
 
 
+def project_link(project: str) -> str:
+    """The *project* as PEP 503 has it in the page of all."""
+    return _link(project, href=f"{project}/")
+
+
 def check_unused(out: Path) -> None:
     """Refuse, as a `WheelError`, a place for an index that holds something already."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -158,7 +163,7 @@ def _write_project(project: str, files: list[Listed], folder: Path) -> None:
 
 
 def _write_root(projects: list[str], folder: Path) -> None:
-    _write_page(folder, "Simple index", [_link(project, href=f"{project}/") for project in projects])
+    _write_page(folder, "Simple index", [project_link(project) for project in projects])
     _write_json(folder, projects=[{"name": project} for project in projects])
 
 

@@ -110,3 +110,10 @@ def test_a_name_that_no_conda_package_has_is_refused() -> None:
     with pytest.raises(LayoutError) as refusal:
         Names((("torch", "PyTorch GPU"),))
     assert str(refusal.value) == "torch=PyTorch GPU: no name of a conda package; expected a-z, 0-9, _, . and -"
+
+
+def test_a_project_with_two_names_is_refused() -> None:
+    assert Names((("Torch_X", "pytorch"), ("torch-x", "pytorch"))).of("torch.x") == "pytorch"
+    with pytest.raises(LayoutError) as refusal:
+        Names((("torch", "pytorch"), ("Torch", "libtorch")))
+    assert str(refusal.value) == "Torch=libtorch: it is called pytorch already; expected one name for it"

@@ -128,6 +128,22 @@ def test_own_names_are_mapped_as_those_of_others(tmp_path: Path) -> None:
     )
 
 
+def test_a_release_that_is_left_out_is_not_asked_for(tmp_path: Path) -> None:
+    plan = planned(tmp_path, NAME, "apple-1.0-cp311-cp311-macosx_11_0_arm64.whl")
+    assert plan.notes == (
+        "Not for CPython on Linux with glibc, and left out: apple-1.0-cp311-cp311-macosx_11_0_arm64.whl.",
+    )
+    assert [use.text for use in plan.uses if "apple" in use.text] == []
+    assert plan.uses[0].text.startswith("conda create --name demo ")
+
+
+def test_two_projects_of_one_name_are_refused(tmp_path: Path) -> None:
+    wheel(tmp_path, "other-2.0-py3-none-any.whl", {"other.py": "x = 1\n"})
+    with pytest.raises(LayoutError) as refusal:
+        planned(tmp_path, NAME, names=(("other", "demo"),))
+    assert str(refusal.value) == "demo and other would both be called demo; expected a name for each"
+
+
 def test_levels_bring_their_packages_and_variants_alone_are_said(tmp_path: Path) -> None:
     plain = wheel(tmp_path, NAME, {"demo.py": "x = 1\n"})
     stamped(plain, tmp_path, variant=variant("x86_64_v3", "x86_64 :: level :: v3"))
@@ -161,6 +177,12 @@ def test_a_property_without_equivalent_is_told_with_its_wheel_and_nothing_is_wri
         "without letters; expected 90_real or 90_virtual: leave the wheels that say so out"
     )
     assert not (tmp_path / "site").exists()
+
+
+def test_a_package_for_one_of_many_pythons_is_called_after_it(tmp_path: Path) -> None:
+    metadata = 'Requires-Python: >=3.10\nRequires-Dist: tomli; python_version < "3.11"\n'
+    plan = planned(tmp_path, "demo-1.0-py3-none-any.whl", metadata=metadata)
+    assert stems(plan) == ["noarch/demo-1.0-py_310_0", "noarch/demo-1.0-py_311on_0"]
 
 
 def test_contents_of_two_packages_of_one_wheel_are_compressed_once(tmp_path: Path) -> None:

@@ -150,7 +150,15 @@ def misrecorded(folder: Path) -> None:
         ),
         (
             lambda folder: (folder / "linux-64/repodata.json").write_text("{}"),
-            ["linux-64/repodata.json: is not repodata: expected JSON with packages.conda"],
+            [
+                "conda: holds no conda package of a wheel",
+                "linux-64/repodata.json: is not repodata: expected JSON with info and packages.conda",
+            ],
+        ),
+        (lambda folder: rmtree(folder / "linux-64"), ["conda: holds no conda package of a wheel"]),
+        (
+            lambda folder: copytree(folder / "linux-64", folder / "linux-aarch64"),
+            ["linux-aarch64/repodata.json: says that it is of linux-64, and lies in linux-aarch64"],
         ),
         (
             lambda folder: rmtree(folder / "noarch"),
@@ -204,13 +212,38 @@ def misrecorded(folder: Path) -> None:
         ),
         (informing, [f"{PLAIN}: cannot be read: info/index.json: not JSON"]),
         (
+            lambda folder: informing(folder, index=b"[" * 100_000),
+            [f"{PLAIN}: cannot be read: info/index.json: not JSON"],
+        ),
+        (
             lambda folder: (folder / PLAIN).write_bytes((folder / V3).read_bytes()),
             [f"{PLAIN}: cannot be read: no pkg-demo-1.0-py311_0.tar.zst; expected a package of conda's format 2"],
         ),
     ],
     ids=[
-        *("sound", "gone", "renamed", "renumbered", "not compressed", "no repodata", "no noarch", "no information"),
-        *("other files", "wrong RECORD", "a link", "a file changed", "no rows", "no paths", "a list", "no index"),
+        *(
+            "sound",
+            "gone",
+            "renamed",
+            "renumbered",
+            "not compressed",
+            "no repodata",
+            "no linux-64",
+            "elsewhere",
+            "no noarch",
+            "no information",
+        ),
+        *(
+            "other files",
+            "wrong RECORD",
+            "a link",
+            "a file changed",
+            "no rows",
+            "no paths",
+            "a list",
+            "no index",
+            "an abyss",
+        ),
         "another package",
     ],
 )

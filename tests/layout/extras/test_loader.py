@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -123,6 +124,13 @@ def test_a_plugin_for_another_build_of_the_same_version_is_refused(wheels: Path,
     assert "levels 1.0: its plugin levels-x86-64-v3-plugin 1.0 is of another build" in asked(place)
 
 
+def test_what_is_called_as_a_plugin_and_is_of_no_build_is_refused(wheels: Path, tmp_path: Path) -> None:
+    place = site(tmp_path, wheels, "levels")
+    (place / V4).mkdir()
+    (place / V4 / "__init__.py").touch()
+    assert "levels 1.0: its plugin levels-x86-64-v4-plugin None is of another build" in asked(place)
+
+
 def test_backends_that_no_cpu_tells_apart_are_chosen_by_name(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"levels/__init__.py": "from levels._core import level\n"}
     levels_wheel(tmp_path / "dist", found={**files, "levels/_core.py": "def level(): return 'cpu'\n"})
@@ -163,6 +171,25 @@ def test_modules_that_are_loaded_so_can_be_pickled_reloaded_and_listed(wheels: P
     assert asked(place, code=code) == "v3"
     code = "import pkgutil, levels; print(*sorted(module.name for module in pkgutil.iter_modules(levels.__path__)))"
     assert asked(place, code=code) == "_core _vbuild_backend"
+
+
+def test_modules_in_python_run_as_programs_and_from_a_zip(tmp_path: Path) -> None:
+    program = "from levels import level\nif __name__ == '__main__': print('as', level())\n"
+    for label, properties in ((None, []), ("cu12", ["x86_64 :: other :: 12"])):
+        core = f"def level(): return {label!r}\n"
+        files: dict[str, bytes | str] = {"levels/__init__.py": "from levels._core import level\n"}
+        files |= {"levels/_core.py": core, "levels/__main__.py": program, "levels/tool.py": f"{program}# {label}\n"}
+        labelled(tmp_path / "dist", label, properties, files)
+    publish([tmp_path / "dist"], tmp_path / "out", layouts=[Extras()])
+    place = site(tmp_path / "site", tmp_path / "out" / "extras", "levels", "levels_cu12_plugin")
+    code = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+    assert [asked(place, code=code.format(name)) for name in ("levels", "levels.tool")] == ["as cu12"] * 2
+    archive = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", place))
+    where = "import inspect, levels._core as c; print(c.level(), c.__file__, inspect.getsource(c))"
+    [level, file, *source] = asked(archive, code=where).split()
+    assert (level, file) == ("cu12", f"{archive}/levels_cu12_plugin/_core.py")
+    assert source[-1] == "'cu12'"
+    assert asked(archive, code=code.format("levels"), LEVELS_BACKEND="plain") == "as None"
 
 
 def test_the_loader_is_python_39_without_dependencies_and_its_text_depends_on_nothing_else(tmp_path: Path) -> None:

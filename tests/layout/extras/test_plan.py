@@ -256,4 +256,20 @@ def test_consumers_are_told_every_extra_and_how_to_see_what_is_used(tmp_path: Pa
         "uv pip install --index https://example.org/extras/simple 'levels[x86-64-v4]==1.0'",
     ]
     assert texts[-2:] == [ask, f"LEVELS_BACKEND=plain {ask}"]
-    assert plan.notes[0].startswith("levels has the extras x86-64-v4, x86-64-v3; of one that it does not have, pip")
+    assert plan.notes[0].startswith("Extras of levels: x86-64-v4, x86-64-v3; of one that it does not have, pip")
+    plugins = "levels-x86-64-v4-plugin, levels-x86-64-v3-plugin"
+    assert f"names on an index that has none: register {plugins} there first." in plan.notes[2]
+    assert plan.notes[3].startswith("Of several backends that are installed")
+
+
+def test_of_several_versions_consumers_are_told_of_the_latest(tmp_path: Path) -> None:
+    for version in ("1.9", "1.10"):
+        release(tmp_path, "v1", "v3", version=version)
+    plan = planned(tmp_path)
+    assert "levels[x86-64-v3]==1.10" in plan.uses[0].text
+    assert not [use for use in plan.uses if "1.9" in use.text]
+    assert (len(plan.outputs), len(plan.notes)) == (5, 3)
+
+
+def test_of_one_backend_nobody_is_told_how_it_is_chosen_among_several(tmp_path: Path) -> None:
+    assert len(planned(release(tmp_path, "v1", "v3")).notes) == 3

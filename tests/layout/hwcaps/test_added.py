@@ -22,8 +22,9 @@ from tests.factories.joinable import (
 )
 from tests.factories.repaired import repaired
 from tests.factories.variants import variant
-from tests.factories.wheels import contents, wheel
-from vbuild.errors import LayoutError
+from tests.factories.wheels import contents, dist_info_of, everything, hashed, record_of, wheel
+from vbuild.check import check_layout
+from vbuild.errors import LayoutError, WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.layout.hwcaps.plan import Hwcaps
 from vbuild.layout.model import Linked, NewWheel, Plan
@@ -109,6 +110,28 @@ def test_a_variant_wheel_is_taken_as_well(tmp_path: Path) -> None:
     assert [member.path for member in wheels(plan)[0].members if level_of(member.path)]
 
 
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        (("x86_64 :: level :: v4",), "a variant of x86-64-v4; expected x86-64-v3, as which it is added"),
+        (
+            ("nvidia :: cuda_version_lower_bound :: 12.6", "x86_64 :: level :: v3"),
+            (
+                "a variant of nvidia :: cuda_version_lower_bound :: 12.6, x86_64 :: level :: v3; expected x86-64 "
+                "levels, and nothing else"
+            ),
+        ),
+    ],
+    ids=["another level", "more than a level"],
+)
+def test_a_variant_of_something_else_is_refused(tmp_path: Path, properties: tuple[str, ...], message: str) -> None:
+    plain = built(tmp_path, bundled("v1"))
+    other = stamped(built(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("other", *properties))
+    with pytest.raises(LayoutError) as caught:
+        Hwcaps(added=((V3, other),)).planned(offers([plain]))
+    assert str(caught.value) == f"{other.name}: {message}"
+
+
 def test_what_does_not_fit_is_left_and_said(tmp_path: Path) -> None:
     other = {
         **bundled("v3"),
@@ -121,7 +144,7 @@ def test_what_does_not_fit_is_left_and_said(tmp_path: Path) -> None:
     [wheel] = wheels(plan)
     assert [path.rpartition("/")[2][:4] for path in (m.path for m in wheel.members) if level_of(path)] == ["libx"]
     said_of = [note for note in notes(plan) if note.startswith("not taken")]
-    assert [re.sub(r"AVX.*", "AVX...", note).removeprefix(f"not taken from {NAME}: ") for note in said_of] == [
+    assert [re.sub(r"AVX.*", "AVX...", note).removeprefix(f"not taken from {NAME} for v3: ") for note in said_of] == [
         (
             "demo/__init__.py: the wheels for x86-64 and x86-64-v3 differ in it, and no processor's level chooses "
             "such a file"
@@ -131,11 +154,52 @@ def test_what_does_not_fit_is_left_and_said(tmp_path: Path) -> None:
     ]
 
 
+def test_names_of_cpp_that_a_module_has_of_its_libstdcpp_may_be_missing(tmp_path: Path) -> None:
+    """Compilers of manylinux images link parts of libstdc++ into modules, others do not: ujson's _ZdlPvm."""
+    published = {f"demo/{so('_c')}": module("v1", more="int _ZN4demo5thereE;")}
+    # it is taken of a library then
+    taking = module("v3", more="extern int _ZN4demo5thereE; int taken(void) { return _ZN4demo5thereE; }")
+    plan = planned(tmp_path, published, {f"demo/{so('_c')}": taking})
+    made(plan, tmp_path / "out")
+    assert check_layout(tmp_path / "out", "hwcaps").problems == ()
+
+
+def test_names_of_c_that_a_module_has_may_not_be_missing(tmp_path: Path) -> None:
+    published = {f"demo/{so('_c')}": module("v1", more="int there;")}
+    with pytest.raises(LayoutError) as caught:
+        planned(tmp_path, published, {f"demo/{so('_c')}": module("v3")})
+    assert str(caught.value) == (
+        f"{NAME} for v3: nothing of it can be joined: demo/{so('_c')}: exports no there, which the baseline's does; "
+        "expected the same symbols at all levels"
+    )
+
+
+def test_names_of_cpp_that_another_module_takes_may_not_be_missing(tmp_path: Path) -> None:
+    more = "extern int _ZN4demo5thereE; int taken(void) { return _ZN4demo5thereE; }"
+    needing = module("v1", "_d", needs=(so("_c"),), runpath="$ORIGIN", more=more)
+    both = {f"demo/{so('_d')}": needing}
+    published = {f"demo/{so('_c')}": module("v1", more="int _ZN4demo5thereE;"), **both}
+    with pytest.raises(LayoutError, match="exports no _ZN4demo5thereE"):
+        planned(tmp_path, published, {f"demo/{so('_c')}": module("v3"), **both})
+
+
+@pytest.mark.parametrize("stated", ["sha256=a", "sha256=é"], ids=["length", "letter"])
+def test_a_hash_that_is_none_is_refused(tmp_path: Path, stated: str) -> None:
+    for level in ("v1", "v3"):
+        whole = everything(NAME, package(level))
+        record = record_of(whole, dist_info_of(NAME)).replace(hashed(whole["demo/__init__.py"]), stated)
+        wheel(tmp_path / level, NAME, whole, record=record)
+    layout, published = Hwcaps(added=((V3, tmp_path / "v3" / NAME),)), offers([tmp_path / "v1" / NAME])
+    with pytest.raises(WheelError) as caught:
+        layout.planned(published)
+    assert str(caught.value) == f"{NAME}: demo/__init__.py: does not match its hash in RECORD"
+
+
 def test_symbols_that_only_the_level_has_are_said(tmp_path: Path) -> None:
     plan = planned(tmp_path, bundled("v1"), bundled("v3", more="int fast;"))
     assert notes(plan)[-1] == (
-        f"{NAME}: demo.libs/libx-HASH.so.1.2: exports 1 symbols more than the baseline's, fast first: they are there "
-        "on processors of x86-64-v3 only"
+        f"{NAME} for v3: demo.libs/libx-HASH.so.1.2: exports fast, which the baseline's does not: for what "
+        "was built beside it, on processors of x86-64-v3 only"
     )
 
 
@@ -152,8 +216,8 @@ def test_a_module_that_takes_more_than_the_library_gives_is_left(tmp_path: Path)
     with pytest.raises(LayoutError) as caught:
         planned(tmp_path, published, other)
     assert re.sub(r"-[0-9a-f]{8}\.", "-HASH.", str(caught.value)) == (
-        f"{NAME}: nothing of it can be joined: demo/{so('_c')}: demo.libs/libx-HASH.so: at v3 demo/{so('_c')} takes "
-        "fast from it, which it does not give (and 1 more files)"
+        f"{NAME} for v3: nothing of it can be joined: demo/{so('_c')}: demo.libs/libx-HASH.so: at v3 demo/{so('_c')} "
+        "takes fast from it, which it does not give (and 1 more)"
     )
 
 
@@ -186,8 +250,8 @@ def test_copies_that_need_more_than_their_own_tag_promises_are_refused(tmp_path:
     with pytest.raises(LayoutError) as caught:
         planned(tmp_path, with_exp("v1", "sqrt"), with_exp("v3", "exp"), name=old, of=old)
     assert re.sub(r"-[0-9a-f]{8}\.", "-HASH.", str(caught.value)) == (
-        f"{old}: demo.libs/libx-HASH.so: needs GLIBC_2.29 of libm.so.6, which manylinux_2_17_x86_64 does not promise; "
-        "expected a wheel with a tag that does: repair it"
+        f"{old} for v3: demo.libs/libx-HASH.so: needs GLIBC_2.29 of libm.so.6, which manylinux_2_17_x86_64 does not "
+        "promise; expected a wheel with a tag that does: repair it"
     )
 
 

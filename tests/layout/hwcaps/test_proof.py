@@ -18,6 +18,7 @@ from vbuild.surgery.stub import stub
 
 LEVELS = ("v1", "v3")
 Files = dict[str, bytes]
+MISSPELT = "demo.libs/glibc-hwcaps/x86_64-v3/"
 STUB = f"demo/{so('_c')}"
 
 
@@ -131,6 +132,38 @@ DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
         {**files, "demo.libs/glibc-hwcaps/x86-64-v3/libz.so": shared("v3", "libz.so")},
         ["demo.libs/glibc-hwcaps/x86-64-v3/libz.so: no library for other processors in its folder's parent"],
     ),
+    "a copy in a folder of no level": lambda files: (
+        {**without(files, copy_of(library(files))), MISSPELT + name(library(files)): files[copy_of(library(files))]},
+        [
+            (
+                f"{MISSPELT}{name(library(files))}: in no folder that glibc knows; expected x86-64-v2, "
+                "x86-64-v3 or x86-64-v4"
+            ),
+        ],
+    ),
+    "a copy that is cut": lambda files: (
+        {**files, copy_of(moved(files)): files[copy_of(moved(files))][:5000]},
+        [f"{copy_of(moved(files))}: damaged ELF file: ...", f"{moved(files)}: no copy for any level"],
+    ),
+    "a copy that is a text": lambda files: (
+        {**files, copy_of(moved(files)): b"version https://example.org/pointer\n"},
+        [f"{copy_of(moved(files))}: no library", f"{moved(files)}: no copy for any level"],
+    ),
+    "a library that moved for nothing": lambda files: (
+        without(files, copy_of(moved(files))),
+        [f"{moved(files)}: no copy for any level"],
+    ),
+    "the copy for a level in the baseline's place": lambda files: (
+        {**files, moved(files): files[copy_of(moved(files))]},
+        [f"{moved(files)}: the same code as its copy for v3"],
+    ),
+    "code above the lowest level in the baseline's place": lambda files: (
+        {
+            **files,
+            moved(files): shared("v4", name(moved(files)), function="PyInit__c", more="int definition, methods;"),
+        },
+        [f"{moved(files)}: needs AVX512F (v4), above the claimed x86-64-v3: 1 function: sum ..."],
+    ),
     "nothing": lambda files: (files, []),
 }
 
@@ -138,7 +171,7 @@ DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
 @pytest.mark.parametrize("what", DAMAGED)
 def test_what_is_wrong_is_said_of_the_file(tmp_path: Path, files: Files, what: str) -> None:
     damaged, messages = DAMAGED[what](files)
-    found = [re.sub(r"(?<=: sum ).*", "...", line) for line in said(tmp_path, damaged)]
+    found = [re.sub(r"(?<=: sum ).*|(?<=damaged ELF file: ).*", "...", line) for line in said(tmp_path, damaged)]
     assert found == messages
 
 

@@ -168,6 +168,14 @@ def test_metadata_that_requires_something_else_is_refused(tmp_path: Path) -> Non
     )
 
 
+def test_metadata_that_requires_the_same_is_the_plain_wheels(tmp_path: Path) -> None:
+    more = ["Dynamic: license-file\n", "Dynamic: author\nKeywords: fast\n"]
+    wheels = [
+        built(tmp_path, package(level), level, metadata=text) for level, text in zip(("v1", "v3"), more, strict=True)
+    ]
+    assert b"\nDynamic: license-file\n" in contents(join(tmp_path / "out", wheels))["demo-1.0.dist-info/METADATA"]
+
+
 def test_a_symbol_that_a_consumer_takes_from_another_level_is_refused(tmp_path: Path) -> None:
     """v4 has a library that gives less than v3's, of which a module that v4 shares with v3 takes all."""
 

@@ -291,6 +291,7 @@ def test_without_a_plain_wheel_there_is_no_plain_index(tmp_path: Path) -> None:
         "x86_64_v4 (x86_64 :: level :: v4)",
         "In the pyproject.toml of a project",
     ]
+    assert plan.notes[1] == "==1.0 takes every local version of 1.0 and >1.0 none (PEP 440)."
     assert "vision 1.0: there is no x86_64_v4; that index has nothing of it." in plan.notes
 
 

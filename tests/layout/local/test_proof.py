@@ -43,6 +43,7 @@ def test_releases_with_different_labels_have_no_problems(tmp_path: Path) -> None
 def test_a_release_of_another_index_is_found(tmp_path: Path) -> None:
     for label, version in ((V3, "1.0+x86.64.v3"), (V3, "1.1+x86.64.v4"), (V4, "1.1+x86.64.v4")):
         wheel(tmp_path / label, f"demo-{version}-py3-none-any.whl")
+    (tmp_path / "index.html").touch()
     assert [text for text in said(tmp_path) if "simple" not in text] == [
         "x86_64_v3/demo-1.1+x86.64.v4-py3-none-any.whl: is of the index x86_64_v4"
     ]
@@ -74,6 +75,11 @@ def test_an_index_whose_figures_are_not_the_files_is_found(site: Path) -> None:
         ),
         "x86_64_v3/simple/demo/index.html: does not say what index.json says",
     ]
+
+
+def test_a_page_of_the_indexes_that_is_gone_is_found(site: Path) -> None:
+    (site / "index.html").unlink()
+    assert [*said(site)] == ["index.html: is not there; expected the page that says which index is for whom"]
 
 
 def test_folders_that_are_no_indexes_are_found(site: Path) -> None:
@@ -138,6 +144,7 @@ def test_variant_and_damaged_wheels_are_found(tmp_path: Path) -> None:
     for folder in ("plain", V3):
         release(tmp_path / folder, labels=[V4], plain=False)
     wheel(tmp_path / V3, f"demo-{LOCAL}").write_bytes(b"PK")
+    (tmp_path / "index.html").touch()
     assert [text for text in said(tmp_path) if "simple" not in text] == [
         "plain/demo-1.0-py3-none-any-x86_64_v4.whl: has a variant label, which only installers of variants read",
         f"x86_64_v3/demo-{LOCAL}: not a zip archive, or truncated: no end record",

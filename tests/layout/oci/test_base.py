@@ -17,6 +17,7 @@ from vbuild.layout.offer import offers
 pytestmark = needs("umoci")
 
 FILES = {"etc/os-release": b"ID=demo\n"}
+REF = "org.opencontainers.image.ref.name"
 SITE = "/usr/local/lib/python3.11/site-packages"
 
 
@@ -80,6 +81,19 @@ def test_the_layers_and_settings_of_a_base_come_first_and_its_blobs_are_hard_lin
 def test_a_base_is_named_behind_a_colon(tmp_path: Path) -> None:
     below = base(tmp_path / "below", FILES, ref="slim")
     assert Oci(base=Path(f"{below}:slim")).planned(offers([plain(tmp_path)])).outputs
+
+
+def test_names_and_folders_have_colons_themselves(tmp_path: Path) -> None:
+    below = base(tmp_path / "below", FILES)
+    index = json.loads((below / "index.json").read_bytes())
+    index["manifests"][0]["annotations"][REF] = "example.org/python:3.11"
+    (below / "index.json").write_text(json.dumps(index))
+    wheels = [plain(tmp_path)]
+    assert Oci(base=Path(f"{below}:example.org/python:3.11")).planned(offers(wheels)).outputs
+    moved = below.rename(tmp_path / "be:low")
+    assert Oci(base=moved).planned(offers(wheels)).outputs
+    assert Oci(base=Path(f"{moved}:example.org/python:3.11")).planned(offers(wheels)).outputs
+    assert refusal(tmp_path / "none:python:3.11", *wheels).startswith(f"base: {tmp_path}/none: no OCI image layout")
 
 
 def test_an_image_stands_on_the_base_that_is_best_for_its_level(tmp_path: Path) -> None:

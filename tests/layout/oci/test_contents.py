@@ -128,6 +128,10 @@ def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
             "demo-1.0.data/secret/x: no scheme 'secret'; expected purelib, platlib, scripts, data or headers",
         ),
         (
+            {"demo-1.0.data/data/share/.wh.doc/x": "x"},
+            "share/.wh.doc/x: deletes a file in an image; expected no name with .wh. in front",
+        ),
+        (
             {"demo-1.0.dist-info/entry_points.txt": "nonsense"},
             "demo-1.0.dist-info/entry_points.txt: not entry points; expected [group] and name = module:object",
         ),
@@ -144,7 +148,7 @@ def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
             "demo-1.0.dist-info/entry_points.txt: no script 'x' = 'a'; expected name = module:object",
         ),
     ],
-    ids=["scheme", "no group", "not UTF-8", "name", "reference"],
+    ids=["scheme", "whiteout", "no group", "not UTF-8", "name", "reference"],
 )
 def test_what_cannot_be_installed_is_refused(tmp_path: Path, files_: dict[str, bytes | str], message: str) -> None:
     path = wheel(tmp_path, f"demo-1.0-{TAG}.whl", files_)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,6 +284,16 @@ def test_a_variant_that_would_be_called_as_another_image_is_refused(tmp_path: Pa
     assert str(refusal.value) == "demo 1.0: two images would be called cp311-abi3; give the variant another label"
 
 
+@pytest.mark.parametrize("label", ["fast__v3", "fast_"])
+def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, label: str) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path), labelled(tmp_path, label, "x86_64 :: level :: v3", tag=LINUX))
+    assert str(refusal.value) == (
+        f"demo 1.0: 'cp311-{label}' is no name of an image; expected letters and digits with one of ._- between them: "
+        "give the variant another label"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -333,6 +344,15 @@ def test_a_key_that_is_no_annotations_is_refused(tmp_path: Path, key: str) -> No
     )
 
 
+def test_a_key_that_the_oci_keeps_for_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path), key="org.opencontainers.image.title")
+    assert str(refusal.value) == (
+        "annotation key 'org.opencontainers.image.title': org.opencontainers.* is the OCI's; "
+        "expected your own, as in dev.wheelnext.variant.properties"
+    )
+
+
 @pytest.mark.parametrize("epoch", ["yesterday", "-1", "9" * 12])
 def test_a_source_date_epoch_that_is_no_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
@@ -348,8 +368,12 @@ def test_what_clusters_are_told_is_attached_to_its_image_and_lies_beside_the_lay
     folder = laid_out(wheels, tmp_path, emits=(Emit.NFD, Emit.DRA))
     layout = folder / "demo-1.0"
     listed = read_listed(layout)
-    attached = [one for one in listed if one.get("artifactType") == "application/vnd.nfd.image-compatibility.v1alpha1"]
-    subjects = [read(layout, one["digest"])["subject"]["digest"] for one in attached]
+    named = {one["annotations"]["org.opencontainers.image.ref.name"]: one["digest"] for one in listed}
+    refs = [image.removesuffix(".referrers") for image in named if image.endswith(".referrers")]
+    assert refs == ["cp311-x86_64_v3", "cp311-cu126"]
+    [attached, _] = both = [read(layout, named[f"{ref}.referrers"])["manifests"] for ref in refs]
+    assert attached[0]["artifactType"] == "application/vnd.nfd.image-compatibility.v1alpha1"
+    subjects = [read(layout, one["digest"])["subject"]["digest"] for [one] in both]
     assert subjects == [image["digest"] for image, _, _ in images_of(layout, "cp311")[1:]]
     specification = read(layout, attached[0]["digest"])["layers"][0]
     assert specification["mediaType"] == "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
@@ -362,6 +386,7 @@ def test_what_clusters_are_told_is_attached_to_its_image_and_lies_beside_the_lay
         "demo-1.0-cp311-x86_64_v3.nfd.yaml",
         "demo-1.0-cp311.dra.yaml",
     ]
+    assert "\n```sh\nkubectl apply -f demo-1.0-cp311.dra.yaml\n```\n" in (folder / "README.md").read_text()
 
 
 def test_a_claim_is_not_made_where_no_image_needs_a_device(tmp_path: Path) -> None:
@@ -370,6 +395,6 @@ def test_a_claim_is_not_made_where_no_image_needs_a_device(tmp_path: Path) -> No
     assert len(plan.outputs) == 1
 
 
-def read_listed(layout: Path) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = json.loads((layout / "index.json").read_bytes())["manifests"]
+def read_listed(layout: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((layout / "index.json").read_bytes())["manifests"]
     return found

@@ -90,6 +90,23 @@ def test_a_layout_that_cannot_be_read_is_a_problem(folder: Path) -> None:
     assert said(folder) == [f"{folder}/demo-1.0: index.json: not JSON"]
 
 
+def test_an_index_json_that_lists_nothing_is_a_problem(folder: Path) -> None:
+    (folder / "demo-1.0" / "index.json").write_text('{"schemaVersion": 2, "manifests": []}')
+    assert errors(folder) == ["lists nothing"]
+
+
+def test_two_images_of_one_name_are_a_problem(folder: Path) -> None:
+    path = folder / "demo-1.0" / "index.json"
+    path.write_text(path.read_text().replace('"cp311-plain"', '"cp311"'))
+    assert errors(folder) == ["has several images called cp311"]
+
+
+def test_rules_beside_the_layout_that_are_not_attached_are_a_problem(folder: Path) -> None:
+    path = folder / "demo-1.0-cp311-x86_64_v3.nfd.yaml"
+    path.write_text(path.read_text().replace("AVX2", "AVX"))
+    assert errors(folder) == ["is not what is attached to an image"]
+
+
 def test_a_damaged_blob_is_told_by_its_digest(folder: Path) -> None:
     layout = folder / "demo-1.0"
     digest = images_of(layout, "cp311")[1][1]["layers"][-1]["digest"]

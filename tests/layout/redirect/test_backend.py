@@ -159,9 +159,9 @@ def test_hardware_chooses_where_the_sdist_has_an_order(
 
 def test_a_wheel_for_other_pythons_is_left_alone(tmp_path: Path, source: Source) -> None:
     wheel(tmp_path / "dist", NAME, metadata="Requires-Python: >=3.99\n")
-    wheel(tmp_path / "dist", "demo-1.0-cp27-none-any.whl")
+    wheel(tmp_path / "dist", "demo-1.0-cp399-none-any.whl")
     source()
-    assert refused(tmp_path).endswith("there are\ndemo-1.0-cp27-none-any.whl\ndemo-1.0-py3-none-any.whl")
+    assert refused(tmp_path).endswith("there are\ndemo-1.0-cp399-none-any.whl\ndemo-1.0-py3-none-any.whl")
 
 
 def test_folders_come_before_mirrors_and_mirrors_before_the_url(
@@ -185,6 +185,17 @@ def test_folders_come_before_mirrors_and_mirrors_before_the_url(
         f"https://second.example.org/{NAME}",
         f"https://last.example.org/wheels/{NAME}",
     ]
+
+
+def test_folders_of_pip_and_uv_that_cannot_be_looked_into_are_left_alone(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(tmp_path / "dist")
+    source((tmp_path / "out" / "redirect").as_uri())
+    # to root, every folder is open; but no name is that long
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / ("x" * 300)))
+    assert got(tmp_path) == NAME
+    assert capsys.readouterr().err == ""
 
 
 def test_a_dead_mirror_is_passed_over_with_a_line(
@@ -280,7 +291,8 @@ def test_a_login_in_the_url_is_sent_and_never_told(
         monkeypatch.setenv("VBUILD_MIRROR", f"{url.replace('//', '//me:s%40cret@')}/none {url.replace('//', '//me@')}")
         assert got(tmp_path) == NAME
     logins = [base64.b64decode(login.removeprefix("Basic ")).decode() for _, login in asked]
-    assert logins == ["me:s@cret", "me"]
+    # a name alone, as of a token, has no password (RFC 7617)
+    assert logins == ["me:s@cret", "me:"]
     assert capsys.readouterr().err == f"passed over {url}/none/{NAME}: HTTP Error 404: File not found\n"
 
 
@@ -342,7 +354,7 @@ def test_metadata_takes_no_wheel(tmp_path: Path, source: Source) -> None:
 
 def test_metadata_has_the_fields_of_the_wheel_that_fits(tmp_path: Path, source: Source) -> None:
     wheel(tmp_path / "dist", NAME, metadata="Requires-Dist: six\n")
-    wheel(tmp_path / "dist", "demo-1.0-py27-none-any.whl", metadata="Requires-Dist: attrs\n")
+    wheel(tmp_path / "dist", "demo-1.0-cp399-none-any.whl", metadata="Requires-Dist: attrs\n")
     source(closed())
     backend.prepare_metadata_for_build_wheel(str(tmp_path / "got"))
     said = (tmp_path / "got" / "demo-1.0.dist-info" / "METADATA").read_text()

@@ -177,6 +177,13 @@ def test_a_machine_without_driver_has_nothing_of_nvidias(monkeypatch: pytest.Mon
     assert hardware._nvidia() == ((0, 0), (0, 0))  # noqa: SLF001 - all that it answers
 
 
+def test_a_version_that_is_forced_and_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORCED_CAPABILITY, "sm_90")
+    with pytest.raises(SystemExit) as refusal:
+        hardware.label([["sm90", [f"{GPU}90_real"]]], [{"label": "sm90"}, {}])
+    assert str(refusal.value) == "no version 'sm_90', expected two numbers as in 12.8"
+
+
 def test_where_no_cpu_is_described_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_CPUINFO", tmp_path / "none")
     order = [["x86_64_v3", [f"{LEVEL}v3"]]]

@@ -293,6 +293,14 @@ def test_a_folder_as_it_was_published_has_no_problems(tmp_path: Path) -> None:
     assert [*problems(tmp_path / "site" / "suffix")] == []
 
 
+def test_an_older_release_under_the_old_name_is_not_what_the_empty_wheel_brings(tmp_path: Path) -> None:
+    release(tmp_path / "dist", labels=[V3])
+    release(tmp_path / "dist", version="1.1")
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V4)])
+    assert (tmp_path / "site" / "suffix" / "demo-1.0-py3-none-any.whl").exists()
+    assert [*problems(tmp_path / "site" / "suffix")] == []
+
+
 def test_wheels_that_bring_others_with_the_same_files_are_found(tmp_path: Path) -> None:
     release(tmp_path, labels=[])
     release(tmp_path, "vision", labels=[V3], metadata="Requires-Dist: demo==0.9\nRequires-Dist: unknown line ==\n")

@@ -34,19 +34,29 @@ def test_each_release_has_a_variants_json_of_its_own(tmp_path: Path) -> None:
     assert len(plan.outputs) == 3 + 2 + 1 + 1 + 2 + 1
 
 
-def test_uses_name_each_project_once_and_no_companions(tmp_path: Path) -> None:
+def test_uses_name_the_last_release_of_each_project_and_no_companions(tmp_path: Path) -> None:
     release(tmp_path)
     release(tmp_path, version="1.1")
     release(tmp_path, "vision", plain=False)
     companion(tmp_path)
-    assert [use.text for use in planned(tmp_path, "https://example.org/variants/").uses] == [
-        "uv pip install --preview-features wheel-variants --index https://example.org/variants/simple demo vision",
-        "pip install --extra-index-url https://example.org/variants/simple demo",
+    there = "https://example.org/variants"
+    assert [use.text for use in planned(tmp_path, f"{there}/").uses] == [
+        f"uv pip install --preview-features wheel-variants --index {there}/simple demo==1.1 vision==1.0",
+        f"pip install --extra-index-url {there}/simple demo==1.1\nuv pip install --index {there}/simple demo==1.1",
     ]
     assert [use.text for use in planned(tmp_path).uses] == [
-        "uv pip install --preview-features wheel-variants --index ./simple demo vision",
-        "pip install --find-links . demo",
+        "uv pip install --preview-features wheel-variants --index ./simple demo==1.1 vision==1.0",
+        'pip install --extra-index-url "file://$PWD/simple" demo==1.1\nuv pip install --index ./simple demo==1.1',
     ]
+
+
+def test_without_a_variant_nobody_is_promised_the_best(tmp_path: Path) -> None:
+    release(tmp_path, labels=[])
+    [use] = planned(tmp_path).uses
+    assert use.what == (
+        "With pip, and with uv without that feature, the plain wheel (pip takes another index's where that is for a "
+        "newer platform tag):"
+    )
 
 
 def test_a_publisher_is_told_who_gets_nothing(tmp_path: Path) -> None:
@@ -112,8 +122,11 @@ def test_pages_that_nobody_can_read_are_found(site: Path) -> None:
     (site / "simple" / "demo" / "index.html").unlink()
     (site / "simple" / "demo" / "demo-1.0-py3-none-any.whl.metadata").write_text("")
     found = [*said(site)]
-    assert found[0] == "simple/index.json: lists other projects than have a folder: demo"
-    assert found[1:] == [
+    assert found[:2] == [
+        "simple/index.json: lists other projects than have a folder: demo",
+        "simple/index.html: does not say what index.json says",
+    ]
+    assert found[2:] == [
         f"simple/demo/index.json: does not list {name}"
         for name in (
             "demo-1.0-py3-none-any-x86_64_v3.whl",
@@ -122,6 +135,52 @@ def test_pages_that_nobody_can_read_are_found(site: Path) -> None:
             "demo-1.0-variants.json",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("page", "old", "new", "expected"),
+    [
+        (
+            "demo/index.json",
+            '"requires-python": ">=3.9"',
+            '"requires-python": ">=3.99"',
+            [
+                (
+                    "simple/demo/index.json: gives demo-1.0-py3-none-any.whl Requires-Python >=3.99; its METADATA "
+                    "says >=3.9"
+                ),
+                "simple/demo/index.html: does not say what index.json says",
+            ],
+        ),
+        (
+            "demo/index.json",
+            '"url": "demo-1.0-py3-none-any.whl"',
+            '"url": "../demo-1.0-py3-none-any.whl"',
+            [
+                (
+                    "simple/demo/index.json: gives demo-1.0-py3-none-any.whl the URL ../demo-1.0-py3-none-any.whl; "
+                    "expected demo-1.0-py3-none-any.whl"
+                )
+            ],
+        ),
+        (
+            "demo/index.html",
+            'data-requires-python="&gt;=3.9"',
+            "",
+            ["simple/demo/index.html: does not say what index.json says"],
+        ),
+        ("index.html", "demo/", "other/", ["simple/index.html: does not say what index.json says"]),
+    ],
+)
+def test_a_page_that_says_other_things_than_the_wheels_is_found(
+    tmp_path: Path, page: str, old: str, new: str, expected: list[str]
+) -> None:
+    release(tmp_path / "dist", labels=[], metadata="Requires-Python: >=3.9\n")
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Variants()])
+    there = tmp_path / "site" / "variants" / "simple" / page
+    assert old in there.read_text()
+    there.write_text(there.read_text().replace(old, new))
+    assert [*said(tmp_path / "site" / "variants")] == expected
 
 
 def test_a_page_in_another_shape_is_found(site: Path) -> None:

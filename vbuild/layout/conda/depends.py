@@ -48,6 +48,11 @@ class Names:
         for project, name in self.pairs:
             if not _CONDA_NAME.fullmatch(name):
                 raise LayoutError(f"{project}={name}: no name of a conda package; expected a-z, 0-9, _, . and -")
+        known: dict[str, str] = {}
+        for project, name in self.pairs:
+            if known.setdefault(canonicalize_name(project), name) != name:
+                before = known[canonicalize_name(project)]
+                raise LayoutError(f"{project}={name}: it is called {before} already; expected one name for it")
 
     def of(self, project: str) -> str:
         """What *project* is called."""

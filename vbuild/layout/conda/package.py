@@ -47,7 +47,7 @@ class Package:
         with at("info/index.json"):
             try:
                 index = json.loads(data)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise LayoutError("not JSON") from error
             if not isinstance(index, dict):
                 raise LayoutError("expected a JSON object")

@@ -46,10 +46,13 @@ class Conda:
     def planned(self, offers: Sequence[Offer]) -> Plan:
         """A package or more for each wheel, packages of CPU levels where one is asked for, and the channel's indexes.
 
-        `LayoutError` where a property or a requirement has no equivalent in conda, or no wheel is for Linux.
+        `LayoutError` where a property or a requirement has no equivalent in conda, two projects would be called the
+        same, or no wheel is for Linux.
         """
         names = Names(self.names)
-        packages = [package for offer in offers for package in _packages(offer, names)]
+        _check_apart(offers, names)
+        made = [(offer, tuple(_packages(offer, names))) for offer in offers]
+        packages = [package for _, its in made for package in its]
         if not packages:
             found = ", ".join(map(str, offers)) or "none"
             raise LayoutError(f"found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in {found}")
@@ -59,7 +62,7 @@ class Conda:
         return Plan(
             self.name,
             (*packages, *_indexes(packages)),
-            tuple(self._uses(offers, records, names)),
+            tuple(self._uses([offer for offer, its in made if its], records, names)),
             tuple(_notes(offers, packages, names)),
         )
 
@@ -102,6 +105,15 @@ class _Build:
         """Whether *other* is taken where both would do."""
         fits = self.choice == other.choice and bool({*self.tags.pythons} & {*other.tags.pythons})
         return fits and self.kind < other.kind
+
+
+def _check_apart(offers: Sequence[Offer], names: Names) -> None:
+    """`LayoutError` where two projects of *offers* would be called the same."""
+    projects: dict[str, str] = {}
+    for offer in offers:
+        name = names.of(offer.project)
+        if (other := projects.setdefault(name, offer.project)) != offer.project:
+            raise LayoutError(f"{other} and {offer.project} would both be called {name}; expected a name for each")
 
 
 def _packages(offer: Offer, names: Names) -> Iterator[CondaPackage]:
@@ -161,7 +173,9 @@ def _records(build: _Build, offer: Offer, names: Names, *, number: int) -> Itera
 
 def _span(run: Resolved) -> str:
     first, last = run.pythons[0], run.pythons[-1]
-    return f"3{first}on" if last == NEWEST else f"3{first}to3{last}"
+    if last == NEWEST:
+        return f"3{first}on"
+    return f"3{first}" if first == last else f"3{first}to3{last}"
 
 
 def _license(metadata: Metadata) -> str | None:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import posixpath
 import tarfile
-from base64 import urlsafe_b64decode
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from vbuild.layout.conda.package import Package, opened_package
 from vbuild.layout.conda.record import NOARCH
 from vbuild.layout.conda.writing import listed
 from vbuild.publishing.model import Demand, Problem
-from vbuild.wheel.distinfo import Record
+from vbuild.wheel.distinfo import Record, sha256_said
 
 _REPODATA = "repodata.json"
 # bytes of a whole channel's repodata
@@ -40,6 +39,8 @@ def problems(folder: Path) -> Iterator[Problem]:
             names.add(str(record.get("name")))
             if any(said.startswith(f"{LEVEL_PACKAGE} ") for said in map(str, record["depends"])):
                 asking.append(f"{subdir.name}/{file}")
+    if names <= {LEVEL_PACKAGE}:
+        yield _problem(folder.name, "holds no conda package of a wheel")
     if asking and LEVEL_PACKAGE not in names:
         yield _problem(min(asking), f"requires {LEVEL_PACKAGE}, which is not in the channel")
 
@@ -50,11 +51,14 @@ def _repodata(subdir: Path) -> Generator[Problem, None, Mapping[str, Mapping[str
     place = f"{subdir.name}/{_REPODATA}"
     try:
         data = path.read_bytes()
-        records = json.loads(data)["packages.conda"]
+        values = json.loads(data)
+        records, said = values["packages.conda"], values["info"]["subdir"]
         found = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        yield _problem(place, "is not repodata: expected JSON with packages.conda")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        yield _problem(place, "is not repodata: expected JSON with info and packages.conda")
         return {}
+    if said != subdir.name:
+        yield _problem(place, f"says that it is of {said}, and lies in {subdir.name}")
     if not _is_same(path.with_name(f"{_REPODATA}.zst"), data):
         yield _problem(f"{place}.zst", f"is not {_REPODATA} compressed, and most clients read it first")
     files = {file.name for file in subdir.glob("*.conda")}
@@ -95,7 +99,7 @@ def _contents(package: Package) -> Iterator[str]:
         entries = json.loads(package.information()["info/paths.json"])["paths"]
         expected = {str(entry["_path"]): (entry["size_in_bytes"], entry["sha256"]) for entry in entries}
         made = {str(entry["_path"]) for entry in entries if "prefix_placeholder" in entry}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         yield "has no paths.json that lists its files"
         return
     found: dict[str, tuple[int, str]] = {}
@@ -167,11 +171,7 @@ def _installed(path: str, root: str) -> str:
 
 def _agrees(said: str, digest: str) -> bool:
     """Whether the hash that RECORD *said* is the SHA-256 *digest*; others are not looked at."""
-    algorithm, _, encoded = said.partition("=")
-    try:
-        return algorithm != "sha256" or urlsafe_b64decode(encoded + "==").hex() == digest
-    except ValueError:
-        return False
+    return not said.startswith("sha256=") or sha256_said(said) == digest
 
 
 def _problem(place: str, what: str) -> Problem:

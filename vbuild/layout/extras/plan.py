@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Self
 
+from packaging.version import Version
+
 from vbuild.binary.loading import Loading
 from vbuild.errors import LayoutError
 from vbuild.hardware.cpu import available_cores
+from vbuild.layout.address import install
 from vbuild.layout.extras.loader import MODULE, PLAIN, Backend, in_order, variable
 from vbuild.layout.extras.payload import Payload, payload
 from vbuild.layout.extras.wheels import base_wheel, plugin_wheel
@@ -55,19 +58,13 @@ class Extras:
             else:
                 wheels += [Linked(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
-        uses = tuple(use for release in releases.values() for use in self._uses(release))
-        return Plan(self.name, (*wheels, index), uses, tuple(_notes(releases.values())))
-
-    @property
-    def _places(self) -> tuple[str, str]:
-        """The options of pip and of uv that name the place; uv would take a file:// URL with a space for two."""
-        if self.url is None:
-            return "--find-links .", "--find-links ."
-        there = f"{self.url.rstrip('/')}/simple"
-        return f"--extra-index-url {there}", f"--index {there}"
+        latest = {
+            offer.project: releases[offer] for offer in sorted(releases, key=lambda offer: Version(offer.version))
+        }
+        uses = tuple(use for release in latest.values() for use in self._uses(release))
+        return Plan(self.name, (*wheels, index), uses, tuple(_notes(latest.values())))
 
     def _uses(self, release: "_Release") -> Iterator[Use]:
-        pip, uv = self._places
         project, root = release.offer.project, release.roots[0].replace("/", ".")
         ask = f"python -c 'from {root} import {MODULE}; print({MODULE}.backend())'"
         pinned = release.offer.version
@@ -75,7 +72,7 @@ class Extras:
         for what, asked in (wanted | {f"{project} alone, which runs on every machine": f"{project}=={pinned}"}).items():
             yield Use(
                 f"{what}, with pip and with uv; what else is required comes from the index that they have:",
-                f"pip install {pip} {asked}\nuv pip install {uv} {asked}",
+                install(asked, url=self.url),
             )
         yield Use("Which backend is in use; an extra that was misspelt shows here:", ask)
         yield Use("Without a backend, for one run; so another is named, too:", f"{variable(project)}={PLAIN} {ask}")
@@ -165,11 +162,15 @@ def _notes(releases: Iterable[_Release]) -> Iterator[str]:
     for release in releases:
         project, named = release.offer.project, variable(release.offer.project)
         extras = ", ".join(backend.extra for backend in release.backends)
-        yield f"{project} has the extras {extras}; of one that it does not have, pip and uv only warn, if that."
+        yield f"Extras of {project}: {extras}; of one that it does not have, pip and uv only warn, if that."
         yield (
             f"The wheel of {project} here has a build tag: installers prefer it to the plain wheel of the same tags. "
             "Publish it beside that one, or in its stead."
         )
+        plugins = ", ".join(backend.plugin for backend in release.backends)
+        yield f"Anybody may take these names on an index that has none: register {plugins} there first."
+        if len(release.backends) == 1:
+            continue
         yield (
             f"Of several backends that are installed, and differ in the x86-64 level alone, {project} takes the best "
             f"that the CPU runs; of others, {named} has to name one. GPUs are not looked for."

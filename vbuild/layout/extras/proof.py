@@ -8,11 +8,12 @@ Contents are those that RECORD says, and no two wheels that are installed togeth
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from vbuild.errors import VbuildError
 from vbuild.layout.extras.loader import MODULE, group
@@ -24,9 +25,12 @@ from vbuild.publishing.files import found
 from vbuild.publishing.model import Demand, Problem
 from vbuild.publishing.releases import releases
 from vbuild.publishing.slots import slots
-from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.name import escaped
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout extras"
+_FILE = f"/{MODULE}.py"
+_INIT = "__init__.py"
 # as loader.py.jinja has it, and vbuild.layout.extras.wheels in a plugin
 _LOADER = re.compile(r'^_PROJECT, .* = "[^"]*", "(?P<version>[^"]*)", "(?P<build>[^"]*)", "', re.MULTILINE)
 _CONSTANTS = re.compile(r'^VERSION = "(?P<version>[^"]*)"\nBUILD = "(?P<build>[^"]*)"', re.MULTILINE)
@@ -34,47 +38,85 @@ _CONSTANTS = re.compile(r'^VERSION = "(?P<version>[^"]*)"\nBUILD = "(?P<build>[^
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A base or a plugin: its *wheel*, the version and build that its code is of, and its entry points."""
+    """A base or a plugin: its *wheel*, the version and build that its code is of, and its entry points.
+
+    *unhooked* are the packages of a base that have a loader and do not import it.
+    """
 
     wheel: Offered
     stamp: tuple[str, str]
     entry_points: str
+    unhooked: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> Version:
+        """The version of its wheel."""
+        return Version(self.wheel.name.version)
 
     @classmethod
-    def of(cls, wheel: Offered, pattern: re.Pattern[str], suffix: str) -> Self | None:
-        """The part that *wheel* is by what *pattern* finds in its file at */suffix*; None where it is none."""
-        paths = [row.path for row in wheel.rows if row.path.endswith(f"/{suffix}")]
-        points = f"{wheel.dist_info}/entry_points.txt"
+    def base(cls, wheel: Offered) -> Self | None:
+        """The base that *wheel* is; None where it has no loader."""
+        packages = sorted(row.path.removesuffix(_FILE) for row in wheel.rows if row.path.endswith(_FILE))
         with open_wheel(wheel.path) as opened:
-            texts = (opened.read(path).decode(errors="replace") for path in sorted(paths))
-            match = next((match for text in texts if (match := pattern.search(text))), None)
-            said = opened.read(points).decode(errors="replace") if opened.find(points) else ""
-        return cls(wheel, (match["version"], match["build"]), said) if match else None
+            stamps = (_LOADER.search(_text(opened, f"{package}{_FILE}")) for package in packages)
+            stamp = next(filter(None, stamps), None)
+            inits = (f"{package}/{_INIT}" for package in packages)
+            unhooked = tuple(init for init in inits if f"import {MODULE}" not in _text(opened, init))
+            return cls(wheel, _stamp(stamp), _entry_points(opened), unhooked) if stamp else None
+
+    @classmethod
+    def plugin(cls, wheel: Offered) -> Self | None:
+        """The plugin that *wheel* is; None where the package called as it is of no version and build."""
+        with open_wheel(wheel.path) as opened:
+            stamp = _CONSTANTS.search(_text(opened, f"{escaped(wheel.name.project)}/{_INIT}"))
+            return cls(wheel, _stamp(stamp), _entry_points(opened)) if stamp else None
+
+
+def _stamp(found: re.Match[str]) -> tuple[str, str]:
+    return found["version"], found["build"]
+
+
+def _entry_points(wheel: Wheel) -> str:
+    return _text(wheel, f"{wheel.dist_info}/entry_points.txt")
+
+
+def _text(wheel: Wheel, path: str) -> str:
+    """What the member of that *path* says; nothing where there is none."""
+    return wheel.read(path).decode(errors="replace") if wheel.find(path) else ""
 
 
 def problems(folder: Path) -> Iterator[Problem]:
     """What is wrong with the wheels in *folder* and with its index."""
+    readable: list[Offered] = []
+    yield from wheels_in(folder, readable)
     wheels: list[Offered] = []
-    yield from wheels_in(folder, wheels)
-    yield from _damaged(wheels)
-    bases = [part for wheel in wheels if (part := _Part.of(wheel, _LOADER, f"{MODULE}.py"))]
-    plugins = [part for wheel in wheels if (part := _Part.of(wheel, _CONSTANTS, "__init__.py"))]
+    yield from _damaged(readable, wheels)
+    yield from index_problems(folder)
+    bases = [part for wheel in wheels if (part := _Part.base(wheel))]
+    others = [wheel for wheel in wheels if all(wheel is not base.wheel for base in bases)]
+    plugins = [part for wheel in others if (part := _Part.plugin(wheel))]
     if not (bases and plugins):
         yield _problem(Demand.PLAIN, folder.name, "has no base wheel with a loader, or no plugin; expected both")
         return
     for base in bases:
         yield from _extras(base, plugins)
+        for init in base.unhooked:
+            yield _problem(
+                Demand.PLAIN, base.wheel.path.name, f"{init}: does not import {MODULE}, so no plugin is used"
+            )
     for plugin in plugins:
         yield from _plugin(plugin, bases)
-    yield from collisions(releases(found(folder)))
-    yield from index_problems(folder)
+    parts = {part.wheel.name.project for part in (*bases, *plugins)}
+    for problem in collisions([release for release in releases(found(folder)) if release.project in parts]):
+        yield replace(problem, advice=_AGAIN, is_error=True)
 
 
-def _damaged(wheels: Sequence[Offered]) -> Iterator[Problem]:
+def _damaged(wheels: Sequence[Offered], sound: list[Offered]) -> Iterator[Problem]:
+    """Those of *wheels* whose contents are not as RECORD says; the others are put into *sound*."""
     for wheel in wheels:
         try:
             with open_wheel(wheel.path, check=True):
-                pass
+                sound.append(wheel)
         except VbuildError as error:
             yield _problem(Demand.ARCHIVE, wheel.path.name, str(error).removeprefix(f"{wheel.path.name}: "))
 
@@ -83,7 +125,7 @@ def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Problem]:
     """What is wrong with the extras of *base*."""
     wheel = base.wheel
     lines = {line: asked for line in wheel.metadata.requires_dist if (asked := read(line))}
-    known = {plugin.wheel.name.project for plugin in plugins}
+    known = {plugin.wheel.name.project for plugin in plugins if plugin.version == base.version}
     asked_for = set()
     for line, asked in lines.items():
         project = canonicalize_name(asked.name)
@@ -95,7 +137,9 @@ def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Problem]:
             what = f"requires {line}; expected =={wheel.metadata.version}, its own version"
             yield _problem(Demand.REQUIREMENT, wheel.path.name, what)
         if project not in known:
-            yield _problem(Demand.REQUIREMENT, wheel.path.name, f"requires {line}, and that plugin is not here")
+            yield _problem(
+                Demand.REQUIREMENT, wheel.path.name, f"requires {line}, and that plugin is not here, or damaged"
+            )
         if extra not in {*map(str, map(canonicalize_name, wheel.metadata.headers.values("Provides-Extra")))}:
             yield _problem(Demand.METADATA, wheel.path.name, f"has no Provides-Extra: {extra}")
     for lacking in sorted(one for one in known - asked_for if _extra(one, of=wheel.name.project)):
@@ -111,10 +155,12 @@ def _extra(project: str, *, of: str) -> str | None:
 def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Problem]:
     """What is wrong with *plugin*."""
     wheel = plugin.wheel
-    fitting = [base for base in bases if slots(base.wheel.name) == slots(wheel.name)]
-    fitting = [base for base in fitting if _extra(wheel.name.project, of=base.wheel.name.project)]
+    fitting = [base for base in bases if _extra(wheel.name.project, of=base.wheel.name.project)]
+    fitting = [base for base in fitting if base.version == plugin.version]
+    fitting = [base for base in fitting if slots(base.wheel.name) == slots(wheel.name)]
     if not fitting:
-        yield _problem(Demand.PLAIN, wheel.path.name, "has no base wheel for the same Python and machine here")
+        what = "has no base wheel of the same version, Python and machine here"
+        yield _problem(Demand.PLAIN, wheel.path.name, what)
         return
     base = fitting[0]
     project, version = base.wheel.name.project, base.wheel.metadata.version
@@ -125,8 +171,9 @@ def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Problem]:
     if plugin.stamp != base.stamp:
         what = f"is for version and build {' '.join(plugin.stamp)}; {base.wheel.path.name} is of {' '.join(base.stamp)}"
         yield _problem(Demand.PLAIN, wheel.path.name, what)
-    if f"[{group(project)}]" not in plugin.entry_points:
-        yield _problem(Demand.METADATA, wheel.path.name, f"has no entry point in the group {group(project)}")
+    point = f"{_extra(wheel.name.project, of=project)} = {escaped(wheel.name.project)}"
+    if f"[{group(project)}]\n{point}\n" not in plugin.entry_points:
+        yield _problem(Demand.METADATA, wheel.path.name, f"has no entry point {point} in the group {group(project)}")
 
 
 def _problem(demand: Demand, place: str, what: str) -> Problem:

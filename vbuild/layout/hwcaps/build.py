@@ -4,7 +4,6 @@ demo.libs/libx-1a2b3c4d.so.1   demo.libs/libx-5e6f7a8b.so.1   the same library o
 demo.libs/libx-1a2b3c4d.so.1.2 demo.libs/libx-5e6f7a8b.so.1.3 the same, where no other is called libx.so.1
 """
 
-import base64
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,6 +21,7 @@ from vbuild.linkage.hwcaps import GLIBC_HWCAPS
 from vbuild.linkage.names import hashed, plain
 from vbuild.splitting.bundle import Bundle, Piece, Reader
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.distinfo import sha256_said
 from vbuild.wheel.zipreader import Member
 
 BASELINE = Cpu("x86_64", "v1")
@@ -50,7 +50,7 @@ class Build:
 
         Files whose hashes in RECORD are among *same* are not looked into: all wheels of the join have them.
         """
-        seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(_hexadecimal(one) for one in same if one))
+        seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(filter(None, map(sha256_said, same))))
         bundle = Reader(seen.look).read(wheel)
         build = cls(cpu, offered, bundle, is_added, seen)
         if there := next((path for path in bundle.pieces if f"{GLIBC_HWCAPS}/" in path), None):
@@ -58,7 +58,9 @@ class Build:
         return build
 
     def __str__(self) -> str:
-        return self.offered.path.name
+        name = self.offered.path.name
+        # what was built elsewhere may have the very name of the plain wheel, or of another level's
+        return f"{name} for {self.level}" if self.is_added else name
 
     @property
     def level(self) -> str:
@@ -182,12 +184,6 @@ def short(name: str) -> str:
     """The file *name* of a library without hash, and without the rest of its version: ``libx.so.1``."""
     match = _SHORT.fullmatch(plain(name))
     return match["short"] if match else plain(name)
-
-
-def _hexadecimal(stated: str) -> str:
-    """A hash as RECORD has it in hexadecimal digits; nothing for another algorithm than SHA-256."""
-    algorithm, _, digest = stated.partition("=")
-    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex() if algorithm == "sha256" else ""
 
 
 def _plain_names(piece: Piece) -> tuple[str | None, ...]:

@@ -3,13 +3,12 @@
 kind       the loader chooses among shared libraries of x86-64, not among programs
 SONAME     one for all levels: it is the name by which a library that is loaded already is known
 exports    whatever the baseline's copy gives, by name and version; more does no harm, since only what was built
-           beside it asks for that. Of a bundled library in a wheel that was added what the wheel's own files take is
-           enough: its name has a hash, which nobody else can know
+           beside it asks for that. Of a wheel that was added what somebody may take is enough (`missed`)
 code       no instruction above the level, by disassembly
 platform   no library, and no version of a symbol, that the wheel's tags do not promise
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +21,13 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.layout.hwcaps.build import BASELINE, Copy, short
 from vbuild.linkage.graph import Via
 from vbuild.linkage.names import hashed, plain
+from vbuild.splitting.bundle import Piece
 from vbuild.splitting.naming import is_meant, is_pattern
 from vbuild.verdict.levels import Claim, Levels
 from vbuild.verdict.model import Severity
+
+MOVED = "libvb_"
+"""How the names begin of libraries to which stubs lead."""
 
 _MACHINE = "x86_64"
 _SHOWN = 3
@@ -38,7 +41,10 @@ class Judge:
     executor: Executor | None = None
 
     def fault(self, base: Copy, copy: Copy, *, taken: Container[Versioned] | None = None) -> str | None:
-        """What is wrong with *copy*, which stands for *base* on newer processors; it may lack what is not *taken*."""
+        """What is wrong with *copy*, which stands for *base* on newer processors.
+
+        With *taken*, what the wheel's files take, it may lack what nobody would miss.
+        """
         exports = partial(_exports, taken=taken)
         checks: tuple[Callable[[Copy, Copy], str | None], ...] = (_kind, _soname, _modules, exports, self._code)
         return next((fault for check in checks if (fault := check(base, copy))), None)
@@ -95,12 +101,34 @@ def _modules(base: Copy, copy: Copy) -> str | None:
 
 
 def _exports(base: Copy, copy: Copy, *, taken: Container[Versioned] | None) -> str | None:
-    lacking = [one for one in copy.interface.lacking(base.interface) if taken is None or one in taken]
+    lacking: Sequence[Versioned] = copy.interface.lacking(base.interface)
+    if taken is not None:
+        is_needed = bool(base.build.bundle.graph.consumers(base.path))
+        lacking = missed(lacking, base.piece, taken, is_needed=is_needed)
     if not lacking:
         return None
-    more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-    names = ", ".join(map(str, lacking[:_SHOWN]))
-    return f"exports no {names}{more}, which the baseline's does; expected the same symbols at all levels"
+    return f"exports no {shown(lacking)}, which the baseline's does; expected the same symbols at all levels"
+
+
+def shown(names: Sequence[object]) -> str:
+    """The first of *names*, and how many more there are: ``a, b, c and 4 more``."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def missed(
+    lacking: Iterable[Versioned], base: Piece, taken: Container[Versioned], *, is_needed: bool
+) -> list[Versioned]:
+    """What of the symbols *lacking* in a copy of *base* somebody may take; *taken* are those that the wheel's files do.
+
+    Nobody else knows a bundled library, whose name has a hash. A module that *is_needed* by no library is asked for
+    PyInit_ by Python, for names of C by ctypes: those of C++ come and go with what is linked in of libstdc++.
+    """
+    if hashed(base.name) and not base.name.startswith(MOVED):
+        return [one for one in lacking if one in taken]
+    if base.loading.modules and not is_needed:
+        return [one for one in lacking if not one.is_mangled]
+    return list(lacking)
 
 
 def pattern_fault(copy: Copy, place: str) -> str | None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from vbuild.binary.interface import Versioned
 from vbuild.errors import LayoutError
 from vbuild.layout.hwcaps.build import Build, Copy, Matching, short
-from vbuild.layout.hwcaps.faults import Judge
+from vbuild.layout.hwcaps.faults import Judge, shown
 from vbuild.layout.hwcaps.rest import differences
 from vbuild.linkage.graph import Edge, Via
 from vbuild.linkage.names import hashed, is_shared_object
@@ -137,8 +137,7 @@ class Join:
             last = copy
 
     def _fault(self, base: Copy, copy: Copy) -> str | None:
-        is_own = copy.build.is_added and hashed(base.piece.name) and hashed(copy.piece.name)
-        if fault := self.judge.fault(base, copy, taken=self._taken if is_own else None):
+        if fault := self.judge.fault(base, copy, taken=self._taken if copy.build.is_added else None):
             return fault
         for other in self.further(copy):
             if fault := self.judge.common_fault(other):
@@ -211,8 +210,8 @@ class Join:
                 more = copy.interface.further(Copy(self.base, path).interface)
                 if more and not copy.piece.loading.modules:
                     self.notes.append(
-                        f"{copy}: exports {len(more)} symbols more than the baseline's, {more[0]} first: they are "
-                        f"there on processors of {copy.build.cpu} only"
+                        f"{copy}: exports {shown(more)}, which the baseline's does not: for what was built beside it, "
+                        f"on processors of {copy.build.cpu} only"
                     )
 
 

@@ -19,7 +19,7 @@ from vbuild.binary.processes import processes
 from vbuild.errors import LayoutError
 from vbuild.hardware.cpu import available_cores
 from vbuild.layout.hwcaps.build import BASELINE, Build, Copy
-from vbuild.layout.hwcaps.faults import Judge, platform_fault
+from vbuild.layout.hwcaps.faults import Judge, platform_fault, shown
 from vbuild.layout.hwcaps.join import Family, Join
 from vbuild.layout.hwcaps.places import Placement, further_members
 from vbuild.layout.hwcaps.sets import JoinSet
@@ -31,7 +31,7 @@ from vbuild.wheel.name import WheelName
 
 # of one wheel, or over one wheel's RECORD
 _LEFT = ("RECORD", "RECORD.jws", "RECORD.p7s", "variant.json")
-_SHOWN = 3
+_SHOWN = 4
 
 
 @contextmanager
@@ -151,8 +151,7 @@ class Joined:
             levels = ", ".join(copy.build.level for copy in family.copies)
             copied.setdefault(levels, []).append(family.base.path)
         for levels, paths in copied.items():
-            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-            yield f"{name}: copies for {levels} of {', '.join(paths[:_SHOWN])}{more}"
+            yield f"{name}: copies for {levels} of {shown(paths)}"
         if same := ", ".join(build.level for build in join.others if not self._taken(build)):
             yield f"{name}: no copies for {same}: the same as the level below"
         if name.build != self.set.base.name.build:
@@ -175,7 +174,7 @@ class Joined:
             begin = f"not taken from {build}: "
             left = [note.removeprefix(begin) for note in self.join.notes if note.startswith(begin)]
             if build.is_added and left and not is_taken:
-                more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
+                more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
                 raise LayoutError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
 
     def check_size(self, most: int | None) -> None:
@@ -189,7 +188,7 @@ class Joined:
             for copy in family.copies
         }
         if (size := sum(parts.values())) > most:
-            largest = sorted(parts.items(), key=lambda part: -part[1])[: _SHOWN + 1]
+            largest = sorted(parts.items(), key=lambda part: -part[1])[:_SHOWN]
             said = ", ".join(f"{what} {number}" for what, number in largest)
             raise LayoutError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {said}")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from vbuild.errors import LayoutError, at
 from vbuild.layout.hwcaps.build import Build, Copy
-from vbuild.layout.hwcaps.faults import pattern_fault
+from vbuild.layout.hwcaps.faults import MOVED, pattern_fault
 from vbuild.layout.hwcaps.join import Family, Join
 from vbuild.layout.model import Copied, Member, Put, Relinked
 from vbuild.linkage.graph import Via
@@ -116,7 +116,7 @@ class Placement:
         for copy in (base, *self.family.copies):
             digest.update(f"\n{copy.build.level} {copy.piece.sha256}".encode())
         stem = plain(base.piece.name).partition(".")[0]
-        return f"{libs_of(base.build)}/libvb_{stem}-{digest.hexdigest()[:_DIGITS]}.so"
+        return f"{libs_of(base.build)}/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
 
 
 def libs_of(build: Build) -> str:

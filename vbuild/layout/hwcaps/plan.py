@@ -79,7 +79,7 @@ class Hwcaps:
             yield Use(
                 "With pip and with uv, which know nothing of levels; what else is required comes from the index that "
                 "they have:",
-                install(wanted, url=self.url),
+                install(wanted, url=self.url, has_rivals=True),
             )
 
 

@@ -1,9 +1,10 @@
 """What is wrong with a folder of the layout hwcaps: copies that are no copies, or that the loader never takes.
 
     copy    a library for every processor beside it, one SONAME, whatever that exports, no instruction above its level,
-            and each library of the wheel that the other one finds
+            and each library of the wheel that the other one finds; that one itself needs a lower level
     stub    no code, no symbols, one library, which is there, and which has the Python module that is asked for
-    libvb_  a stub that leads to it
+    libvb_  a stub that leads to it, and a copy
+    folder  of glibc-hwcaps: one that glibc knows, with libraries alone
 
 A wheel whose fast copies are never taken passes every test, as slowly as before.
 """
@@ -17,19 +18,19 @@ from vbuild.binary.elf import Elf
 from vbuild.binary.interface import Interface, Versioned
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
+from vbuild.layout.hwcaps.faults import MOVED, missed
 from vbuild.layout.indexes import index_problems, wheels_in
 from vbuild.layout.offer import Offered
 from vbuild.linkage.graph import Edge, Via
-from vbuild.linkage.hwcaps import baseline_of, level_of
-from vbuild.linkage.names import hashed
+from vbuild.linkage.hwcaps import GLIBC_HWCAPS, baseline_of, level_of
 from vbuild.publishing.model import Demand, Problem
 from vbuild.splitting.bundle import Bundle, Piece, Reader
 from vbuild.verdict.levels import Claim, Levels
 from vbuild.verdict.model import Severity
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.installed import installed_path
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout hwcaps"
-_MOVED = "libvb_"
 _FOUND = (Via.OWN, Via.INHERITED)
 
 
@@ -43,7 +44,7 @@ def problems(folder: Path) -> Iterator[Problem]:
         try:
             with open_wheel(offered.path, check=True) as wheel:
                 proof = _Proof(Reader(lambda *_: None).read(wheel))
-                found = [f"{path}: {what}" for path, what in (*proof.copies(), *proof.stubs(), *proof.lost())]
+                found = [f"{path}: {what}" for path, what in proof.found()]
         except VbuildError as error:
             found = [str(error).removeprefix(f"{offered.path.name}: ")]
         for what in found:
@@ -56,6 +57,25 @@ class _Proof:
     """A wheel's compiled files as the loader sees them; each thing that is wrong is a path and what it is."""
 
     bundle: Bundle
+
+    def found(self) -> Iterator[tuple[str, str]]:
+        """All that is wrong."""
+        yield from self.strangers()
+        yield from self.copies()
+        yield from self.bases()
+        yield from self.stubs()
+        yield from self.lost()
+
+    def strangers(self) -> Iterator[tuple[str, str]]:
+        """The files in folders for levels that the loader cannot take, or looks for nowhere."""
+        for member in self.bundle.wheel.members:
+            path = installed_path(member.path) or member.path
+            if GLIBC_HWCAPS not in path.split("/")[:-1]:
+                continue
+            if level_of(path) is None:
+                yield path, "in no folder that glibc knows; expected x86-64-v2, x86-64-v3 or x86-64-v4"
+            elif path not in self.bundle.pieces:
+                yield path, self.bundle.damaged.get(member.path, "no library")
 
     def copies(self) -> Iterator[tuple[str, str]]:
         """What is wrong with the copies for levels."""
@@ -71,14 +91,17 @@ class _Proof:
             if lacking := self._lacking(path, base):
                 yield path, f"exports no {lacking[0]}, which {base.path} does"
             yield from self._unfound(path, base.path)
-            yield from self._code(path, Cpu("x86_64", level))
+            yield from self._judged(path, Cpu("x86_64", level), base.path)
 
     def _lacking(self, path: str, base: Piece) -> list[Versioned]:
         """The symbols of *base* that its copy at *path* has not, and that somebody may take."""
         found = self._interface(path).lacking(self._interface(base.path))
-        # nobody outside of the wheel knows a name with a hash; what was moved is opened by who knows
-        is_own = hashed(base.name) and not base.name.startswith(_MOVED)
-        return [one for one in found if not is_own or one in self._taken]
+        return missed(found, base, self._taken, is_needed=self._is_needed(base.path))
+
+    def _is_needed(self, path: str) -> bool:
+        """Whether a library of the wheel needs the one at *path*, or the stub that leads to it."""
+        users = {edge.consumer for edge in self.bundle.graph.consumers(path)}
+        return any(user not in self._leading or self.bundle.graph.consumers(user) for user in users)
 
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
@@ -97,11 +120,30 @@ class _Proof:
             if edge.via is Via.MISSING:
                 yield path, f"{edge.name} is nowhere"
 
-    def _code(self, path: str, cpu: Cpu) -> Iterator[tuple[str, str]]:
-        base = self._elf(baseline_of(path))
-        levels = Levels({"copy": self._elf(path)}, Claim(cpu, is_explicit=True), baseline=lambda _: base)
+    def _judged(self, path: str, cpu: Cpu, other: str) -> Iterator[tuple[str, str]]:
+        """What in the code at *path* is above *cpu*, but for what that at *other* has too."""
+        elf = self._elf(other)
+        levels = Levels({"code": self._elf(path)}, Claim(cpu, is_explicit=True), baseline=lambda _: elf)
         for _, findings in levels.verdicts():
             yield from ((path, finding.what) for finding in findings if finding.severity is Severity.ERROR)
+
+    def bases(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the libraries for other processors, each held against its copy for the lowest level."""
+        for path, copy in self._lowest.items():
+            level = str(level_of(copy))
+            if self._code(path) == self._code(copy):
+                yield path, f"the same code as its copy for {level}"
+            yield from self._judged(path, Cpu("x86_64", level), copy)
+
+    def _code(self, path: str) -> tuple[str, tuple[str, ...]]:
+        return self._interface(path).digest, self.bundle.pieces[path].loading.outline.needed
+
+    @cached_property
+    def _lowest(self) -> dict[str, str]:
+        """The libraries that have copies, each with that of the lowest level."""
+        pieces = self.bundle.pieces
+        copies = sorted(((level_of(path) or "", path) for path in pieces), reverse=True)
+        return {baseline_of(path): path for level, path in copies if level and baseline_of(path) in pieces}
 
     def stubs(self) -> Iterator[tuple[str, str]]:
         """What is wrong with the files that lead to a library that was moved."""
@@ -118,11 +160,16 @@ class _Proof:
                 yield path, f"leads to the module {modules[0]}; expected {name}"
 
     def lost(self) -> Iterator[tuple[str, str]]:
-        """The libraries that were moved and that nothing leads to."""
-        led = {edge.name for edge in self._leading.values()}
+        """The libraries that were moved and that nothing leads to, or that moved for no copy."""
+        # a stub that does not find its library is said to
+        led = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
         for path, piece in self.bundle.pieces.items():
-            if piece.name.startswith(_MOVED) and level_of(path) is None and piece.name not in led:
+            if not piece.name.startswith(MOVED) or GLIBC_HWCAPS in path.split("/"):
+                continue
+            if not {path, piece.name} & led:
                 yield path, "no stub leads to it"
+            elif path not in self._lowest:
+                yield path, "no copy for any level"
 
     @cached_property
     def _leading(self) -> dict[str, Edge]:
@@ -130,7 +177,7 @@ class _Proof:
         return {
             edge.consumer: edge
             for edge in self.bundle.graph.edges
-            if edge.name.startswith(_MOVED) and level_of(edge.consumer) is None
+            if edge.name.startswith(MOVED) and level_of(edge.consumer) is None
         }
 
     def _interface(self, path: str) -> Interface:

@@ -19,7 +19,7 @@ from vbuild.wheel.distinfo import Metadata, is_dist_info
 from vbuild.wheel.installed import installed_path
 
 _OWN = re.compile(r"RECORD(?:\.jws|\.p7s)?|WHEEL|variant\.json|sboms/.*|direct_url\.json|INSTALLER|REQUESTED")
-_REQUIRING = ("Requires-Dist", "Requires-Python", "Provides-Extra", "Requires-External", "Dynamic")
+_REQUIRING = ("Requires-Dist", "Requires-Python", "Provides-Extra", "Requires-External")
 _TEXTS = (".json", ".txt", ".pc", ".cmake", ".log", ".yaml", ".yml", ".toml", ".cfg", ".ini")
 _CACHED = re.compile(r"(?:__pycache__/)?(?P<name>[^/]+?)(?:\.[\w-]+)?\.pyc$")
 # bytes: a record of a build is short

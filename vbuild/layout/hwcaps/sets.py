@@ -46,6 +46,8 @@ class JoinSet:
                 raise LayoutError(f"{names}: two wheels of one level; expected one")
         if refused := next((cpu for cpu, _ in added if cpu.machine != "x86_64" or cpu.is_baseline), None):
             raise LayoutError(f"{refused}: no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4")
+        for cpu, wheel in added:
+            _check_stated(cpu, wheel)
         if others:
             _check_platform(base[0])
         ordered = tuple(sorted(others, key=lambda pair: pair[0].rank))
@@ -102,6 +104,13 @@ def _check_alike(one: Offered, other: Offered) -> None:
     if one.tag != other.tag:
         found, expected = ("-".join(wheel.tag) for wheel in (other, one))
         raise LayoutError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
+
+
+def _check_stated(cpu: Cpu, added: Offered) -> None:
+    """`LayoutError` where the variant *added* as *cpu* says that it is for another one, or for more."""
+    stated = _level_of(added)
+    if added.properties and stated != cpu:
+        raise LayoutError(f"{added.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
 
 
 def _fits(added: Offered, base: Offered) -> bool:

@@ -135,7 +135,8 @@ def _notes(offers: Sequence[Offer], labels: Sequence[str]) -> Iterator[str]:
     order = f"{last}, which comes after {', '.join(others)}" if others else last
     yield f"Keep to one of the indexes: of several, a request without +label takes {order}, whatever the machine."
     whole, one = known[0].version, Version(known[0].version).public
-    yield f"=={one} takes every local version of {one}, ==={whole} the plain one alone, and >{one} none (PEP 440)."
+    alone = f", ==={whole} the plain one alone," if known[0].plain else ""
+    yield f"=={one} takes every local version of {one}{alone} and >{one} none (PEP 440)."
     for offer in known:
         yield from _missing(offer, labels)
         yield from _unpinned(offer, offers)

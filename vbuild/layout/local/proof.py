@@ -3,6 +3,7 @@
 x86_64_v3/*.whl    all wheels of a release are +x86.64.v3, or none is, where it has no such variant
                    METADATA of a version is the same in all its wheels; siblings are pinned to that label
 x86_64_v3/simple   says of each file what it is
+index.html         is there
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,8 @@ def problems(folder: Path) -> Iterator[Problem]:
     except LayoutError as error:
         yield _problem(Demand.LABELS, folder.resolve().name, str(error))
         return
+    if labels and not (folder / "index.html").is_file():
+        yield _problem(Demand.INDEX, "index.html", "is not there; expected the page that says which index is for whom")
     for place in places:
         for problem in _place(place, labels):
             yield replace(problem, files=tuple(f"{place.name}/{file}" for file in problem.files))

@@ -7,13 +7,11 @@ https://docs.astral.sh/uv/concepts/projects/dependencies/#index
 import html
 from collections.abc import Iterator, Sequence
 
-from packaging.version import Version
-
-from vbuild.layout.address import below, install
+from vbuild.layout.address import RIVALS, below, install
 from vbuild.layout.local.labels import PLAIN, local_part, local_version
 from vbuild.layout.model import Use
 from vbuild.layout.offer import Offer
-from vbuild.layout.siblings import labelled, required, variants_of
+from vbuild.layout.siblings import labelled, latest, required, variants_of
 
 _PAGE = """<!DOCTYPE html>
 <html>
@@ -41,7 +39,9 @@ def uses(offers: Sequence[Offer], labels: Sequence[str], *, url: str | None) -> 
             install(" ".join(_pins(offers, label)), folder=label, url=url),
         )
     if plain := " ".join(f"{offer.project}==={offer.version}" for offer in _latest(offers) if offer.plain):
-        yield Use("The plain wheel, for every machine:", install(plain, folder=PLAIN, url=url))
+        yield Use(
+            f"The plain wheel, for every machine{RIVALS}:", install(plain, folder=PLAIN, url=url, has_rivals=True)
+        )
     yield Use(
         f"In the pyproject.toml of a project{'' if url else ', here relative to it'}; then: "
         f"uv sync --extra {_extra(labels[-1])}",
@@ -112,10 +112,8 @@ def _companions(offers: Sequence[Offer], label: str) -> Iterator[str]:
 
 
 def _latest(offers: Sequence[Offer], label: str | None = None) -> tuple[Offer, ...]:
-    """The last release of each project that is no companion: the last with that *label* where there is one."""
-    known = (offer for offer in offers if not offer.is_companion)
-    order = sorted(known, key=lambda offer: (label in offer.labels, Version(offer.version)))
-    return tuple(offer for _, offer in sorted({offer.project: offer for offer in order}.items()))
+    """The last releases of projects that are no companions."""
+    return latest([offer for offer in offers if not offer.is_companion], label)
 
 
 def _extra(label: str) -> str:

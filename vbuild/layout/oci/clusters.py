@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.gpu import Arch
 from vbuild.layout.oci.yaml import Value, yaml
 from vbuild.variant.model import Feature, Variant
 
@@ -112,10 +113,11 @@ def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> d
 def _range(name: str, value: str) -> Range | None:
     if name == _SM and (match := _SM_ARCH.fullmatch(value)):
         major, minor = int(match["major"]), int(match["minor"])
-        # code with an ``a`` runs on the one capability alone, PTX on all later ones
-        if match["suffix"] == "a":
+        is_ptx = match["kind"] == "virtual"
+        # code with an ``a``, or for a Jetson, runs on the one capability alone, PTX on all later ones
+        if match["suffix"] == "a" or (Arch(10 * major + minor).is_tegra and not is_ptx):
             return Range(major, minor, minor + 1)
-        return Range(major, minor, and_later=match["kind"] == "virtual" and not match["suffix"])
+        return Range(major, minor, and_later=is_ptx and not match["suffix"])
     if name in {_LOWER, _UPPER} and (match := _DOTTED.fullmatch(value)):
         major, minor = int(match["major"]), int(match["minor"] or 0)
         return Range(major, minor, and_later=True) if name == _LOWER else Range(major, below=minor)

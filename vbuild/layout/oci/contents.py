@@ -25,6 +25,8 @@ from vbuild.wheel.archive import open_wheel
 
 PREFIX = "usr/local"
 _CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
+# names that mean in a layer that a file below is gone (image-spec, layer.md)
+_WHITEOUT = ".wh."
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 # whose requirements are told of a wheel for any Python
 _ANY_MINOR = 11
@@ -107,6 +109,10 @@ def files_of(wheels: Sequence[Offered], python: Python) -> tuple[File, ...]:
 def _files(wheel: Offered, python: Python) -> Iterator[File]:
     with open_wheel(wheel.path) as opened, at(wheel.path.name):
         for file in installed(opened, python.environment):
+            if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
+                raise LayoutError(
+                    f"{file.path}: deletes a file in an image; expected no name with {_WHITEOUT} in front"
+                )
             path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
             if isinstance(file.content, bytes):
                 yield Made(path, mode, file.content)

@@ -29,6 +29,8 @@ LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 GZIP_TYPE, ZSTD_TYPE = f"{LAYER_TYPE}+gzip", f"{LAYER_TYPE}+zstd"
 REF_NAME = "org.opencontainers.image.ref.name"
 
+# what the name of an image ends with where it is the index of what refers to the image
+REFERRERS = ".referrers"
 KEY = "dev.wheelnext.variant.properties"
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -2,7 +2,8 @@
 
 oci/demo-1.0/index.json                     cp311, and each of its images by name: cp311-plain, cp311-x86_64_v3
 oci/demo-1.0/blobs/sha256/…                 layers: the base's, what all variants have in common, what one has alone
-oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       where asked for; also demo-1.0-cp311.dra.yaml
+oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       where asked for, and attached to the image, cp311-x86_64_v3.referrers
+oci/demo-1.0-cp311.dra.yaml                 where asked for, and an image needs a device
 
 An index lists, for each architecture, first the image that every machine can run: clients that know no variants take
 the first that fits. Then come the images that CPU levels tell apart, by ``platform.variant``, the highest first. What
@@ -29,6 +30,7 @@ from vbuild.layout.oci.contents import PREFIX, Python, companions_of, files_of, 
 from vbuild.layout.oci.families import BASELINES, Group, groups, name_of
 from vbuild.layout.oci.model import (
     KEY,
+    REFERRERS,
     Artifact,
     Base,
     Family,
@@ -47,6 +49,10 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import escaped
 
 _KEY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*", re.ASCII)
+# what the image-spec keeps for itself, and what it lets names consist of (annotations.md)
+_RESERVED = "org.opencontainers."
+_REF = re.compile(r"[A-Za-z0-9]+((--|[-._:@+])[A-Za-z0-9]+)*", re.ASCII)
+_CLAIM = ".dra.yaml"
 _TITLE, _VERSION = "org.opencontainers.image.title", "org.opencontainers.image.version"
 
 
@@ -78,6 +84,8 @@ class Oci:
         """
         if "." not in self.key or not _KEY.fullmatch(self.key):
             raise LayoutError(f"annotation key {self.key!r}; expected a name with dots, as in {KEY}")
+        if self.key.startswith(_RESERVED):
+            raise LayoutError(f"annotation key {self.key!r}: {_RESERVED}* is the OCI's; expected your own, as in {KEY}")
         base = BaseFolder.of(self.base) if self.base else None
         companions = tuple(wheel for offer in offers if offer.is_companion for wheel in offer.wheels)
         releases = [_Release(self, offer, companions, base) for offer in offers if not offer.is_companion]
@@ -104,6 +112,7 @@ class _Release:
         self._notes: list[str] = []
         self._lacking: dict[str, None] = {}
         self._families = self._made()
+        self._told = tuple(text for family in self._families for text in self._emitted(family))
 
     def outputs(self) -> Iterator[Output]:
         # links first: what an image brings and its base has already is not written over them
@@ -118,8 +127,7 @@ class _Release:
             ((_TITLE, self._offer.project), (_VERSION, self._offer.version)),
             self._moment(),
         )
-        for family in self._families:
-            yield from self._emitted(family)
+        yield from self._told
 
     def uses(self) -> Iterator[Use]:
         family = self._families[0]
@@ -132,6 +140,16 @@ class _Release:
         )
         one = family.images[0].ref
         yield Use("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{one}')}")
+        if ruled := [image.ref for image in family.images if image.artifacts]:
+            yield Use(
+                "The rules for nodes beside them, where NFD looks for what refers to an image:",
+                _pushed(self._name, ruled, name),
+            )
+        for claim in (text.target.name for text in self._told if text.target.name.endswith(_CLAIM)):
+            yield Use(
+                f"The claim that pods make of a device; {claim} says which image is for which:",
+                f"kubectl apply -f {quote(claim)}",
+            )
 
     def notes(self) -> Iterator[str]:
         """What a publisher should know, the names of all images first."""
@@ -162,6 +180,11 @@ class _Release:
         refs = [*gathered, *(image.ref for images in gathered.values() for image in images)]
         if twice := sorted({ref for ref in refs if refs.count(ref) > 1}):
             raise LayoutError(f"{self._offer}: two images would be called {twice[0]}; give the variant another label")
+        if strange := [ref for ref in refs if not _REF.fullmatch(ref)]:
+            raise LayoutError(
+                f"{self._offer}: {strange[0]!r} is no name of an image; expected letters and digits with one of "
+                f"._- between them: give the variant another label"
+            )
         return tuple(Family(ref, tuple(images), self._said(found, ref)) for ref, images in gathered.items())
 
     def _has(self, machine: str) -> bool:
@@ -241,7 +264,22 @@ class _Release:
             text, notes = dra(f"{self._name}-{family.ref}", variants)
             self._notes += notes
             if text:
-                yield Text(PurePosixPath(f"{self._name}-{family.ref}.dra.yaml"), text.encode())
+                yield Text(PurePosixPath(f"{self._name}-{family.ref}{_CLAIM}"), text.encode())
+
+
+def _pushed(layout: str, refs: Sequence[str], repository: str) -> str:
+    """The command that puts what refers to the images *refs* of *layout* under the tags of their digests.
+
+    Registries that know ``subject`` need no tag; others are asked for it (distribution-spec, referrers tag schema).
+    """
+    return "\n".join(
+        (
+            f"for image in {' '.join(refs)}; do",
+            f'  digest=$(skopeo inspect --raw "oci:{layout}:$image" | sha256sum | cut -c1-64)',
+            f'  skopeo copy --all "oci:{layout}:$image{REFERRERS}" "docker://$REGISTRY/{repository}:sha256-$digest"',
+            "done",
+        )
+    )
 
 
 def _compact(data: bytes) -> str:

@@ -4,6 +4,7 @@
     configs        the platform of the index, as many diff_ids as layers, each the SHA-256 of a layer uncompressed
     annotations    properties and label as the config's labels have them, and as the index's variants.json has them
     indexes        a plain image for each architecture, the first of it; layers that its images share
+    rules of NFD   beside the layouts as they are attached to an image
 
 Standard: https://github.com/opencontainers/image-spec
 """
@@ -17,6 +18,7 @@ from typing import BinaryIO
 import zstandard
 from isal import isal_zlib
 
+from vbuild.digest import sha256_of
 from vbuild.errors import VbuildError
 from vbuild.layout.oci.model import (
     GZIP_TYPE,
@@ -50,6 +52,10 @@ def problems(folder: Path) -> Iterator[Problem]:
         yield _error(Demand.IMAGE, folder.name, "holds no OCI image layout")
     for path in found:
         yield from _Proof(path).problems()
+    for rules in sorted(folder.glob("*.nfd.yaml")):
+        digest = sha256_of(rules)
+        if not any((path / "blobs" / "sha256" / digest).is_file() for path in found):
+            yield _error(Demand.IMAGE, rules.name, "is not what is attached to an image")
 
 
 class _Proof:
@@ -66,6 +72,10 @@ class _Proof:
         except VbuildError as error:
             yield _error(Demand.IMAGE, self._path.name, str(error))
             return
+        if not folder.manifests:
+            yield _error(Demand.IMAGE, f"{self._path.name}/index.json", "lists nothing")
+        for ref in sorted({ref for ref in folder.refs if folder.refs.count(ref) > 1}):
+            yield _error(Demand.IMAGE, f"{self._path.name}/index.json", f"has several images called {ref}")
         for descriptor in folder.manifests:
             yield from self._descriptor(folder, descriptor)
         blobs = self._path / "blobs" / "sha256"

@@ -147,11 +147,15 @@ class ImageFolder:
 
 
 def placed(place: Path) -> tuple[Path, str | None]:
-    """The folder that *place* is, and the name behind a colon: ``DIR:name``; None where there is none."""
-    if place.is_dir() or ":" not in place.name:
+    """The folder that *place* is, and the name behind a colon: ``DIR:name``; None where there is none.
+
+    Names have colons as well, ``DIR:python:3.11``: the shortest folder that is there counts, else the first colon.
+    """
+    text = str(place)
+    if place.is_dir() or ":" not in text:
         return place, None
-    folder, _, ref = str(place).rpartition(":")
-    return Path(folder), ref
+    pairs = [(Path(text[: colon.start()]), text[colon.end() :]) for colon in re.finditer(":", text)]
+    return next((pair for pair in pairs if pair[0].is_dir()), pairs[0])
 
 
 def ref_of(descriptor: Descriptor) -> str | None:

@@ -1,7 +1,7 @@
 """Write images as an OCI image layout: blobs under their digests, and the index that names them.
 
     layers, all cores      blobs/sha256/<hex>     each once, however many images have it
-    image                  config -> manifest     and what is attached to it, whose manifest has it as subject
+    image                  config -> manifest     and what refers to it: manifests with it as subject, and their index
     family                 index                  listed in index.json under the family's name; each image under its own
 
 Blobs of a base are the plan's to link. JSON is compact, in the order of the specification, the same bytes every time.
@@ -25,6 +25,7 @@ from vbuild.layout.oci.model import (
     INDEX_TYPE,
     MANIFEST_TYPE,
     REF_NAME,
+    REFERRERS,
     Artifact,
     Descriptor,
     Family,
@@ -62,12 +63,13 @@ class _Writer:
         self._created = datetime.fromtimestamp(images.moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def family(self, family: Family) -> list[Descriptor]:
-        """What index.json is to name: the family's index, its images, and what is attached to them."""
-        listed, attached = [], []
+        """What index.json is to name: the family's index, its images, and the indexes of what refers to them."""
+        listed, referring = [], []
         for image in family.images:
             manifest = self._image(image)
             listed.append(replace(manifest, platform=image.listed, annotations=image.said))
-            attached += [self._attached(artifact, manifest) for artifact in image.artifacts]
+            if image.artifacts:
+                referring.append(self._referrers(image, manifest))
         index = self._json(
             INDEX_TYPE,
             {
@@ -81,7 +83,7 @@ class _Writer:
             replace(manifest, annotations=((REF_NAME, image.ref), *manifest.annotations))
             for manifest, image in zip(listed, family.images, strict=True)
         ]
-        return [replace(index, annotations=((REF_NAME, family.ref),)), *named, *attached]
+        return [replace(index, annotations=((REF_NAME, family.ref),)), *named, *referring]
 
     def _image(self, image: Image) -> Descriptor:
         layers = [self._layers[place] for place in image.layers]
@@ -120,6 +122,16 @@ class _Writer:
             },
             "history": [*(below.get("history") or ()), *history],
         }
+
+    def _referrers(self, image: Image, subject: Descriptor) -> Descriptor:
+        """The index of what refers to *image*, the manifest *subject*, as a registry without an API for it has it.
+
+        https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema
+        """
+        attached = [self._attached(artifact, subject).data() for artifact in image.artifacts]
+        index = self._json(INDEX_TYPE, {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": attached})
+        said = ((REF_NAME, f"{image.ref}{REFERRERS}"),)
+        return replace(index, annotations=said, artifact_type=image.artifacts[0].artifact_type)
 
     def _attached(self, artifact: Artifact, subject: Descriptor) -> Descriptor:
         """A manifest that says of *subject* what *artifact* holds (image-spec, guidelines for artifact usage)."""

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from shlex import quote as quoted
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from vbuild.digest import sha256_of
 from vbuild.errors import LayoutError, at
+from vbuild.layout.address import folder_url
 from vbuild.layout.model import Linked, Output, Plan, Text, Use
 from vbuild.layout.offer import Offer, Offered
 from vbuild.layout.redirect.sdist import HAZARD, Source, is_handed_over, packed
@@ -26,7 +27,6 @@ from vbuild.layout.siblings import labels_of
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
-_SCHEMES = ("https", "http", "file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Redirect:
         """An sdist for each release, and its wheels; `LayoutError` without a URL, or where tags cannot choose."""
         if self.url is None:
             raise LayoutError("no URL: the sdist has to say where the wheels are; give --url URL")
-        urls = (*map(_checked, self.mirrors), f"{_checked(self.url)}/{WHEELS}")
+        url = folder_url(self.url)
+        urls = (*map(folder_url, self.mirrors), f"{url}/{WHEELS}")
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
             raise LayoutError("only companions of a split; expected wheels of the release that they are of, too")
@@ -55,56 +56,24 @@ class Redirect:
         pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))
         outputs = (*sdists.values(), Text(PurePosixPath(PINS), pins.encode()), *_links(offers))
         newest = _newest(releases)
-        uses = self._uses(newest, [sdists[str(offer)] for offer in newest])
+        uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
         return Plan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
-
-    def _uses(self, releases: Sequence[Offer], sdists: Sequence[Text]) -> Iterator[Use]:
-        names = " ".join(offer.project for offer in releases)
-        url = _checked(str(self.url))
-        links = '--no-index --find-links "file://$PWD"'
-        local = f'VBUILD_FIND_LINKS="$PWD/{WHEELS}"'
-        yield Use(
-            f"The sdist from this folder, the wheel from {url}; what else is required must be here, too:",
-            f"pip install {links} {names}",
-        )
-        yield Use("All from this folder, without network:", f"{local} pip install {links} {names}")
-        yield Use("The same with uv:", f"{local} uv pip install --offline {links} {names}")
-        if labels := labels_of(releases):
-            having = " ".join(offer.project for offer in releases if labels[0] in offer.labels)
-            yield Use(
-                f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
-                f"VBUILD_SELECT={labels[0]} {local} pip install --no-cache-dir {links} {having}",
-            )
-        yield Use(
-            "Pinned by hash: that of the sdist, which holds those of the wheels:",
-            f"pip install --require-hashes {links} -r {PINS}",
-        )
-        pinned = (
-            quoted(f"{url}/{quote(str(sdist.target))}#sha256={hashlib.sha256(sdist.data).hexdigest()}")
-            for sdist in sdists
-        )
-        yield Use("From where this folder is served:", "\n".join(f"pip install {one}" for one in pinned))
-        yield Use(
-            "The wheels themselves, for a mirror; pip download saves the sdist alone:",
-            f"pip wheel --no-deps --wheel-dir mirror {links} {names}",
-        )
-        yield Use(
-            "From a mirror; a login may stand in the URL:",
-            f"VBUILD_MIRROR={quoted(f'{url}/{WHEELS}')} pip install {links} {names}",
-        )
 
     def _notes(self, releases: Sequence[Offer]) -> Iterator[str]:
         if any(not is_handed_over(wheel) for offer in releases for wheel in offer.wheels):
             yield (
-                "Upload the sdist, and the wheels beside it: the backend knows CPython on 64-bit Linux, and installers "
-                "elsewhere take a wheel before an sdist."
+                "Upload the sdist, and the wheels beside it: the backend knows CPython 3.9 or newer on 64-bit Linux, "
+                "and installers elsewhere take a wheel before an sdist."
             )
         else:
-            yield "Upload the sdist. It is for CPython on 64-bit Linux; others get wheels for any platform only."
+            yield (
+                "Upload the sdist. It is for CPython 3.9 or newer on 64-bit Linux; other systems get wheels for any "
+                "platform only."
+            )
         yield f"Serve the folder {WHEELS} unchanged: other bytes are refused."
         yield (
             "The backend sees the environment only, neither options nor configuration files of pip and uv: --no-index "
-            "and --offline do not keep it from asking the URL. Name folders in PIP_FIND_LINKS, UV_FIND_LINKS or "
+            "and --offline do not keep it from asking the URL. Name whole paths in PIP_FIND_LINKS, UV_FIND_LINKS or "
             "VBUILD_FIND_LINKS, where it looks first, certificates in PIP_CERT, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, "
             "and proxies in http_proxy and https_proxy."
         )
@@ -115,6 +84,51 @@ class Redirect:
         elif unseen := [str(offer) for offer in releases if offer.variants]:
             said = ", ".join(unseen)
             yield f"{said}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
+
+
+def _uses(releases: Sequence[Offer], sdists: Sequence[Text], url: str) -> Iterator[Use]:
+    names = " ".join(offer.project for offer in releases)
+    # whatever the folder is called; the backend, which runs elsewhere, needs a whole path
+    links = "--no-index --find-links ."
+    local = f'VBUILD_FIND_LINKS="$PWD/{WHEELS}" '
+    mirror = f"VBUILD_MIRROR={quoted(f'{url}/{WHEELS}')} "
+    yield Use(
+        f"The sdist from this folder, the wheel from {url}; what else is required must be here, too:",
+        _both(f"{links} {names}"),
+    )
+    yield Use(
+        "All from this folder, without network:",
+        f"{local}pip install {links} {names}\n{local}uv pip install --offline {links} {names}",
+    )
+    if labels := labels_of(releases):
+        having = " ".join(offer.project for offer in releases if labels[0] in offer.labels)
+        yield Use(
+            f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
+            _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
+        )
+    yield Use(
+        "Pinned by hash: that of the sdist, which holds those of the wheels:",
+        _both(f"--require-hashes {links} -r {PINS}"),
+    )
+    # with the name: uv takes the hash for a part of a file:// URL that stands alone
+    pinned = (
+        f"{offer.project} @ {url}/{quote(str(sdist.target))}#sha256={hashlib.sha256(sdist.data).hexdigest()}"
+        for offer, sdist in zip(releases, sdists, strict=True)
+    )
+    yield Use("From where this folder is served:", _both(" ".join(map(quoted, pinned))))
+    if having := " ".join(offer.project for offer in releases if any(map(is_handed_over, offer.plain))):
+        # a variant would lie there under the name of the plain wheel, for every machine
+        command = "VBUILD_SELECT=plain pip wheel --no-cache-dir" if labels else "pip wheel"
+        yield Use(
+            "The wheels themselves, for a mirror; pip download saves the sdist alone:",
+            f"{command} --no-deps --wheel-dir mirror {links} {having}",
+        )
+    yield Use("From a mirror; a login may stand in the URL:", _both(f"{links} {names}", mirror))
+
+
+def _both(words: str, variables: str = "") -> str:
+    """The commands by which pip and uv install, with *variables* set."""
+    return f"{variables}pip install {words}\n{variables}uv pip install {words}"
 
 
 def _newest(offers: Sequence[Offer]) -> tuple[Offer, ...]:
@@ -148,18 +162,3 @@ def _links(offers: Sequence[Offer]) -> Iterator[Output]:
 def _is_served(wheel: Offered) -> bool:
     """Whether *wheel* is fetched by the backend, and no file for the index."""
     return is_handed_over(wheel) and not wheel.is_companion
-
-
-def _checked(url: str) -> str:
-    """*url* without a slash at its end; `LayoutError` where it is none, or holds a secret that all could read."""
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in _SCHEMES and bool(parts.netloc if parts.scheme != "file" else parts.path)
-        secret = parts.username is not None or bool(parts.query or parts.fragment)
-    except ValueError:
-        sound = secret = False
-    if not sound or url.split() != [url] or not url.isascii():
-        raise LayoutError(f"{url!r}: expected the URL of a folder, https, http or file")
-    if secret:
-        raise LayoutError(f"{parts.hostname}: a URL with a login or a query; everyone can read the sdist: give neither")
-    return url.rstrip("/")

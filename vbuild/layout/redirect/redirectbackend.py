@@ -24,7 +24,7 @@ from urllib.request import Request, build_opener, url2pathname
 Table = dict[str, Any]
 
 
-def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: object = None) -> str:  # noqa: ARG001
+def prepare_metadata_for_build_wheel(metadata_directory: str, *_: object, **__: object) -> str:
     """PKG-INFO as METADATA, after the fields in which wheels differ; nothing is fetched."""
     table = _table()
     fields = _chosen(table)["fields"] if "fields" in table["wheels"][0] else ""
@@ -34,7 +34,7 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: o
     return folder.name
 
 
-def build_wheel(wheel_directory: str, config_settings: object = None, metadata_directory: object = None) -> str:  # noqa: ARG001
+def build_wheel(wheel_directory: str, *_: object, **__: object) -> str:
     """The wheel that fits, under its name without variant label."""
     table = _table()
     wheel = _chosen(table)
@@ -113,25 +113,26 @@ def _places(table: Table, file: str) -> Iterator[str]:
     ours, pip, uv, mirrors = (os.environ.get(name, "") for name in names)
     for place in filter(None, [ours, *pip.split(), *uv.split(",")]):
         path = Path(url2pathname(urlsplit(place).path) if place.startswith("file:") else place, file)
-        if path.is_file() or place == ours:
+        if os.access(path, os.R_OK) or place == ours:
             yield path.resolve().as_uri()
     for url in [*mirrors.split(), *table["urls"]]:
         yield f"{url.rstrip('/')}/{quote(file)}"
 
 
 def _request(url: str) -> Request:
-    """*url* without the login in it, which becomes a header that no other host gets."""
+    """*url*, its login a header that no other host gets."""
     parts = urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
-    # there are servers that refuse urllib by its name; a file is as good
+    # some servers refuse urllib by its name; a file is as good
     request = Request(parts._replace(netloc=host).geturl(), headers={"User-Agent": "vbuild"})  # noqa: S310
     if login:
+        login += ":" * (":" not in login)
         request.add_unredirected_header("Authorization", f"Basic {b64encode(unquote(login).encode()).decode()}")
     return request
 
 
 def _fetch(request: Request, target: Path, wheel: Table) -> None:
-    """Write the answer to *target*; ValueError, and nothing there, where it is not what is pinned."""
+    """Write the answer to *target*; ValueError, and nothing there, where it is not as pinned."""
     if trusted := os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE"):
         os.environ.update(SSL_CERT_FILE=trusted, SSL_CERT_DIR=trusted)
     digest, size = hashlib.sha256(), 0

@@ -79,5 +79,8 @@ def _found() -> tuple[Numbers, Numbers]:
 
 
 def _numbers(text: str) -> Numbers:
-    major, minor = f"{text}.0".split(".")[:2]
-    return int(major), int(minor)
+    try:
+        major, minor = map(int, f"{text}.0".split(".")[:2])
+    except ValueError:
+        raise SystemExit(f"no version {text!r}, expected two numbers as in 12.8") from None
+    return major, minor

@@ -53,8 +53,10 @@ _VERSION = re.compile(r"\d{1,4}\.\d{1,4}", re.ASCII)
 _STATIC_SINCE = "2.2"
 _LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
 _LEGACY_TAG = re.compile("manylinux(1|2010|2014)(?=_)")
-# the tags that the backend knows: CPython's, for any platform and for 64-bit Linux
-_KNOWN = re.compile(r"(cp|py)[^-]*-[^-]*-(any|((many|musl)linux_\d+_\d+|linux)_(?!i\d86|arm)\w+)")
+# the tags that the backend knows: CPython's since 3.9, which it needs itself, for any platform and for 64-bit Linux
+_KNOWN = re.compile(
+    r"(cp3\d+-abi3|cp3(9|\d\d+)-\w+|py3\d*-none)-(any|((many|musl)linux_\d+_\d+|linux)_(?!i\d86|arm)\w+)"
+)
 # said of the file
 _OWN = frozenset({"metadata-version", "name", "version", "dynamic"})
 # said of files that only wheels have, or long
@@ -90,7 +92,7 @@ class Source:
 def packed(source: Source) -> bytes:
     """The bytes of *source*; `LayoutError` where there is nothing to choose from, or nothing that tags alone choose."""
     if not source.offer.wheels:
-        raise LayoutError("no wheel for CPython on 64-bit Linux, all that the backend knows; expected one")
+        raise LayoutError("no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one")
     if not source.by_hardware and not source.offer.plain:
         labels = ", ".join(source.offer.labels)
         raise LayoutError(f"only variants ({labels}), and tags alone choose; expected a plain wheel, or --by-hardware")
@@ -112,7 +114,7 @@ def packed(source: Source) -> bytes:
 
 
 def is_handed_over(wheel: Offered) -> bool:
-    """Whether the backend has a tag of *wheel*: one of CPython's, for any platform or for 64-bit Linux."""
+    """Whether the backend has a tag of *wheel*: one of CPython 3.9 or newer, for any platform or for 64-bit Linux."""
     return any(_KNOWN.fullmatch(tag) for tag in tags_of(wheel))
 
 

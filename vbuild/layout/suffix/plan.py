@@ -16,14 +16,13 @@ from pathlib import PurePosixPath
 from shlex import quote
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from vbuild.errors import LayoutError
-from vbuild.layout.address import below, install
+from vbuild.layout.address import RIVALS, below, install
 from vbuild.layout.model import Linked, NewWheel, Plan, SimpleIndex, Use
 from vbuild.layout.offer import Offer, Offered
 from vbuild.layout.renamed import renamed, renaming
-from vbuild.layout.siblings import check_ties, labelled, labels_of, read, variants_of, varied
+from vbuild.layout.siblings import check_ties, labelled, labels_of, latest, read, variants_of, varied
 from vbuild.layout.suffix.guard import guarded
 from vbuild.layout.suffix.meta import metapackage, metapackage_name
 from vbuild.layout.suffix.names import hard_wired, suffixed
@@ -113,16 +112,17 @@ class Suffix:
         return renamed(wheel, name, metadata=metadata, changed=changed)
 
     def _uses(self, offers: Sequence[Offer], names: Names) -> Iterator[Use]:
-        versions = sorted(offers, key=lambda offer: Version(offer.version))
-        latest = [offer for _, offer in sorted({offer.project: offer for offer in versions}.items())]
-        for label, variant in variants_of(latest, labels_of(latest)).items():
-            having = [offer for offer in latest if label in offer.labels]
+        last = latest(offers)
+        for label, variant in variants_of(last, labels_of(last)).items():
+            having = [offer for offer in last if label in offer.labels]
             wanted = " ".join(f"{names[offer.project, label]}=={offer.version}" for offer in having)
             yield Use(f"{variant}, {_HOW}", install(wanted, url=self.url))
-        rest = [offer for offer in latest if not offer.is_companion and self._keeps_name(offer)]
+        rest = [offer for offer in last if not offer.is_companion and self._keeps_name(offer)]
         if wanted := " ".join(self._default(offer) for offer in rest):
+            has_rivals = any(self.metapackage not in offer.labels for offer in rest)
             what = f"The default, {self.metapackage}" if self.metapackage else "The plain wheel, for every machine"
-            yield Use(f"{what}; {_HOW}", install(wanted, url=self.url))
+            rivals = RIVALS if has_rivals else ""
+            yield Use(f"{what}{rivals}; {_HOW}", install(wanted, url=self.url, has_rivals=has_rivals))
 
     def _default(self, offer: Offer) -> str:
         """What asks for the last release of *offer* under its old name."""

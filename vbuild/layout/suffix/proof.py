@@ -5,10 +5,9 @@ no wheel requires one with the same files: neither its old name, nor an extra of
 an empty wheel requires one that is there
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.layout.indexes import index_problems, wheels_in
@@ -27,13 +26,10 @@ def problems(folder: Path) -> Iterator[Problem]:
     yield from wheels_in(folder, wheels)
     if not wheels:
         yield _problem(Demand.ARCHIVE, folder.resolve().name, "has no wheel")
-    files: dict[str, set[str]] = {}
-    for wheel in wheels:
-        paths = (installed_path(row.path) for row in wheel.rows if not is_dist_info(row.path))
-        files.setdefault(wheel.name.project, set()).update(path for path in paths if path)
+    files = {wheel: frozenset(_files(wheel)) for wheel in wheels}
     for wheel in wheels:
         yield from _names(wheel)
-        yield from _requirements(wheel, wheels, files)
+        yield from _requirements(wheel, files)
     yield from index_problems(folder)
 
 
@@ -46,25 +42,27 @@ def _names(wheel: Offered) -> Iterator[Problem]:
         yield _problem(Demand.VARIANT, wheel.path.name, what)
 
 
-def _requirements(wheel: Offered, wheels: Sequence[Offered], files: Mapping[str, set[str]]) -> Iterator[Problem]:
-    """What is wrong with what *wheel* requires of projects in the folder, whose *files* are given."""
-    own = wheel.name.project
+def _files(wheel: Offered) -> Iterator[str]:
+    """What *wheel* installs, but for its .dist-info."""
+    paths = (installed_path(row.path) for row in wheel.rows if not is_dist_info(row.path))
+    return (path for path in paths if path)
+
+
+def _requirements(wheel: Offered, files: Mapping[Offered, frozenset[str]]) -> Iterator[Problem]:
+    """What is wrong with what *wheel* requires of projects in the folder, where *files* of each wheel are given."""
     for line in wheel.metadata.requires_dist:
         found = read(line)
-        project = canonicalize_name(found.name) if found else own
-        if found is None or project not in files:
+        known = [other for other in files if found and other.name.project == canonicalize_name(found.name)]
+        if found is None or not known:
             continue
-        if project != own and files[own] & files[project]:
-            what = f"requires {line}, which has the same files: {min(files[own] & files[project])}"
+        there = [other for other in known if found.specifier.contains(other.name.version, prereleases=True)]
+        same = frozenset[str]().union(*(files[wheel] & files[other] for other in there or known))
+        if same and known[0].name.project != wheel.name.project:
+            what = f"requires {line}, which has the same files: {min(same)}"
             yield _problem(Demand.REQUIREMENT, wheel.path.name, what)
-        elif not _is_there(found, wheels):
+        elif not there:
             what = f"requires {line}, and only other releases are here"
             yield Problem(Demand.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False)
-
-
-def _is_there(asked: Requirement, wheels: Sequence[Offered]) -> bool:
-    versions = (wheel.name.version for wheel in wheels if wheel.name.project == canonicalize_name(asked.name))
-    return any(asked.specifier.contains(version, prereleases=True) for version in versions)
 
 
 def _problem(demand: Demand, place: str, what: str) -> Problem:

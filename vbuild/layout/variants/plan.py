@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from vbuild.layout.address import of_pip, of_uv
+from vbuild.layout.address import RIVALS, install, of_uv
 from vbuild.layout.model import Linked, Plan, SimpleIndex, Text, Use
 from vbuild.layout.offer import Offer
+from vbuild.layout.siblings import latest
 from vbuild.variant.document import combine
 from vbuild.wheel.name import escaped
 
@@ -36,16 +37,21 @@ class Variants:
 
     def _uses(self, offers: Sequence[Offer]) -> Iterator[Use]:
         known = [offer for offer in offers if not offer.is_companion]
-        if projects := " ".join(dict.fromkeys(offer.project for offer in known)):
+        if any(offer.variants for offer in known):
             yield Use(
                 "With uv 0.13.8 or newer, the best variant for the machine:",
-                f"uv pip install --preview-features wheel-variants {of_uv(self.url)} {projects}",
+                f"uv pip install --preview-features wheel-variants {of_uv(self.url)} {_pins(known)}",
             )
-        if plain := " ".join(dict.fromkeys(offer.project for offer in known if offer.plain)):
+        if plain := _pins([offer for offer in known if offer.plain]):
             yield Use(
-                "With pip, and with uv without that feature, the plain wheel:",
-                f"pip install {of_pip(self.url)} {plain}",
+                f"With pip, and with uv without that feature, the plain wheel{RIVALS}:",
+                install(plain, url=self.url, has_rivals=True),
             )
+
+
+def _pins(offers: Sequence[Offer]) -> str:
+    """What asks for the last release of each project: another index may have a newer one."""
+    return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
 
 
 def _files(offer: Offer) -> Iterator[Linked | Text]:
