@@ -103,6 +103,21 @@ def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(whole: t
     assert release.notes == (f"{plain.wheel.name}: joined of v1, v3, v4; its test works as v1, v3, v4",)
 
 
+def test_what_was_joined_is_told_without_a_test_too(tmp_path: Path) -> None:
+    levels = LEVELS.replace('"x86-64-v3", ', "")
+    release = matrix(recipe(tmp_path / "some", levels), tmp_path / "dist")
+    assert release.notes == (f"{plain_of(release).name}: joined of v1, v4",)
+
+
+def test_builds_that_do_not_differ_leave_no_copies_and_that_is_told(tmp_path: Path) -> None:
+    module = MODULE.replace("#if defined(__AVX512F__)", "#if 0").replace("#elif defined(__AVX2__)", "#elif 0")
+    module = module.replace("*(sixteen *)a += *(const sixteen *)b;", "")
+    source = recipe(tmp_path / "same", LEVELS.replace('"x86-64-v3", ', ""), module=module)
+    release = matrix(source, tmp_path / "dist")
+    what = "no copies for levels in it: the builds of all levels have the same code"
+    assert release.notes == (f"{plain_of(release).name}: {what}",)
+
+
 def test_pip_installs_it_and_each_processor_loads_its_own(whole: tuple[Path, Release, Store], tmp_path: Path) -> None:
     _, release, _ = whole
     found = answers(plain_of(release).parent, tmp_path / "site", v4="", v3="-AVX512F", v1="-AVX512F,-AVX2")

@@ -179,6 +179,8 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
     yield from _wrapped(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}", indent=4)
+    for prefix in job.prefixes:
+        yield from _wrapped(f"  native {prefix}", indent=4)
     if cuda := job.target.cuda:
         where = "" if job.toolkit and job.toolkit.root.exists() else ", which is to be fetched"
         yield from _wrapped(f"  CUDA {cuda.toolkit}{where}: compiled for {cuda.archs}", indent=4)

@@ -126,6 +126,10 @@ def test_a_wheel_without_copies_is_run_as_it_is(tmp_path: Path) -> None:
         (Run("v1", Way.NONE, None, ("demo", "demo._c"), (), is_tested=True),),
         ("no library has copies for CPU levels: run as it is",),
     )
+    assert [*told.lines()][1:3] == [
+        "  works on this machine",
+        "  this machine as it is: 2 modules imported, test passed",
+    ]
 
 
 def test_what_nothing_loads_and_what_lacks_a_package_is_noted(tmp_path: Path) -> None:
@@ -211,3 +215,16 @@ def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
         f"    {V3}",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_terminal_is_told_some_of_the_libraries_and_every_failure() -> None:
+    taken = tuple(f"demo.libs/lib{letter}.so" for letter in "abcdefgh")
+    failures = tuple(f"loaded: {path}, expected another" for path in taken)
+    run = Run("v1", Way.TUNABLES, imported=("demo",), loaded=taken, failures=failures)
+    assert [*run.lines()] == [
+        "  v1 by GLIBC_TUNABLES: 1 module imported",
+        *(f"    {path}" for path in taken[:5]),
+        "    and 3 more",
+        *(f"    failed: {failure}" for failure in failures),
+    ]
+    assert run.data()["loaded"] == list(taken)

@@ -45,13 +45,19 @@ def test_each_library_with_copies_is_told_with_all_of_them(found: Contents) -> N
 
 def test_what_others_need_is_provided_by_what_every_processor_may_load(found: Contents) -> None:
     assert found.provided[BASE.rpartition("/")[2]] == BASE
-    assert [library.path for library in found.bundled] == [BASE]
     assert {library.path: library.level for library in found.libraries} == {
         STUB: None,
         BASE: None,
         at_level(BASE, "v3"): "v3",
         at_level(BASE, "v4"): "v4",
     }
+
+
+def test_a_module_that_left_a_stub_is_not_bundled_and_a_library_with_copies_is(tmp_path: Path, found: Contents) -> None:
+    assert found.bundled == ()
+    other = "demo.libs/libother.so"
+    files = members() | {other: members()[BASE], at_level(other, "v3"): members()[at_level(BASE, "v3")]}
+    assert [library.path for library in inspect(leveled(tmp_path, files)).bundled] == [other]
 
 
 def test_the_terminal_has_a_column_for_each_level(found: Contents) -> None:

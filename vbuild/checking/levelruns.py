@@ -8,6 +8,7 @@ from typing import Any
 from vbuild.checking.levelways import Way
 
 _WIDTH = 80
+_SHOWN = 5  # libraries of a run; those that are wrong are all told
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class Run:
     failures: tuple[str, ...] = ()
     output: str = ""
 
+    def __str__(self) -> str:
+        return str(self.way) if self.way is Way.NONE else f"{self.level} by {self.way}"
+
     @property
     def is_tried(self) -> bool:
         return self.untried is None
@@ -45,14 +49,16 @@ class Run:
         }
 
     def lines(self) -> Iterator[str]:
-        """The run for a terminal: a line, the libraries that were taken, what failed, how a failed test ended."""
+        """The run for a terminal: a line, libraries that were taken, what failed, how a failed test ended."""
         if self.untried is not None:
-            yield from _wrapped(f"  {self.level} by {self.way}: not tried: {self.untried}")
+            yield from _wrapped(f"  {self}: not tried: {self.untried}")
             return
         done = [_counted(len(self.imported), "module") + " imported"]
         done += ["test failed" if self._has_failed_test else "test passed"] if self.is_tested else []
-        yield from _wrapped(f"  {self.level} by {self.way}: {', '.join(done)}")
-        yield from (f"    {path}" for path in self.loaded)
+        yield from _wrapped(f"  {self}: {', '.join(done)}")
+        yield from (f"    {path}" for path in self.loaded[:_SHOWN])
+        if len(self.loaded) > _SHOWN:
+            yield f"    and {len(self.loaded) - _SHOWN} more"
         for failure in self.failures:
             yield from _wrapped(f"    failed: {failure}")
         yield from (f"    | {line}" for line in self.output.splitlines())
@@ -79,7 +85,7 @@ class Leveled:
     @property
     def failures(self) -> tuple[str, ...]:
         """What failed, level and way in front."""
-        return tuple(f"{run.level} by {run.way}: {failure}" for run in self.runs for failure in run.failures)
+        return tuple(f"{run}: {failure}" for run in self.runs for failure in run.failures)
 
     @property
     def tried(self) -> tuple[str, ...]:
@@ -112,9 +118,11 @@ class Leveled:
 
     @property
     def summary(self) -> str:
-        """How it ended, in a few words: ``works as v1, v3; v4 was not tried``."""
+        """How it ended, in a few words: ``works as v1, v3; v4 not tried``."""
         if not self.tried:
             return "not tried"
+        if all(run.way is Way.NONE for run in self.runs):
+            return f"{'works' if self.ok else 'fails'} on this machine"
         failed = [level for level in self.tried if any(run.level == level and run.failures for run in self.runs)]
         works = [level for level in self.tried if level not in failed]
         said = [f"works as {', '.join(works)}"] if works else []

@@ -132,11 +132,11 @@ def select(
 
     if python and not doctor:
         raise click.UsageError("--python is for --doctor, which is not asked for")
-    if doctor and name:
-        raise click.UsageError("--doctor looks at all that is installed; expected no NAME")
-    if (folders or version) and (doctor or not name or name.startswith(_IMAGES)):
+    if doctor and (name or folders or version):
+        raise click.UsageError("--doctor looks at all that is installed; expected no NAME, --find-links or --version")
+    if (folders or version) and (not name or name.startswith(_IMAGES)):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
-    machine = machine_at(described) if described else Machine.here(python)
+    machine = machine_at(described) if described else Machine.here()
     if write_machine:
         save_machine(machine, write_machine)
     if doctor:

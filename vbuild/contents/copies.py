@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from vbuild.binary.outline import Outline
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.linkage.hwcaps import baseline_of, level_of
 
@@ -62,6 +63,12 @@ def copies_of(libraries: Iterable[tuple[str, int, int]]) -> tuple[Copies, ...]:
         if (base := baseline_of(path)) in found:
             found[base].append(Copy(level_of(path) or X86_64_LEVELS[0], path, size, packed))
     return tuple(Copies(base, tuple(sorted(several, key=lambda one: one.level))) for base, several in found.items())
+
+
+def moved(outlines: Iterable[Outline]) -> frozenset[str]:
+    """The names of the libraries that stubs among *outlines* lead to, which have no code and need one library."""
+    stubs = (one for one in outlines if one.sections and all(section.name != ".text" for section in one.sections))
+    return frozenset(stub.needed[0] for stub in stubs if len(stub.needed) == 1)
 
 
 def level_sizes(copies: Iterable[Copies]) -> tuple[LevelSize, ...]:

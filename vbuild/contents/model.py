@@ -17,7 +17,7 @@ from typing import Any
 
 from vbuild.binary.outline import Outline
 from vbuild.contents.closure import Closure
-from vbuild.contents.copies import Copies, LevelSize, copies_of, level_sizes
+from vbuild.contents.copies import Copies, LevelSize, copies_of, level_sizes, moved
 from vbuild.contents.gpucode import Device, GpuCode, Outlook, Portion, arch_order, devices
 from vbuild.device.model import Compression
 from vbuild.linkage.hwcaps import level_of
@@ -281,8 +281,10 @@ class Contents:
 
     @property
     def bundled(self) -> tuple[Library, ...]:
-        """The libraries that a repair tool put beside the package; not their copies for CPU levels."""
-        return tuple(library for library in self.libraries if library.is_bundled and library.level is None)
+        """The libraries that a repair tool put beside the package; not copies for CPU levels, nor what has a stub."""
+        own = moved(library.outline for library in self.libraries if not library.is_bundled)
+        there = (library for library in self.libraries if library.is_bundled and library.name not in own)
+        return tuple(library for library in there if library.level is None)
 
     @property
     def copies(self) -> tuple[Copies, ...]:

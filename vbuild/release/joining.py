@@ -170,7 +170,7 @@ class Joiner:
     def _tested(self, product: Product) -> tuple[Product, list[str]] | Failure:
         """*product* as each level of this machine sees it, or as it is where its Python is elsewhere; and notes."""
         if product.trial is Trial.NONE:
-            return product, []
+            return product, [_summary(product.wheel, levels_in(product.wheel))]
         if self.recipe.test.command is None:  # somebody else's test, of the wheel as it was before
             return replace(product, trial=Trial.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
         try:
@@ -194,7 +194,7 @@ class Joiner:
             raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{_end(leveled, log)}")
         log.unlink(missing_ok=True)
         trial = Trial.PASSED if leveled.tried else Trial.NOT_RUN
-        what = f"{product.wheel.name}: joined of {', '.join(leveled.levels)}; its test {leveled.summary}"
+        what = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
         return replace(product, trial=trial), [what, *leveled.notes]
 
     def _key(self, wheels: Iterable[Path]) -> str:
@@ -217,6 +217,13 @@ class Joiner:
     def _failure(self, product: Product, error: VbuildError, log: Path | None = None) -> Failure:
         self.told(product.target, "failed")
         return Failure(product.target, str(error), log if log and log.exists() else None)
+
+
+def _summary(wheel: Path, levels: Sequence[str]) -> str:
+    """Which *levels* are in *wheel*, in a line; there may be none but the baseline, whatever it was joined of."""
+    if len(levels) == 1:
+        return f"{wheel.name}: no copies for levels in it: the builds of all levels have the same code"
+    return f"{wheel.name}: joined of {', '.join(levels)}"
 
 
 def _end(leveled: Leveled, log: Path) -> str:
