@@ -15,6 +15,7 @@ import pytest
 
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.tools import unmeasured
 from tests.factories.wheels import wheel
 
 WIDTH = 80
@@ -215,7 +216,7 @@ def test_new_members_get_the_time_of_source_date_epoch(fat: Path) -> None:
 @pytest.mark.parametrize("after", [0.5, 0.9, 1.3])
 def test_an_interrupt_leaves_nothing(large: Path, tmp_path: Path, after: float) -> None:
     command = [sys.executable, "-m", "vbuild.cli", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()) as run:
         time.sleep(after)
         run.send_signal(signal.SIGINT)
         said, complained = run.communicate(timeout=30)

@@ -17,7 +17,7 @@ from tests.factories.extensions import library, module
 from tests.factories.market import calls_fft, everything, fft, linker, offered
 from tests.factories.ranges import Serving
 from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
-from tests.factories.tools import needs
+from tests.factories.tools import needs, unmeasured
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
 from vbuild.split import split
@@ -207,7 +207,9 @@ def test_an_interrupt_leaves_all_or_nothing(tmp_path: Path, after: float) -> Non
     ]
     command = [sys.executable, "-m", "vbuild.cli", "split", *map(str, given), "-o", str(tmp_path / "thin")]
     options = ["--min-size", "0", "--no-replace"]  # no index is asked, whatever this machine's are
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()
+    ) as run:
         time.sleep(after)
         run.send_signal(signal.SIGINT)
         said, complained = run.communicate(timeout=30)

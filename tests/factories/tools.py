@@ -21,6 +21,11 @@ def host_compilers() -> dict[str, str]:
     return {name: path for name, path in found if path}
 
 
+def unmeasured() -> dict[str, str]:
+    """The variables of a process that is interrupted at any moment: coverage would hold its own lock for ever then."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+
+
 def _runs(program: str) -> bool:
     path = shutil.which(program)
     return path is not None and not subprocess.run([path, "--version"], capture_output=True, check=False).returncode
