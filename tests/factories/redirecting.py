@@ -4,7 +4,6 @@ import os
 import ssl
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,16 +57,17 @@ def laid_out(wheels: Path, out: Path, url: str = URL, *mirrors: str, by_hardware
 def unpacked(laid: Path) -> Path:
     """The folder that the one sdist in *laid* holds."""
     sdist = next(laid.glob("*.tar.gz"))
-    with tarfile.open(sdist) as archive:
-        archive.extractall(laid.with_name("unpacked"), filter="data")
-    return laid.with_name("unpacked") / sdist.name.removesuffix(".tar.gz")
+    (folder := laid.with_name("unpacked")).mkdir(exist_ok=True)
+    subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
+    return folder / sdist.name.removesuffix(".tar.gz")
 
 
-def interpreters() -> list[Path]:
-    """A Python of each version that is here, from 3.9 on."""
+def interpreters() -> dict[str, Path]:
+    """A Python of each version that is here, from 3.9 on, by its tag: ``cp311``."""
     beside = sorted(Path(sys.base_prefix).parent.glob("*3.*/bin/python3"))
-    found = {tuple(path.parents[1].name.split(".")[:2]): path for path in beside}
-    return [path for (_, minor), path in sorted(found.items()) if int(minor) >= 9] or [Path(sys.executable)]
+    found = {tuple(map(int, path.parents[1].name.split(".")[:2])): path for path in beside}
+    here = {sys.version_info[:2]: Path(sys.executable)}
+    return {f"cp3{minor}": path for (_, minor), path in sorted((found or here).items()) if minor >= 9}
 
 
 def environment(cache: Path, **more: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ from vbuild.native.shelf import Shelf
 
 pytestmark = [
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64"),
-    needs("gcc", "make", "readelf"),
+    needs("gcc", "make", "readelf", "pkg-config"),
 ]
 
 USER = "#include <depth.h>\nint deeper(void) { return 10 + depth(); }\n"
@@ -188,6 +188,7 @@ def test_what_a_build_depends_on_makes_it_another_one(tmp_path: Path, change: st
     assert ("more" in (after.folder / "include/depth.h").read_text()) == (change == "patch")
 
 
+@needs("cmake")
 def test_a_level_is_built_again_for_its_own_arguments_alone(tmp_path: Path) -> None:
     folder = cmake_library(tmp_path / "depth")
     works = Works.at(tmp_path / "works")

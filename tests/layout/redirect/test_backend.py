@@ -77,7 +77,7 @@ def refused(tmp_path: Path) -> str:
     return str(refusal.value)
 
 
-@pytest.mark.parametrize("python", interpreters(), ids=lambda path: path.parents[1].name)
+@pytest.mark.parametrize("python", interpreters().values(), ids=interpreters())
 def test_its_tags_are_those_of_packaging_in_the_same_order(python: Path) -> None:
     command = [str(python), "-I", "-c", _TAGS, str(_BACKEND)]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
