@@ -214,7 +214,7 @@ def test_new_members_get_the_time_of_source_date_epoch(fat: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [0.5, 0.9, 1.3])
-def test_an_interrupt_leaves_nothing(large: Path, tmp_path: Path, after: float) -> None:
+def test_an_interrupt_leaves_all_or_nothing(large: Path, tmp_path: Path, after: float) -> None:
     command = [sys.executable, "-m", "vbuild.cli", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()) as run:
         time.sleep(after)
@@ -222,7 +222,7 @@ def test_an_interrupt_leaves_nothing(large: Path, tmp_path: Path, after: float) 
         said, complained = run.communicate(timeout=30)
     # a fast machine has done it by then, or is on its way out
     if run.returncode and not said:
-        assert not list(tmp_path.glob("out/*"))
+        assert len(list(tmp_path.glob("out/*"))) in {0, 2}
         # a slow one has not yet begun
         assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
 

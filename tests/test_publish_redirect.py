@@ -308,5 +308,6 @@ def test_twine_and_vbuild_check_take_the_sdist(tmp_path: Path, asked: list[tuple
     assert "PASSED" in said
     command = [sys.executable, "-m", "vbuild.cli", "check", str(sdist.parent), "--layout", "redirect", "--json"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(found.stdout)["findings"] == []
+    [checked] = json.loads(found.stdout)
+    assert checked["findings"] == []
     assert asked == []

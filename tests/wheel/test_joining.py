@@ -71,11 +71,13 @@ def test_what_is_opened_inflates_to_the_same(plain: bytes, level: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 3000), st.integers(1, 255))
-def test_a_damaged_stream_is_not_opened(place: int, flips: int) -> None:
+def test_a_damaged_stream_is_not_opened_unless_it_inflates_to_the_same(place: int, flips: int) -> None:
     plain = WORDS[:20_000]
     damaged = bytearray(finished(plain))
     damaged[place] ^= flips
-    assert unfinished(bytes(damaged), plain) in {None, unfinished(finished(plain), plain)}
+    opened = unfinished(bytes(damaged), plain)
+    # the same bytes can stand at another distance
+    assert opened is None or inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING
 
 
 def test_a_stream_of_something_else_is_not_opened() -> None:

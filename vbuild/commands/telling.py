@@ -192,16 +192,27 @@ def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None
     metavar="MB",
     help="The largest file that the index takes from you (2**20 bytes).",
 )
-@click.option("--layout", metavar="NAME", help="Hold what vbuild publish made in this layout against itself instead.")
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="NAME",
+    help="Hold what vbuild publish made in this layout against itself instead; may be repeated.",
+)
 @options.as_json
-def check(folder: Path, *, pypi: bool, limit: int, layout: str | None, as_json: bool) -> None:
+def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
     """Check that the releases in FOLDER can be published."""
     from vbuild.check import check as checked
     from vbuild.check import check_layout
 
-    if layout is not None and pypi:
+    if layouts and pypi:
         raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")
-    found = check_layout(folder, layout) if layout is not None else checked(folder, pypi=pypi, limit=limit)
-    terminal.show(found.data(), report.check_lines(found), as_json=as_json)
-    if found.failed:
+    if layouts:
+        found = [check_layout(folder, layout) for layout in dict.fromkeys(layouts)]
+        lines = [line for one in found for line in report.check_lines(one)]
+        terminal.show([one.data() for one in found], lines, as_json=as_json)
+    else:
+        found = [checked(folder, pypi=pypi, limit=limit)]
+        terminal.show(found[0].data(), report.check_lines(found[0]), as_json=as_json)
+    if any(one.failed for one in found):
         raise ClaimError(f"{folder}: not to be published as it is")
