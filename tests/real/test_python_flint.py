@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -60,8 +61,11 @@ def test_libflint_is_of_each_level_and_what_it_needs_is_one_for_all(release: Rel
 
 
 def _exported(library: bytes) -> set[str]:
-    command = ["nm", "--dynamic", "--defined-only", "--format=posix", "/dev/stdin"]
-    ran = subprocess.run(command, input=library, capture_output=True, check=True)
+    with tempfile.NamedTemporaryFile() as file:  # nm reads no pipe
+        file.write(library)
+        file.flush()
+        command = ["nm", "--dynamic", "--defined-only", "--format=posix", file.name]
+        ran = subprocess.run(command, capture_output=True, check=True)
     return {line.split()[0] for line in ran.stdout.decode().splitlines()}
 
 
