@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.test_process import FAMILY, STUBBORN, is_running, until, written_pid
+from tests.build.test_process import FAMILY, STUBBORN, written_pid
+from tests.factories.processes import is_running, until
 from vbuild.build.process import run, stoppable
 from vbuild.errors import BuildError
 

@@ -4,34 +4,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.factories.processes import is_running, until
 from vbuild.build.process import LAST_LINES, run, stop_all, supervised
 from vbuild.errors import BuildError
 
 # a shell whose own child sleeps, so that killing the shell alone would leave the sleeper behind
 FAMILY = ("sh", "-c", "sleep 300 & echo $! > pid; wait")
 STUBBORN = ("sh", "-c", "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 0.1; done'")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def until(happens: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def written_pid(folder: Path) -> int:

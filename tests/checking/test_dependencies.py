@@ -1,17 +1,16 @@
 """Checks where what a wheel requires is not as it should be: not published for a Python to come, of another build."""
 
-import os
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.factories.checks import OTHER, TAG, TO_LIBS, Results, failures, notes
 from tests.factories.extensions import library, module
+from tests.factories.processes import is_running, until
 from vbuild.checking.environments import Installer
 from vbuild.checking.requirements import Choice
 
@@ -171,6 +170,4 @@ def test_an_interrupt_ends_the_installer_and_leaves_no_environment(installer: In
                 said = run.communicate(timeout=30)[1]
     assert said.endswith("KeyboardInterrupt\n")
     assert list(place.iterdir()) == []
-    with suppress(ProcessLookupError):
-        os.kill(int(children[0]), 0)
-        pytest.fail("the installer goes on")
+    until(lambda: not is_running(int(children[0])))

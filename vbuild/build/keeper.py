@@ -1,13 +1,16 @@
 """End the commands of a process that is killed: nobody else knows of them, and a compiler may run for hours.
 
-    process -> "+ 4711" when a command starts, "- 4711" when it has ended -> keeper, a small process beside it
+    process -> "? 64513 9" before a command starts, "+ 4711" when it runs, "- 4711" when it has ended
+            -> keeper, a small process beside it
 
-A pipe is closed with its process, whatever ends that one; then the keeper ends the groups of what is still running.
-For processes that others kill, as Dask kills its workers; ``PR_SET_PDEATHSIG``, which is for this, is of the thread
-that starts a command, and would have to be set between fork and exec, where a process with threads may do next to
-nothing.
+A pipe is closed with its process, whatever ends that one; then the keeper ends the groups of what is still running. A
+command whose start the process could not tell of any more is found by its output, a file of that device and inode.
+For processes that others kill, as Dask kills its workers, or the system where memory ends; ``PR_SET_PDEATHSIG``,
+which is for this, is of the thread that starts a command, and would have to be set between fork and exec, where a
+process with threads may do next to nothing.
 """
 
+import atexit
 import os
 import subprocess
 import sys
@@ -16,10 +19,23 @@ from contextlib import suppress
 
 _KEEPER = """
 import os, signal, sys, time
-left = set()
+process = int(sys.argv[2])
+left, starting = set(), None
 for line in sys.stdin:
-    sign, pid = line.split()
-    (left.add if sign == "+" else left.discard)(int(pid))
+    sign, *said = line.split()
+    starting = tuple(map(int, said)) if sign == "?" else None
+    if sign != "?":
+        (left.add if sign == "+" else left.discard)(int(said[0]))
+while starting and os.getppid() == process:
+    time.sleep(0.01)  # its files are closed before it is gone
+for entry in os.listdir("/proc") if starting else ():
+    try:
+        output, stat = os.stat(f"/proc/{entry}/fd/1"), open(f"/proc/{entry}/stat").read()
+        parent, group = map(int, stat.rpartition(")")[2].split()[1:3])
+        if (output.st_dev, output.st_ino) == starting and parent == os.getppid() and group == int(entry):
+            left.add(group)
+    except (OSError, ValueError):
+        pass
 for number in (signal.SIGTERM, signal.SIGKILL):
     for pid in left:
         try:
@@ -38,13 +54,23 @@ class Keeper:
         self._lock = threading.Lock()
         # of a session of its own: what is meant for the process's group, such as Ctrl-C, does not end the keeper
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _KEEPER, str(grace)],
+            [sys.executable, "-I", "-S", "-c", _KEEPER, str(grace), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=os.sep,
             start_new_session=True,
         )
+        atexit.register(self._end)
+
+    def starting(self, output: int) -> None:
+        """A command is about to start whose output goes to the file with the descriptor *output*."""
+        file = os.fstat(output)
+        self._say(f"? {file.st_dev} {file.st_ino}\n")
+
+    def failed(self) -> None:
+        """It did not start."""
+        self._say("- 0\n")
 
     def started(self, leader: int) -> None:
         """Keep watch over the group of the process *leader*."""
@@ -56,6 +82,14 @@ class Keeper:
 
     def _say(self, line: str) -> None:
         if stdin := self._process.stdin:
-            with self._lock, suppress(OSError):  # the keeper was killed: no reason for a build to fail
+            # the keeper was killed, or this process is about to end: no reason for a build to fail
+            with self._lock, suppress(OSError, ValueError):
                 stdin.write(line.encode())
                 stdin.flush()
+
+    def _end(self) -> None:
+        """Let the keeper go with this process, which ends by itself."""
+        if stdin := self._process.stdin:
+            with suppress(OSError):
+                stdin.close()
+        self._process.wait()

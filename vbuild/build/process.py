@@ -22,6 +22,7 @@ from vbuild.build.keeper import Keeper
 from vbuild.errors import BuildError
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whoever builds
 LAST_LINES = 25  # of a failed command's output, shown with the error
 
 _FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, further in
@@ -136,11 +137,12 @@ def stoppable() -> Iterator[Callable[[], None]]:
 def supervised() -> Iterator[None]:
     """Leaving the block by an error or Ctrl-C stops every command still running, in worker threads too.
 
-    SIGTERM and a closed terminal count as Ctrl-C. A pool of workers goes outside of this block, so that it has
-    nothing left to wait for.
+    SIGTERM and a closed terminal count as Ctrl-C, and a process that is killed is kept watch over. A pool of workers
+    goes outside of this block, so that it has nothing left to wait for.
     """
     with _running.lock:
         _running.open = True
+    keep_watch()
     with _interrupting(signal.SIGTERM, signal.SIGHUP):
         try:
             yield
@@ -188,6 +190,8 @@ def _started(
     with _running.lock:
         if not _running.is_open:
             raise BuildError(f"{name} was not started: the build was stopped")
+        if _running.keeper:
+            _running.keeper.starting(output)
         try:
             process = subprocess.Popen(
                 command,
@@ -197,8 +201,11 @@ def _started(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=UMASK,
             )
         except OSError as error:
+            if _running.keeper:
+                _running.keeper.failed()
             raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
         _running.add(process)
     try:
