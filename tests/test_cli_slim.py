@@ -77,19 +77,11 @@ def test_a_dry_run_needs_no_folder_and_writes_nothing(fat: Path) -> None:
 
 
 def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
-    hostile, shown = (f"demo/{escape}[2J.so" for escape in ("\x1b", "\N{REPLACEMENT CHARACTER}"))
-    wheel(tmp_path, NAME, {hostile: FAT})
-    cut = ("slim", NAME, "--dry-run", "--gpu")
-    for arguments in (("inspect", NAME), ("inspect", NAME, "--library", "*"), (*cut, "90"), ("verify", NAME)):
+    wheel(tmp_path, NAME, {"demo/\x1b[2J.so": FAT})
+    for arguments in (("inspect", NAME), ("slim", NAME, "--dry-run", "--gpu", "90"), ("verify", NAME)):
         result = vbuild(*arguments, folder=tmp_path)
-        assert (result.returncode, result.stderr) == (0, "")
-        assert shown in result.stdout
-        assert all(line.isprintable() for line in result.stdout.split("\n"))
-    refused = vbuild(*cut, "100", folder=tmp_path)
-    assert refused.stderr.startswith(f"vbuild: {NAME}: {shown}: {NOTHING}; ")
-    assert refused.stderr.removesuffix("\n").isprintable()
-    (told,) = json.loads(vbuild("inspect", NAME, "--json", folder=tmp_path).stdout)
-    assert [library["path"] for library in told["libraries"]] == [hostile]
+        refusal = f"vbuild: {NAME}: 'demo/\\x1b[2J.so': a path with a character that cannot be printed\n"
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", refusal)
 
 
 NOTHING = "nothing for sm_100 in any of its fatbins (1), which have sm_80, sm_90"

@@ -105,12 +105,19 @@ def test_a_key_nobody_asks_for_is_refused_on_leaving_its_table() -> None:
         ("a = ", "not TOML: Invalid value"),
         ("a = " + "[" * 5000, "not TOML: "),
         ("a = " + "1" * 5000, "not TOML: Exceeds the limit"),
+        ("# " + "a" * 2**19, "524290 characters; expected 524288 at most"),
+        ("x = 1\n[a" + ' . "b"' * 101 + "]", "not TOML as anybody writes it: more than 100 dots in a key, at line 2"),
+        ("a" + ".a" * 20_000 + " = 1", "not TOML as anybody writes it: more than 100 dots in a key, at line 1"),
     ],
 )
 def test_what_is_not_toml_is_refused(text: str, message: str) -> None:
     with pytest.raises(TableError) as refused:
         Table.parse(text)
     assert str(refused.value).startswith(message)
+
+
+def test_a_hundred_dots_in_a_key_are_read() -> None:
+    assert "a" in Table.parse("a" + ".a" * 100 + " = 1")
 
 
 def test_a_file_is_named_in_its_mistakes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The hash by which files are told apart and pinned."""
 
 import hashlib
+import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,24 @@ def sha256_of(file: Path) -> str:
     """The SHA-256 of *file*, 64 hex digits, without its bytes in memory; `OSError` where it cannot be read."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sealed(payload: str) -> str:
+    """*payload* with its SHA-256, as the files of a cache have it."""
+    return json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})
+
+
+def unsealed(data: bytes) -> str:
+    """What was sealed as *data*; `ValueError` where it is anything else, be it by one bit."""
+    try:
+        found = json.loads(data)
+        payload, stated = found["payload"], found["sha256"]
+        is_whole = hashlib.sha256(payload.encode()).hexdigest() == stated
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not sealed") from error
+    if not is_whole:
+        raise ValueError("damaged")
+    return str(payload)
 
 
 class Digests:

@@ -1,7 +1,16 @@
 """The errors a user can meet: one root, one child per room, and the place put in front of the message."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# what a machine refuses for want of room or health, or by its owner's will: no mistake of the program that asked
+_REFUSED = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE),
+    }
+)
 
 
 class VbuildError(Exception):
@@ -94,6 +103,25 @@ class LayoutError(VbuildError):
 
 class NativeError(VbuildError):
     """A native dependency that cannot be fetched or built as a recipe says."""
+
+
+class PluginError(VbuildError):
+    """A provider's plugin that cannot be had, breaks its limits, or does not answer as the providers draft says."""
+
+
+def reason_of(error: OSError) -> str:
+    """Why something cannot be read or written; of a tree that shutil copies, the first of the reasons, one a file."""
+    if error.errno is None and error.args and isinstance(error.args[0], list):
+        file, _, said = error.args[0][0]
+        return f"{file}: {str(said).partition('] ')[2].partition(': ')[0] or said}"
+    return error.strerror or str(error)
+
+
+def refusal_of(error: OSError, *, where: object = "a file") -> str | None:
+    """What to tell of an *error* that is the machine's: the file it names, or else *where*, and why; None of others."""
+    if error.errno not in _REFUSED:
+        return None
+    return f"{error.filename or where}: cannot be read or written: {error.strerror}"
 
 
 @contextmanager

@@ -18,6 +18,12 @@ T = TypeVar("T")
 
 Setting = str | tuple[str, ...]
 
+# bytes: nobody writes so much by hand, and tables take a hundred times their size in memory
+_LARGEST = 1 << 19
+# a dotted key: for every part, tomllib keeps all parts before it
+_PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+"
+_DEEPEST = 100
+_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}" + rf"(?:{_PART}){{{_DEEPEST}}}", re.ASCII)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+(\[\d+\])*")
 _NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an array", dict: "a table"}
 
@@ -32,7 +38,12 @@ class Table:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The top table of a TOML document; `TableError` with line and column where it is not TOML."""
+        """The top table of a TOML document; `TableError` with line and column where it is not TOML, or is endless."""
+        if len(text) > _LARGEST:
+            raise TableError(f"{len(text)} characters; expected {_LARGEST} at most")
+        if key := _DEEP_KEY.search(text):
+            line = text.count("\n", 0, key.start()) + 1
+            raise TableError(f"not TOML as anybody writes it: more than {_DEEPEST} dots in a key, at line {line}")
         try:
             return cls(tomllib.loads(text))
         except ValueError as error:  # TOMLDecodeError, or Python's limit of digits in an integer

@@ -161,12 +161,17 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize(("system", "message"), TOO_LARGE.items())
 def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: System, message: str) -> None:
-    rows = "".join(f'{"x" * 1200}{number} = {{ properties = ["x :: y :: v{number}"] }}\n' for number in range(4000))
+    axes = [f"[matrix.axes.{name}]\n{_values(name, 1200, 60)}" for name in "ab"]
     with pytest.raises(CiError) as refusal:
-        emitted(written(folder, f"[matrix.axes.free]\n{rows}"), system)
+        emitted(written(folder, "".join(axes)), system)
     size = re.search(r"[0-9]{6,}", str(refusal.value))
     assert size
     assert str(refusal.value) == f"demo.toml: {message.format(size[0])}"
+
+
+def _values(axis: str, length: int, number: int) -> str:
+    rows = (f'{"x" * length}{value} = {{ properties = ["x :: {axis} :: v{value}"] }}\n' for value in range(number))
+    return "".join(rows)
 
 
 def test_a_part_that_a_cluster_leaves_in_a_project_is_no_part_of_its_source(folder: Path) -> None:

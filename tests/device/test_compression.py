@@ -37,7 +37,10 @@ REFUSED = {
         "code at 0x10 claims to inflate to 0x100000000 bytes; more than 0x40000000 is refused"
     ),
     fatbin(entry(flags=Flag.LZ4, uncompressed_size=LIMIT)): (
-        "code at 0x10 is damaged: lz4: 0x26 bytes cannot become 0x40000000"
+        "0x26 bytes at 0x10 claim to inflate to 0x40000000; more than 32 times as many is refused"
+    ),
+    fatbin(entry(flags=Flag.LZ4, uncompressed_size=1 << 24)): (
+        "code at 0x10 is damaged: lz4: 0x26 bytes cannot become 0x1000000"
     ),
     fatbin(entry(flags=Flag.LZ4, uncompressed_size=129)): (
         "code at 0x10 inflates to 0x80 bytes, but claims 0x81"

@@ -44,6 +44,16 @@ def test_a_project_that_nobody_knows_has_no_files(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
+def test_a_page_that_is_no_text_is_a_place_that_cannot_be_asked(tmp_path: Path) -> None:
+    page = _index(tmp_path / "one", "") / "demo" / "index.html"
+    page.write_bytes(b'<a href="\x94.whl">')
+    url = (tmp_path / "one").as_uri()
+    with pytest.raises(FetchError) as refused:
+        files_of("demo", indexes=Indexes(index_url=url))
+    said = "'utf-8' codec can't decode byte 0x94 in position 9: invalid start byte"
+    assert str(refused.value) == f"demo: {url}: its page of demo is no index page: {said}"
+
+
 def test_a_place_that_cannot_be_asked_matters_only_where_no_other_has_a_file(tmp_path: Path) -> None:
     broken = "http://127.0.0.1:9/simple"
     with served(_index(tmp_path / "one", f'<a href="{NEW}">{NEW}</a>')) as url, served(tmp_path, broken=True) as ill:

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import time
 from itertools import permutations
 from typing import Any
 
@@ -267,12 +268,22 @@ def test_a_provider_of_another_shape_is_refused(keys: dict[str, Any], message: s
         (b'{"a": 1, "a": 2}', "key 'a' stands twice in one object"),
         (b"[" * 100_000, "JSON nested too deeply, or with a number too long"),
         (b'{"a": ' + b"1" * 5000 + b"}", "JSON nested too deeply, or with a number too long"),
+        (b" " * (2**21 + 1), "2097153 bytes of JSON; expected 2097152 at most"),
     ],
 )
 def test_what_is_no_json_object_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(VariantError) as refusal:
         Document.parse(data)
     assert str(refusal.value) == message
+
+
+def test_a_key_that_stands_twice_among_many_is_found_at_once() -> None:
+    keys = ",".join(f'"{number}": 1' for number in (*range(50_000), 49_999))
+    begun = time.process_time()
+    with pytest.raises(VariantError) as refusal:
+        Document.parse(f"{{{keys}}}".encode())
+    assert str(refusal.value) == "key '49999' stands twice in one object"
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize(

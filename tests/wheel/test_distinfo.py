@@ -131,6 +131,13 @@ def test_metadata_without_its_fields_is_refused(text: str, message: str) -> None
         Metadata.parse(text)
 
 
+@pytest.mark.parametrize("more", ["a:\n" * 2**14, "Summary: x\n" + " a\n" * 2**19], ids=["fields", "lines"])
+def test_headers_without_end_are_refused(more: str) -> None:
+    said = "more than 16384 fields or 1048576 characters of them, as no project has"
+    with pytest.raises(WheelError, match=f"^{said}$"):
+        Metadata.parse(METADATA.partition("\n\n")[0] + "\n" + more)
+
+
 def test_a_value_of_two_lines_is_refused() -> None:
     with pytest.raises(WheelError, match=r"^Requires-Dist 'a\\nName: evil': expected one line$"):
         Metadata.parse(METADATA).with_requires_dist(["a\nName: evil"])

@@ -2,8 +2,9 @@
 
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,32 @@ from installer.sources import WheelFile
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import open_wheel, peek
+from vbuild.wheel.memberpath import folded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.writing import edited
 
 INFO = "demo-1.0.dist-info"
 METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]
 
+
+def _are_files_everywhere(paths: Iterable[str]) -> bool:
+    """Whether no system takes two of *paths* for one file, or one for a folder of another."""
+    taken = sorted(folded(path) + "/" for path in paths)
+    return all(part for path in taken for part in path[:-1].split("/")) and not any(
+        other.startswith(path) for path, other in pairwise(taken)
+    )
+
+
 parts = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp", "Cs"], exclude_characters="/\\:"), min_size=1
-).filter(lambda part: part not in {".", ".."} and not part.endswith(".dist-info"))
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Co", "Cs", "Zl", "Zp"], exclude_characters="/\\:"),
+    min_size=1,
+    max_size=60,
+).filter(lambda part: part not in {".", ".."} and not part.endswith((".dist-info", ".data")))
 paths = st.lists(parts, min_size=1, max_size=3).map("/".join)
-files = st.dictionaries(paths, st.binary(max_size=200) | st.integers(0, 200_000).map(bytes), max_size=6)
+contained = st.binary(max_size=200) | st.integers(0, 200_000).map(bytes)
+files = st.dictionaries(paths, contained, max_size=6).filter(_are_files_everywhere)
+
+
 damages = st.lists(
     st.tuples(st.sampled_from(["flip", "cut", "insert", "swap"]), st.floats(0, 1), st.binary(min_size=1, max_size=8)),
     min_size=1,

@@ -16,7 +16,10 @@ NAMES = [
     "demo-1.0-py3-none-any-1.whl",
     "Demo.Pkg-1!2.0.post1+cu12.6-cp311.cp312-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64-a.b.whl",
 ]
+# more tags than the name of a file can stand for on most systems
+TAGS = f"demo-1.0-{'.'.join(['py3'] * 20)}-{'.'.join(['none'] * 20)}-{'.'.join(['any'] * 20)}.whl"
 REFUSED = {
+    TAGS: f"'{TAGS}': stands for 8000 compatibility tags; expected 4096 at most",
     "demo-1.0-py3-none-any.zip": "'demo-1.0-py3-none-any.zip': not a wheel's file name: expected it to end in .whl",
     "demo-1.0-none-any.whl": (
         "'demo-1.0-none-any.whl': not a wheel's file name: 4 parts between dashes, expected 5, 6 or 7"
@@ -42,6 +45,10 @@ REFUSED = {
     ),
     "demo-1.0-1/2-py3-none-any.whl": (
         "'demo-1.0-1/2-py3-none-any.whl': build tag '1/2': expected a digit, then letters, digits, _ and ."
+    ),
+    "demo-1.0-py3.0-none-any.whl": (
+        "'demo-1.0-py3.0-none-any.whl': Python tag 'py3.0': "
+        "expected letters, digits and _, joined by dots, not starting with a digit"
     ),
     "demo-1.0-3py-none-any.whl": (
         "'demo-1.0-3py-none-any.whl': Python tag '3py': "

@@ -369,7 +369,7 @@ def dist_info_without_a_version(folder: Path) -> Path:
     return with_entries(folder / NAME, {"demo-x.dist-info/RECORD": b""})
 
 
-@refused("demo-1.0.dist-info/RECORD: 67108865 bytes, expected 67108864 at most")
+@refused("demo-1.0.dist-info/RECORD: 67108865 bytes, expected 4306 at most")
 def record_too_large(folder: Path) -> Path:
     return with_entries(folder / NAME, {f"{INFO}/RECORD": bytes((1 << 26) + 1)})
 

@@ -22,6 +22,8 @@ from vbuild.packed import Buffer
 _SHF_ALLOC, _SHF_EXECINSTR, _PF_X, _PF_W = 2, 4, 1, 2
 _SHT_RELR = frozenset({"SHT_RELR", 19})
 _SMALLEST_VERSION_RECORD = 16
+# .gnu.version has 15 bits for a number
+_MOST_VERSIONS = 1 << 15
 _POINTER = Struct("<Q")
 _RELA = Struct("<QQq")
 _R_X86_64_64 = 1
@@ -187,8 +189,11 @@ class _File(Headers):
                 continue
             # counts and links are the file's word: without this limit a damaged one loops for hours
             most = section["sh_size"] // _SMALLEST_VERSION_RECORD + 1
+            left = _MOST_VERSIONS
             for library, versions in itertools.islice(section.iter_versions(), most):
                 for version in itertools.islice(versions, most):
+                    if (left := left - 1) < 0:
+                        raise BinaryError(f"more than {_MOST_VERSIONS} symbol versions, as .gnu.version cannot number")
                     found[version["vna_other"] & 0x7FFF] = (library.name, version.name)
         return found
 

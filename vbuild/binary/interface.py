@@ -26,6 +26,7 @@ from vbuild.binary.elfrecords import (
     VersionNeedEntry,
 )
 from vbuild.binary.image import Image, Section
+from vbuild.binary.symbols import Names
 from vbuild.errors import BinaryError
 from vbuild.packed import Buffer
 
@@ -130,6 +131,9 @@ class _Tables:
     def __init__(self, image: Image) -> None:
         self._image = image
         self._sections = {section.header.sh_type: section for section in reversed(image.sections)}
+        self._names: dict[int, Names] = {}
+        if sum(section.header.sh_type == SectionType.DYNSYM for section in image.sections) > 1:
+            raise BinaryError("two tables of dynamic symbols; expected one")
         self._versions = {**dict(self._defined()), **dict(self._needed())}
 
     def rows(self) -> Iterator[_Row]:
@@ -146,7 +150,7 @@ class _Tables:
             if not name or binding == _STB_LOCAL or other & _STV_MASK in _HIDDEN_VISIBILITY:
                 continue
             number = int.from_bytes(numbers[2 * index : 2 * index + 2], "little")
-            symbol = Versioned(_text(names, name), self._versions.get(number & _VERSION))
+            symbol = Versioned(names.at(name), self._versions.get(number & _VERSION))
             # linkers give each version a symbol, and older ones the start and the end of things: nobody takes those
             if symbol.name == symbol.version or symbol.name in _OF_LINKERS:
                 continue
@@ -159,15 +163,18 @@ class _Tables:
             record = VersionDefinition.parse(self._image.data, place)
             if not record.vd_flags & _BASE:
                 name = VersionName.parse(self._image.data, place + record.vd_aux)
-                yield record.vd_ndx & _VERSION, _text(self._strings(section), name.vda_name)
+                yield record.vd_ndx & _VERSION, self._strings(section).at(name.vda_name)
 
     def _needed(self) -> Iterator[tuple[int, str]]:
+        left = _VERSION
         for section, place in self._records(SectionType.GNU_VERNEED, VersionNeed.layout.size, 12):
             record = VersionNeed.parse(self._image.data, place)
             at = place + record.vn_aux
             for _ in range(record.vn_cnt):
+                if (left := left - 1) < 0:
+                    raise BinaryError(f"more than {_VERSION} symbol versions, which .gnu.version cannot number")
                 entry = VersionNeedEntry.parse(self._image.data, at)
-                yield entry.vna_other & _VERSION, _text(self._strings(section), entry.vna_name)
+                yield entry.vna_other & _VERSION, self._strings(section).at(entry.vna_name)
                 if not entry.vna_next:
                     break
                 at += entry.vna_next
@@ -186,18 +193,13 @@ class _Tables:
                 return
             place += ahead
 
-    def _strings(self, section: Section) -> bytes:
+    def _strings(self, section: Section) -> Names:
         index = section.header.sh_link
         if index >= len(self._image.sections):
             raise BinaryError(f"names of {section.name} in section {index}, expected one below its number of sections")
-        return bytes(self._image.view(self._image.sections[index].span))
-
-
-def _text(names: bytes, offset: int) -> str:
-    end = names.find(b"\0", offset)
-    if end < 0:
-        raise BinaryError(f"name at {offset:#x} of a string table has no end in {len(names):#x} bytes")
-    return names[offset:end].decode("utf-8", "backslashreplace")
+        if index not in self._names:
+            self._names[index] = Names(bytes(self._image.view(self._image.sections[index].span)), what="name")
+        return self._names[index]
 
 
 def _digest(image: Image, tables: _Tables) -> str:

@@ -38,6 +38,8 @@ _ISA_LEVELS = ("v1", "v2", "v3", "v4")
 _ISA_NEEDED, _ISA_USED = 0xC0008002, 0xC0010002
 # pyelftools turns the types it knows into names
 _PROPERTY_NUMBERS = {"GNU_PROPERTY_X86_ISA_1_NEEDED": _ISA_NEEDED, "GNU_PROPERTY_X86_ISA_1_USED": _ISA_USED}
+# characters: object files have some ten thousand sections, named after functions
+_NAMES = 1 << 24
 _SHF_ALLOC = 2
 _SYMBOLS = (".symtab", ".strtab", ".symtab_shndx")
 _DEBUG = (".debug_", ".zdebug_", ".gnu.debuglto_", ".gdb_index", ".stab")
@@ -115,9 +117,21 @@ class Headers:
         self.size = len(data)
         self.elf = ELFFile(cast("IO[bytes]", _Stream(data)))
         # pyelftools has a class for each type of section and segment, with methods of its own
-        self.sections: tuple[Any, ...] = tuple(self.elf.iter_sections())
+        self._left = _NAMES
+        self.sections: tuple[Any, ...] = tuple(self._named_sections())
         self.segments: tuple[Any, ...] = tuple(self.elf.iter_segments())
         self._check_sizes()
+
+    def _named_sections(self) -> Iterator[Any]:
+        for section in self.elf.iter_sections():
+            self._count(section.name)
+            yield section
+
+    def _count(self, name: str) -> None:
+        """Refuse names that lie over one another, so that a file of a megabyte has gigabytes of them."""
+        self._left -= len(name or "")
+        if self._left < 0:
+            raise BinaryError(f"names of sections and libraries of more than {_NAMES:#x} characters")
 
     def _check_sizes(self) -> None:
         """Refuse pieces that lie over one another so often that reading each would never end."""
@@ -159,7 +173,8 @@ class Headers:
             if segment["p_type"] == "PT_DYNAMIC":
                 for tag in segment.iter_tags():
                     if (name := tag.entry.d_tag) in texts:
-                        texts[name].append(getattr(tag, attributes[name]))
+                        texts[name].append(text := getattr(tag, attributes[name]))
+                        self._count(text)
         return {name: tuple(found) for name, found in texts.items()}
 
     def _properties(self) -> tuple[dict[int, int], str | None]:

@@ -18,6 +18,8 @@ from vbuild.errors import BinaryError
 _SYMBOL = Struct("<IBBHQQ")
 _SHN_UNDEF, _SHN_LORESERVE = 0, 0xFF00
 _STB_LOCAL = 0
+# characters of all names of a table: some at any rate, and so many for each character of it
+_PLENTY, _SHARED = 1 << 23, 8
 _STV_HIDDEN = (1, 2)
 
 _FRAME_HEADER = Struct("<BBBBiI")
@@ -88,15 +90,16 @@ class Symbols:
         rows: list[_Row] = []
         undefined: list[tuple[int, str]] = []
         defined: list[tuple[int, int]] = []
-        for is_dynamic, data, names in tables:
+        for is_dynamic, data, table in tables:
+            names = Names(table)
             for number, (name, info, other, section, address, size) in enumerate(_rows(data)):
                 kind, binding = info & 0xF, info >> 4
                 if section == _SHN_UNDEF:
                     if is_dynamic and name:
-                        undefined.append((number, _text(names, name)))
+                        undefined.append((number, names.at(name)))
                 elif section < _SHN_LORESERVE and kind in _TYPES:
                     is_exported = is_dynamic and binding != _STB_LOCAL and other & 3 not in _STV_HIDDEN
-                    rows.append(_Row(kind, address, size, _text(names, name), is_exported))
+                    rows.append(_Row(kind, address, size, names.at(name), is_exported))
                     if is_dynamic:
                         defined.append((number, address))
         inside = _Ranges(code)
@@ -125,11 +128,25 @@ def _rows(data: bytes) -> Iterator[tuple[int, ...]]:
     return _SYMBOL.iter_unpack(data[: len(data) - len(data) % _SYMBOL.size])
 
 
-def _text(names: bytes, offset: int) -> str:
-    end = names.find(b"\0", offset)
-    if end < 0:
-        raise BinaryError(f"symbol name at {offset:#x} runs past its table, {len(names):#x}")
-    return names[offset:end].decode("utf-8", "backslashreplace")
+class Names:
+    """The strings of a table; `BinaryError` where those asked for are together far longer than the table.
+
+    Symbols may share a string, or the end of one: ten thousand names of a file of a megabyte could take gigabytes.
+    """
+
+    def __init__(self, table: bytes, *, what: str = "symbol name") -> None:
+        self._table, self._what = table, what
+        self._left = _PLENTY + _SHARED * len(table)
+
+    def at(self, offset: int) -> str:
+        """The string that begins at *offset*."""
+        end = self._table.find(b"\0", offset)
+        if end < 0:
+            raise BinaryError(f"{self._what} at {offset:#x} runs past its table, {len(self._table):#x}")
+        self._left -= end - offset
+        if self._left < 0:
+            raise BinaryError(f"names far longer than their table, {len(self._table):#x}, in which they lie")
+        return self._table[offset:end].decode("utf-8", "backslashreplace")
 
 
 def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:

@@ -10,6 +10,7 @@ import lzma
 import os
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -20,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from vbuild.errors import BuildError, at
+from vbuild.tarred import BoundedInfo
 
 _LATEST = 1 << 33
 
@@ -34,6 +36,8 @@ _DAMAGE = (
     ValueError,
     RuntimeError,
     OverflowError,
+    LookupError,
+    struct.error,
 )
 
 
@@ -62,13 +66,14 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
         with zipfile.ZipFile(archive) as opened:
             yield (_of_zip(opened, info) for info in opened.infolist())
     else:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, tarinfo=BoundedInfo) as tar:
             yield (_of_tar(tar, info) for info in tar)
 
 
 def _of_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     mode = info.external_attr >> 16
-    kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(mode) or stat.S_IFREG
+    # zipfile's own is_dir() takes every name for one that is not empty
+    kind = stat.S_IFDIR if info.filename.endswith("/") else stat.S_IFMT(mode) or stat.S_IFREG
     link = archive.read(info).decode() if kind == stat.S_IFLNK else ""
     return _Member(info.filename, kind, mode, calendar.timegm(info.date_time), link, lambda: archive.open(info))
 

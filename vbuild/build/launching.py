@@ -49,12 +49,13 @@ def programs(path: str) -> dict[str, Path]:
         if Path(folder, rewriting.SETTINGS).exists():
             continue
         try:
-            files = sorted(Path(folder).iterdir())
+            names = sorted(filter(NAME.fullmatch, os.listdir(folder)))  # noqa: PTH208 - ten times as fast
         except OSError:
             continue
-        for file in files:
-            if NAME.fullmatch(file.name) and file.name not in found and os.access(file, os.X_OK):
-                found[file.name] = file.absolute()
+        for name in names:
+            file = Path(folder, name)
+            if name not in found and os.access(file, os.X_OK):
+                found[name] = file.absolute()
     return found
 
 

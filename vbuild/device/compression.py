@@ -22,6 +22,8 @@ from vbuild.rope import Part
 
 # the most that is inflated at once, in bytes; no published entry comes near
 LIMIT = 1 << 30
+# GPU code gets smaller by a few times; this much is never more than a fatbin of a few kilobytes may ask for
+_PLENTY, _RATIO = 1 << 24, 32
 # what a driver takes: nvcc's own frames have windows of 8 MiB or less
 _WINDOW_LOG = 23
 # a byte of an LZ4 block stands for 255 at the most
@@ -43,6 +45,9 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
     """The *size* bytes that *payload*, found at *place* of a file, was made of; `DeviceError` where it was not."""
     if size > LIMIT:
         raise DeviceError(f"code at {place:#x} claims to inflate to {size:#x} bytes; more than {LIMIT:#x} is refused")
+    if size > max(_PLENTY, _RATIO * len(payload)):
+        found = f"{len(payload):#x} bytes at {place:#x} claim to inflate to {size:#x}"
+        raise DeviceError(f"{found}; more than {_RATIO} times as many is refused")
     try:
         result = _inflated(payload, compression, size)
     except (lz4.block.LZ4BlockError, zstandard.ZstdError, zlib.error, MemoryError) as error:

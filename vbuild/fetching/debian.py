@@ -10,7 +10,6 @@ sources.list(5); Debian Policy, 5.6.12
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from unearth.fetchers import PyPIClient
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
 from vbuild.fetching.places import client_of
+from vbuild.replacing import replacing
 
 VARIABLE = "VBUILD_DEBIAN_MIRROR"
 _APT = Path("/etc/apt")
@@ -104,22 +104,17 @@ def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
     `httpx2.HTTPError` where the mirror does not give it, and `FetchError` where *target* cannot be written.
     """
     digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".debian-", delete=False) as part:
-        path = Path(part.name)
-        try:
-            with client.get_stream(url) as response:
-                if response.status_code == httpx2.codes.NOT_FOUND:
-                    return None
-                response.raise_for_status()
+    try:
+        with client.get_stream(url) as response:
+            if response.status_code == httpx2.codes.NOT_FOUND:
+                return None
+            response.raise_for_status()
+            with replacing(target) as part, part.open("xb") as file:
                 for chunk in response.iter_raw():  # as they come: the file is compressed, and its transfer is not
                     digest.update(chunk)
-                    part.write(chunk)
-            part.close()
-            path.replace(target)
-        except OSError as error:
-            raise FetchError(f"{what}: {target.parent}: cannot be written: {error.strerror}") from error
-        finally:
-            path.unlink(missing_ok=True)
+                    file.write(chunk)
+    except OSError as error:
+        raise FetchError(f"{what}: {target.parent}: cannot be written: {error.strerror}") from error
     return digest.hexdigest()
 
 

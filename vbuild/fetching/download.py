@@ -12,7 +12,7 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.places import Problems, client_of, finders, name_of
+from vbuild.fetching.places import Problems, client_of, finders, name_of, packages_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Search:
         """The files in one place, without those that state another hash; PEP 625's ``.tar.gz`` first."""
         self.places.append(name_of(finder))
         try:
-            packages = finder.find_all_packages(self.wanted.project, allow_yanked=True)
+            packages = packages_at(finder, self.wanted.project)
             found = [package.link for package in packages if self.wanted.is_at(package)]
         except httpx2.HTTPError as error:
             self.problems.append(f"{self.places[-1]}: {error}")

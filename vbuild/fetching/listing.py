@@ -9,7 +9,7 @@ from unearth import Package
 
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.places import Problems, client_of, finders, name_of
+from vbuild.fetching.places import Problems, client_of, finders, name_of, packages_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ def files_of(project: str, *, indexes: Indexes) -> tuple[Listed, ...]:
     with client_of(indexes, problems.note) as client:
         for finder in finders(client, indexes):
             try:
-                packages = list(finder.find_all_packages(project, allow_yanked=True))
+                packages = packages_at(finder, project)
             except httpx2.HTTPError as error:
                 problems.append(f"{name_of(finder)}: {error}")
                 continue
-            for listed in _listed(packages):
+            for listed in listed_in(packages):
                 if listed.file not in found or not found[listed.file].sha256:
                     found[listed.file] = listed
     if problems and not found:
@@ -53,7 +53,7 @@ def files_of(project: str, *, indexes: Indexes) -> tuple[Listed, ...]:
     return tuple(sorted(found.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
 
 
-def _listed(packages: Iterable[Package]) -> Iterator[Listed]:
+def listed_in(packages: Iterable[Package]) -> Iterator[Listed]:
     """The files behind *packages* that are of a release."""
     for package in packages:
         link, version = package.link, package.version

@@ -9,7 +9,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import httpx2
-from unearth import Link, PackageFinder
+from unearth import Link, Package, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
 from unearth.utils import parse_netloc
@@ -108,6 +108,15 @@ def _check(url: str) -> None:
     urlsplit(url).port  # noqa: B018 - which is when it is looked at
     if (link := Link(url)).is_file:
         link.file_path  # noqa: B018 - as above
+
+
+def packages_at(finder: PackageFinder, project: str) -> list[Package]:
+    """The files of *project* in one place; `httpx2.HTTPError` where it cannot be asked, or has no index page."""
+    try:
+        return list(finder.find_all_packages(project, allow_yanked=True))
+    except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
+        # the finder reads a page as the HTML, or the JSON, that it ought to be
+        raise httpx2.DecodingError(f"its page of {project} is no index page: {error}") from error
 
 
 def name_of(finder: PackageFinder) -> str:

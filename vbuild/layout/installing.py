@@ -24,7 +24,7 @@ from itertools import pairwise
 from vbuild.errors import LayoutError, at
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.distinfo import Record, Row, unpadded
-from vbuild.wheel.zipreader import Member, check_path
+from vbuild.wheel.zipreader import Member
 
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 _SHEBANG = re.compile(rb"#!python[^\n]*\n?")
@@ -158,7 +158,6 @@ def _placed(wheel: Wheel, member: Member, environment: Environment) -> File:
     if match is None:
         return File(f"{environment.site_packages}/{member.path}", member, member.is_executable)
     rest = match["rest"]
-    check_path(rest)
     match match["scheme"]:
         case "purelib" | "platlib":
             return File(f"{environment.site_packages}/{rest}", member, member.is_executable)
@@ -170,11 +169,8 @@ def _placed(wheel: Wheel, member: Member, environment: Environment) -> File:
             return _program(_SHEBANG.sub(lambda _: first, wheel.read(member), count=1), path, environment)
         case "headers":
             return File(f"{environment.headers}/{wheel.name.distribution}/{rest}", member)
-        case "data":
+        case _:  # data: no wheel is opened that has another
             return File(rest, member, member.is_executable)
-        case scheme:
-            what = f"no scheme {scheme!r}; expected purelib, platlib, scripts, data or headers"
-            raise LayoutError(f"{member.path}: {what}")
 
 
 def _program(data: bytes, path: str, environment: Environment) -> File:

@@ -10,6 +10,7 @@ https://peps.python.org/pep-0825/#variant-metadata
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,6 +21,9 @@ from vbuild.table import Table
 from vbuild.variant.metadata import Metadata, placed
 from vbuild.variant.model import Property, Variant, checked_name, checked_value
 from vbuild.variant.providers import check_values
+
+# bytes: four thousand variants; JSON takes twenty times its size in memory
+_LARGEST = 1 << 21
 
 
 class Schema(Enum):
@@ -199,6 +203,8 @@ def _check_alike(document: Document, longest: Document) -> None:
 
 
 def _decoded(data: bytes) -> object:
+    if len(data) > _LARGEST:
+        raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
@@ -213,8 +219,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these *pairs*; JSON readers differ on which of two equal keys counts, so it is refused."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise VariantError(f"key {twice!r} stands twice in one object")
     return values
 

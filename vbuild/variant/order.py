@@ -53,7 +53,8 @@ def ranked(document: Document, machine: Machine) -> tuple[Ranked, ...]:
     """The variants of *document*, the best for *machine* first, those that it does not support last."""
     lists = [supported_features(document.metadata, namespace, machine) for namespace in document.metadata.namespaces]
     places = dict(zip(document.metadata.namespaces, enumerate(lists), strict=True))
-    found = (_ranked(variant, document.metadata, places) for variant in document.variants)
+    listed = frozenset(namespace for namespace, _ in machine.supported)
+    found = (_ranked(variant, document.metadata, places, listed) for variant in document.variants)
     return tuple(sorted(found, key=lambda item: item.key))
 
 
@@ -63,7 +64,9 @@ def supported_features(metadata: Metadata, namespace: str, machine: Machine) -> 
     return supported(namespace, provider, machine) if provider else ()
 
 
-def _ranked(variant: Variant, metadata: Metadata, places: dict[str, tuple[int, Features]]) -> Ranked:
+def _ranked(
+    variant: Variant, metadata: Metadata, places: dict[str, tuple[int, Features]], listed: frozenset[str]
+) -> Ranked:
     found: list[tuple[Place, str]] = []
     missing: list[str] = []
     for feature in variant.features:
@@ -76,13 +79,15 @@ def _ranked(variant: Variant, metadata: Metadata, places: dict[str, tuple[int, F
             said = f"{feature.namespace} :: {feature.name} :: {known[0]}"
             found.append((place, f"{said} is number {place[2] + 1} of {len(values)} that the machine supports"))
         else:
-            missing.append(f"{feature} is not supported: {_reason(feature, metadata, features)}")
+            is_known = bool(features) or feature.namespace in listed
+            reason = _reason(feature, metadata, features, is_known=is_known)
+            missing.append(f"{feature} is not supported: {reason}")
     found.sort()
     return Ranked(variant, tuple(place for place, _ in found), tuple(said for _, said in found), tuple(missing))
 
 
-def _reason(feature: Feature, metadata: Metadata, features: Features) -> str:
-    """Why no value of *feature* is supported, where its namespace has these *features*."""
+def _reason(feature: Feature, metadata: Metadata, features: Features, *, is_known: bool) -> str:
+    """Why no value of *feature* is supported, where its namespace has these *features*, if that *is_known*."""
     if values := dict(features).get(feature.name):
         return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
     if feature.namespace == ABI_DEPENDENCY:
@@ -92,6 +97,6 @@ def _reason(feature: Feature, metadata: Metadata, features: Features) -> str:
         return "no provider says what a machine supports"
     if provider.optional:
         return "its provider is optional, so off unless asked for"
-    if features or is_answered(feature.namespace, provider):
+    if is_known or is_answered(feature.namespace, provider):
         return f"the machine has no {feature.namespace} :: {feature.name}"
     return f"nobody answers for its provider, {', '.join(provider.requires)}"

@@ -8,7 +8,7 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from vbuild.wheel.distinfo import (
     unpadded,
 )
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.placing import check_placing
 from vbuild.wheel.unpacking import fed, fed_beside, mapped
 from vbuild.wheel.zipreader import Member, ZipReader
 
@@ -33,7 +34,10 @@ T = TypeVar("T")
 
 # PEP 427: SHA-256 or better
 _ALGORITHMS = ("sha256", "sha384", "sha512")
-_READ_WHOLE = 1 << 26
+# bytes of what is read whole, RECORD excepted: the longest description there is has a hundredth of it
+_READ_WHOLE = 1 << 23
+# bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end; and a few blank lines
+_ROW, _BLANK = 160, 1 << 12
 # up to here a member is mapped in memory alone, and hashed by the thread that inflates it
 _SMALL = 1 << 20
 
@@ -48,13 +52,17 @@ class Wheel:
         self.members = source.members
         self.comment = source.comment
         self._by_path = {member.path: member for member in self.members}
-        self.dist_info = dist_info_of(self._by_path)
+        self.dist_info = _dist_info_in(source)
         check_dist_info(self.dist_info, self.name)
         source.check_layout()
+        check_placing(self._by_path, self.dist_info, self.name)
         self._unlisted = unlisted(self.dist_info)
         if not (record := self.find(f"{self.dist_info}/RECORD")):
             raise WheelError(f"no RECORD in {self.dist_info}")
-        self.record = _parsed(Record.parse, _whole(source, record), record.path)
+        self.record = _parsed(Record.parse, _whole(source, record, most=_longest_record(self.members)), record.path)
+        for name in ("METADATA", "WHEEL"):
+            if not self.find(f"{self.dist_info}/{name}"):
+                raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
         self._check_record()
 
@@ -149,9 +157,10 @@ class Wheel:
 
     def _dist_info_file(self, name: str, parse: Callable[[str], T]) -> T:
         path = f"{self.dist_info}/{name}"
-        data = self.read(path)
         with at(self.path.name):
-            return _parsed(parse, data, path)
+            if (size := self._known(path).size) > _READ_WHOLE:
+                raise WheelError(f"{path}: {size} bytes, expected {_READ_WHOLE} at most")
+            return _parsed(parse, self.read(path), path)
 
 
 @contextmanager
@@ -176,7 +185,7 @@ def peek(path: Path, name: str) -> bytes | None:
     with _opened(path) as file, at(path.name):
         source = ZipReader(file)
         members = {member.path: member for member in source.members}
-        dist_info = dist_info_of(members)
+        dist_info = _dist_info_in(source)
         check_dist_info(dist_info, WheelName.parse(path.name))
         member = members.get(f"{dist_info}/{name}")
         return _whole(source, member) if member else None
@@ -192,6 +201,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
+def _dist_info_in(source: ZipReader) -> str:
+    """Its ``.dist-info`` folder; installers count one that is empty, or is a file, too."""
+    return dist_info_of(f"{member.path}/" for member in (*source.members, *source.folders))
+
+
 def _disagreement(member: Member, row: Row | None) -> str | None:
     """What is wrong with the *row* of RECORD for *member*."""
     if not row:
@@ -203,9 +217,14 @@ def _disagreement(member: Member, row: Row | None) -> str | None:
     return None
 
 
-def _whole(source: ZipReader, member: Member) -> bytes:
-    if member.size > _READ_WHOLE:
-        raise WheelError(f"{member.path}: {member.size} bytes, expected {_READ_WHOLE} at most")
+def _longest_record(members: Sequence[Member]) -> int:
+    """The most bytes that a RECORD of *members* takes, every character of their paths written twice."""
+    return _BLANK + sum(_ROW + 2 * len(member.path.encode()) for member in members)
+
+
+def _whole(source: ZipReader, member: Member, *, most: int = _READ_WHOLE) -> bytes:
+    if member.size > most:
+        raise WheelError(f"{member.path}: {member.size} bytes, expected {most} at most")
     return b"".join(source.inflated(member))
 
 

@@ -13,7 +13,10 @@ from typing import Self
 
 from vbuild.errors import WheelError
 
-_FIELD = re.compile(r"(?P<name>[!-9;-~]+):[^\n]*\n?(?:[ \t][^\n]*\n?)*")
+# possessive: of a million further lines none is ever given back, and to remember them takes a hundred bytes for each
+_FIELD = re.compile(r"(?P<name>[!-9;-~]+):[^\n]*\n?(?:[ \t][^\n]*\n?)*+")
+# fields, and characters of them, descriptions that are a field included; no project comes near
+_MOST, _LONGEST = 1 << 14, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,12 @@ class Headers:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The headers at the start of *text*; every text has them, if only none."""
-        fields = []
+        """The headers at the start of *text*; every text has them, if only none; `WheelError` for thousands of them."""
+        fields: list[tuple[str, str]] = []
         end = 0
         while match := _FIELD.match(text, end):
+            if len(fields) == _MOST or match.end() > _LONGEST:
+                raise WheelError(f"more than {_MOST} fields or {_LONGEST} characters of them, as no project has")
             fields.append((match["name"].lower(), match[0]))
             end = match.end()
         return cls(tuple(fields), text[end:])

@@ -7,6 +7,7 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 https://peps.python.org/pep-0825/
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,12 +20,15 @@ from vbuild.errors import WheelError, at
 
 _SUFFIX = ".whl"
 _FEWEST, _MOST = 5, 7
+# compatibility tags that one name stands for: names have dozens, and a name of ten kilobytes could have a million
+_MOST_TAGS = 1 << 12
 _TAGS = r"\w+(\.\w+)*"
+_PYTHON = r"(?!\d)\w+(\.(?!\d)\w+)*"
 _RULES = (
     ("distribution", "name", r"[A-Za-z0-9]([\w.]*[A-Za-z0-9])?", "letters, digits, _ and . between letters or digits"),
     ("version", "version", r"[\w.!+]+", "a version as PEP 440 writes it"),
     ("build", "build tag", r"\d[\w.]*", "a digit, then letters, digits, _ and ."),
-    ("python", "Python tag", rf"(?!\d){_TAGS}", "letters, digits and _, joined by dots, not starting with a digit"),
+    ("python", "Python tag", _PYTHON, "letters, digits and _, joined by dots, not starting with a digit"),
     ("abi", "ABI tag", _TAGS, "letters, digits and _, joined by dots"),
     ("platform", "platform tag", _TAGS, "letters, digits and _, joined by dots"),
     ("variant", "variant label", r"[0-9a-z_.]+", "only a-z, 0-9, _ and . (PEP 825)"),
@@ -50,6 +54,9 @@ class WheelName:
             text = getattr(self, part)
             if text is not None and not rule.fullmatch(text):
                 raise WheelError(f"{said} {text!r}: expected {expected}")
+        tags = math.prod(text.count(".") + 1 for text in (self.python, self.abi, self.platform))
+        if tags > _MOST_TAGS:
+            raise WheelError(f"stands for {tags} compatibility tags; expected {_MOST_TAGS} at most")
         try:
             Version(self.version)
         except ValueError as error:  # too many digits for an int is one as well

@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -181,7 +182,9 @@ class _Store:
     def clear(self) -> None:
         with self._lock:
             if self._file:
-                self._file.close()
+                # what had no room has none now either; whoever needed it was told
+                with suppress(OSError):
+                    self._file.close()
             self._file, self._end = None, 0
             self._spans.clear()
             self._sources.clear()

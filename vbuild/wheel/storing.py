@@ -6,17 +6,18 @@
 The same members give the same bytes. A member of another archive is passed on without a look at it.
 """
 
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from vbuild.errors import WheelError, at
+from vbuild.replacing import replacing
 from vbuild.rope import Rope
+from vbuild.wheel.memberpath import check_path
 from vbuild.wheel.press import Press
 from vbuild.wheel.zipformat import Method
-from vbuild.wheel.zipreader import Member, ZipReader, check_path
+from vbuild.wheel.zipreader import Member, ZipReader
 from vbuild.wheel.zipwriter import Attributes, ZipWriter
 
 _HEADER = Attributes(method=Method.STORED).header()
@@ -35,9 +36,8 @@ def write_stored(path: Path, members: Iterable[tuple[str, Rope | Passed]]) -> No
 
     `WheelError` where it cannot be written, or a name is no path below the archive's own folder.
     """
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        with at(path), part.open("xb") as file, Press(remembers=False) as press:
+        with replacing(path) as part, at(path), part.open("xb") as file, Press(remembers=False) as press:
             writer = ZipWriter(file)
             for name, data in members:
                 with at(name):
@@ -47,11 +47,8 @@ def write_stored(path: Path, members: Iterable[tuple[str, Rope | Passed]]) -> No
                 else:
                     writer.write(name, data, _HEADER, press)
             writer.finish(b"")
-        part.replace(path)
     except OSError as error:
         raise WheelError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -23,9 +23,10 @@ from vbuild.packed import Buffer
 from vbuild.rope import Rope
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.distinfo import Record, Row, check_dist_info, is_dist_info, unlisted, unpadded
+from vbuild.wheel.memberpath import check_path
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.press import Press
-from vbuild.wheel.zipreader import Member, check_path
+from vbuild.wheel.zipreader import Member
 from vbuild.wheel.zipwriter import Attributes, ZipWriter
 
 _BUFFER = 1 << 18
@@ -73,6 +74,11 @@ class WheelWriter:
         rope = data if isinstance(data, Rope) else Rope.whole(memoryview(data).cast("B"))
         kept = Rope.whole(bytes(rope)) if is_dist_info(path) else rope
         self._place(path, partial(self._write, place, kept, mode=mode))
+
+    def write_after(self, place: Member | str, made: Callable[[tuple[Row, ...]], bytes]) -> None:
+        """Put at *place*, in the ``.dist-info`` folder, what *made* gives for RECORD's rows of all outside of it."""
+        path = place.path if isinstance(place, Member) else place
+        self._place(path, lambda: self._write(place, Rope.whole(made(tuple(self._rows)))))
 
     def follow(self, wheel: Wheel) -> None:
         """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
@@ -207,7 +213,8 @@ def write_wheels(
             placed.append(target)
     except BaseException:
         for file in (*parts, *placed):
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # the first error is the one to tell
+                file.unlink(missing_ok=True)
         raise
 
 
@@ -278,7 +285,8 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
                 part.replace(target)
     finally:
         for part in parts:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
     return tuple(targets)
 
 

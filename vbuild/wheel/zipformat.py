@@ -19,6 +19,9 @@ from vbuild.packed import U16, U32, U64, Buffer, Packed
 
 FULL16 = 0xFFFF
 FULL32 = 0xFFFFFFFF
+LARGEST_DESCRIPTOR = 24
+
+_DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
 
 _SIGNATURE = Struct("<I")
 
@@ -140,6 +143,8 @@ class End(Record):
 
 _EXTRA = Struct("<HH")
 _WIDE = Struct("<Q")
+_DESCRIPTOR = Struct("<III")
+_WIDE_DESCRIPTOR = Struct("<IQQ")
 
 
 def extra_fields(data: bytes) -> dict[int, bytes]:
@@ -159,17 +164,38 @@ def extra_fields(data: bytes) -> dict[int, bytes]:
     return fields
 
 
-def widened(values: tuple[int, ...], fields: dict[int, bytes]) -> tuple[int, ...]:
-    """32-bit *values* with each one that is all ones taken from the zip64 extra field, in the order of the standard."""
-    wide = fields.get(Extra.ZIP64, b"")
-    result = []
-    for value in values:
-        if value == FULL32 and Extra.ZIP64 in fields:
-            if len(wide) < _WIDE.size:
-                raise WheelError("truncated: the zip64 extra field lacks a value")
-            value, wide = _WIDE.unpack_from(wide)[0], wide[_WIDE.size :]  # noqa: PLW2901 - the wide one is the value
-        result.append(value)
-    return tuple(result)
+def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
+    """32-bit *values* with each one that is all ones taken from the zip64 extra field, in the order of the standard.
+
+    `WheelError` where the field has fewer values than that, or more, for which readers have different uses; *spare* of
+    them may be there.
+    """
+    if Extra.ZIP64 not in fields:
+        return values
+    wide = fields[Extra.ZIP64]
+    if len(wide) < _WIDE.size * values.count(FULL32):
+        raise WheelError("truncated: the zip64 extra field lacks a value")
+    if len(wide) not in {_WIDE.size * (values.count(FULL32) + more) for more in (0, spare)}:
+        raise WheelError("the zip64 extra field has more than the values that do not fit their fields")
+    found = (value for (value,) in _WIDE.iter_unpack(wide))
+    return tuple(next(found) if value == FULL32 else value for value in values)
+
+
+def check_unicode_path(fields: dict[int, bytes], name: bytes) -> None:
+    """`WheelError` where a Unicode path extra field among *fields* names another file than *name*."""
+    if Extra.UNICODE_PATH in fields and fields[Extra.UNICODE_PATH][5:] != name:
+        raise WheelError("an extra field gives it another name")
+
+
+def descriptors(values: tuple[int, int, int], *, is_wide: bool) -> tuple[bytes, ...]:
+    """What may stand behind data of which CRC-32, packed size and size are *values*: with a signature, or without.
+
+    Nothing may where the sizes need 64 bits and the local header has no zip64 extra field, which makes it *is_wide*.
+    """
+    if not is_wide and max(values) > FULL32:
+        return ()
+    plain = (_WIDE_DESCRIPTOR if is_wide else _DESCRIPTOR).pack(*values)
+    return (_DESCRIPTOR_SIGNATURE + plain, plain)
 
 
 def zip64_extra(values: tuple[int, ...]) -> bytes:

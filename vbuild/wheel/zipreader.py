@@ -18,9 +18,12 @@ from typing import BinaryIO
 from isal import isal_zlib
 
 from vbuild.errors import WheelError, at
+from vbuild.wheel.inflating import CHUNK, inflated_stream
+from vbuild.wheel.memberpath import check_path, check_places
 from vbuild.wheel.zipformat import (
     FULL16,
     FULL32,
+    LARGEST_DESCRIPTOR,
     CentralHeader,
     End,
     Extra,
@@ -29,22 +32,23 @@ from vbuild.wheel.zipformat import (
     Method,
     Zip64End,
     Zip64Locator,
+    check_unicode_path,
+    descriptors,
     extra_fields,
     widened,
 )
 
-CHUNK = 1 << 20
 # more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
 _HEAD = 1 << 9
 
 _ENCRYPTED = Flag.ENCRYPTED | Flag.STRONGLY_ENCRYPTED | Flag.MASKED
 _KNOWN = Flag.OPTION_1 | Flag.OPTION_2 | Flag.DESCRIPTOR | Flag.UTF8
 _LAST_VERSION = 63
+_RECORD_SIGNATURE = re.compile(rb"PK(\x01\x02|\x03\x04|\x05\x06|\x06\x06|\x06\x07|\x07\x08)")
 # A deflated block of 258 bytes takes two bits at least (zlib's technical notes: 1032 to 1)
 _DEFLATE_RATIO = 1032
 # bytes, for a million members
 _LARGEST_DIRECTORY = 1 << 28
-_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,12 @@ class ZipReader:
             raise WheelError(f"a central directory of {directory_size} bytes, expected {largest} at most")
         directory = self._read_at(self._directory_offset, directory_size)
         everything = tuple(_members(directory, entries))
+        check_places(member.path for member in everything)
         self.members = tuple(member for member in everything if not member.path.endswith("/"))
         self._starts: dict[int, int] = {}
-        self._folders = tuple(member for member in everything if member.path.endswith("/"))
+        # the offsets of the members whose local header has a zip64 extra field, and a descriptor of twice the size
+        self._wide: set[int] = set()
+        self.folders = tuple(member for member in everything if member.path.endswith("/"))
 
     def data_offset(self, member: Member) -> int:
         """Where the data of *member* begin; `WheelError` where its local header contradicts the central one."""
@@ -93,12 +100,35 @@ class ZipReader:
         return self._starts[member.header_offset]
 
     def check_layout(self) -> None:
-        """`WheelError` where a local header disagrees or two members overlap."""
+        """`WheelError` where a local header disagrees, two members overlap, or something stands between them.
+
+        Who reads an archive from its start, as uv does, finds there what the central directory does not tell of.
+        """
         end, before = 0, ""
-        for member in sorted((*self.members, *self._folders), key=lambda member: member.header_offset):
+        spans = []
+        for member in sorted((*self.members, *self.folders), key=lambda member: member.header_offset):
             if member.header_offset < end:
                 raise WheelError(f"{member.path}: overlaps {before}")
-            end, before = self.data_offset(member) + member.compressed_size, member.path
+            start, (end, before) = end, (self._end_of(member), member.path)
+            spans.append((start, member.header_offset, f"{member.path}: in front of it"))
+        for start, stop, where in (*spans, (end, self._directory_offset, "in front of the central directory")):
+            if start != stop:
+                raise WheelError(f"{where} are {stop - start} bytes of no member; expected none")
+
+    def _end_of(self, member: Member) -> int:
+        """Where *member* ends, its data descriptor included; `WheelError` where that lies or is missing."""
+        end = self.data_offset(member) + member.compressed_size
+        if not member.header.flags & Flag.DESCRIPTOR:
+            return end
+        with at(member.path):
+            if member.header.method == Method.STORED:
+                raise WheelError("stored, with its size behind it: where it ends cannot be seen from the start")
+            found = self._read_at(end, min(LARGEST_DESCRIPTOR, self._directory_offset - end))
+            values = (member.header.crc, member.compressed_size, member.size)
+            for descriptor in descriptors(values, is_wide=member.header_offset in self._wide):
+                if found.startswith(descriptor):
+                    return end + len(descriptor)
+            raise WheelError("its data descriptor is missing, or disagrees with the central directory")
 
     def raw(self, offset: int, size: int) -> Iterator[bytes]:
         """The *size* bytes at *offset*, a chunk at a time."""
@@ -112,7 +142,7 @@ class ZipReader:
             if member.header.method == Method.STORED:
                 chunks = raw
             elif member.header.method == Method.DEFLATED:
-                chunks = _inflated(raw)
+                chunks = inflated_stream(raw)
             else:
                 raise WheelError(f"compressed with method {member.header.method}, which can be copied but not read")
             size = crc = 0
@@ -150,8 +180,12 @@ class ZipReader:
         name, extra = rest[: local.name_length], rest[local.name_length :]
         if name != expected:
             raise WheelError(f"the local header names it {name!r}")
-        if not _agrees(local, extra_fields(extra) if extra else {}, member):
+        fields = extra_fields(extra) if extra else {}
+        check_unicode_path(fields, name)
+        if not _agrees(local, fields, member):
             raise WheelError("the local header and the central directory disagree")
+        if Extra.ZIP64 in fields:
+            self._wide.add(member.header_offset)
         start = member.header_offset + LocalHeader.layout.size + len(rest)
         if start + member.compressed_size > self._directory_offset:
             raise WheelError("truncated: its data run into the central directory")
@@ -183,6 +217,8 @@ class ZipReader:
         place = _end_in(tail)
         end = End.parse(tail, place)
         comment = tail[place + End.layout.size :]
+        if _RECORD_SIGNATURE.search(comment):
+            raise WheelError("a zip record in the archive's comment, where others may look for one")
         boundary = self._size - tail_size + place
         said: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)
         if wide := self._zip64_end(boundary):
@@ -215,6 +251,8 @@ class ZipReader:
         # record_size counts what follows it: twelve bytes less than the whole
         if locator.end_offset + record.record_size + 12 != place:
             raise WheelError("the zip64 end record is not in front of its locator")
+        if locator.disks > 1:
+            raise WheelError(f"one part of an archive of {locator.disks}; expected a whole one")
         disks = (locator.disk, record.disk or record.directory_disk, record.entries - record.entries_here)
         return locator.end_offset, disks, (record.entries, record.directory_offset, record.directory_size)
 
@@ -229,7 +267,11 @@ def _descriptor(file: BinaryIO) -> int | None:
 def _agrees(local: LocalHeader, fields: dict[int, bytes], member: Member) -> bool:
     """Whether the *local* header says what the central directory says of *member*."""
     central = member.header
-    size, compressed_size = widened((local.size, local.compressed_size), fields)
+    truth = (member.size, member.compressed_size)
+    spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
+    size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
+    if spare and widened((FULL32, FULL32), fields) not in {truth, (FULL32, FULL32)}:
+        return False
     said = ((local.crc, central.crc), (compressed_size, member.compressed_size), (size, member.size))
     # with a data descriptor the true values stand behind the data, and only perhaps here
     unsaid = (0, FULL32) if local.flags & Flag.DESCRIPTOR else ()
@@ -280,8 +322,7 @@ def _member(path: str, header: CentralHeader, extra: bytes) -> Member:
     size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)
     member = Member(path, size, compressed_size, header_offset, header)
     check_path(path)
-    if Extra.UNICODE_PATH in fields and fields[Extra.UNICODE_PATH][5:] != path.encode():
-        raise WheelError("an extra field gives it another name")
+    check_unicode_path(fields, path.encode())
     if header.flags & _ENCRYPTED:
         raise WheelError("encrypted")
     if header.flags & ~_KNOWN:
@@ -302,45 +343,14 @@ def _member(path: str, header: CentralHeader, extra: bytes) -> Member:
     return member
 
 
-def check_path(path: str) -> None:
-    """`WheelError` unless *path* stays below the folder it is unpacked into, on every system."""
-    parts = path.removesuffix("/").split("/")
-    if path.startswith("/") or _DRIVE.match(path):
-        raise WheelError("an absolute path")
-    if ".." in parts:
-        raise WheelError("a path that leaves its folder")
-    if "" in parts or "." in parts:
-        raise WheelError("a path with an empty part or '.' in it")
-    if "\\" in path or "\0" in path or path.splitlines() != [path]:
-        raise WheelError("a path with a backslash, NUL or line break in it")
-
-
 def _path(name: bytes, flags: int) -> str:
     try:
-        return name.decode("utf-8" if flags & Flag.UTF8 else "cp437")
+        # without the flag Python reads code page 437, others what they like
+        return name.decode("utf-8" if flags & Flag.UTF8 else "ascii")
     except UnicodeDecodeError as error:
-        raise WheelError(f"{name!r}: a name that is not UTF-8") from error
+        missing = "" if flags & Flag.UTF8 else ", or has no flag that says so"
+        raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
 
 
 def _encoded(path: str, flags: int) -> bytes:
-    return path.encode("utf-8" if flags & Flag.UTF8 else "cp437")
-
-
-def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*."""
-    inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        for piece in raw:
-            if inflater.eof:
-                raise WheelError("damaged: bytes after the end of its deflate stream")
-            rest = piece
-            while rest and not inflater.eof:
-                yield inflater.decompress(rest, CHUNK)
-                rest = inflater.unconsumed_tail
-        yield inflater.flush()
-    except isal_zlib.error as error:  # type: ignore[misc] # its stub says that this class is an exception
-        raise WheelError("damaged: its deflate stream is broken") from error
-    if not inflater.eof:
-        raise WheelError("damaged: its deflate stream is cut short")
-    if inflater.unused_data:
-        raise WheelError("damaged: bytes after the end of its deflate stream")
+    return path.encode("utf-8" if flags & Flag.UTF8 else "ascii")

@@ -288,14 +288,6 @@ def test_a_hash_of_another_kind_is_no_sha256(tmp_path: Path) -> None:
             {"demo-1.0.dist-info/entry_points.txt": "demo = demo:main\n"},
             "demo-1.0.dist-info/entry_points.txt: not entry points; expected [group] and name = module:object",
         ),
-        (
-            {"demo.py": "1", "demo-1.0.data/platlib/demo.py": "2"},
-            "lib/python3.11/site-packages/demo.py: two files of this name; expected one",
-        ),
-        (
-            {"demo-1.0.data/magic/x": "1"},
-            "demo-1.0.data/magic/x: no scheme 'magic'; expected purelib, platlib, scripts, data or headers",
-        ),
     ],
 )
 def test_what_has_no_place_in_an_environment_is_refused(tmp_path: Path, members: Mapping[str, str], said: str) -> None:

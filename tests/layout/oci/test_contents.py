@@ -124,8 +124,11 @@ def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
     ("files_", "message"),
     [
         (
-            {"demo-1.0.data/secret/x": "x"},
-            "demo-1.0.data/secret/x: no scheme 'secret'; expected purelib, platlib, scripts, data or headers",
+            {
+                "demo-1.0.data/scripts/x": "#!python",
+                "demo-1.0.dist-info/entry_points.txt": "[console_scripts]\nx = a:b\n",
+            },
+            "bin/x: two files of this name; expected one",
         ),
         (
             {"demo-1.0.data/data/share/.wh.doc/x": "x"},
@@ -148,7 +151,7 @@ def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
             "demo-1.0.dist-info/entry_points.txt: no script 'x' = 'a'; expected name = module:object",
         ),
     ],
-    ids=["scheme", "whiteout", "no group", "not UTF-8", "name", "reference"],
+    ids=["script", "whiteout", "no group", "not UTF-8", "name", "reference"],
 )
 def test_what_cannot_be_installed_is_refused(tmp_path: Path, files_: dict[str, bytes | str], message: str) -> None:
     path = wheel(tmp_path, f"demo-1.0-{TAG}.whl", files_)

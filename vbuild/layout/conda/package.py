@@ -16,12 +16,14 @@ import zstandard
 
 from vbuild.errors import LayoutError, at
 from vbuild.packed import Buffer
+from vbuild.tarred import BoundedInfo
 from vbuild.wheel.storing import open_stored
 from vbuild.wheel.zipreader import Member, ZipReader
 
 _METADATA = "metadata.json"
-# bytes of what describes a package: paths.json of a hundred thousand files
-_LARGEST = 1 << 28
+# bytes of what describes a package: paths.json of a hundred thousand files; and of the window of its archives' frames
+_LARGEST = 1 << 25
+_WINDOW = 1 << 27
 _READ = 1 << 20
 
 
@@ -35,11 +37,15 @@ class Package:
 
     def information(self) -> dict[str, bytes]:
         """The members of the describing archive, by path; `LayoutError` where it is damaged, or unheard-of large."""
-        data = b"".join(self.source.inflated(self.described))
-        with at(self.described.path), _reading():
-            plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=_LARGEST)
-            with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
-                return {entry.name: _content(archive, entry) for entry in archive if entry.isfile()}
+        found: dict[str, bytes] = {}
+        left = _LARGEST
+        with self._opened(self.described) as archive:
+            for entry in archive:
+                if entry.isfile():
+                    if (left := left - entry.size) < 0:
+                        raise LayoutError(f"{entry.name}: more than {_LARGEST} bytes to describe a package")
+                    found[entry.name] = b"".join(_chunks(archive, entry))
+        return found
 
     def index(self) -> dict[str, Any]:
         """``info/index.json``."""
@@ -55,13 +61,18 @@ class Package:
 
     def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
         """What is in the archive of its files, with the chunks of each, to be read before the next one."""
-        with at(self.files.path), _reading():
-            stream = zstandard.ZstdDecompressor().stream_reader(
-                io.BufferedReader(_Chunks(self.source.inflated(self.files)))
-            )
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for entry in archive:
-                    yield entry, _chunks(archive, entry)
+        with self._opened(self.files) as archive:
+            for entry in archive:
+                yield entry, _chunks(archive, entry)
+
+    @contextmanager
+    def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
+        """The archive that *member* is, to be read from start to end."""
+        with at(member.path), _reading():
+            chunks = io.BufferedReader(_Chunks(self.source.inflated(member)))
+            stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(chunks)
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+                yield archive
 
 
 @contextmanager
@@ -102,10 +113,6 @@ def _reading() -> Iterator[None]:
         yield
     except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
         raise LayoutError(f"damaged: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
-
-
-def _content(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
-    return b"".join(_chunks(archive, entry))
 
 
 def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:

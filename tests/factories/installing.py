@@ -1,0 +1,82 @@
+"""What those who install wheels make of one: pip, installer, and uv, from disk and as it comes from a server.
+
+installed(folder, wheels) -> wheel -> tool -> Outcome
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.factories import installers
+from tests.factories.ranges import serving
+
+UV = Path(sys.executable).with_name("uv")
+# deep enough that what leaves it by a few folders is still found
+INSIDE = "one/two/three/target"
+# what installers write themselves
+_OWN = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", ".lock"}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one tool made of a wheel: what it *said* when it refused, or the *files* it wrote, with their hashes."""
+
+    said: str | None
+    files: Mapping[str, str]
+
+
+def installed(folder: Path, wheels: Iterable[Path]) -> dict[Path, dict[str, Outcome]]:
+    """What every tool makes of each of *wheels*, which lie alone in folders of their own below *folder*."""
+    paths = list(wheels)
+    outcomes: dict[Path, dict[str, Outcome]] = defaultdict(dict)
+    command = [sys.executable, installers.__file__, INSIDE, *map(str, paths)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        with serving(folder) as server, ThreadPoolExecutor(2) as executor:
+            places: dict[str, Callable[[Path], str]] = {
+                "uv": str,
+                "uv by HTTP": lambda path: f"{server.url}/{path.relative_to(folder)}",
+            }
+            for tool, place in places.items():
+                said = executor.map(partial(_by_uv, tool=tool, place=place), paths)
+                for path, words in zip(paths, said, strict=True):
+                    outcomes[path][tool] = Outcome(words, _written(path.parent / tool))
+        for line in child.stdout or ():
+            wheel, tool, words = json.loads(line)
+            outcomes[Path(wheel)][tool] = Outcome(words, _written(Path(wheel).parent / tool))
+    assert child.returncode == 0
+    return outcomes
+
+
+def _by_uv(path: Path, *, tool: str, place: Callable[[Path], str]) -> str | None:
+    """What uv said where it refused."""
+    target = path.parent / tool / INSIDE
+    source = place(path)
+    options = ["--no-deps", "--no-index", "--no-cache", "--no-config", "--target", target, "--python", sys.executable]
+    command = [*map(str, (UV, "pip", "install", *options)), f"demo @ {source}" if "://" in source else source]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return " ".join(done.stderr.split()) if done.returncode else None
+
+
+def _written(folder: Path) -> dict[str, str]:
+    """What lies below *folder*, by path from where it should be, with its hash or, of a link, where it leads."""
+    target = folder / INSIDE
+    return {
+        _from(target, path): _content(path)
+        for path in folder.rglob("*")
+        if (path.is_symlink() or path.is_file()) and path.name not in _OWN and "__pycache__" not in path.parts
+    }
+
+
+def _from(target: Path, path: Path) -> str:
+    return path.relative_to(target).as_posix() if path.is_relative_to(target) else f"outside: {path.name}"
+
+
+def _content(path: Path) -> str:
+    return f"-> {path.readlink()}" if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()[:16]
