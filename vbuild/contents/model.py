@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vbuild.binary.outline import Outline
+from vbuild.contents import bills
 from vbuild.contents.closure import Closure
 from vbuild.contents.copies import Copies, LevelSize, copies_of, level_sizes, moved
 from vbuild.contents.gpucode import Device, GpuCode, Outlook, Portion, arch_order, devices
 from vbuild.device.model import Compression
 from vbuild.linkage.hwcaps import level_of
+from vbuild.materials.model import Bill
 from vbuild.variant.model import Variant
 
 VERSION = 1
@@ -237,6 +239,7 @@ class Contents:
     others: tuple[Others, ...] = ()
     warnings: tuple[str, ...] = ()
     closure: Closure | None = None
+    bill: Bill | None = None
     devices: tuple[Device, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -348,6 +351,7 @@ class Contents:
             "warnings": list(self.warnings),
             **self._levels_data(),
             **({"closure": self.closure.data()} if self.closure else {}),
+            **({"sbom": bills.data(self.bill)} if self.bill else {}),
         }
 
     def _levels_data(self) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""What a wheel is made of, as values: the bill of materials that it carries.
+
+    Bill -> File      a compiled file that is in it, by path and SHA-256, and what it was before vbuild changed it
+         -> Gone      a library that was in it, and where it went
+         -> Making    a build of it: the source, native dependencies, compilers and toolkit, target and flags
+
+Nothing in it is of the machine that made it: no path, no time, no name. Hashes are SHA-256 in 64 hex digits.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+from urllib.parse import quote
+
+from packaging.utils import canonicalize_name
+
+from vbuild.wheel.name import WheelName
+
+
+class Role(StrEnum):
+    """What something was to a build."""
+
+    SOURCE = "source"
+    NATIVE = "native dependency"
+    COMPILER = "compiler"
+    TOOLKIT = "toolkit"
+
+
+class Fate(StrEnum):
+    """What became of a library that a wheel no longer has."""
+
+    MOVED = "moved"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step that a file went through: its SHA-256 before, *how* it was changed, and the GPUs it had code for."""
+
+    sha256: str
+    how: str
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A compiled file of a wheel; *before* are its changes in their order, *gpus* what is left after a cut."""
+
+    path: str
+    sha256: str
+    before: tuple[Change, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A library that the wheel had at *path*, called *name*; one that moved is at *target* of the package *purl*.
+
+    *version* is the library's own, where one is known; *evidence* is how an official library was told.
+    """
+
+    path: str
+    sha256: str
+    name: str
+    fate: Fate
+    purl: str | None = None
+    target: str | None = None
+    version: str | None = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Something that a build took: its name, and what is known to tell it from others of that name.
+
+    *identity* is a hash of vbuild's own where nothing else pins it, of a folder or of a toolkit that was installed.
+    """
+
+    role: Role
+    name: str
+    version: str | None = None
+    purl: str | None = None
+    sha256: str | None = None
+    url: str | None = None
+    commit: str | None = None
+    identity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """One build: what it took, and what it was told, each a name and a text."""
+
+    materials: tuple[Material, ...] = ()
+    told: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the wheels of *project* in *version* with these files are made of; *tool* is the vbuild that says so."""
+
+    project: str
+    version: str
+    tool: str
+    files: tuple[File, ...] = ()
+    gone: tuple[Gone, ...] = ()
+    makings: tuple[Making, ...] = ()
+
+    @classmethod
+    def of(cls, name: WheelName, *, tool: str, makings: Iterable[Making] = ()) -> Self:
+        """A bill of the wheel *name* that lists no file yet."""
+        return cls(name.project, name.version, tool, makings=tuple(makings))
+
+    @property
+    def purl(self) -> str:
+        """The package, as the package URL specification spells it.
+
+        The file's name is not in it: a label, or other tags, make no other bill.
+        """
+        return package_url(self.project, self.version)
+
+    def called(self, name: WheelName) -> Self:
+        """The same of the wheel *name*."""
+        return replace(self, project=name.project, version=name.version)
+
+
+def package_url(project: str, version: str, *, file: str | None = None) -> str:
+    """The package URL of a release on the Python package index, or of one *file* of it."""
+    purl = f"pkg:pypi/{quote(canonicalize_name(project), safe='')}@{quote(version, safe='')}"
+    return f"{purl}?file_name={quote(file, safe='')}" if file else purl
