@@ -12,8 +12,9 @@ from tests.factories.toolkits import component, core, installed, laid_out, place
 from vbuild.errors import ToolkitError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.provision import Provision, listing, path, prune
+from vbuild.toolkit.integrity import STAMP
 from vbuild.toolkit.model import Pin, Toolkit
-from vbuild.toolkit.store import STAMP, Store
+from vbuild.toolkit.store import Store
 
 MONTH = 30 * 24 * 3600
 

@@ -145,6 +145,7 @@ def test_the_launchers_rules_are_the_recipes() -> None:
         "aliases": (),
         "append": (),
         "host": "",
+        "seeds": True,
     }
 
 

@@ -31,6 +31,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
+from vbuild.recipe.lock import Lock, Resolved
 from vbuild.recipe.model import Build, Repair
 from vbuild.recipe.source import Folder, Git, Sdist
 from vbuild.recipe.target import Target
@@ -174,8 +175,8 @@ CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
     "Python's implementation": _python(implementation="pypy"),
     "Python's flags": _python(cflags="-O0"),
     "a variable": _variables(LANG="de_DE.UTF-8"),
-    "a new variable": _variables(MY_PROJECT_USES_BLAS="1"),
-    "no text": _variables(BYTES="\udc80"),
+    "a new variable": _variables(CMAKE_GENERATOR="Ninja"),
+    "no text": _variables(LDFLAGS="\udc80"),
 }
 
 
@@ -197,12 +198,35 @@ def test_no_two_changes_give_the_same_key(tmp_path: Path) -> None:
         _target(label="fast", properties=("blas :: library :: mkl",)),
         _settings(cache="none"),
         _variables(OLDPWD="/elsewhere", TERM="dumb", SSH_CLIENT="::1", TMPDIR="/other"),
+        _variables(AWS_PROFILE="mine", MY_PROJECT_USES_BLAS="1", HTTPS_PROXY="https://me:word@proxy"),
+        _settings(pass_env=("NOT_THERE_*",)),
     ],
-    ids=["label", "compiler cache", "session"],
+    ids=["label", "compiler cache", "session", "held back", "asked for in vain"],
 )
 def test_what_no_build_depends_on_is_no_part_of_it(change: Callable[[Inputs], Inputs], tmp_path: Path) -> None:
     one = inputs(tmp_path / "one")
     assert change(one).key() == one.key()
+
+
+def test_what_is_asked_for_counts_though_it_is_noise_elsewhere(tmp_path: Path) -> None:
+    one = _variables(CI_COMMIT="1", TERM="dumb")(inputs(tmp_path))
+    asked = _settings(pass_env=("CI_*",))(one)
+    assert asked.key() != one.key()
+    assert _variables(CI_COMMIT="2")(asked).key() != asked.key()
+    assert _variables(TERM="vt100")(asked).key() == asked.key()
+
+
+def test_the_packages_of_a_lock_count_and_nothing_else_of_it(tmp_path: Path) -> None:
+    one = inputs(tmp_path)
+    kind = one.interpreter.kind
+
+    def locked(*packages: str, python: str = kind, is_binding: bool = False) -> str:
+        lock = Lock("1", "2", "3", requirements=(Resolved(python, ("a",), packages),), is_binding=is_binding)
+        return _settings(lock=lock)(one).key()
+
+    assert len({one.key(), locked("a==1"), locked("a==2"), locked()}) == 4
+    assert locked("a==1", is_binding=True) == locked("a==1")
+    assert locked("a==1", python="another") == locked("a==2", python="another")
 
 
 def test_another_vbuild_has_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,33 @@ def made_by(source: str, ours: tuple[str, ...]) -> Command:
     return Command((source,), Output.OBJECT, (file,), "intersect", is_ruled=False, theirs=(), ours=ours)
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("-c src/a.cu -o b/a.o", "-Xcudafe=--orig_src_path_name=./src/a.cu -objtemp -frandom-seed=./b/a.o"),
+        ("-dc src/a.cu", "-Xcudafe=--orig_src_path_name=./src/a.cu -objtemp -frandom-seed=./a.o"),
+        ("-c src/a.cu --keep", "-Xcudafe=--orig_src_path_name=./src/a.cu -frandom-seed=./a.o"),
+        ("-c a.cu -frandom-seed=7", "-Xcudafe=--orig_src_path_name=./a.cu -objtemp"),
+        ("-ptx a.cu -o /elsewhere/a.ptx", "-Xcudafe=--orig_src_path_name=./a.cu"),
+        ("-c /elsewhere/a.cu", ""),
+        ("-c 'a b.cu'", ""),
+        ("-c a.cpp", ""),
+        ("-shared a.cu b.cu -o a.so", ""),
+        ("-dlink a.o -o b.o", ""),
+    ],
+)
+def test_names_in_the_object_are_of_paths_below_the_folder_of_the_build(
+    command: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    host = Host(rules("v3"), {}, (f"-ffile-prefix-map={tmp_path}=.",))
+    found = rewritten(shlex.split(command), cuda(mode=Archs.KEEP, seeds=True), host).words
+    options = ("-Xcudafe=", "-objtemp", "-frandom-seed=./")
+    assert [word for word in found if word.startswith(options)] == named.split()
+    without = rewritten(shlex.split(command), cuda(mode=Archs.KEEP), host).words
+    assert [word for word in found if word not in without] == [w for w in named.split() if w.startswith(options[2])]
+
+
 SPELLINGS = {
     "-gencode arch=compute_70,code=sm_70 -gencode arch=compute_80,code=sm_80": "sm_70,sm_80",
     "-gencode=arch=compute_80,code=[sm_80,compute_80]": "sm_80,compute_80",

@@ -14,6 +14,7 @@ import pytest
 from tests.factories.tools import needs
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.probes import ambient, forget, is_script, named, remembered
+from vbuild.digest import unsealed
 
 ENVIRONMENT = {"PATH": "/nowhere", "LANG": "C"}
 
@@ -144,7 +145,7 @@ def test_many_at_once_leave_one_whole_answer(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     [file] = memory.iterdir()
-    assert json.loads(json.loads(file.read_text())["answer"]) == list(range(1000))
+    assert json.loads(json.loads(unsealed(file.read_bytes()))["answer"]) == list(range(1000))
 
 
 def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
@@ -152,11 +153,11 @@ def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
     for question in ("old", "used", "new"):
         remembered(question, compiler, environment={}, ask=asked, memory=memory)
     for file in memory.iterdir():
-        if json.loads(file.read_text())["question"] != "new":
+        if json.loads(unsealed(file.read_bytes()))["question"] != "new":
             os.utime(file, (1, 1))
     remembered("used", compiler, environment={}, ask=asked, memory=memory)
     forget(memory)
-    assert {json.loads(file.read_text())["question"] for file in memory.iterdir()} == {"used", "new"}
+    assert {json.loads(unsealed(file.read_bytes()))["question"] for file in memory.iterdir()} == {"used", "new"}
     forget(tmp_path / "not there")
 
 

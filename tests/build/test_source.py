@@ -221,6 +221,13 @@ def test_what_reaches_outside_the_top_folder_is_refused(tmp_path: Path, add: Mem
     assert str(refused.value) == f"demo.tar.gz: {message}"
 
 
+def test_a_member_without_a_name_in_a_zip_is_the_folder_itself(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "demo-1.0.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), b"")
+        archive.writestr("demo-1.0/setup.py", "x = 1\n")
+    assert unpacked(tmp_path / "demo-1.0.zip", tmp_path / "tree").name == "demo-1.0"
+
+
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     archive = tmp_path / "demo.tar.gz"
     (tmp_path / "outside").mkdir()

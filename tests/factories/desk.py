@@ -126,7 +126,7 @@ def stages(folder: Path) -> list[str]:
 def without_installed_toolkits(desk: Desk) -> Desk:
     """*desk* on a machine where no toolkit stands in the usual place; skips the test where nothing may be mounted."""
     hidden = 'for place in /usr/local/cuda*; do [ ! -d "$place" ] || mount -t tmpfs none "$place" || exit; done'
-    return replace(desk, inside=_mounted(f'{hidden}; exec "$@"', "sh"))
+    return replace(desk, inside=mounted(f'{hidden}; exec "$@"', "sh"))
 
 
 def on_small_disk(
@@ -137,15 +137,19 @@ def on_small_disk(
     *before* is for a shell to do first in that folder. Skips the test where nothing may be mounted.
     """
     disk.mkdir(exist_ok=True)
-    mounted = _mounted(f'mount -t tmpfs -o size={size} none "$0" && exec "$@"', str(disk))
+    inside = mounted(f'mount -t tmpfs -o size={size} none "$0" && exec "$@"', str(disk))
     listing = disk.with_name(f"{disk.name}.listing")
     look = f"(cd {disk} && find . ! -type d) > {listing}"
     script = f'(cd {disk} && {before}) && "$@"; status=$?; {look}; exit $status'
-    ran = replace(desk, inside=mounted).ran("sh", "-c", script, "sh", *command, **variables)
+    ran = replace(desk, inside=inside).ran("sh", "-c", script, "sh", *command, **variables)
     return ran, sorted(line.removeprefix("./") for line in listing.read_text().splitlines())
 
 
-def _mounted(script: str, name: str) -> tuple[str, ...]:
+def mounted(script: str, name: str) -> tuple[str, ...]:
+    """What a command starts inside, so that *script*, whose ``$0`` is *name*, mounts something for it alone.
+
+    Skips the test where nothing may be mounted.
+    """
     inside = ("unshare", "-m", "sh", "-c", script, name)
     if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounts are not permitted here")

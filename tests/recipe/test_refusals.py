@@ -268,8 +268,13 @@ SECTIONS = [
         "[build]\nflags = 1",
         (
             "build.flags: no such key; known here: "
-            "before-build, cache, config-settings, cuda, env, glibc, host, isolation, keep-flags, patches, requires"
+            "before-build, cache, config-settings, cuda, env, glibc, host, isolation, keep-flags, pass-env, patches, "
+            "requires"
         ),
+    ),
+    (
+        "[build]\npass-env = ['A=1']",
+        "build.pass-env[0]: 'A=1' is not the name of a variable; expected a name, or a pattern such as 'DEMO_*'",
     ),
     ("[build]\nenv = { 'A=' = 'x' }", "build.env: 'A=' with 'x' cannot be an environment variable"),
     ('[build]\npatches = ["a\\u0000b"]', r"build.patches[0]: no patch 'a\x00b'; paths start where the recipe stands"),

@@ -1,5 +1,6 @@
 """The shared cache: complete entries or none, made once, made again where they are damaged."""
 
+import json
 import os
 import resource
 import signal
@@ -18,11 +19,14 @@ import pytest
 from tests.factories.sources import sha256
 from tests.factories.toolkits import CORE, MACHINE, VERSION, component, core, laid_out, places
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
+from vbuild.digest import unsealed
 from vbuild.errors import FetchError, ToolkitError, WheelError
 from vbuild.fetching.indexes import Indexes
+from vbuild.toolkit import integrity
+from vbuild.toolkit.integrity import SEEN, STAMP, is_complete
 from vbuild.toolkit.model import Pin
 from vbuild.toolkit.resolution import identity_of
-from vbuild.toolkit.store import STAMP, Store, component_name, is_complete
+from vbuild.toolkit.store import Store, component_name
 
 NOWHERE = Indexes(no_index=True)
 
@@ -98,6 +102,20 @@ def test_a_damaged_toolkit_is_noticed_and_made_again(tmp_path: Path, wheels: Pat
     assert library.stat().st_size == len(CORE["nvidia-cuda-runtime"]["nvidia/cu13/lib/libcudart.so.13"])
     assert is_complete(root)
     assert len(_entries(tmp_path / "store")) == len(pins) + 1
+
+
+def test_what_a_disk_has_lost_by_itself_is_noticed_within_a_week(tmp_path: Path, wheels: Path) -> None:
+    root = laid_out(tmp_path / "store", core(wheels), places(wheels)).root
+    library, sound = root / "lib/libcudart.so.13", (root / "lib/libcudart.so.13").read_bytes()
+    library.chmod(0o644)
+    # as the file system sees it, nothing has happened since all was hashed: with the sound bytes, that is so
+    library.write_bytes(b"\x7e" + sound[1:])
+    contents = json.loads(unsealed((root / STAMP).read_bytes()))["contents"]
+    (root / SEEN).write_text(integrity._state(root, contents))  # noqa: SLF001 - what the file system says
+    assert is_complete(root)
+    week = time.time() - integrity.AGAIN - 1
+    os.utime(root / SEEN, (week, week))
+    assert not is_complete(root)
 
 
 def test_what_somebody_put_beside_is_no_damage(tmp_path: Path, wheels: Path) -> None:

@@ -12,6 +12,7 @@ https://ccache.dev/manual/latest.html https://github.com/mozilla/sccache/blob/ma
 
 import fcntl
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -32,12 +33,16 @@ from vbuild.errors import BuildError
 
 Programs = tuple[tuple[str, tuple[str, ...]], ...]
 
-_SOURCE = "VBUILD_SOURCE"  # the tree being built, for the scripts behind sccache
+# for the scripts behind sccache: the tree being built, and the flags that map other folders of the build
+_SOURCE = "VBUILD_SOURCE"
+_OTHERS = "VBUILD_MAPPING"
 _STARTS = 10.0  # seconds that sccache's server may take
 _STOPS = 5.0  # seconds until it is killed
 _IDLE = 600  # seconds after which it ends where vbuild was killed
 
 _WITHOUT = 'cache = "none" does without'
+
+_BLANK = re.compile(r"[\s*?\[]")
 
 # sccache refuses what it does not know
 _NOT_SCCACHE = ("gfortran", "flang")
@@ -75,9 +80,9 @@ class Running:
     caching: "Caching"
     variables: Mapping[str, str]
 
-    def wrapped(self, programs: Programs, folder: Path, *, source: Path) -> Wrapped:
+    def wrapped(self, programs: Programs, folder: Path, *, source: Path, others: Sequence[str] = ()) -> Wrapped:
         """*programs* behind the cache, as `Caching.wrapped` has them, with all variables."""
-        wrapped = self.caching.wrapped(programs, folder, source=source)
+        wrapped = self.caching.wrapped(programs, folder, source=source, others=others)
         return replace(wrapped, variables=(*self.variables.items(), *wrapped.variables))
 
     def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
@@ -101,14 +106,18 @@ class Caching:
             return ()
         return (str(self.program),)
 
-    def wrapped(self, programs: Programs, folder: Path, *, source: Path) -> Wrapped:
-        """*programs* behind this cache, for a build of the tree *source*; *folder* gets what has to stand between."""
+    def wrapped(self, programs: Programs, folder: Path, *, source: Path, others: Sequence[str] = ()) -> Wrapped:
+        """*programs* behind this cache, for a build of the tree *source*; *folder* gets what has to stand between.
+
+        *others* are flags that map further folders, which are new in every run as well.
+        """
         if self.cache is Cache.CCACHE:
             cached = tuple((name, (*self.prefix(command), *command)) for name, command in programs)
-            return Wrapped(cached, (), (f"-ffile-prefix-map={source}=.",))
+            return Wrapped(cached, (), (f"-ffile-prefix-map={source}=.", *others))
         folder.mkdir(parents=True, exist_ok=True)
         cached = tuple((name, (*self.prefix(command), _script(folder / name, command))) for name, command in programs)
-        return Wrapped(cached, ((_SOURCE, str(source)),), ())
+        split = " ".join(flag for flag in others if not _BLANK.search(flag))  # by a shell, at blanks
+        return Wrapped(cached, ((_SOURCE, str(source)), (_OTHERS, split)), ())
 
     @contextmanager
     def running(self, base: Path, environment: Mapping[str, str]) -> Iterator[Running | None]:
@@ -200,7 +209,7 @@ def _script(file: Path, command: Sequence[str]) -> str:
     """
     about = " ".join(facts(Path(command[0]))).replace("\n", " ")
     flag = f'${{{_SOURCE}:+"-ffile-prefix-map=${_SOURCE}=."}}'
-    file.write_text(f'#!/bin/sh\n# {about}\nexec {shlex.join(command)} "$@" {flag}\n', encoding="utf-8")
+    file.write_text(f'#!/bin/sh\n# {about}\nexec {shlex.join(command)} "$@" {flag} ${_OTHERS}\n', encoding="utf-8")
     file.chmod(0o755)
     return str(file)
 

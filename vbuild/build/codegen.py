@@ -161,7 +161,7 @@ class CudaRules:
 
     *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*, the
     first that matches counts. *append* is put behind each compile, and *host* is the host compiler, a name on PATH,
-    of commands that name none.
+    of commands that name none. *seeds*: the random part of names is of the object's path, not of the process.
     """
 
     nvcc: Path
@@ -171,6 +171,7 @@ class CudaRules:
     aliases: Lists = ()
     append: tuple[str, ...] = ()
     host: str = ""
+    seeds: bool = False
 
     def data(self) -> dict[str, Any]:
         return {
@@ -181,6 +182,7 @@ class CudaRules:
             "aliases": self.aliases,
             "append": self.append,
             "host": self.host,
+            "seeds": self.seeds,
         }
 
     @classmethod
@@ -193,6 +195,7 @@ class CudaRules:
             aliases=data["aliases"],
             append=data["append"],
             host=data["host"],
+            seeds=data["seeds"],
         )
 
     def rule(self, paths: Iterable[str]) -> FileRule | None:

@@ -208,6 +208,11 @@ def found_rust(environment: Mapping[str, str]) -> Rust | None:
     return Rust(Path(rustc), host, said) if host else None
 
 
+def cargo_home(environment: Mapping[str, str]) -> Path:
+    """The user's folder of cargo: its configuration, and the sources of crates."""
+    return Path(environment.get("CARGO_HOME") or Path(environment.get("HOME", "/"), ".cargo"))
+
+
 def behind_rustup(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """The files that tell which compilers rustup's ``rustc``, one program for all of them, stands for."""
     home = Path(environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup"))

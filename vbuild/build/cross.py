@@ -128,7 +128,7 @@ def _files(plan: Plan, compilers: Compilers, here: str) -> dict[str, str]:
 
 def _write(files: dict[str, str], folder: Path) -> None:
     """Make *folder* with *files*, all of them or no folder; processes may write it at the same time."""
-    if folder.is_dir():
+    if _is_whole(folder, files):
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -137,10 +137,18 @@ def _write(files: dict[str, str], folder: Path) -> None:
             part.mkdir()
             for name, text in files.items():
                 (part / name).write_text(text, encoding="utf-8")
+            with suppress(FileNotFoundError):  # one that is damaged
+                folder.rename(Path(temporary) / "old")
             with suppress(OSError):  # where another process was first
                 part.rename(folder)
     except OSError as error:
         raise BuildError(f"{folder.parent}: cannot be written to: {error.strerror}") from error
+
+
+def _is_whole(folder: Path, files: dict[str, str]) -> bool:
+    with suppress(OSError):
+        return all((folder / name).read_bytes() == text.encode() for name, text in files.items())
+    return False
 
 
 def _with_argument(settings: Settings, argument: str) -> Settings:

@@ -33,6 +33,7 @@ from vbuild.recipe.target import Settings
 
 _ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"
 _FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_SEEDS_SINCE = Dotted(13, 0)  # nvcc has -frandom-seed, at the latest
 
 # _get_cuda_arch_flags of torch.utils.cpp_extension, 2.13, refuses all others
 _KNOWN_TO_TORCH = frozenset(
@@ -138,6 +139,7 @@ def _rules(build: CudaBuild, settings: CudaSettings, home: Path, compilers: Comp
             *(("-lineinfo",) if settings.lineinfo else ()),
         ),
         host=_host(compilers),
+        seeds=build.toolkit.version >= _SEEDS_SINCE,
     )
 
 

@@ -17,6 +17,8 @@ import uv
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.process import run
 from vbuild.errors import at
+from vbuild.recipe.lock import Lock
+from vbuild.recipe.passing import for_installers
 
 # variables of a virtual environment around vbuild, which would lead backends to its packages
 _LEAD_ELSEWHERE = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX"})
@@ -37,44 +39,65 @@ class Environment:
 class Environments:
     """The build environments of one run, in *folder*; *configuration* gives uv's variables for its package indexes.
 
-    The log of one that cannot be made stays in *logs*, which is that folder where None.
+    The log of one that cannot be made stays in *logs*, which is that folder where None. uv sees, of the user's
+    variables, what installers may, and what is *asked* for. What *lock* has is installed as it says, by its hashes.
     """
 
     def __init__(
-        self, folder: Path, configuration: Callable[[], Mapping[str, str]], *, logs: Path | None = None
+        self,
+        folder: Path,
+        configuration: Callable[[], Mapping[str, str]],
+        *,
+        logs: Path | None = None,
+        asked: Collection[str] = (),
+        lock: Lock | None = None,
     ) -> None:
-        self._folder = folder.absolute()
+        self.folder = folder.absolute()
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
+        self._asked = tuple(asked)
+        self._listed = lock
         self._lock = threading.Lock()
         self._made: dict[str, Future[Environment]] = {}
 
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> Environment:
         """The environment of *interpreter* with *requirements* in it, made at the first call.
 
-        `BuildError` where they cannot be installed.
+        `BuildError` where they cannot be installed, `RecipeError` where a binding lock does not have them.
         """
-        key = _key(requirements, interpreter)
+        locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
+        # with a lock, what hooks ask for besides is in the first environment already
+        key = _key(requirements if locked is None else locked, interpreter)
         with self._lock:
             is_first = key not in self._made
             made = self._made.setdefault(key, Future())
         if is_first:
             try:
-                made.set_result(self._make(self._folder / key, requirements, interpreter))
+                made.set_result(self._make(self.folder / key, requirements, interpreter, locked))
             except BaseException as error:
                 made.set_exception(error)
                 raise
         return made.result()
 
-    def _make(self, folder: Path, requirements: Collection[str], interpreter: Interpreter) -> Environment:
+    def _make(
+        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, locked: Collection[str] | None
+    ) -> Environment:
         uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
         environment = Environment(folder / "bin" / "python", folder / "bin")
         create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
-        fill = [uv_bin, "pip", "install", *quiet, "--python", str(environment.python), *sorted(requirements)]
+        fill = [uv_bin, "pip", "install", *quiet, "--python", str(environment.python)]
+        if locked is None:
+            fill += sorted(requirements)
+        else:
+            file = folder.with_name(f"{folder.name}.txt")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(f"{line}\n" for line in locked), encoding="utf-8")
+            fill += ["--require-hashes", "--requirements", str(file)]
         log = self._logs / f"environment-{folder.name}.log"
+        variables = {**for_installers(os.environ, self._asked), **self._configuration()}
         with at("build environment"):
             for command in ([*create, str(folder)], *([fill] if requirements else [])):
-                run(command, log=log, environment={**os.environ, **self._configuration()})
+                run(command, log=log, environment=variables)
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
 

@@ -34,6 +34,7 @@ from vbuild.errors import BuildError, TableError
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.host import HostCompiler
 from vbuild.recipe.model import Build
+from vbuild.recipe.passing import passed
 from vbuild.recipe.target import Env, Target
 from vbuild.table import Table
 from vbuild.toolkit.compatibility import check_host
@@ -58,6 +59,7 @@ class Job:
     """A wheel to build, with everything about this machine that the build depends on.
 
     *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
+    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*.
     """
 
     target: Target
@@ -68,6 +70,8 @@ class Job:
     toolkit: Toolkit | None = None
     prefixes: tuple[Prefix, ...] = ()
     reached: Env = ()
+    passed: tuple[str, ...] = ()
+    held_back: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -88,6 +92,8 @@ class Job:
             "launchers": asdict(self.plan.rewriting),
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "native": [prefix.data() for prefix in self.prefixes],
+            "passed": list(self.passed),
+            "held_back": self.held_back,
         }
 
 
@@ -118,9 +124,11 @@ def prepared(
     machine lacks the interpreter or a compiler for it, `ToolkitError` where it lacks the toolkit, or that does not take
     the compiler.
     """
-    environment = {**os.environ, **dict(target.env)}
+    seen = passed(os.environ, settings.pass_env)
+    environment = {**seen, **dict(target.env)}
     backend = recognised(project)
-    interpreter = Interpreter.found(target.python, environment)
+    # where Pythons are, uv has variables of its own
+    interpreter = Interpreter.found(target.python, {**os.environ, **dict(target.env)})
     # nvcc does not take zig as its host compiler
     host = replace(settings.host, compiler=HostCompiler.SYSTEM) if target.cuda else settings.host
     compilers = chosen(
@@ -153,9 +161,11 @@ def prepared(
         config_settings=target.config_settings,
         keep=settings.keep_flags,
         cuda=cuda,
+        own=target.env,
     )
     plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
-    return Job(target, settings, plan, compilers, interpreter, toolkit)
+    held_back = len(os.environ) - len(seen)
+    return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)
 
 
 def recognised(project: Path) -> Backend:
@@ -177,8 +187,29 @@ def build_wheel(
     Compilers go through *cache*. `BuildError` where a step fails, with the place and the last lines of *log*.
     """
     start = time.perf_counter()
+    shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
+    with _explained(job, shell.launchers, log), _refused():
+        wheel = _built(job, shell, environments, folder / "built")
+    seconds = time.perf_counter() - start
+    return Built(_checked(wheel, folder / "built"), shell.launchers.overrides(), shell.launchers.commands(), seconds)
+
+
+def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
+    """What the build of *job* requires of the package index, its hooks asked in the tree *project*; as `build_wheel`.
+
+    Nothing where it is not isolated.
+    """
+    shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
+    with _explained(job, shell.launchers, log), _refused():
+        _, requirements = _equipped(job, shell, environments)
+    return frozenset(requirements if job.settings.isolation else ())
+
+
+def _shell(
+    job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Running | None
+) -> "_Shell":
     told = {**dict(job.plan.environment), **dict(job.reached)}
-    variables = {**_QUIET, **os.environ, **dict(job.target.env), **told}
+    variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **told}
     launchers = install(
         job.plan.rewriting,
         job.compilers,
@@ -188,12 +219,9 @@ def build_wheel(
         cuda=job.plan.cuda,
         cache=cache,
         prefixes=job.prefixes,
+        environments=environments.folder,
     )
-    shell = _Shell(project, log, variables, launchers, told)
-    with _explained(job, launchers, log), _refused():
-        wheel = _built(job, shell, environments, folder / "built")
-    seconds = time.perf_counter() - start
-    return Built(_checked(wheel, folder / "built"), launchers.overrides(), launchers.commands(), seconds)
+    return _Shell(project, log, variables, launchers, told)
 
 
 def _toolkit(
@@ -237,6 +265,13 @@ class _Shell:
 
 
 def _built(job: Job, shell: _Shell, environments: Environments, into: Path) -> Path:
+    shell, _ = _equipped(job, shell, environments)
+    into.mkdir()
+    return Path(shell.builder().build("wheel", into, dict(job.plan.config_settings)))
+
+
+def _equipped(job: Job, shell: _Shell, environments: Environments) -> tuple[_Shell, set[str]]:
+    """*shell* with all that the build requires, and what that is."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)
     shell = replace(shell, environment=_environment(job, environments, requirements))
@@ -244,8 +279,7 @@ def _built(job: Job, shell: _Shell, environments: Environments, into: Path) -> P
         shell(["sh", "-c", command])
     if missing := shell.builder().get_requires_for_build("wheel", settings) - requirements:
         shell = replace(shell, environment=_environment(job, environments, requirements | missing))
-    into.mkdir()
-    return Path(shell.builder().build("wheel", into, settings))
+    return shell, requirements | missing
 
 
 def _environment(job: Job, environments: Environments, requirements: set[str]) -> Environment:

@@ -23,12 +23,15 @@ def checkout(url: str, commit: str, *, folder: Path) -> None:
 
 
 def is_clean(folder: Path, commit: str) -> bool:
-    """Whether *folder* is a checkout of exactly *commit*, with nothing changed or added."""
+    """Whether *folder* is a checkout of exactly *commit*, with nothing changed, added or damaged."""
     try:
         head = _git(folder, "rev-parse", "--verify", "HEAD").strip()
-        return head == commit and not _git(folder, "status", "--porcelain", "--ignored")
+        if head != commit or _git(folder, "status", "--porcelain", "--ignored"):
+            return False
+        _git(folder, "fsck", "--no-progress", "--no-dangling")  # each build gets the history, too
     except BuildError:
         return False
+    return True
 
 
 def listed(folder: Path) -> list[str] | None:

@@ -3,19 +3,20 @@
     source, patches   what is built                    build settings, plan   how
     native dependencies, by their own keys             against what
     compilers, Python, toolkit, system packages        with what; of Rust, cargo's configuration too
-    variables of the environment, vbuild itself        by whom
+    variables that the build sees, vbuild itself       by whom
 
-Two builds with one key may be one build. The key is on the safe side: it holds all variables but known noise, every
-compiler on PATH, and the state of the system's package database, as nobody can say what a project's build reads.
-What it does not hold: which versions the package index offers for the build's requirements, and files outside of
-packages (``/usr/local/include``); ``--fresh`` is for those.
+Two builds with one key may be one build. The key is on the safe side: it holds all variables that are passed but known
+noise, every compiler on PATH, and the state of the system's package database, as nobody can say what a project's build
+reads. A variable that is held back has no part in it.
+What it does not hold: which versions the package index offers for the build's requirements, where no lock says it, and
+files outside of packages (``/usr/local/include``); ``--fresh`` is for those.
 """
 
 import functools
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -23,13 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import vbuild
-from vbuild.build.compilers import Compilers, behind_rustup
+from vbuild.build.compilers import Compilers, behind_rustup, cargo_home
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Plan
 from vbuild.build.probes import ambient, facts, key_of, named
 from vbuild.digest import sha256_of
 from vbuild.errors import BuildError
+from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Build, Repair
+from vbuild.recipe.passing import is_asked, passed
 from vbuild.recipe.target import Target
 
 # what compilers start, and what a wheel is repaired with
@@ -61,10 +64,10 @@ def build_key(
     with. The target's label and properties do not count, as no build sees them. `BuildError` where a patch, or a Python
     without isolation, cannot be asked.
     """
-    variables = {**ambient(environment), **dict(target.env), **dict(plan.environment)}
+    variables = {**counted(environment, settings.pass_env), **dict(target.env), **dict(plan.environment)}
     path = variables.get("PATH", os.defpath)
-    # a setting that only says how fast, and three that are here in full already
-    how = replace(settings, cache="", patches=(), env=(), config_settings=())
+    # a setting that only says how fast, and five that are here in full already
+    how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None)
     return key_of(
         {
             "source": source,
@@ -82,11 +85,25 @@ def build_key(
             "rust": _rust(variables) if compilers.rust else (),
             "python": facts(interpreter.path),
             "packages": () if settings.isolation else _packages(interpreter, variables),
+            "locked": locked(settings.lock, interpreter),
             "variables": variables,
             "system": system(),
             "vbuild": ourselves(),
         }
     )
+
+
+def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
+    """What tells builds in *environment* apart: what they see of it, but for noise that nobody has *asked* for."""
+    seen = passed(environment, asked)
+    return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, asked)}
+
+
+def locked(lock: Lock | None, interpreter: Interpreter) -> list[list[str]] | None:
+    """The packages that *lock* has for *interpreter*; None where there is no lock."""
+    if lock is None:
+        return None
+    return [list(one.packages) for one in lock.requirements if one.python == interpreter.kind]
 
 
 def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
@@ -137,7 +154,7 @@ def _version(distribution: str) -> str:
 
 def _rust(environment: Mapping[str, str]) -> list[object]:
     """The toolchains of rustup, of which a project may name any, and the user's own configuration of cargo."""
-    home = Path(environment.get("CARGO_HOME") or Path(environment.get("HOME", "/"), ".cargo"))
+    home = cargo_home(environment)
     configured = [(str(file), _digest(file)) for file in (home / "config.toml", home / "config") if file.is_file()]
     return [*map(facts, behind_rustup(environment)), *configured]
 

@@ -1,6 +1,7 @@
 """What a Python says about the compiler it was built with, which is what setuptools compiles with."""
 
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -63,6 +64,12 @@ class Interpreter:
         # a script, such as pyenv's, may lead to another Python tomorrow
         known = ask() if is_script(path) else remembered(_ASK, path, environment=environment, ask=ask, also=_of(path))
         return cls(**{name: _PARSED.get(name, str)(value) for name, value in known.items()})
+
+    @property
+    def kind(self) -> str:
+        """What decides which packages there are for it: implementation, version, system and machine."""
+        version = ".".join(map(str, self.version[:2]))
+        return f"{self.implementation}-{version}-{sys.platform}-{platform.machine()}"
 
     @property
     def rpaths(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from typing import Any, Self
 from vbuild.build import launching, nvcc, rewriting, zigwords
 from vbuild.build.caching import Running, Wrapped
 from vbuild.build.codegen import CudaRules
-from vbuild.build.compilers import Compilers
+from vbuild.build.compilers import Compilers, cargo_home
 from vbuild.build.nvcc import Command
 from vbuild.build.plan import Rewriting
 from vbuild.build.prefixes import Prefix, left_to_compilers
@@ -103,12 +103,13 @@ def install(
     cuda: CudaRules | None = None,
     cache: Running | None = None,
     prefixes: Sequence[Prefix] = (),
+    environments: Path | None = None,
 ) -> Launchers:
     """Put into *folder* a launcher for every compiler there is, following *rules*, and for nvcc, following *cuda*.
 
-    Paths below *source* and *prefixes* are written into binaries relative to them. A RUSTC_WRAPPER of *environment*
-    stays in use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a
-    launcher.
+    Paths below *source*, *prefixes*, the toolkit and *environments*, the folder of those of build requirements, are
+    written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in use. What they run goes
+    through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
     """
     if cuda:
         check_nvcc(cuda.nvcc)
@@ -121,9 +122,16 @@ def install(
         folder.absolute() / "cuda" if cuda else None,
     )
     mapping = f"-ffile-prefix-map={launchers.source}=."
-    wrapped = Wrapped(compilers.programs, (), (mapping,))
+    others = tuple(
+        f"-ffile-prefix-map={place}={name}"
+        for place, name in (
+            *([(environments.absolute(), "environments")] if environments else []),
+            *([(launchers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
+        )
+    )
+    wrapped = Wrapped(compilers.programs, (), (mapping, *others))
     if cache and not compilers.zig_target:  # no cache takes a compiler of two words, nor its ar
-        wrapped = cache.wrapped(compilers.programs, launchers.folder / "cached", source=launchers.source)
+        wrapped = cache.wrapped(compilers.programs, launchers.folder / "cached", source=launchers.source, others=others)
     programs = dict(wrapped.programs)
     if compilers.rust:
         programs[rewriting.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
@@ -141,14 +149,17 @@ def install(
         "log": str(launchers.log),
         "calls": "",
         "mapping": (*wrapped.mapping, *prefix_mapping(prefixes)),
-        "rust_mapping": (f"--remap-path-prefix={launchers.source}=.",),
+        "rust_mapping": (
+            f"--remap-path-prefix={launchers.source}=.",
+            f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
+        ),
     }
     if cuda:
         program = (str(cuda.nvcc),)
         settings["nvcc"] = {
             "rules": cuda.data(),
             "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
-            "mapping": (mapping, *prefix_mapping(prefixes)),
+            "mapping": (mapping, *others, *prefix_mapping(prefixes)),
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
             "log": str(launchers.folder / nvcc.LOG),
         }

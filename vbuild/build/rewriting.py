@@ -317,7 +317,9 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         zigwords = __import__("zigwords")  # compiled beside this program
         command = zigwords.command_for(command, result.arguments, target=settings["rules"]["zig"][0])
         result.arguments = zigwords.for_zig(result.arguments)
-    os.execvp(command[0], [*command, *result.arguments, *(mapping if result.sources else ())])
+    # with link-time optimisation, it is the link that compiles
+    compiles = result.sources or any(word.startswith("-flto") for word in result.arguments)
+    os.execvp(command[0], [*command, *result.arguments, *(mapping if compiles else ())])
 
 
 if __name__ == "__main__":

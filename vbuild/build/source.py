@@ -22,7 +22,7 @@ from vbuild.build import git, packing
 from vbuild.build.archive import unpack
 from vbuild.build.stage import STAGE
 from vbuild.digest import sha256_of
-from vbuild.errors import BuildError, at
+from vbuild.errors import BuildError, at, reason_of
 from vbuild.fetching.debian import fetch_debian
 from vbuild.fetching.download import Wanted, download
 from vbuild.fetching.indexes import Indexes
@@ -146,7 +146,7 @@ def _content(path: str) -> tuple[int, bytes]:
             return mode, os.fsencode(Path(path).readlink())
         if not stat.S_ISREG(mode):
             return mode, b""
-        return mode, Path(path).read_bytes()
+        return _settled(mode), Path(path).read_bytes()
     except FileNotFoundError:
         return 0, b""
     except OSError as error:
@@ -189,7 +189,11 @@ def _copied(source: Path, target: Path, without: Path | None) -> Path:
     """What belongs to the project in *source*: of a git checkout what git would take, else all but caches."""
     names = _listed(source, without)
     if names is None:
-        shutil.copytree(source, target, symlinks=True, ignore=_not_sources(target.parent, without))
+        ignored = _not_sources(target.parent, without)
+        try:
+            shutil.copytree(source, target, symlinks=True, ignore=ignored, copy_function=_copy)
+        except shutil.Error as error:
+            raise BuildError(f"{source}: cannot be copied: {reason_of(error)}") from error
         return target
     target.mkdir()
     git.clone_history(source, target)
@@ -198,8 +202,21 @@ def _copied(source: Path, target: Path, without: Path | None) -> Path:
         # tracked and deleted, or a submodule that is not there
         if file.is_symlink() or file.is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, target / name, follow_symlinks=False)
+            _copy(file, target / name)
     return target
+
+
+def _copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copy a file or link, with its time, and the mode that it has in an archive: backends hand it on to wheels."""
+    shutil.copy2(source, target, follow_symlinks=False)
+    mode = os.lstat(target).st_mode
+    if stat.S_ISREG(mode):
+        Path(target).chmod(stat.S_IMODE(_settled(mode)))
+
+
+def _settled(mode: int) -> int:
+    """The *mode* of a file as every build has it: the umask of who checked it out is no part of what it is."""
+    return stat.S_IFREG | (0o755 if mode & stat.S_IXUSR else 0o644)
 
 
 def _listed(folder: Path, without: Path | None) -> list[str] | None:

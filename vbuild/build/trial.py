@@ -4,7 +4,7 @@ The wheel goes in under its plain name, which every installer reads.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from vbuild.build.process import run
 from vbuild.errors import at
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Check
+from vbuild.recipe.passing import for_installers, passed
 
 
 class Trial(StrEnum):
@@ -37,12 +38,14 @@ def tried(
     log: Path,
     configuration: Callable[[], Mapping[str, str]],
     beside: Path | None = None,
+    pass_env: Collection[str] = (),
 ) -> Trial:
     """Install *wheel*, which needs *cpu*, into a new environment in *folder* and run the command of *check*.
 
     Not run where *machine*, the CPU we are on, is below the level. *configuration* gives uv's variables for its
-    package indexes, and *beside* is a folder of wheels that are not on them. `BuildError`, with the last lines of the
-    log, where the wheel does not install or its test fails.
+    package indexes, and *beside* is a folder of wheels that are not on them. The command sees what builds see of the
+    user's variables, those called as in *pass_env* among them. `BuildError`, with the last lines of the log, where the
+    wheel does not install or its test fails.
     """
     if check.command is None:
         return Trial.NONE
@@ -52,12 +55,13 @@ def tried(
     empty = folder / "empty"  # the command must find the wheel installed, not the source tree
     empty.mkdir(parents=True)
     uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
-    variables = {**os.environ, **configuration()}
+    variables = {**for_installers(os.environ, pass_env), **configuration()}
+    seen = environment.variables(passed(os.environ, pass_env))
     create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
     links = ["--find-links", str(beside)] if beside else []
     fill = [uv_bin, "pip", "install", *quiet, *links, "--python", str(environment.python), str(wheel), *check.requires]
     with at("test"):
         run([*create, str(folder / "venv")], log=log, environment=variables)
         run(fill, log=log, environment=variables)
-        run(["sh", "-c", check.command], log=log, cwd=empty, environment=environment.variables(os.environ))
+        run(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
     return Trial.PASSED

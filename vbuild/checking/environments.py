@@ -24,6 +24,7 @@ from vbuild.checking.requirements import Choice
 from vbuild.checking.target import Target
 from vbuild.errors import SplitError
 from vbuild.fetching.indexes import Indexes
+from vbuild.recipe.passing import for_installers, passed
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
@@ -158,8 +159,12 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
 
 
 def variables() -> dict[str, str]:
-    """The environment variables of a process in an environment: ours without what leads to other packages."""
-    return {name: text for name, text in os.environ.items() if name not in _LEAD_ELSEWHERE}
+    """The environment variables of a process in an environment: what a build sees of ours, no way to other packages."""
+    return _undisturbed(passed(os.environ))
+
+
+def _undisturbed(before: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
 def _native(folder: Path, installer: Installer) -> Environment:
@@ -227,7 +232,7 @@ class _Client:
 
 
 def _variables(indexes: Indexes) -> dict[str, str]:
-    """The environment of an installer: ours without what leads elsewhere, and *indexes* as pip reads them."""
+    """The environment of an installer: what it may see of ours, no way elsewhere, and *indexes* as pip reads them."""
     pip = {
         "PIP_INDEX_URL": indexes.index_url,
         "PIP_EXTRA_INDEX_URL": " ".join(indexes.extra_index_urls),
@@ -239,7 +244,7 @@ def _variables(indexes: Indexes) -> dict[str, str]:
         "PIP_DEFAULT_TIMEOUT": str(round(indexes.timeout)),
         "COLUMNS": "1000",  # or messages are broken where a terminal would end
     }
-    return variables() | {name: text for name, text in pip.items() if text}
+    return _undisturbed(for_installers(os.environ)) | {name: text for name, text in pip.items() if text}
 
 
 def _run(installer: Installer, command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -29,7 +29,9 @@ from vbuild.native.shelf import Shelf
 from vbuild.native.step import Planner, Step
 from vbuild.native.systems import Place, commands, prefix_of
 from vbuild.recipe.host import Host
+from vbuild.recipe.lock import Lock
 from vbuild.recipe.native import Native
+from vbuild.recipe.passing import passed
 from vbuild.recipe.spelling import baseline
 from vbuild.toolkit.supply import Supply
 
@@ -39,7 +41,8 @@ Said = Callable[[str], None]
 class Foundry:
     """Builds *natives* for one run, in *stage*, and keeps them on *shelf*; logs of what fails stay in *logs*.
 
-    *without* is a folder, that for the results, which is no part of a source around it.
+    *without* is a folder, that for the results, which is no part of a source around it. The steps see those of the
+    user's variables that builds see, and those called as in *pass_env*; *lock* has what they require.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Foundry:
         environments: Environments,
         machine: Cpu | None,
         supply: Supply,
+        pass_env: tuple[str, ...] = (),
+        lock: Lock | None = None,
     ) -> None:
         self._natives = tuple(natives)
         self._shelf = shelf
@@ -62,7 +67,8 @@ class Foundry:
         self._without = without
         self._environments = environments
         self._machine = machine
-        self._planner = Planner(host, shelf.root, machine, supply, self._looked)
+        self._pass_env = pass_env
+        self._planner = Planner(host, shelf.root, machine, supply, self._looked, pass_env, lock)
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._steps: dict[Cpu, tuple[Step, ...]] = {}
@@ -122,9 +128,8 @@ class Foundry:
             said(f"{step}: building")
             folder = self._stage / "native" / step.label
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
-            _Smithy(step, folder, self._log(step), self._environments, cache).build(
-                self._tree(step, folder), self._shelf
-            )
+            smithy = _Smithy(step, folder, self._log(step), self._environments, cache, self._pass_env)
+            smithy.build(self._tree(step, folder), self._shelf)
         self._shelf.sweep()
 
     def _tree(self, step: Step, folder: Path) -> Path:
@@ -158,6 +163,7 @@ class _Smithy:
     log: Path
     environments: Environments
     cache: Running | None
+    pass_env: tuple[str, ...]
 
     def build(self, tree: Path, shelf: Shelf) -> None:
         """Build the step in *tree*, which is used up, and put what is installed on *shelf*."""
@@ -179,7 +185,8 @@ class _Smithy:
     def _environment(self, tree: Path) -> dict[str, str]:
         """The variables of the step's commands, launchers and the packages that it requires on PATH."""
         step = self.step
-        found = {**undisturbed(os.environ), **dict(step.native.env), **dict(step.plan.environment)}
+        seen = undisturbed(passed(os.environ, self.pass_env))
+        found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
         launchers = install(
             step.plan.rewriting,
             step.compilers,
@@ -188,6 +195,7 @@ class _Smithy:
             environment=found,
             cache=self.cache,
             prefixes=step.before,
+            environments=self.environments.folder,
         )
         if step.native.requires:
             found = self.environments.having(step.native.requires, step.interpreter).variables(found)

@@ -25,6 +25,7 @@ from typing import IO, Self
 from platformdirs import user_cache_path
 
 from vbuild.build.prefixes import Prefix
+from vbuild.digest import sealed, unsealed
 from vbuild.errors import NativeError
 
 KEPT = 30 * 86400  # seconds that an entry stays without being used
@@ -52,7 +53,7 @@ class Shelf:
         """Whether *prefix* is there, whole; it has been used then. One that is damaged is replaced by who builds it."""
         entry = prefix.folder.parent
         try:
-            data = json.loads((entry / _ENTRY).read_bytes())
+            data = json.loads(unsealed((entry / _ENTRY).read_bytes()))
             if data["made"] < self.since or data["sha256"] != _digest(prefix.folder):
                 return False
         except (OSError, ValueError, LookupError, TypeError):
@@ -68,7 +69,7 @@ class Shelf:
                 new = folder / "new"
                 shutil.copytree(tree, new / prefix.folder.name, symlinks=True)
                 entry = {"name": prefix.name, "made": time.time(), "sha256": _digest(new / prefix.folder.name)}
-                (new / _ENTRY).write_text(json.dumps(entry), encoding="utf-8")
+                (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
                 with suppress(FileNotFoundError):
                     prefix.folder.parent.rename(folder / "old")
                 new.rename(prefix.folder.parent)

@@ -19,17 +19,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.build.compilers import Compilers
-from vbuild.build.identity import canonical, ourselves, system
+from vbuild.build.identity import canonical, counted, locked, ourselves, system
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Backend, Plan, planned
 from vbuild.build.prefixes import Prefix, variables
-from vbuild.build.probes import ambient, facts, key_of, named
+from vbuild.build.probes import facts, key_of, named
 from vbuild.build.zig import chosen
 from vbuild.digest import sha256_of
 from vbuild.errors import NativeError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.host import Host
+from vbuild.recipe.lock import Lock
 from vbuild.recipe.native import Native, System
+from vbuild.recipe.passing import passed
 from vbuild.toolkit.supply import Supply
 
 # what each way of building starts
@@ -75,13 +77,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them."""
+    """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them.
+
+    Their commands see what builds see of the user's variables, those called as in *pass_env* among them.
+    """
 
     host: Host
     root: Path
     machine: Cpu | None
     supply: Supply
     looked: Callable[[Native], str]
+    pass_env: tuple[str, ...] = ()
+    lock: Lock | None = None
 
     def steps(self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[Step] = ()) -> tuple[Step, ...]:
         """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` where this machine cannot.
@@ -96,7 +103,7 @@ class Planner:
         return tuple(made)
 
     def _step(self, native: Native, cpu: Cpu, before: tuple[Prefix, ...]) -> Step:
-        environment = {**os.environ, **dict(native.env)}
+        environment = {**passed(os.environ, self.pass_env), **dict(native.env)}
         if cpu.machine != os.uname().machine:
             raise NativeError(
                 f"native {native.name}: cannot be built for {cpu.machine} on {os.uname().machine}; expected wheels for "
@@ -119,7 +126,9 @@ class Planner:
             native, cpu, compilers=compilers, interpreter=interpreter, environment=environment, reached=reached
         )
         source = self.looked(native)
-        key = _key(native, plan, before, source=source, compilers=compilers, environment=environment)
+        known = {**counted(os.environ, self.pass_env), **dict(native.env)}
+        packages = locked(self.lock, interpreter) if native.requires else None
+        key = _key(native, plan, before, source=source, compilers=compilers, known=known, packages=packages)
         about = " ".join([f"{native.source} by {native.system}", *native.arguments_for(cpu)])
         folder = self.root / f"{native.name}-{key[:_DIGITS]}"
         prefix = Prefix(native.name, key, folder / "prefix", cpu, about)
@@ -152,6 +161,7 @@ def _planned(
         interpreter=interpreter,
         environment=environment,
         keep=native.keep_flags,
+        own=native.env,
     )
     found = dict(plan.environment)
     if native.system not in {System.CMAKE, System.MESON}:  # these are told to build a release
@@ -171,9 +181,10 @@ def _key(
     *,
     source: str,
     compilers: Compilers,
-    environment: Mapping[str, str],
+    known: Mapping[str, str],
+    packages: list[list[str]] | None,
 ) -> str:
-    known = ambient(environment)
+    """The key of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
     path = known.get("PATH", os.defpath)
     programs = {name for name, _ in compilers.programs}.union(_OTHERS, ("as", "ld", "ar", "ranlib", "strip"))
     return key_of(
@@ -187,7 +198,8 @@ def _key(
             "programs": named(programs, path),
             "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],
             "before": [prefix.key for prefix in before],
-            "variables": known,
+            "locked": packages,
+            "variables": dict(known),
             "system": system(),
             "vbuild": ourselves(),
         }

@@ -19,6 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 from platformdirs import user_cache_path
 from unearth.fetchers import PyPIClient
 
+from vbuild.digest import sealed, unsealed
 from vbuild.errors import WheelError
 from vbuild.fetching.indexes import Indexes
 from vbuild.fetching.listing import Listed, files_of
@@ -149,7 +150,7 @@ class Shelf:
         if not listed.sha256:
             return None
         with suppress(OSError, ValueError, KeyError, TypeError):
-            facts = Facts.parse(json.loads((self._store / f"{listed.sha256}.json").read_bytes()))
+            facts = Facts.parse(json.loads(unsealed((self._store / f"{listed.sha256}.json").read_bytes())))
             return facts if facts.file == listed.file else None
         return None
 
@@ -160,7 +161,7 @@ class Shelf:
                 self._store.mkdir(parents=True, exist_ok=True)
                 part = self._store / f".{listed.sha256}.{os.getpid()}"
                 try:
-                    part.write_text(json.dumps(asdict(facts), indent=1), encoding="utf-8")
+                    part.write_text(sealed(json.dumps(asdict(facts))), encoding="utf-8")
                     part.replace(self._store / f"{listed.sha256}.json")
                 finally:
                     part.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyp
 the project. ``recipes/README.md`` lists every key.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -15,8 +15,10 @@ from vbuild.recipe.draft import Draft, read_drafts, read_priority
 from vbuild.recipe.evaluation import evaluated, merged
 from vbuild.recipe.groups import NAMESPACE
 from vbuild.recipe.host import Host, HostCompiler
+from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import Matrix, read_matrix
 from vbuild.recipe.native import Native, check_levels, read_natives
+from vbuild.recipe.passing import variable_pattern
 from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
 from vbuild.recipe.target import Env, Settings, Target
@@ -40,6 +42,8 @@ class Build:
     cuda: CudaSettings = field(default_factory=CudaSettings)
     host: Host = field(default_factory=Host)
     cache: str = "auto"
+    pass_env: tuple[str, ...] = ()
+    lock: Lock | None = None
 
     @classmethod
     def read(cls, table: Table, folder: Path, *, matrix: Matrix) -> Self:
@@ -54,6 +58,7 @@ class Build:
             cuda=_cuda(table, matrix),
             host=_host(table, matrix),
             cache=table.one_of("cache", _CACHES),
+            pass_env=table.parsed_texts("pass-env", variable_pattern, ()),
         )
 
 
@@ -70,12 +75,16 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """How a built wheel becomes portable: by auditwheel, or by a command of the recipe's own, or not at all."""
+    """How a built wheel becomes portable: by auditwheel, or by a command of the recipe's own, or not at all.
+
+    With a *bill* of materials, unless the recipe says otherwise.
+    """
 
     command: str | None = None
     skip: bool = False
     exclude: tuple[str, ...] = ()
     plat: str | None = None
+    bill: bool = True
 
     @classmethod
     def read(cls, table: Table) -> Self:
@@ -84,6 +93,7 @@ class Repair:
             skip=table.flag("skip", default=False),
             exclude=table.texts("exclude", ()),
             plat=table.optional_text("plat"),
+            bill=table.flag("sbom", default=True),
         )
         for key in ("command", "exclude", "plat"):
             if repair.skip and key in table:
@@ -141,6 +151,11 @@ class Recipe:
             recipe.namespaces()  # evaluates the targets, so that what is wrong with them is said here
             check_levels(recipe.natives, [target.cpu for target in recipe.targets()])
             return recipe
+
+    def passing(self, names: Iterable[str]) -> Self:
+        """The same recipe, whose builds see the user's variables called as in *names*, or as their patterns, too."""
+        asked = dict.fromkeys([*self.build.pass_env, *names])
+        return replace(self, build=replace(self.build, pass_env=tuple(asked)))
 
     def targets(self) -> tuple[Target, ...]:
         """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` where two would be one."""

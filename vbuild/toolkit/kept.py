@@ -10,8 +10,9 @@ from typing import Self
 
 from vbuild.errors import ToolkitError, VbuildError
 from vbuild.hardware.driver import Dotted
+from vbuild.toolkit.integrity import STAMP, stamp_of
 from vbuild.toolkit.model import Pin
-from vbuild.toolkit.store import COMPONENTS, EVERYTHING, PINS, STAMP, Store, component_name, remove, stamp_of
+from vbuild.toolkit.store import COMPONENTS, EVERYTHING, PINS, Store, component_name, remove
 
 
 @dataclass(frozen=True, slots=True)

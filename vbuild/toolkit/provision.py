@@ -23,10 +23,11 @@ from vbuild.fetching.indexes import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolkit.asking import asked
 from vbuild.toolkit.installed import matching, named, passed_over
+from vbuild.toolkit.integrity import is_complete
 from vbuild.toolkit.model import Pin, Toolkit
 from vbuild.toolkit.pins import MACHINES, releases
 from vbuild.toolkit.resolution import identity_of, known, resolved
-from vbuild.toolkit.store import Places, Store, Told, is_complete, silently
+from vbuild.toolkit.store import Places, Store, Told, silently
 
 
 def provided(

@@ -6,8 +6,8 @@
     .locks/<name>                              held by the process that makes what has the name
     .locks/store                               shared by all that make something, to keep what they use
 
-An entry is made in a folder beside and renamed when it is complete, the stamp in it written last. The time of a
-toolkit's stamp is when it was last used.
+An entry is made in a folder beside and renamed when it is complete, the stamp in it written last; it is looked through
+before it is used. The time of a toolkit's stamp is when it was last used.
 """
 
 import fcntl
@@ -26,16 +26,17 @@ from typing import Any, Self
 from packaging.version import Version
 from platformdirs import user_cache_path
 
+from vbuild.digest import sealed, unsealed
 from vbuild.errors import ToolkitError
 from vbuild.fetching.download import Wanted, download
 from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.driver import Dotted
+from vbuild.replacing import replacing
+from vbuild.toolkit.integrity import STAMP, is_complete, write_stamp
 from vbuild.toolkit.layout import lay_out
 from vbuild.toolkit.model import Pin, Toolkit
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.zipreader import Member
-
-STAMP = ".vbuild.json"
 
 # asked for only when something has to be fetched: pip takes most of a second to say where from
 Places = Callable[[], Indexes]
@@ -47,7 +48,6 @@ PINS = "pins"
 _DIGITS = 16
 _AT_ONCE = 4
 _LOOKS = 0.05  # seconds between two looks at a lock: a thread that waits in the system hears of no Ctrl-C
-_LARGE = 1 << 16
 _PROGRAM = (b"\x7fELF", b"#!")
 
 
@@ -135,7 +135,7 @@ class Store:
     def pin(self, name: str) -> Pin | None:
         """The pin kept under *name*; None where there is none."""
         with suppress(OSError, ValueError, TypeError):
-            return Pin(**json.loads((self.folder / PINS / f"{name}.json").read_text(encoding="utf-8")))
+            return Pin(**json.loads(unsealed((self.folder / PINS / f"{name}.json").read_bytes())))
         return None
 
     def remembered(self, name: str, ask: Callable[[], Pin]) -> Pin:
@@ -145,9 +145,8 @@ class Store:
         pin, file = ask(), self.folder / PINS / f"{name}.json"
         with _writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_name(f".{file.name}.{os.getpid()}")
-            part.write_text(json.dumps(asdict(pin)), encoding="utf-8")
-            part.replace(file)
+            with replacing(file) as part:
+                part.write_text(sealed(json.dumps(asdict(pin))), encoding="utf-8")
         return pin
 
     @contextmanager
@@ -193,7 +192,7 @@ class Store:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     make(part)
-                    (part / STAMP).write_text(json.dumps({**stamp, **_measured(part)}), encoding="utf-8")
+                    write_stamp(part, stamp)
                     remove(folder)
                     part.rename(folder)
                 finally:
@@ -206,28 +205,6 @@ def component_name(pin: Pin) -> str:
     return f"{pin.project}-{pin.version}-{pin.sha256[:_DIGITS]}"
 
 
-def stamp_of(folder: Path) -> dict[str, Any] | None:
-    """What the stamp of a store's entry says; None where there is none that can be read."""
-    with suppress(OSError, ValueError):
-        data = json.loads((folder / STAMP).read_bytes())
-        return data if isinstance(data, dict) else None
-    return None
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether *folder* is as it was made, as far as the number of files and the sizes of large ones tell."""
-    stamp = stamp_of(folder)
-    try:
-        return (
-            stamp is not None
-            and all((folder / path).stat().st_size == size for path, size in stamp["large"].items())
-            # what somebody put there is no damage; the stamp is not counted
-            and sum(len(names) for _, _, names in os.walk(folder)) > stamp["files"]
-        )
-    except (OSError, KeyError, AttributeError, TypeError):
-        return False
-
-
 def touch(folder: Path) -> None:
     """Mark the entry *folder* as used now, where that can be written."""
     with suppress(OSError):
@@ -238,17 +215,6 @@ def remove(folder: Path) -> None:
     """Take *folder* away, whether it is there or not."""
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
-
-
-def _measured(folder: Path) -> dict[str, Any]:
-    """The number of files in *folder*, their size in bytes, and that of each large one by its path."""
-    sizes = {
-        os.path.relpath(path, folder): os.lstat(path).st_size
-        for parent, _, names in os.walk(folder)
-        for path in (os.path.join(parent, name) for name in names)  # noqa: PTH118 - thousands of them
-    }
-    large = {path: size for path, size in sorted(sizes.items()) if size >= _LARGE}
-    return {"files": len(sizes), "size": sum(sizes.values()), "large": large}
 
 
 def _unpack(wheel: Path, folder: Path, stop: threading.Event) -> None:

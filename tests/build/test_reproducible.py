@@ -1,0 +1,189 @@
+"""What compilers make by the launchers is the same wherever it is made, when, in which surroundings, and by whom."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.factories.nvcc import COMPILERS, INTERPRETER, OUTSIDE, Build
+from tests.factories.plans import plan as planned_without
+from tests.factories.projects import tree
+from tests.factories.tools import needs
+from vbuild.build.compilers import found_rust
+from vbuild.build.launcher import Launchers, install
+from vbuild.build.plan import Backend, planned
+from vbuild.build.process import run
+from vbuild.build.source import copied, digest
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.cuda import FileRule
+from vbuild.recipe.source import Folder
+
+pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
+
+SOURCE = """
+#include <assert.h>
+#include "inlined.h"
+const char *when(void) { return __DATE__ " " __TIME__; }
+const char *where(void) { return __FILE__; }
+int half(int a) { assert(a % 2 == 0); return inlined(a) / 2; }
+"""
+HEADER = """
+#include <assert.h>
+static inline int inlined(int a) { assert(a > 0); return a; }
+"""
+NAMELESS = """
+#include <cassert>
+namespace { __global__ void scale(float *x) { assert(x[0] > 1); x[0] *= 2; } }
+static void start(float *x) { scale<<<1, 1>>>(x); }
+namespace { struct Start { Start() { start(nullptr); } } first; }
+"""
+PANICS = """
+#[no_mangle]
+pub extern "C" fn half(a: usize) -> u8 { assert!(a % 2 == 0); b"halves"[a / 2] }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a build is: its *folder*, and what its shell says of time, language and temporary files."""
+
+    folder: Path
+    variables: Mapping[str, str]
+
+    @property
+    def environments(self) -> Path:
+        return self.folder / "environments"
+
+    def ran(self, made: Launchers, *command: str, **variables: str) -> None:
+        """Run *command* in the source tree of a build by *made*, as `vbuild.build.frontend` would."""
+        told = {**OUTSIDE, **self.variables, **variables, **settled()}
+        environment = {**told, **made.environment(told)}
+        run(command, log=self.folder / "log", cwd=made.source, environment=environment)
+
+
+def settled() -> dict[str, str]:
+    """The variables of any plan; those of this machine's compilers apart."""
+    plan = planned(
+        Cpu.known("x86_64", "v2"), Backend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=OUTSIDE
+    )
+    return {name: text for name, text in plan.environment if name not in {"CC", "CXX"}}
+
+
+def places(folder: Path) -> tuple[Place, Place]:
+    """Two places that have nothing in common, made below *folder*."""
+    first = Place(folder / "a", {"TZ": "UTC", "LC_ALL": "C", "TMPDIR": str(folder)})
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    second = Place(folder / "users" / "somebody-else", {"TZ": "Asia/Kolkata", "TMPDIR": str(temporary)})
+    return first, second
+
+
+@needs("gcc")
+@pytest.mark.parametrize("flags", [("-O2",), ("-O0", "-g3"), ("-O2", "-g", "-flto")], ids=" ".join)
+def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: tuple[str, ...], tmp_path: Path) -> None:
+    made = []
+    for place in places(tmp_path):
+        source = tree(place.folder / "source", {"src/a.c": SOURCE})
+        tree(place.environments, {"key/include/inlined.h": HEADER})
+        rules = planned_without("v2").rewriting
+        launchers = install(
+            rules,
+            COMPILERS,
+            place.folder / "launchers",
+            source=source,
+            environment={},
+            environments=place.environments,
+        )
+        include = f"-I{place.environments}/key/include"
+        place.ran(launchers, "gcc", *flags, "-fPIC", include, "-c", f"{source}/src/a.c", "-o", "a.o")
+        place.ran(launchers, "gcc", "-shared", *flags, "a.o", "-o", "a.so")
+        made.append((source / "a.so").read_bytes())
+    assert made[0] == made[1]
+    assert b"Jan  1 1980" in made[0]
+    assert b"./src/a.c" in made[0]
+    assert b"environments/key/include/inlined.h" in made[0]
+    assert os.fsencode(tmp_path) not in made[0]
+
+
+@needs("nvcc")
+@pytest.mark.parametrize("flags", [("-dc",), ("-c", "-g")], ids=" ".join)
+def test_gpu_code_is_the_same_with_names_of_its_own(flags: tuple[str, ...], tmp_path: Path) -> None:
+    made = []
+    for place in places(tmp_path):
+        build = Build(place.folder, "80")
+        source = tree(build.source, {"src/a.cu": NAMELESS}) / "src/a.cu"
+        words = ("nvcc", *flags, "-Xcompiler=-fPIC", str(source), "-o", "a.o")
+        ran = build.call(*words, environment={**build.environment, **place.variables, **settled()})
+        assert (ran.returncode, ran.stderr) == (0, "")
+        made.append((build.source / "a.o").read_bytes())
+    assert made[0] == made[1]
+    assert os.fsencode(tmp_path) not in made[0]
+    assert b"tmpxft" not in made[0]
+
+
+@needs("nvcc")
+def test_a_file_that_is_compiled_twice_can_be_linked_with_itself(tmp_path: Path) -> None:
+    build = Build(tmp_path, "80", files=(FileRule("*", GpuList.parse("80")),))
+    tree(build.source, {"x.cu": "__global__ void NAME(float *x) { x[0] = 1; }\n"})
+    for name in ("one", "two"):
+        ran = build.call("nvcc", "-dc", "-Xcompiler=-fPIC", f"-DNAME={name}", "x.cu", "-o", f"{name}.o")
+        assert (ran.returncode, ran.stderr) == (0, "")
+    ran = build.call("nvcc", "-shared", "-Xcompiler=-fPIC", "one.o", "two.o", "-o", "both.so")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@needs("rustc")
+def test_a_panic_names_its_place_below_cargos_folder(tmp_path: Path) -> None:
+    made = []
+    rust = found_rust(OUTSIDE)
+    assert rust
+    for place in places(tmp_path):
+        crate = tree(place.folder / "cargo", {"registry/src/half/lib.rs": PANICS}) / "registry/src/half/lib.rs"
+        source = tree(place.folder / "source", {"Cargo.toml": ""})
+        environment = {"CARGO_HOME": str(place.folder / "cargo")}
+        rules = planned_without("v2").rewriting
+        launchers = install(rules, COMPILERS, place.folder / "launchers", source=source, environment=environment)
+        library = ("--crate-type=cdylib", f"--target={rust.host}", "-Copt-level=2", "-o", "a.so")
+        place.ran(launchers, "rustc-launcher", str(rust.rustc), str(crate), *library)
+        made.append((source / "a.so").read_bytes())
+    assert made[0] == made[1]
+    assert b"cargo/registry/src/half/lib.rs" in made[0]
+    assert os.fsencode(tmp_path) not in made[0]
+
+
+def test_commands_make_files_with_the_modes_of_wheels_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        run(["sh", "-c", "touch file; mkdir folder"], log=tmp_path / "log", cwd=tmp_path)
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o644, 0o755]
+
+
+@pytest.mark.parametrize("is_checkout", [False, True])
+def test_a_folder_is_the_same_source_whoever_has_checked_it_out(tmp_path: Path, *, is_checkout: bool) -> None:
+    found = []
+    for name, modes in (("one", (0o644, 0o755)), ("two", (0o600, 0o700)), ("three", (0o664, 0o775))):
+        project = tree(tmp_path / name / "demo", {"setup.py": "", "configure": "#!/bin/sh\n"})
+        for file, mode in zip(("setup.py", "configure"), modes, strict=True):
+            (project / file).chmod(mode)
+        if is_checkout:
+            subprocess.run(["git", "init", "--quiet", str(project)], check=True)
+        copy = copied(project, tmp_path / name / "copy")
+        kept = [(copy / file).stat().st_mode & 0o777 for file in ("setup.py", "configure")]
+        found.append((digest(Folder(project)), kept))
+    assert [kept for _, kept in found] == [[0o644, 0o755]] * 3
+    assert len({seen for seen, _ in found}) == 1
+
+
+def test_what_makes_builds_the_same_is_in_the_plan_and_gives_way_to_the_recipe() -> None:
+    expected = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
+    found = dict(planned_without("v1", environment={"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Kolkata"}).environment)
+    assert {name: found[name] for name in expected} == expected
+    own = dict(planned_without("v1", own=(("TZ", "Asia/Kolkata"),)).environment)
+    assert "TZ" not in own
+    assert own["LC_ALL"] == "C.UTF-8"

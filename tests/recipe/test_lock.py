@@ -1,0 +1,118 @@
+"""The file of a lock: what is written is read again, what is none is refused, and what a binding one lets through."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vbuild.errors import RecipeError
+from vbuild.recipe.lock import Lock, Resolved, lock_file
+
+KIND = "cpython-3.12-linux-x86_64"
+HASH = f" --hash=sha256:{'5' * 64}"
+LOCK = Lock(
+    vbuild="1.0",
+    recipe="0" * 64,
+    source=f"sdist {'1' * 64}",
+    natives=(("gmp", f"debian {'2' * 64}"),),
+    toolkits=(("13.0 cublas", (("nvidia_cublas-13.0-py3-none-any.whl", "3" * 64),)),),
+    requirements=(
+        Resolved(KIND, ("cython", "setuptools>=61"), (f"cython==3.0 --hash=sha256:{'4' * 64}",)),
+        Resolved(
+            KIND,
+            ("meson",),
+            (f"meson==1.0 ; python_version < '3.13' --hash=sha256:{'5' * 64} --hash=sha256:{'6' * 64}",),
+        ),
+    ),
+)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "demo.lock").write_text(LOCK.pack())
+    assert Lock.load(tmp_path / "demo.lock") == LOCK
+
+
+def test_a_lock_stands_beside_its_recipe() -> None:
+    assert lock_file(Path("recipes/demo.toml")) == Path("recipes/demo.lock")
+    assert lock_file(Path("demo/pyproject.toml")) == Path("demo/vbuild.lock")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lock": 2}, "lock: found 2, expected 1"),
+        ({"lock": None}, "lock: missing; expected an integer"),
+        ({"vbuild": 1}, "vbuild: expected a string, got 1"),
+        ({"requirements": [{"python": KIND, "extra": 1}]}, "requirements[0].extra: no such key; known here: "),
+        ({"toolkits": {"13.0": {"a.whl": 1}}}, "toolkits.13.0.a.whl: expected a string, got 1"),
+        ({"more": 1}, "more: no such key; known here: "),
+        *(
+            (
+                {"requirements": [{"python": KIND, "packages": [line]}]},
+                f"requirements[0].packages[0]: {line!r} is no pack",
+            )
+            for line in ("meson==1.0", "--index-url=x", f"-r x{HASH}", f"m==1\n-r x{HASH}", f"m=={HASH}")
+        ),
+    ],
+    ids=[
+        "version",
+        "no version",
+        "no text",
+        "key of a requirement",
+        "hash",
+        "key",
+        "no hash",
+        "index",
+        "file",
+        "line",
+        "version missing",
+    ],
+)
+def test_a_lock_that_says_something_else_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    data = {**json.loads(LOCK.pack()), **changes}
+    file = tmp_path / "demo.lock"
+    file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
+    with pytest.raises(RecipeError) as refused:
+        Lock.load(file)
+    said = str(refused.value).replace('"', "")
+    assert said.startswith(f"{file}: {message}")
+    assert said.endswith("; write it again: vbuild lock")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"12"],
+    ids=["empty", "cut", "list", "no text", "deep", "number"],
+)
+def test_what_is_no_lock_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "demo.lock").write_bytes(data)
+    with pytest.raises(RecipeError, match=r"demo\.lock: no"):
+        Lock.load(tmp_path / "demo.lock")
+
+
+def test_requirements_are_found_by_what_they_were_resolved_with() -> None:
+    cython, meson = (one.packages for one in LOCK.requirements)
+    assert LOCK.packages(["setuptools>=61"], KIND) == LOCK.packages(["cython", "setuptools>=61"], KIND) == cython
+    assert LOCK.packages({"meson"}, KIND) == meson
+    assert LOCK.packages(["numpy"], KIND) is None
+    assert LOCK.packages(["meson"], "cpython-3.13-linux-x86_64") is None
+
+
+@pytest.mark.parametrize(
+    ("requirements", "kind", "message"),
+    [
+        (["numpy", "meson"], KIND, f"--locked: numpy: not in the lock for {KIND}; write it again: vbuild lock"),
+        (
+            ["cython", "meson"],
+            KIND,
+            f"--locked: cython, meson: not in the lock for {KIND}; write it again: vbuild lock",
+        ),
+        (["meson"], "pypy-3.10-linux-x86_64", "--locked: meson: not in the lock for pypy-3.10-linux-x86_64; write it "),
+    ],
+)
+def test_a_binding_lock_refuses_what_it_does_not_have(requirements: list[str], kind: str, message: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        replace(LOCK, is_binding=True).packages(requirements, kind)
+    assert str(refused.value).startswith(message)

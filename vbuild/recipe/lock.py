@@ -1,0 +1,142 @@
+"""The lock of a recipe: what its sources, toolkits and build requirements were found to be, each with its hash.
+
+    demo.toml -> demo.lock        pyproject.toml -> vbuild.lock        beside the recipe
+
+    {"lock": 1,
+     "vbuild": "0.5",                                                 what wrote it
+     "recipe": "<SHA-256>",                                           of the recipe's own file
+     "source": "sdist <SHA-256>", "natives": {"gmp": "debian <SHA-256>"},
+     "toolkits": {"13.0 cublas": {"nvidia_cublas-….whl": "<SHA-256>"}},
+     "requirements": [{"python": "cpython-3.12-linux-x86_64",         for each Python, and for native steps
+                       "requires": ["setuptools>=61"],
+                       "packages": ["setuptools==80.9.0 --hash=sha256:… --hash=sha256:…"]}]}
+
+JSON, since a program writes it and Python has no writer of TOML; sorted, one fact a line, so that a change is told by a
+diff. A folder has no hash in it: nothing of it is fetched, and the tree that is there is the one that is built.
+"""
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from vbuild.errors import RecipeError, TableError, at
+from vbuild.table import Table
+
+_VERSION = 1
+
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*==[^\s;-]+(?: ; [^-]+)?(?: --hash=sha256:[0-9a-f]{64})+")
+
+Hashes = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What was found for build requirements, for one kind of *python*: *packages* as an installer reads them."""
+
+    python: str
+    requires: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What a recipe was resolved to; one that *is_binding* lets nothing else be used."""
+
+    vbuild: str
+    recipe: str
+    source: str
+    natives: Hashes = ()
+    toolkits: tuple[tuple[str, Hashes], ...] = ()
+    requirements: tuple[Resolved, ...] = ()
+    is_binding: bool = False
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The lock in the file *path*; `RecipeError` where it is none."""
+        try:
+            with at(path):
+                return cls._read(Table(_parsed(path.read_bytes())))
+        except OSError as error:
+            raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+        except (TableError, RecipeError) as error:
+            raise RecipeError(f"{error}; write it again: vbuild lock") from error
+
+    def pack(self) -> str:
+        """The text of the lock's file."""
+        data = {
+            "lock": _VERSION,
+            "vbuild": self.vbuild,
+            "recipe": self.recipe,
+            "source": self.source,
+            "natives": dict(self.natives),
+            "toolkits": {name: dict(wheels) for name, wheels in self.toolkits},
+            "requirements": [
+                {"python": one.python, "requires": list(one.requires), "packages": list(one.packages)}
+                for one in self.requirements
+            ],
+        }
+        return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+    def packages(self, requirements: Collection[str], python: str) -> tuple[str, ...] | None:
+        """What to install for *requirements* on *python*, for all that were resolved with them; None where not listed.
+
+        `RecipeError` for what is not listed where the lock is binding.
+        """
+        listed = [one for one in self.requirements if one.python == python]
+        for one in listed:
+            if set(requirements) <= set(one.requires):
+                return one.packages
+        if not self.is_binding:
+            return None
+        known = {text for one in listed for text in one.requires}
+        missing = ", ".join(sorted(set(requirements) - known)) or ", ".join(sorted(requirements))
+        raise RecipeError(f"--locked: {missing}: not in the lock for {python}; write it again: vbuild lock")
+
+    @classmethod
+    def _read(cls, table: Table) -> Self:
+        if (version := table.number("lock")) != _VERSION:
+            raise table.refuse("lock", f"found {version}, expected {_VERSION}")
+        with table.table("toolkits") as toolkits:
+            found = tuple((name, toolkits.pairs(name)) for name in sorted(toolkits))
+        lock = cls(
+            vbuild=table.text("vbuild"),
+            recipe=table.text("recipe"),
+            source=table.text("source"),
+            natives=table.pairs("natives"),
+            toolkits=found,
+            requirements=tuple(map(_resolved, table.tables("requirements"))),
+        )
+        table.finish()
+        return lock
+
+
+def lock_file(recipe: Path) -> Path:
+    """Where the lock of the recipe in the file *recipe* is, if there is one."""
+    return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
+
+
+def hashed(text: str) -> str:
+    """*text*, where it is one version of a package with hashes; `RecipeError` for other lines of such a file."""
+    if not _PACKAGE.fullmatch(text):
+        raise RecipeError(f"{text!r} is no package with a hash; expected name==version --hash=sha256:…")
+    return text
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise TableError("no JSON object")
+    return found
+
+
+def _resolved(table: Table) -> Resolved:
+    packages = table.parsed_texts("packages", hashed, ())
+    one = Resolved(table.text("python"), table.texts("requires", ()), packages)
+    table.finish()
+    return one

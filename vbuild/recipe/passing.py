@@ -1,0 +1,129 @@
+"""Which variables of the user's environment a build sees: those of one table, and those that are asked for by name.
+
+    the project's own code: backend, native steps,    the table, and what is asked for
+    before-build, repair command, tests
+    uv and pip, which install for them                the same, and their own settings, indexes with logins among them
+    keys of builds                                    what the project's code sees
+
+Asked for are names, or patterns such as ``DEMO_*``: ``--pass-env``, or a recipe's ``build.pass-env``. A variable of the
+table is held back all the same where its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or where there is a
+login in a URL in it (``https://me:word@proxy``), unless it is asked for.
+
+HOME is the user's own: compilers and their managers live there (``~/.cargo``, ``~/.rustup``, ``~/.ccache``), and
+another one would hide no file, since a build runs as the user and finds the folder by the user's id as well.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from vbuild.errors import RecipeError
+
+# what processes, shells and their libraries need: where they are, how they speak, what time it is
+_SURROUNDINGS = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "LANG", "LANGUAGE", "TZ", "TERM"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"),
+        *("SOURCE_DATE_EPOCH", "ZERO_AR_DATE", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS"),
+    }
+)
+# proxies and certificates, for what a build fetches
+_NETWORK = frozenset(
+    {
+        *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"),
+        *(
+            "SSL_CERT_FILE",
+            "SSL_CERT_DIR",
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+            "GIT_SSL_CAINFO",
+            "NIX_SSL_CERT_FILE",
+        ),
+    }
+)
+# compilers, linkers and their flags, as make, autoconf, CMake, setuptools and Meson name them
+_COMPILERS = frozenset(
+    {
+        *("CC", "CXX", "CPP", "FC", "F77", "F90", "OBJC", "OBJCXX", "CC_FOR_BUILD", "CXX_FOR_BUILD", "HOSTCC"),
+        *("AS", "AR", "LD", "NM", "RANLIB", "STRIP", "OBJCOPY", "OBJDUMP", "READELF", "CC_LD", "CXX_LD", "PATCHELF"),
+        *("CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "FCFLAGS", "LDFLAGS", "ARFLAGS", "OBJCFLAGS", "LIBS", "OPT"),
+        *("LDSHARED", "LDCXXSHARED", "BLDSHARED", "CCSHARED", "ARCHFLAGS", "MACOSX_DEPLOYMENT_TARGET", "SDKROOT"),
+        *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_RUN_PATH", "LD_ORIGIN_PATH", "GLIBC_TUNABLES"),
+        *("MAKE", "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "MAX_JOBS", "NINJA", "NINJA_STATUS", "MESON", "CONFIG_SITE"),
+        *("ACLOCAL", "ACLOCAL_PATH", "AUTOCONF", "AUTOMAKE", "AUTOHEADER", "LIBTOOL", "LIBTOOLIZE", "M4", "PERL"),
+        *("BISON", "FLEX", "YACC", "LEX", "SWIG", "NASM", "YASM", "CONDA_BUILD_SYSROOT"),
+        *("BLAS", "LAPACK", "ATLAS", "OPENBLAS", "JAVA_HOME"),
+        *("CARGO", "CARGO_HOME", "CARGO_ENCODED_RUSTFLAGS", "CARGO_INCREMENTAL", "RUSTC", "RUSTDOC", "RUSTFLAGS"),
+        *("GOFLAGS", "GOPATH", "GOROOT", "GOCACHE", "GOPROXY", "GOTOOLCHAIN"),
+    }
+)
+_COMPILER_PREFIXES = (
+    *("LC_", "GCC_", "CLANG_", "COLLECT_", "CCACHE_", "DISTCC_", "ZIG_", "PKG_CONFIG", "CMAKE_", "MESON_"),
+    *("CARGO_BUILD_", "CARGO_HTTP_", "CARGO_NET_", "CARGO_PROFILE_", "CARGO_REGISTRIES_", "CARGO_TARGET_"),
+    *("RUSTC_", "RUSTUP_", "RUST_", "CGO_", "OMP_", "MKL_", "OPENBLAS_"),
+)
+# backends of builds, and what they compile with
+_BACKEND_PREFIXES = (
+    *("PYTHON", "SETUPTOOLS_", "DISTUTILS_", "SKBUILD_", "MESONPY_", "MATURIN_PEP517_", "PYO3_", "HATCH_BUILD_"),
+    *("PDM_BUILD_", "VCS_VERSIONING_", "CYTHON_", "NPY_", "PYBIND11_", "NANOBIND_", "AUDITWHEEL_"),
+)
+_CUDA = frozenset({"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "TORCH_NVCC_FLAGS"})
+_CUDA_PREFIXES = ("CUDA", "NVCC_", "NVIDIA_", "CUDNN_", "CUTENSOR_", "NCCL_")
+# sccache's server, which vbuild starts, has the rest, as that may be a login to a store elsewhere
+_CACHES = frozenset({"SCCACHE_DIR", "SCCACHE_CACHE_SIZE", "SCCACHE_SERVER_UDS", "SCCACHE_BASEDIRS", "SCCACHE_LOG"})
+# our own, the variants' that say what hardware there is, and what measures our launchers in tests
+_OURS = ("VBUILD_", "NV_VARIANT_PROVIDER_", "COVERAGE_PROCESS_")
+
+NAMES = _SURROUNDINGS | _NETWORK | _COMPILERS | _CUDA | _CACHES
+PREFIXES = (*_COMPILER_PREFIXES, *_BACKEND_PREFIXES, *_CUDA_PREFIXES, *_OURS)
+
+# the settings of installers, and of the programs that give them their passwords
+_INSTALLER = frozenset({*_NETWORK, "NETRC", "SSL_CLIENT_CERT", "DBUS_SESSION_BUS_ADDRESS"})
+_INSTALLER_PREFIXES = ("UV_", "PIP_", "KEYRING_")
+_NOT_INSTALLER = ("UV_PUBLISH_",)
+
+_SECRET = re.compile(
+    r"(?:^|_)(?:TOKENS?|PASS|PASSWORDS?|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|API_?KEY|KEY|AUTH|LOGIN|USERNAME)(?:_|$)",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"://[^\s/?#@]+@")
+_PATTERN = re.compile(r"[A-Za-z_*?\[][A-Za-z0-9_*?\[\]!-]*")
+
+
+def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
+    """What the project's own code sees of *environment*: the table's variables, and those that are *asked* for."""
+    asked = tuple(asked)
+    return {name: text for name, text in environment.items() if is_asked(name, asked) or _is_usual(name, text)}
+
+
+def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
+    """What uv and pip see of *environment*: what the project's code does, and their own settings with their logins.
+
+    The build of a requirement that has no wheel sees it, too: installers hand their environment on.
+    """
+    own = {
+        name: text
+        for name, text in environment.items()
+        if name in _INSTALLER or (name.startswith(_INSTALLER_PREFIXES) and not name.startswith(_NOT_INSTALLER))
+    }
+    return own | passed(environment, asked)
+
+
+def is_asked(name: str, asked: Iterable[str]) -> bool:
+    """Whether the variable *name* is one of those *asked* for, by names or patterns; capitals count."""
+    return any(fnmatchcase(name, pattern) for pattern in asked)
+
+
+def variable_pattern(text: str) -> str:
+    """*text*, where it can be the name of a variable, or a pattern of names; `RecipeError` for others."""
+    if not _PATTERN.fullmatch(text):
+        raise RecipeError(f"{text!r} is not the name of a variable; expected a name, or a pattern such as 'DEMO_*'")
+    return text
+
+
+def _is_usual(name: str, text: str) -> bool:
+    """Whether the table has the variable *name*, and no secret is in it, by its name and the URLs in its *text*."""
+    is_known = name in NAMES or name.startswith(PREFIXES)
+    return is_known and not (_SECRET.search(name) or _LOGIN.search(text))
