@@ -108,7 +108,7 @@ def test_what_was_taken_out_is_told(made: Made) -> None:
 
 def test_release_index_and_report_are_in_the_folder_and_nothing_else(made: Made) -> None:
     wheels = {product.wheel.name for product in made.release.products}
-    others = {"demo-1.0-variants.json", "report.json", "report.html"}
+    others = {"demo-1.0-variants.json", "report.json", "report.html", "provenance.json"}
     assert {path.name for path in made.folder.iterdir()} == wheels | others
     report = json.loads((made.folder / "report.json").read_text())
     assert [wheel["label"] for wheel in report["wheels"]] == [None, "x86_64_v2", "x86_64_v3"]

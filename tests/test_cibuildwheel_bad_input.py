@@ -224,7 +224,7 @@ def test_a_variant_that_fails_leaves_the_others(tmp_path: Path) -> None:
     assert "no AVX2, please" in failure.log.read_text()
     names = {path.name for path in (tmp_path / "dist").iterdir()}
     wheels = {product.wheel.name for product in release.products}
-    assert names == wheels | {"logs", "demo-1.0-variants.json", "report.json", "report.html"}
+    assert names == wheels | {"logs", "demo-1.0-variants.json", "report.json", "report.html", "provenance.json"}
     # the next run, in which all is well, takes the log away
     project(source, OFFLINE + LEVELS)
     assert failures(source).failures == ()

@@ -37,7 +37,7 @@ def release(tmp_path: Path) -> Path:
 
 def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
     said = vbuild("--help").stdout
-    commands = ["matrix", "cibuildwheel", "collect", "repair", "slim", "split", "inspect", "verify", "stamp"]
+    commands = ["lock", "matrix", "cibuildwheel", "collect", "repair", "slim", "split", "inspect", "verify", "stamp"]
     commands += ["index", "select", "check", "publish", "toolkit"]
     assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
     assert max(map(len, said.splitlines())) <= WIDTH

@@ -52,8 +52,9 @@ def test_what_brings_vbuild_and_what_runs_it_can_be_chosen(project: Path) -> Non
 
 
 def test_how_each_job_builds_is_handed_on(project: Path) -> None:
-    said = vbuild("matrix", ".", "--emit", "json", "--jobs", "4", "--fresh", folder=project).stdout
-    assert all("--jobs 4 --fresh" in part["shell"] for part in json.loads(said)["parts"])
+    options = ("--jobs", "4", "--fresh", "--locked", "--pass-env", "DEMO_*")
+    said = vbuild("matrix", ".", "--emit", "json", *options, folder=project).stdout
+    assert all("--jobs 4 --fresh --locked --pass-env 'DEMO_*'" in part["shell"] for part in json.loads(said)["parts"])
 
 
 @pytest.mark.parametrize(

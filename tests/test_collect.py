@@ -133,7 +133,7 @@ def test_collecting_into_the_same_folder_again_changes_nothing(parted: tuple[Pat
     collect([parts], parts / "dist")
     collect([parts / "dist"], parts / "dist")
     assert {path.name: path.read_bytes() for path in (parts / "dist").iterdir()} == before
-    assert len(before) == 6 + 3
+    assert len(before) == 6 + 4
 
 
 def test_a_wheel_that_two_parts_have_is_collected_once(parted: tuple[Path, Path], tmp_path: Path) -> None:

@@ -360,4 +360,5 @@ def test_a_release_with_a_failure_ends_with_status_1_and_its_wheels(tmp_path: Pa
     (part(tmp_path / "a") / "demo-1.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"PK")
     ran = Desk.at(tmp_path).ran(*VBUILD, "collect", "a", "-o", "dist")
     assert refusal(ran) == "demo: 1 of 2 targets failed"
-    assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == [PLAIN, "report.html", "report.json"]
+    names = [PLAIN, "provenance.json", "report.html", "report.json"]
+    assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == names

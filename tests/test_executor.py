@@ -226,7 +226,8 @@ def test_two_targets_with_one_file_name_are_one_wheel_and_one_failure(two: Clust
 
 def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None:
     where = tmp_path / "tested on"
-    source = recipe(tmp_path, f"[matrix]\ncpu = ['x86-64-v2']\n[test]\ncommand = 'echo $WORKER >> \"{where}\"'\n")
+    text = f"[matrix]\ncpu = ['x86-64-v2']\n[test]\ncommand = 'echo $WORKER >> \"{where}\"'\n"
+    source = recipe(tmp_path, f"[build]\npass-env = ['WORKER']\n{text}")
     with clustered(tmp_path / "dask") as cluster:
         for name in ("silent", "hushed"):
             cluster.work(name, preload=(), WORKER=name)

@@ -34,7 +34,7 @@ with (folder / "begun").open("a") as file:
 while (folder / level).exists():
     time.sleep(0.05)
 """
-LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
+LEVELS = '[build]\npass-env = ["WORKER"]\n[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
 
 pytestmark = [
     pytest.mark.network,

@@ -59,6 +59,7 @@ def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tupl
     assert len(wheels(folder)) == 3
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".whl") == [
         "demo-1.0-variants.json",
+        "provenance.json",
         "report.html",
         "report.json",
     ]

@@ -62,6 +62,7 @@ def failed(desk: Desk, **variables: str) -> str:
     assert (report["wheels"], len(report["failures"])) == ([], 3)
     assert {path.name for path in out.iterdir() if path.suffix != ".whl"} == {
         "demo-1.0-variants.json",
+        "provenance.json",
         "report.html",
         "report.json",
         "logs",

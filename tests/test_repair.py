@@ -160,7 +160,7 @@ REFUSED: list[tuple[str, str, type[VbuildError], str]] = [
         "[tool.vbuild.repair]\nplatform = 'x'\n",
         LINUX,
         TableError,
-        "pyproject.toml: tool.vbuild.repair.platform: no such key; known here: command, exclude, plat, skip",
+        "pyproject.toml: tool.vbuild.repair.platform: no such key; known here: command, exclude, plat, sbom, skip",
     ),
     (
         "[tool.vbuild]\nrepair = 1\n",

@@ -117,7 +117,7 @@ def test_licences_of_what_moves_go_along(tmp_path: Path) -> None:
     assert b"License-Expression: MIT\n" in inside[f"{folder}/METADATA"]
     after = contents(tmp_path / "thin" / NAME)
     assert after["demo-1.0.dist-info/sboms/auditwheel.cdx.json"] == b"{}"
-    assert b"pkg:pypi/demo-libs@" in after["demo-1.0.dist-info/sboms/vbuild-split.cdx.json"]
+    assert b"pkg:pypi/demo-libs@" in after["demo-1.0.dist-info/sboms/vbuild.cdx.json"]
 
 
 def test_the_same_libraries_give_the_same_wheel_in_every_release(tmp_path: Path) -> None:

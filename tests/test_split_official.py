@@ -103,7 +103,7 @@ def test_the_bill_of_materials_says_where_libraries_are_now_and_others_stay(mark
     thinned(market, tmp_path, *release(tmp_path, {**FILES, bill: '{"of": "auditwheel"}'}, LIBRARIES, names=ONLY))
     after = contents(tmp_path / "thin" / NAME)
     assert after[bill] == b'{"of": "auditwheel"}'
-    told = json.loads(after["demo-1.0.dist-info/sboms/vbuild-split.cdx.json"])
+    told = json.loads(after["demo-1.0.dist-info/sboms/vbuild.cdx.json"])
     text = json.dumps(told)
     assert told["bomFormat"] == "CycloneDX"
     for part in (f"pkg:pypi/{FFT}@{VERSION}", f"pkg:pypi/{LINKER}@12.4.127", hashed("libcufft.so.11", fft())):

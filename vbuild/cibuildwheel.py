@@ -33,6 +33,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
+from vbuild.release.bill import billed, making
 from vbuild.release.division import divided
 from vbuild.release.family import Family
 from vbuild.release.joining import Joiner, check_chosen
@@ -117,6 +118,7 @@ def cibuildwheel(
                 folder,
                 notes=tuple(dict.fromkeys(notes)),
                 before=before,
+                inputs=[recipe.file],
             )
 
 
@@ -231,6 +233,7 @@ class _House:
         targets = [_of(target, identifier) for target in made.run.targets]
         try:
             _check(made.run, build, self.recipe)
+            build = self._billed(made.run, targets[0], build)
             shared = [target for target in targets if target.gpus]
             place = self.stage / "divided" / slug(targets[0])
             cut = divided(build.wheel, shared, family=self.family, folder=place) if shared else {}
@@ -240,6 +243,15 @@ class _House:
         held_against = _baseline(targets[0], identifier, all_of_them)
         for target in targets:
             yield self._product(target, made, build, cut, baseline=held_against)
+
+    def _billed(self, run: Run, target: Target, build: Build) -> Build:
+        """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
+        if not self.recipe.repair.bill:
+            return build
+        environment = dict(run.plan.environment) if run.plan else {}
+        # the compilers are those of the container
+        about = making(self.recipe, target, toolkit=run.toolkit, environment=environment)
+        return replace(build, wheel=billed(build.wheel, self.stage / "billed" / slug(target), about))
 
     def _product(
         self, target: Target, made: Made, build: Build, cut: Mapping[Target, Path], *, baseline: Path | None

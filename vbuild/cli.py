@@ -6,7 +6,7 @@ Every command imports the verb it calls when it runs, so that ``vbuild --help`` 
 import click
 
 from vbuild import __version__
-from vbuild.commands.building import cibuildwheel, collect, matrix, toolkit
+from vbuild.commands.building import cibuildwheel, collect, lock, matrix, toolkit
 from vbuild.commands.group import Commands
 from vbuild.commands.publishing import publish
 from vbuild.commands.repackaging import repair, slim, split, stamp
@@ -21,7 +21,7 @@ def main() -> None:
 
 # in the order of a wheel's way
 ORDER = (
-    *(matrix, cibuildwheel, collect, repair, slim, split, inspect, verify),
+    *(lock, matrix, cibuildwheel, collect, repair, slim, split, inspect, verify),
     *(stamp, index, select, check, publish, toolkit),
 )
 for command in ORDER:

@@ -72,7 +72,12 @@ def collect(
         made = [*own, *_twins(gathered.twins)]
         failed = [*_failures(parts, made, folder)]
         lacking = _lacking(whole, [*made, *failed]) if whole else ()
-        retrial = _Retrial(whole.test if whole else Check(), stage / "trials", gathering.notes)
+        retrial = _Retrial(
+            whole.test if whole else Check(),
+            stage / "trials",
+            gathering.notes,
+            whole.build.pass_env if whole else (),
+        )
         outcomes = _ordered([*made, *others, *failed, *lacking], whole)
         thinning = thinned(outcomes, request, stage / "thin", tried=retrial.tried)
         if whole:
@@ -80,7 +85,17 @@ def collect(
             thinning = joiner.joined(thinning)
         notes = dict.fromkeys([*_notes(parts), *strangers(gathered.wheels), *gathering.notes])
         source = str(whole.source) if whole else _source(parts)
-        release = published(name, source, thinning, stage, folder, notes=tuple(notes), before=before)
+        release = published(
+            name,
+            source,
+            thinning,
+            stage,
+            folder,
+            notes=tuple(notes),
+            before=before,
+            inputs=[whole.file] if whole else [],
+            parts=[part.folder for part in parts],
+        )
     forget()
     return release
 
@@ -116,6 +131,7 @@ class _Retrial:
     check: Check
     folder: Path
     notes: list[str]
+    pass_env: tuple[str, ...] = ()
 
     def tried(self, product: Product, beside: Path) -> Product | Failure:
         """*product*, whose wheel is another now, tested again; others that it requires are *beside*."""
@@ -138,6 +154,7 @@ class _Retrial:
                 log=log,
                 configuration=Indexes.configured().environment,
                 beside=beside,
+                pass_env=self.pass_env,
             )
         except VbuildError as error:
             return Failure(product.target, str(error), None)

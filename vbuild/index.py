@@ -5,8 +5,6 @@
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vbuild.errors import VariantError, at
+from vbuild.replacing import replacing
 from vbuild.variant.document import Document, combine
 from vbuild.wheel.archive import peek
 from vbuild.wheel.name import WheelName
@@ -88,29 +87,16 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
 def _write(files: dict[Path, bytes]) -> None:
     """Put each of *files* in its place: all are complete beside it before the first is renamed."""
     with ExitStack() as unfinished:
-        written = []
         for path, data in files.items():
-            with _writing(path):
-                temporary = _beside(path, data, unfinished)
-                written.append((temporary, path))
-        for temporary, path in written:
-            with _writing(path):
-                temporary.replace(path)
-
-
-def _beside(path: Path, data: bytes, unfinished: ExitStack) -> Path:
-    """A new file next to *path* that holds *data*, removed with *unfinished* unless it has been renamed."""
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    unfinished.callback(Path(name).unlink, missing_ok=True)
-    with os.fdopen(number, "wb") as file:
-        file.write(data)
-    Path(name).chmod(_MODE)
-    return Path(name)
+            part = unfinished.enter_context(_writing(path))
+            part.write_bytes(data)
+            part.chmod(_MODE)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[Path]:
     try:
-        yield
+        with replacing(path) as part:
+            yield part
     except OSError as error:
         raise VariantError(f"{path}: cannot be written: {error.strerror}") from error

@@ -10,7 +10,6 @@ that cannot be read is an error.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -29,6 +28,9 @@ from vbuild.contents.page import page
 from vbuild.device.survey import device_code
 from vbuild.errors import BinaryError, ContentsError, DeviceError, VariantError, WheelError, at
 from vbuild.hardware.cpu import available_cores
+from vbuild.materials.keeping import bill_of, path_of
+from vbuild.materials.truth import contradictions
+from vbuild.replacing import replacing
 from vbuild.variant.document import Document
 from vbuild.variant.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
@@ -75,8 +77,13 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
             archives=tuple(item for item in found if isinstance(item, Archive)),
             duplicates=_duplicates(source),
             others=_others(source, {item.path for item in found}),
-            warnings=warnings + tuple(_left_out(item) for item in followed if isinstance(item, Damaged)),
+            warnings=(
+                *warnings,
+                *(_left_out(item) for item in followed if isinstance(item, Damaged)),
+                *(f"{path_of(source.dist_info)}: {what}" for what in contradictions(source)),
+            ),
             closure=_closure(source, [item for item in followed if isinstance(item, Linked)]) if closure else None,
+            bill=bill_of(source),
         )
 
 
@@ -91,13 +98,10 @@ def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
 
 def save_page(contents: Contents, path: Path) -> None:
     """Write the page that shows *contents* to *path*, complete or not at all; `ContentsError` where that cannot be."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(page(contents), encoding="utf-8")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(page(contents), encoding="utf-8")
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise ContentsError(f"{path}: cannot be written: {error.strerror}") from error
 
 

@@ -15,9 +15,11 @@ from vbuild.build.frontend import Job
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.probes import forget
 from vbuild.distribution.executor import LOCAL, Executor
+from vbuild.recipe.lock import lock_file
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.family import Family
+from vbuild.release.holding import held
 from vbuild.release.joining import Joiner, check_chosen
 from vbuild.release.making import here
 from vbuild.release.outcome import Release
@@ -45,19 +47,23 @@ def matrix(
     store: Store | None = None,
     compare: Path | None = None,
     executor: Executor = LOCAL,
+    pass_env: Collection[str] = (),
+    is_locked: bool = False,
     told: Told = lambda _target, _step: None,
 ) -> Release:
     """Build the recipe or project at *source* into *folder*: every target, or those called as in *only*.
 
     *pythons* are those of the recipe's to build for, all where there are none. *jobs* builds run at a time on this
-    machine; the workers of another *executor* have their own stores. *told* hears of each step of each target. Builds
-    and wheels that *store*, the user's where None, has from before are taken from there. Of a release that is made in
-    parts, each *is_part*: `vbuild.collect` verifies, splits and joins all of it. The folder gets the finished wheels,
-    the release's variants.json, ``report.json``, ``report.html``, and the logs of what failed; the page tells what is
-    not as in the report at *compare*. A `VbuildError` is raised, and no wheel written, where no build can start or
-    where the wheels would contradict others in the folder.
+    machine; the workers of another *executor* have their own stores. Of the user's variables, builds see those called
+    as in *pass_env* besides those of `passed`. What the recipe's lock says counts, where it is not stale; where the run
+    *is_locked*, nothing else does. *told* hears of each step of each target. Builds and wheels that
+    *store*, the user's where None, has from before are taken from there. Of a release that is made in parts, each
+    *is_part*: `vbuild.collect` verifies, splits and joins all of it. The folder gets the finished wheels, the release's
+    variants.json, ``report.json``, ``report.html``, and the logs of what failed; the page tells what is not as in the
+    report at *compare*. A `VbuildError` is raised, and no wheel written, where no build can start or where the wheels
+    would contradict others in the folder.
     """
-    recipe = Recipe.load(source)
+    recipe, stale = held(Recipe.load(source).passing(pass_env), is_locked=is_locked)
     request = None if is_part else request_of(recipe)
     before = Report.previous(compare, recipe.name)
     targets = recipe.chosen(only=only, pythons=pythons)
@@ -82,18 +88,33 @@ def matrix(
             )
             if not is_part:
                 thinning = joiner.joined(thinning)
-        notes = tuple(dict.fromkeys([*made.notes, *joiner.notes]))
-        release = published(recipe.name, str(recipe.source), thinning, stage, folder, notes=notes, before=before)
+        notes = tuple(dict.fromkeys([*stale, *made.notes, *joiner.notes]))
+        release = published(
+            recipe.name,
+            str(recipe.source),
+            thinning,
+            stage,
+            folder,
+            notes=notes,
+            before=before,
+            inputs=[recipe.file, *([lock_file(recipe.file)] if recipe.build.lock else [])],
+        )
     store.sweep()
     forget()
     return release
 
 
 def planned(
-    source: Path, *, only: Collection[str] = (), pythons: Collection[str] = (), is_part: bool = False
+    source: Path,
+    *,
+    only: Collection[str] = (),
+    pythons: Collection[str] = (),
+    is_part: bool = False,
+    pass_env: Collection[str] = (),
+    is_locked: bool = False,
 ) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
-    recipe = Recipe.load(source)
+    recipe, _ = held(Recipe.load(source).passing(pass_env), is_locked=is_locked)
     targets = recipe.chosen(only=only, pythons=pythons)
     if not is_part:
         request_of(recipe)

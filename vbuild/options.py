@@ -107,6 +107,12 @@ def _folder_url(text: str) -> str:
     return folder_url(text)
 
 
+def _variable_pattern(text: str) -> str:
+    from vbuild.recipe.passing import variable_pattern
+
+    return variable_pattern(text)
+
+
 def _executor(text: str) -> "Executor":
     from vbuild.distribution.executor import Executor
 
@@ -120,6 +126,7 @@ SHARE = Value("label=gpus", _share)
 LEVEL = Value("level", _cpu_level)
 CUDA = Value("version", _cuda)
 PROJECT = Value("name", _project)
+VARIABLE = Value("name", _variable_pattern)
 EXECUTOR = Value("where", _executor)
 LEVELLED = Value("level=wheel", _levelled)
 MAPPED = Value("name=name", _mapped)
@@ -127,6 +134,8 @@ FOLDER_URL = Value("url", _folder_url)
 
 output = click.option("-o", "--output-dir", "folder", type=FOLDER, required=True, help="Where the results go.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
+bill = click.option("--sbom/--no-sbom", "bill", default=True, help="Put a bill of materials into wheels, or none.")
+provenance = click.option("--provenance", is_flag=True, help="Write <wheel>.provenance.json beside each, for signing.")
 executor = click.option(
     "--executor",
     type=EXECUTOR,

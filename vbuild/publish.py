@@ -59,7 +59,7 @@ def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[Lay
         return tuple(Laid(plan, None, ()) for plan in plans)
     for plan in plans:
         if not _is_free(there := folder / plan.layout):
-            raise LayoutError(f"{there}: exists and is not an empty folder; remove it, or choose another output folder")
+            raise _taken(there)
     with staging(folder) as stage, Digests() as digests:
         laid = []
         for plan in plans:
@@ -77,6 +77,15 @@ def _is_free(place: Path) -> bool:
 
 
 def _replace(made: Path, target: Path) -> None:
-    if target.exists():
-        target.rmdir()
-    made.rename(target)
+    try:
+        if target.exists():
+            target.rmdir()
+        made.rename(target)
+    except OSError as error:
+        if _is_free(target):
+            raise
+        raise _taken(target) from error  # by another run, since this one looked
+
+
+def _taken(place: Path) -> LayoutError:
+    return LayoutError(f"{place}: exists and is not an empty folder; remove it, or choose another output folder")

@@ -18,6 +18,7 @@ from vbuild.build.process import supervised
 from vbuild.build.repair import repaired
 from vbuild.errors import BuildError, at
 from vbuild.recipe.model import Repair
+from vbuild.recipe.passing import variable_pattern
 from vbuild.table import Table
 from vbuild.wheel.name import WheelName
 
@@ -56,29 +57,34 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
         )
     if not wheel.is_file():
         raise BuildError(f"{wheel}: no such wheel")
-    settings = _settings(recipe)
+    settings, asked = _settings(recipe)
     try:
         with _log() as log, supervised():
-            return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings))
+            return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings, pass_env=asked))
     except OSError as error:
         raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def _settings(recipe: Path | None) -> Repair:
-    """The settings that *recipe* has for repairing; nothing else in it is looked at: there is nothing to build."""
+def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
+    """What *recipe* says of repairing, and which variables it passes.
+
+    Nothing else in it is looked at: there is nothing to build.
+    """
     path = recipe or _PROJECT
     if path.is_dir():
         path /= _PROJECT
     if recipe is None and not path.is_file():
-        return Repair()
+        return Repair(), ()
     table = Table.load(path)
     with at(path):
         for key in ("tool", "vbuild") if path.name == _PROJECT.name else ():
             if key not in table:
-                return Repair()
+                return Repair(), ()
             table = table.handed(key)
+        build = table.handed("build") if "build" in table else Table({})
+        asked = build.parsed_texts("pass-env", variable_pattern, ())
         with table.optional("repair") as settings:
-            return Repair.read(settings)
+            return Repair.read(settings), asked
 
 
 @contextmanager

@@ -169,6 +169,9 @@ def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:
         builds.setdefault(job.target.build_key, []).append(job)
     for wheels in builds.values():
         yield from _build_lines(wheels)
+    for job in [wheels[0] for wheels in builds.values()][:1]:  # all builds see the same
+        names = ", ".join(job.passed) or "none"
+        yield from _wrapped(f"variables of the environment that builds see: {names}; {job.held_back} are held back")
 
 
 def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:

@@ -7,7 +7,7 @@ variants count only when the release's ``{name}-{version}-variants.json`` lists 
 https://peps.python.org/pep-0825/#variant-ordering
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,16 @@ from packaging.version import InvalidVersion, Version
 from vbuild.errors import HardwareError, VariantError, WheelError, at
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
+from vbuild.replacing import replacing
 from vbuild.variant.document import Document
 from vbuild.variant.order import Ranked, ranked
+from vbuild.variant.saying import Said
 from vbuild.wheel.archive import peek
 from vbuild.wheel.distinfo import Metadata
 from vbuild.wheel.name import WheelName
 
+# what the plugins that a release names say of the machine
+Ask = Callable[[Document, Machine], tuple[Said, ...]]
 Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 
 
@@ -43,11 +47,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The wheel that a machine gets, and every wheel of the versions looked at, best first."""
+    """The wheel that a machine gets, and every wheel of the versions looked at, best first.
+
+    *said* is what plugins said of the machine for the wheel's release, where they were asked.
+    """
 
     wheel: Path
     name: WheelName
     ranking: tuple[Candidate, ...]
+    said: tuple[Said, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The selection as JSON holds it."""
@@ -57,26 +65,45 @@ class Selection:
             "name": self.name.project,
             "version": self.name.version,
             "ranking": [candidate.data() for candidate in self.ranking],
+            **({"plugins": [said.data() for said in self.said]} if self.said else {}),
         }
 
 
-def select(name: str, find_links: Sequence[Path], *, machine: Machine, version: str | None = None) -> Selection:
+def select(
+    name: str,
+    find_links: Sequence[Path],
+    *,
+    machine: Machine,
+    version: str | None = None,
+    ask: Ask | None = None,
+) -> Selection:
     """The wheel of the project *name* in the folders *find_links* that *machine* gets, of *version* if one is given.
 
-    `VariantError` where no wheel fits, saying why for each, or where a variants.json is not as PEP 825 says.
+    *ask*, if given, says more of the machine for each release looked at that has variants. `VariantError` where no
+    wheel fits, saying why for each, or where a variants.json is not as PEP 825 says.
     """
     releases = _releases(name, find_links, version)
     if not releases:
         wanted = f"{name} {version}" if version else name
         raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
     ranking: list[Candidate] = []
+    heard: list[Said] = []
     for found in _newest_first(releases):
-        candidates = _ranked(releases[found], find_links, machine)
+        index, document = _document(WheelName.parse(releases[found][0].name), find_links)
+        said = ask(document, machine) if ask and document else ()
+        variants = ranked(document, informed(machine, said)) if document else None
+        candidates = _ranked(releases[found], index, variants, machine)
         ranking += candidates
+        heard += said
         if (best := candidates[0]).fits:
-            return Selection(best.path, best.name, tuple(ranking))
-    reasons = "; ".join(f"{candidate.path.name}: {candidate.why}" for candidate in ranking)
+            return Selection(best.path, best.name, tuple(ranking), said)
+    reasons = "; ".join((*(f"{candidate.path.name}: {candidate.why}" for candidate in ranking), *map(str, heard)))
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
+
+
+def informed(machine: Machine, said: Iterable[Said]) -> Machine:
+    """*machine* with what plugins have *said* that it supports, beside what it lists."""
+    return replace(machine, supported=(*machine.supported, *((one.namespace, one.features) for one in said)))
 
 
 def machine_at(path: Path) -> Machine:
@@ -95,14 +122,16 @@ def machine_at(path: Path) -> Machine:
         return machine_of(text) if is_json else Machine.parse(text)
 
 
-def save_machine(machine: Machine, path: Path) -> None:
-    """Write *machine* to *path*, complete or not at all; `HardwareError` where that cannot be."""
-    part = path.with_name(f".{path.name}.part")
+def save_machine(machine: Machine, path: Path, said: Sequence[Said] = ()) -> None:
+    """Write *machine*, and who *said* what of it, to *path*, complete or not at all.
+
+    `HardwareError` where that cannot be.
+    """
+    notes = "".join(f"# {' '.join(line.split())}\n" for one in said for line in one.lines())
     try:
-        part.write_text(str(machine), encoding="utf-8")
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(f"{notes}{informed(machine, said)}", encoding="utf-8")
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise HardwareError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -140,9 +169,10 @@ def _newest_first(versions: Iterable[Version]) -> list[Version]:
     return sorted(versions, key=lambda version: (not version.is_prerelease, version), reverse=True)
 
 
-def _ranked(wheels: tuple[Path, ...], folders: Sequence[Path], machine: Machine) -> list[Candidate]:
+def _ranked(
+    wheels: tuple[Path, ...], index: str, variants: tuple[Ranked, ...] | None, machine: Machine
+) -> list[Candidate]:
     """The *wheels* of one release, best first: by variant, then by tag, then the highest build number."""
-    index, variants = _variants(WheelName.parse(wheels[0].name), folders, machine)
     tags = {tag: place for place, tag in enumerate(machine.tags)}
     ranks: dict[Path, Rank] = {}
     candidates = []
@@ -161,13 +191,13 @@ def _ranked(wheels: tuple[Path, ...], folders: Sequence[Path], machine: Machine)
     return _admitted(candidates, machine)
 
 
-def _variants(name: WheelName, folders: Sequence[Path], machine: Machine) -> tuple[str, tuple[Ranked, ...] | None]:
-    """The name of the release's variants.json and what it lists, best first; None where no folder has the file."""
+def _document(name: WheelName, folders: Sequence[Path]) -> tuple[str, Document | None]:
+    """The name of the release's variants.json and what is in it; None where no folder has the file."""
     index = f"{name.release}-variants.json"
     for folder in folders:
         if (path := folder / index).is_file():
             with at(path):
-                return index, ranked(Document.parse(path.read_bytes()), machine)
+                return index, Document.parse(path.read_bytes())
     return index, None
 
 

@@ -93,7 +93,8 @@ def family(
         with planned(wheel, shares, cuts, room=room_for(folder), told=progress) as plan:
             warnings = tuple(_licence(wheel, plan, accept=accept_license))
             found = tuple(outputs(wheel, plan, shares))
-            written = () if folder is None else _written(wheel, folder, plan, found, codec=codec, told=progress)
+            write = partial(_written, wheel, plan=plan, found=found, codec=codec, bill=cuts.bill, told=progress)
+            written = () if folder is None else write(folder)
             return tuple(_results(wheel, plan, found, written, warnings))
 
 
@@ -219,9 +220,19 @@ def _licence(wheel: Wheel, plan: Plan, *, accept: bool) -> Iterator[str]:
 
 
 def _written(
-    wheel: Wheel, folder: Path, plan: Plan, found: Sequence[Output], *, codec: Codec, told: Callable[[int], None]
+    wheel: Wheel,
+    folder: Path,
+    *,
+    plan: Plan,
+    found: Sequence[Output],
+    codec: Codec,
+    bill: bool,
+    told: Callable[[int], None],
 ) -> tuple[Path, ...]:
-    """Write the wheels *found*, all in one pass over *wheel*; where there is nothing to do, it passes as it is."""
+    """Write the wheels *found*, all in one pass over *wheel*; where there is nothing to do, it passes as it is.
+
+    Each gets a *bill* of materials.
+    """
     if plan.is_idle and not any(output.document for output in found):
         return (passed(wheel, folder),)
     with ExitStack() as stack:
@@ -239,7 +250,7 @@ def _written(
             press.forget()
             told(member.size)
         for output, writer in zip(found, writers, strict=True):
-            output.finish(wheel, writer)
+            output.finish(wheel, writer, dropped=plan.dropped, bill=bill)
     return tuple(writer.path for writer in writers)
 
 

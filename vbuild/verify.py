@@ -26,6 +26,8 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Offer
 from vbuild.linkage.hwcaps import level_of
 from vbuild.linkage.names import is_shared_object
+from vbuild.materials.keeping import path_of
+from vbuild.materials.truth import contradictions
 from vbuild.variant.document import Document
 from vbuild.variant.model import Variant
 from vbuild.verdict.contents import content_findings
@@ -65,6 +67,9 @@ def verify(
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
         findings += content_findings(source, libraries)
+        findings += (
+            Finding(Severity.ERROR, Rule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)
+        )
         findings += _linkage_findings(source, libraries)
         devices = Devices(contents.codes, claims.gpus)
         findings += devices.findings()

@@ -11,6 +11,7 @@ from tests.benchmarks.ratio import Command, paired, verdict
 from tests.factories.recipes import SOURCE
 from vbuild.ci.emission import System
 
+VARIANTS = 2000
 REACH = 1.0  # seconds
 RATIO = 8
 ROUNDS = 5
@@ -41,10 +42,10 @@ def starting(vbuild: str) -> Command:
     return lambda _folder: [vbuild, "--version"]
 
 
-def recipe() -> str:
-    """Four levels, and two axes of 20 and 25 values: 2,000 variants, one of which is the plain wheel's twin."""
+def recipe(variants: int = VARIANTS, *, source: str = SOURCE) -> str:
+    """Four levels, and axes of 25 values and as many as *variants*, a multiple of 100, need: one is the plain twin."""
     levels = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]\n'
-    return f"{SOURCE}[matrix]\n{levels}{_axis('a', 20)}{_axis('b', 25)}"
+    return f"{source}[matrix]\n{levels}{_axis('a', variants // 100)}{_axis('b', 25)}"
 
 
 def _axis(name: str, values: int) -> str:

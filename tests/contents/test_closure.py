@@ -134,11 +134,6 @@ def test_paths_are_those_in_the_wheel_wherever_they_are_installed(tmp_path: Path
     assert closure.chains("demo/libx.so") == (("demo-1.0.data/platlib/_C.so", "demo/libx.so"),)
 
 
-def test_two_files_that_are_installed_at_one_place_are_both_there(tmp_path: Path) -> None:
-    whole = {"demo-1.0.data/platlib/a.so": linked(MODULE), "demo-1.0.data/purelib/a.so": linked("int x;")}
-    assert len(closure_of(inspected(tmp_path, whole)).nodes) == 2
-
-
 def test_a_copy_of_an_official_library_says_whose_it_was(tmp_path: Path) -> None:
     whole = {
         "demo/_C.so": linked(MODULE, "libcufft-f3921c41.so.11.2.1.3", flags=rpath("$ORIGIN/../demo.libs")),

@@ -147,10 +147,13 @@ def test_what_is_installed_is_smaller_by_as_many_bytes_as_were_told(shelf: Shelf
     assert sum(before.values()) - sum(after.values()) == gone == library["before"] - library["after"]
 
 
+_SAYING = {"RECORD", "direct_url.json", "vbuild.cdx.json"}
+
+
 def installed(wheel: Path, folder: Path) -> dict[Path, int]:
-    """The files that pip makes of *wheel* in *folder*, and their sizes, without what pip itself notes down."""
+    """The files that pip makes of *wheel* in *folder*, and their sizes, without what only says what the others are."""
     subprocess.run([*PIP, "install", "--no-deps", "--no-compile", "--target", str(folder), str(wheel)], check=True)
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in {"RECORD", "direct_url.json"})
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in _SAYING)
     return {path.relative_to(folder): path.stat().st_size for path in files}
 
 

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 @click.option("--runner", metavar="NAME", help="With --emit: GitHub's runs-on, or GitLab's image.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
 @click.option("--fresh", is_flag=True, help="Build everything again, also what was built before and is the same.")
+@click.option("--locked", "is_locked", is_flag=True, help="Use nothing but what the recipe's lock has.")
+@click.option(
+    "--pass-env",
+    type=options.VARIABLE,
+    multiple=True,
+    metavar="NAME",
+    help="Let builds see this variable, or those of a pattern; may be repeated.",
+)
 @options.compare
 @options.drafts
 @options.as_json
@@ -50,6 +58,8 @@ def matrix(
     runner: str | None,
     dry_run: bool,
     fresh: bool,
+    is_locked: bool,
+    pass_env: tuple[str, ...],
     compare: Path | None,
     schema: "Schema",
     as_json: bool,
@@ -58,10 +68,10 @@ def matrix(
     if system:
         if only or pythons or folder or is_part or dry_run or compare or as_json or not executor.is_local:
             raise click.UsageError(
-                "--emit prints the jobs of every part; of the other options only --jobs, --fresh, --schema, --install "
-                "and --runner have an effect on these"
+                "--emit prints the jobs of every part; of the other options only --jobs, --fresh, --locked, "
+                "--pass-env, --schema, --install and --runner have an effect on these"
             )
-        further = _handed_on(jobs=jobs, fresh=fresh, schema=schema)
+        further = _handed_on(jobs=jobs, fresh=fresh, is_locked=is_locked, pass_env=pass_env, schema=schema)
         terminal.write(_emitted(source, system, install=install, runner=runner, further=further))
         return
     if install or runner:
@@ -70,7 +80,7 @@ def matrix(
     from vbuild.release.store import Store
 
     if dry_run:
-        plan = verb.planned(source, only=only, pythons=pythons, is_part=is_part)
+        plan = verb.planned(source, only=only, pythons=pythons, is_part=is_part, pass_env=pass_env, is_locked=is_locked)
         terminal.show([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
     if folder is None:
@@ -83,6 +93,8 @@ def matrix(
             only=only,
             pythons=pythons,
             executor=executor,
+            pass_env=pass_env,
+            is_locked=is_locked,
             is_part=is_part,
             compare=compare,
             schema=schema,
@@ -90,6 +102,22 @@ def matrix(
             told=told,
         )
     _show(release, as_json=as_json)
+
+
+@click.command(epilog=options.example("vbuild lock recipes/annoy.toml"))
+@click.argument("source", type=click.Path(path_type=Path))
+@options.as_json
+def lock(source: Path, *, as_json: bool) -> None:
+    """Pin what a recipe is built of, in a file beside it.
+
+    That are its sources, CUDA toolkits and build requirements, each with its hash. What is there is used by 'vbuild
+    matrix', and with --locked nothing else.
+    """
+    from vbuild.lock import lock as verb
+
+    with terminal.status(quiet=as_json) as told:
+        written = verb(source, told=told)
+    terminal.show(written.data(), written.lines(), as_json=as_json)
 
 
 @click.command(epilog=options.example("vbuild cibuildwheel -o dist -- --only cp313-manylinux_x86_64"))
@@ -146,13 +174,17 @@ def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, compa
     _show(release, as_json=as_json)
 
 
-def _handed_on(*, jobs: int, fresh: bool, schema: "Schema") -> tuple[str, ...]:
+def _handed_on(
+    *, jobs: int, fresh: bool, is_locked: bool, pass_env: tuple[str, ...], schema: "Schema"
+) -> tuple[str, ...]:
     """The options of this command that each job's has, too."""
     from vbuild.variant.document import Schema
 
     return (
         *(("--jobs", str(jobs)) if jobs > 1 else ()),
         *(("--fresh",) if fresh else ()),
+        *(("--locked",) if is_locked else ()),
+        *(word for name in pass_env for word in ("--pass-env", name)),
         *(("--schema", schema.version) if schema is not Schema.PEP_850 else ()),
     )
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from vbuild.variant.document import Schema
     from vbuild.variant.model import Property
 
+# what says where, and not what
+_PLACES = frozenset({"wheels", "folder", "executor", "as_json", "dry_run", "provenance", "check"})
+
 
 @click.command(epilog=options.example("vbuild repair demo-1.0-cp313-cp313-linux_x86_64.whl wheelhouse"))
 @click.argument("wheel", type=options.FILE)
@@ -73,6 +76,8 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None, as_json: bool) -> 
 @click.option("--allow-unsupported", is_flag=True, help="Go on where a library has no code for a GPU asked for.")
 @click.option("--accept-license", is_flag=True, help="Go on where the licence forbids changes: you may make them.")
 @click.option("--force", is_flag=True, help="Cut libraries even so that GNU strip would destroy them later.")
+@options.bill
+@options.provenance
 @options.executor
 @click.option("--dry-run", is_flag=True, help="Print the outcome; write nothing.")
 @options.as_json
@@ -91,6 +96,8 @@ def slim(
     allow_unsupported: bool,
     accept_license: bool,
     force: bool,
+    bill: bool,
+    provenance: bool,
     executor: "Executor",
     dry_run: bool,
     as_json: bool,
@@ -115,6 +122,7 @@ def slim(
         zstd=zstd,
         force=force,
         unsupported=allow_unsupported,
+        bill=bill,
     )
     with terminal.bar(quiet=as_json) as told:
         results = slimmed(
@@ -127,6 +135,8 @@ def slim(
             executor=executor,
             told=told,
         )
+    for result in results if provenance else ():
+        _state([result.path] if result.path else [], [result.wheel])
     lines = [line for result in results for line in report.slimmed_lines(result)]
     terminal.show([result.data() for result in results], lines, as_json=as_json)
 
@@ -166,6 +176,8 @@ def slim(
 @click.option("--fetch-official", "fetch", is_flag=True, help="Download official wheels' libraries to compare them.")
 @click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="Also cut GPU code down to these GPUs.")
 @click.option("--fast", is_flag=True, help="Deflate in a third of the time, to wheels an eighth larger.")
+@options.bill
+@options.provenance
 @click.option("--check", is_flag=True, help="Install the results with pip and uv, load and import them.")
 @click.option("--dry-run", is_flag=True, help="Print the outcome; write nothing.")
 @options.as_json
@@ -180,6 +192,7 @@ def split(
     fast: bool,
     check: bool,
     dry_run: bool,
+    provenance: bool,
     as_json: bool,
     **asked: Any,  # noqa: ANN401 - whatever the options hold
 ) -> None:
@@ -210,10 +223,25 @@ def split(
             looks_at_all=check,
             told=told,
         )
+    if provenance:
+        _state(result.paths, [one.wheel for one in result.wheels])
     checked = _checked(result.paths, result.absent, quiet=as_json) if check else ()
     data = {**result.data(), "checked": [one.data() for one in checked]}
     terminal.show(data, [*report.split_lines(result), *report.checked_lines(checked)], as_json=as_json)
     _refuse_failed(checked)
+
+
+def _state(made: "Sequence[Path]", inputs: "Sequence[Path]") -> None:
+    """Write a statement beside each wheel of *made* that it was made of *inputs*, as the command that runs was told."""
+    from vbuild.materials.statement import state_each
+
+    context = click.get_current_context()
+    told = {name: value for name, value in context.params.items() if name not in _PLACES and value not in {None, ()}}
+    options_told = {
+        name: [*map(str, value)] if isinstance(value, tuple) else str(value) for name, value in told.items()
+    }
+    verb = str(context.info_name)
+    state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": options_told})
 
 
 def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "Cut":

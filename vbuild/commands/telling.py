@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vbuild.checking.levelruns import Leveled
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.machine import Machine
+    from vbuild.plugins.consulting import Plugins
 
 _IMAGES = "oci:"
 
@@ -114,6 +115,15 @@ def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
 @click.option("--version", help="Choose among the wheels of this version only.")
 @click.option("--doctor", is_flag=True, help="Say whether what is installed was chosen for the machine.")
 @click.option("--python", type=options.FILE, help="Whose packages the doctor looks at. [default: those beside vbuild]")
+@click.option(
+    "--run-plugins", is_flag=True, help="Run the plugins that the release names, for what vbuild cannot say itself."
+)
+@click.option(
+    "--plugin-timeout",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help="The time that each of them has. [default: 10]",
+)
 @options.as_json
 def select(
     name: str | None,
@@ -124,6 +134,8 @@ def select(
     version: str | None,
     doctor: bool,
     python: Path | None,
+    run_plugins: bool,
+    plugin_timeout: float | None,
     as_json: bool,
 ) -> None:
     """Say which wheel of project NAME, or which image of oci:DIR, a machine gets, and why."""
@@ -136,30 +148,65 @@ def select(
         raise click.UsageError("--doctor looks at all that is installed; expected no NAME, --find-links or --version")
     if (folders or version) and (not name or name.startswith(_IMAGES)):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
+    _check_plugins(name, described, run=run_plugins, timeout=plugin_timeout)
     machine = machine_at(described) if described else Machine.here()
-    if write_machine:
+    if write_machine and not run_plugins:
         save_machine(machine, write_machine)
     if doctor:
         _diagnose(python, machine, as_json=as_json)
     elif name and name.startswith(_IMAGES):
         _choose_image(name.removeprefix(_IMAGES), machine, as_json=as_json)
     elif name:
-        _choose(name, folders, machine, version, as_json=as_json)
+        plugins = _plugins(plugin_timeout) if run_plugins else None
+        _choose(name, folders, machine, version, plugins=plugins, written=write_machine, as_json=as_json)
     elif write_machine:
         terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
     else:
         raise click.UsageError("expected NAME, oci:DIR, --doctor, or --write-machine FILE")
 
 
-def _choose(name: str, folders: tuple[Path, ...], machine: "Machine", version: str | None, *, as_json: bool) -> None:
+def _check_plugins(name: str | None, described: Path | None, *, run: bool, timeout: float | None) -> None:
+    """Refuse options that do not go with plugins, or with none."""
+    if timeout is not None and not run:
+        raise click.UsageError("--plugin-timeout is for --run-plugins, which is not asked for")
+    if run and (not name or name.startswith(_IMAGES)):
+        raise click.UsageError("--run-plugins runs what a release of wheels names; expected the NAME of a project")
+    if run and described:
+        raise click.UsageError("--run-plugins asks this machine, not another; expected no --machine")
+
+
+def _plugins(timeout: float | None) -> "Plugins":
+    """The plugins of a release, each run for *timeout* seconds at most: from here alone they are run."""
+    from vbuild.plugins.consulting import Plugins
+
+    return Plugins() if timeout is None else Plugins(timeout)
+
+
+def _choose(
+    name: str,
+    folders: tuple[Path, ...],
+    machine: "Machine",
+    version: str | None,
+    *,
+    plugins: "Plugins | None",
+    written: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the choice; where *plugins* are asked, the machine is *written* with what they said."""
+    from vbuild.selection import save_machine
     from vbuild.selection import select as choose
 
     if not folders:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
-    selection = choose(name, folders, machine=machine, version=version)
+    with terminal.status(quiet=as_json or plugins is None) as told:
+        ask = plugins and plugins.telling(told)
+        selection = choose(name, folders, machine=machine, version=version, ask=ask)
+    if plugins and written:
+        save_machine(machine, written, selection.said)
     lines = [str(selection.wheel.name)]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
+    lines += [line for said in selection.said for line in said.lines()]
     terminal.show(selection.data(), lines, as_json=as_json)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from vbuild.binary.policy import Platform
+from vbuild.contents import bills
 from vbuild.contents.gpucode import Device, Outlook, Portion, arch_order
 from vbuild.contents.model import Architecture, Contents, Library
 
@@ -107,6 +108,8 @@ def _head(contents: Contents) -> Iterator[str]:
     yield from wrapped("licence", " " * 9, str(contents.licence))
     if contents.variant:
         yield from wrapped("variant", " " * 9, str(contents.variant))
+    if contents.bill:
+        yield from wrapped("SBOM", " " * 9, bills.line(contents.bill))
 
 
 def _architecture_table(architectures: Sequence[Architecture]) -> Iterator[str]:

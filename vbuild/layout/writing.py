@@ -3,9 +3,9 @@
 Plan -> links, texts, wheels of copied and relinked members, indexes -> a folder, and a README in it
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from vbuild.digest import Digests
@@ -16,13 +16,19 @@ from vbuild.layout.model import Copied, Linked, Member, NewWheel, Output, Plan, 
 from vbuild.layout.oci.model import Images
 from vbuild.layout.oci.writing import write_images
 from vbuild.layout.readme import README, readme
+from vbuild.linkage.names import is_shared_object
 from vbuild.linking import linked
+from vbuild.materials.keeping import Changes, bill_of, carries, listed, path_of, revised
+from vbuild.materials.model import Change
 from vbuild.rope import Rope
 from vbuild.surgery.relinking import relinked
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.distinfo import is_dist_info
 from vbuild.wheel.press import Press
 from vbuild.wheel.simple import write_index_of
 from vbuild.wheel.writing import WheelWriter, write_wheel
+
+_HOW = "vbuild publish: led to other libraries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,8 @@ def _make(output: Output, folder: Path, press: Press, digests: Digests) -> None:
 
 
 def _write_wheel(output: NewWheel, folder: Path, press: Press) -> None:
+    dist_info = next((member.path.partition("/")[0] for member in output.members if is_dist_info(member.path)), "")
+    bill = path_of(dist_info)
     with ExitStack() as stack:
         wheels: dict[Path, Wheel] = {}
 
@@ -101,7 +109,31 @@ def _write_wheel(output: NewWheel, folder: Path, press: Press) -> None:
         with write_wheel(folder, output.name, like=opened(output.like), press=press) as writer:
             for member in output.members:
                 wheel = None if isinstance(member, Put) else opened(member.wheel)
-                _write_member(member, wheel, writer, folder)
+                if member.path != bill:
+                    _write_member(member, wheel, writer, folder)
+            has_one = any(member.path == bill for member in output.members)
+            if has_one or (_has_compiled(output) and any(map(carries, wheels.values()))):
+                _write_bill(bill, output, wheels, writer)
+
+
+def _has_compiled(output: NewWheel) -> bool:
+    return any(is_shared_object(member.path) for member in output.members)
+
+
+def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], writer: WheelWriter) -> None:
+    """Put the bill of materials of *output* at *path*: of what is written, with what those of *wheels* know of it.
+
+    A wheel with files of another and no bill of its never had the libraries that went from there.
+    """
+    edited: dict[str, Change] = {}
+    for member in output.members:
+        if isinstance(member, Relinked) and (found := wheels[member.wheel].find(member.member)):
+            before = listed([wheels[member.wheel].row(found)], also=[found.path])
+            edited.update((member.path, Change(digest, _HOW)) for digest in before.values())
+    bills = [bill for wheel in wheels.values() if (bill := bill_of(wheel))]
+    if not any(member.path == path for member in output.members):
+        bills = [replace(bill, gone=()) for bill in bills]
+    writer.write_after(path, lambda rows: revised(output.name, rows, earlier=bills, changes=Changes(edited)))
 
 
 def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, folder: Path) -> None:

@@ -26,6 +26,7 @@ from vbuild.errors import PublishError, VbuildError, at
 from vbuild.publishing.model import Demand, Problem
 from vbuild.publishing.slots import Slot, slots
 from vbuild.publishing.stated import Stated, stated
+from vbuild.tarred import BoundedInfo
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.companion import is_companion
 from vbuild.wheel.distinfo import is_dist_info
@@ -40,7 +41,7 @@ _SDIST = ".tar.gz"
 # what sdists were before PEP 527 and PEP 625
 _FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
 # bytes, as many as are read of METADATA in a wheel
-_PKG_INFO = 1 << 26
+_PKG_INFO = 1 << 23
 _READABLE_METHODS = frozenset({0, 8})
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
 
@@ -162,7 +163,7 @@ def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
     """What the sdist at *path* states, and which of the licences that it names are not there."""
     try:
         # tarfile's own reader of gzip streams raises TypeError where one is cut short
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
             passed: set[str] = set()
             for member in archive:
                 file = _below_top(member)

@@ -106,11 +106,18 @@ class _Bench:
             stage=self.folder,
             without=self.folder,
             store=Store.of_user(fresh=parcel.fresh),
-            environments=Environments(self.folder / "environments", configuration, logs=self.folder / LOGS),
+            environments=Environments(
+                self.folder / "environments",
+                configuration,
+                logs=self.folder / LOGS,
+                asked=parcel.recipe.build.pass_env,
+                lock=parcel.recipe.build.lock,
+            ),
             configuration=configuration,
             cpu=Machine.here().cpu,
             told=lambda _target, _step: None,
             supply=FETCHED,
+            patches=parcel.patches,
         )
 
     def shop(self, folder: Path, told: Told) -> Workshop:

@@ -17,8 +17,8 @@ def divided(wheel: Path, targets: Sequence[Target], *, family: Family, folder: P
     for some GPUs only.
     """
     shares = [_share(target, family) for target in targets]
-    # whoever builds a project may change what comes of it
-    cut = cut_into(wheel, folder, shares=shares, cuts=Cuts(unsupported=True), accept_license=True)
+    # whoever builds a project may change what comes of it; whether it has a bill of materials, its build has decided
+    cut = cut_into(wheel, folder, shares=shares, cuts=Cuts(unsupported=True, bill=False), accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise SlimError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
     return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}

@@ -112,6 +112,7 @@ class Finishing:
             log=self.shop.log(target),
             configuration=self.shop.configuration,
             beside=beside,
+            pass_env=self.shop.recipe.build.pass_env,
         )
 
     def _verified(self, wheel: Path, target: Target, baseline: Path | None) -> Verdict:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Self
 
 from vbuild.build.frontend import Job
+from vbuild.materials.model import Material
 from vbuild.recipe.matrix import Matrix
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
+from vbuild.release.bill import patches_of
 from vbuild.release.family import Family
 from vbuild.release.outcome import Product
 from vbuild.release.run import Run
@@ -50,11 +52,15 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What all jobs of a run have in common; *source* is the digest of what is built, *name* the run's own."""
+    """What all jobs of a run have in common; *source* is the digest of what is built, *name* the run's own.
+
+    *patches* are those that are in the source.
+    """
 
     name: str
     recipe: Recipe
     source: str
+    patches: tuple[Material, ...]
     family: Family
     is_part: bool
     fresh: bool
@@ -65,7 +71,9 @@ class Parcel:
         """That of *run*, called *name*; patches are in the source that goes out, and the matrix was evaluated."""
         build = replace(run.recipe.build, patches=())
         recipe = replace(run.recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
-        return cls(name, recipe, source, run.family, run.is_part, run.store.fresh, Home.of_this())
+        return cls(
+            name, recipe, source, patches_of(run.recipe), run.family, run.is_part, run.store.fresh, Home.of_this()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Put the finished wheels of a release into the folder of results, with index and report, in one step at the end."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from vbuild.errors import VbuildError
 from vbuild.index import Indexed, index
 from vbuild.linking import linked
+from vbuild.materials.statement import PROVENANCE, dependencies_at, statement
 from vbuild.recipe.target import Target
 from vbuild.release.outcome import Failure, Product, Release
 from vbuild.release.thinning import Thinning
@@ -27,11 +28,14 @@ def published(
     *,
     notes: tuple[str, ...],
     before: Report | None = None,
+    inputs: Sequence[Path] = (),
+    parts: Iterable[Path] = (),
 ) -> Release:
     """Index the finished wheels with those of the same release that are in *folder*, then move all of it there.
 
     With them go ``report.json`` and ``report.html``, which also tells what is not as *before*, in the report of another
-    release: see `Report.previous`.
+    release: see `Report.previous`. With wheels there is a ``provenance.json`` as well, a statement on these, on the
+    *inputs*, the recipe and its lock, and on what the *parts* were made of.
     """
     products = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Failure))
@@ -52,9 +56,11 @@ def published(
     reports = (stage / REPORT, stage / PAGE)
     for path, written in zip(reports, (text, page(report, before)), strict=True):
         path.write_text(written, encoding="utf-8")
-    # all that needs room on the disk is done
     beside = thinning.split.made_beside if thinning.split else ()
-    files = (*(product.wheel for product in products), *beside, *(item.path for item in indexed), *reports)
+    wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *beside)))
+    stated = _stated(wheels, stage / PROVENANCE, inputs, parts)
+    # all that needs room on the disk is done
+    files = (*wheels, *(item.path for item in indexed), *reports, *stated)
     for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
         file.replace(folder / file.name)
     return replace(
@@ -63,6 +69,16 @@ def published(
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
         changes=Comparison(before, report) if before else None,
     )
+
+
+def _stated(wheels: Sequence[Path], path: Path, inputs: Sequence[Path], parts: Iterable[Path]) -> tuple[Path, ...]:
+    """The statement on *wheels*, at *path*; a statement is on something, so there is none without wheels."""
+    if not wheels:
+        return ()
+    earlier = [one for part in parts for one in dependencies_at(part)]
+    asked = {"recipe": inputs[0].name} if inputs else {}
+    path.write_bytes(statement(wheels, inputs=inputs, earlier=earlier, asked=asked))
+    return (path,)
 
 
 def _stale(products: Iterable[Product], failures: Iterable[Failure], indexed: Iterable[Indexed]) -> tuple[str, ...]:

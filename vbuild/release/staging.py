@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from vbuild.build.stage import STAGE
-from vbuild.errors import RecipeError
+from vbuild.errors import RecipeError, refusal_of
 
 LOGS = "logs"
 
@@ -32,13 +32,14 @@ def staging(folder: Path) -> Iterator[Path]:
     """A folder on the file system of *folder*, gone afterwards, and with it those of runs that were killed.
 
     A *folder* that was not there goes too, unless something is in it. `RecipeError` where it cannot be written to, or
-    the disk is full before the block is done.
+    the disk is full, or refuses a file, before the block is done.
     """
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder)).absolute()
-        alive = (stage / _NEW).open("w")
+        # resolved: compilers write down where they are, and what keeps that out of a build is told of the stage
+        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder)).resolve()
+        alive = _opened(stage)
     except OSError as error:
         raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
     with alive:
@@ -47,15 +48,26 @@ def staging(folder: Path) -> Iterator[Path]:
             _remove_dead(folder)
             yield stage
         except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+            if error.errno in _FULL:
+                raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+            if said := refusal_of(error, where=folder):
+                raise RecipeError(said) from error
+            raise
         finally:
             shutil.rmtree(stage, ignore_errors=True)
             logs = folder / LOGS
             for empty in (logs, folder) if made else (logs,):
                 with suppress(OSError):  # there is something in it, or another run has removed it
                     empty.rmdir()
+
+
+def _opened(stage: Path) -> IO[str]:
+    """The file that will say whether *stage* lives; where it cannot be made, the folder goes, too."""
+    try:
+        return (stage / _NEW).open("w")
+    except OSError:
+        stage.rmdir()
+        raise
 
 
 def _lock(alive: IO[str], stage: Path) -> None:

@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 
 from vbuild.build.identity import canonical
 from vbuild.build.probes import key_of
-from vbuild.digest import sha256_of
+from vbuild.digest import sealed, sha256_of, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.linking import linked
 from vbuild.recipe.model import Check, Verify
@@ -100,8 +100,7 @@ class Store:
                 new.mkdir()
                 _put(wheel, new / wheel.name)
                 payload = json.dumps({"wheel": wheel.name, "sha256": sha256_of(new / wheel.name), "record": record})
-                text = json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})
-                (new / _ENTRY).write_text(text, encoding="utf-8")
+                (new / _ENTRY).write_text(sealed(payload), encoding="utf-8")
                 entry.parent.mkdir(parents=True, exist_ok=True)
                 with self._replacing():
                     with suppress(FileNotFoundError):
@@ -187,10 +186,7 @@ def product_key(
 
 def _taken(entry: Path, into: Path) -> Kept:
     """What is in *entry*; `ValueError`, or what reading it raises, where it is not what was kept."""
-    data = json.loads((entry / _ENTRY).read_bytes())
-    if hashlib.sha256(data["payload"].encode()).hexdigest() != data["sha256"]:
-        raise ValueError(_ENTRY)
-    payload = json.loads(data["payload"])
+    payload = json.loads(unsealed((entry / _ENTRY).read_bytes()))
     into.mkdir(parents=True, exist_ok=True)
     wheel = into / payload["wheel"]
     _put(entry / wheel.name, wheel)

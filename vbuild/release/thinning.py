@@ -30,7 +30,7 @@ def request_of(recipe: Recipe) -> Request | None:
     if recipe.split is None:
         return None
     with at(recipe.file):
-        return Request.read(recipe.split)
+        return replace(Request.read(recipe.split), bill=recipe.repair.bill)
 
 
 def thinned(

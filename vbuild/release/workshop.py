@@ -28,12 +28,16 @@ from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine
+from vbuild.materials.model import Material
 from vbuild.native.foundry import Foundry
 from vbuild.native.shelf import Shelf
 from vbuild.recipe.cuda import Archs, ToolkitSpec
 from vbuild.recipe.model import Recipe
+from vbuild.recipe.passing import passed
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
+from vbuild.release.bill import billed, making_of, patches_of
+from vbuild.release.holding import check_pins
 from vbuild.release.order import Order
 from vbuild.release.outcome import Failure
 from vbuild.release.staging import LOGS
@@ -82,7 +86,8 @@ class Workshop:
 
     *digest* is what is built: the project that the recipe names, and its source as it was when the run began; *looked*
     gives that of the source as it is now. *without* is the folder for the results, which may stand in the source; *cpu*
-    that of this machine. *foundry* builds what the wheels need. *notes* gathers what whoever builds should know.
+    that of this machine. *patches* are those in the source, which a worker's recipe does not name. *foundry* builds
+    what the wheels need. *notes* gathers what whoever builds should know.
     """
 
     recipe: Recipe
@@ -98,6 +103,7 @@ class Workshop:
     cpu: Cpu | None
     told: Told
     supply: Supply
+    patches: tuple[Material, ...] = ()
     foundry: Foundry | None = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -123,7 +129,8 @@ class Workshop:
         look = unpacked(archive, stage / "look", subdirectory=where, patches=recipe.build.patches, without=folder)
         check_identity(recipe, look)
         looked = partial(digest_of, recipe, folder)
-        environments = Environments(stage / "environments", configuration, logs=folder / LOGS)
+        asked, lock = recipe.build.pass_env, recipe.build.lock
+        environments = Environments(stage / "environments", configuration, logs=folder / LOGS, asked=asked, lock=lock)
         cpu = Machine.here().cpu
         foundry = Foundry(
             recipe.natives,
@@ -135,6 +142,8 @@ class Workshop:
             environments=environments,
             machine=cpu,
             supply=supply,
+            pass_env=asked,
+            lock=lock,
         )
         return cls(
             recipe=recipe,
@@ -150,6 +159,7 @@ class Workshop:
             cpu=cpu,
             told=told,
             supply=supply,
+            patches=patches_of(recipe),
             foundry=foundry,
         )
 
@@ -158,7 +168,9 @@ class Workshop:
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:
-                self.toolkits[spec] = self.supply.toolkit(spec, told=partial(self.told, target))
+                toolkit = self.supply.toolkit(spec, told=partial(self.told, target))
+                check_pins(self.recipe.build.lock, spec, toolkit)
+                self.toolkits[spec] = toolkit
             return self.toolkits[spec]
 
         with at(self.recipe.name), at(target):
@@ -213,7 +225,8 @@ class Workshop:
         target = job.target
         if self.foundry is None or not (steps := self.foundry.steps(target.cpu)):
             return job
-        before = {**os.environ, **dict(target.env), **dict(job.plan.environment)}
+        seen = passed(os.environ, self.recipe.build.pass_env)
+        before = {**seen, **dict(target.env), **dict(job.plan.environment)}
         found = self.foundry.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
         return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(found.items()))
 
@@ -243,7 +256,10 @@ class Workshop:
             settings=recipe.repair,
             environment=dict(target.env),
             prefixes=job.prefixes,
+            pass_env=recipe.build.pass_env,
         )
+        if recipe.repair.bill:
+            wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
         return Repaired(wheel, built.overrides, _changed(built, project), built.seconds)
 
     def _note_unused(self, built: Built) -> None:

@@ -169,6 +169,8 @@ class Library:
             served=tuple(_served(chosen, device) for device in devices) if chosen else (),
             virtual=_virtual(chosen, devices),
             zstd=any(entry.compression is Compression.ZSTD for entry in entries),
+            gpus_before=tuple(_names(entry.offer for fate in fates for entry in fate.container.entries)),
+            gpus=tuple(_names(entry.offer for entry in entries)),
             headers=tuple(slot.value for slot in slots),
             is_fragile=Slot.MOVED in slots,
             notes=self.code.notes,

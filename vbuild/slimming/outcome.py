@@ -15,10 +15,11 @@ from vbuild.variant.model import Property
 class LibraryCut:
     """One library before and after: entries kept and dropped, containers emptied, JIT-only and pinned.
 
-    *jit_only* counts containers from which some GPU asked for gets PTX alone; *virtual* are the GPUs, M.0, that PTX in
-    all of them serves; *zstd* says that some of what is kept needs a driver that reads zstd, *is_recompressed* that it
-    was compressed so just now; *headers* says where room for program headers was found, *is_fragile* that GNU strip
-    would destroy the library for it, and *why_whole* why a library was left as it was although something could go.
+    *jit_only* counts containers from which some GPU asked for gets PTX alone; *virtual* are the GPUs, M.0, that PTX
+    in all of them serves; *zstd* says that some of what is kept needs a driver that reads zstd, *is_recompressed*
+    that it was compressed so just now; *gpus_before* and *gpus* name what there is code for; *headers* says where
+    room for program headers was found, *is_fragile* that GNU strip would destroy the library for it, and
+    *why_whole* why a library was left as it was although something could go.
     """
 
     member: str
@@ -33,6 +34,8 @@ class LibraryCut:
     virtual: tuple[Arch, ...] = ()
     zstd: bool = False
     is_recompressed: bool = False
+    gpus_before: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     is_fragile: bool = False
     notes: tuple[str, ...] = ()

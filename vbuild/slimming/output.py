@@ -4,11 +4,13 @@ share without a label   the wheel's own name, and its variant.json if it has one
 share with a label      a variant: what the wheel claimed of other hardware, and what its GPU code is for now
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vbuild.errors import SlimError
 from vbuild.hardware.driver import ZSTD_SINCE
+from vbuild.materials.keeping import Changes, carries, listed, path_of, put
+from vbuild.materials.model import Change, Fate, Gone
 from vbuild.rope import Rope
 from vbuild.slimming.claims import NAMESPACE, claims, cuda_major
 from vbuild.slimming.outcome import LibraryCut
@@ -22,6 +24,7 @@ from vbuild.wheel.name import WheelName
 from vbuild.wheel.writing import WheelWriter
 
 _FILE = "variant.json"
+_HOW = "vbuild slim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +51,40 @@ class Output:
             *(zstd.format(cut.member, ZSTD_SINCE) for cut in self.cuts if cut.is_recompressed),
         )
 
-    def finish(self, wheel: Wheel, writer: WheelWriter) -> None:
-        """Write what cannot be copied from *wheel*: its variant.json."""
+    def finish(self, wheel: Wheel, writer: WheelWriter, *, dropped: Iterable[str] = (), bill: bool = True) -> None:
+        """Write what cannot be copied from *wheel*, less what is *dropped*: its variant.json, its bill of materials.
+
+        The wheel gets a *bill* where it has none.
+        """
         if self.document:
             path = f"{wheel.dist_info}/{_FILE}"
             writer.write(wheel.find(path) or path, self.document.pack())
+        if bill or carries(wheel):
+            put(writer, wheel, changes=self._changes(wheel, dropped))
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
         """Whether the member of *wheel* at *path* is made anew."""
-        return self.document is not None and path == f"{wheel.dist_info}/{_FILE}"
+        is_document = self.document is not None and path == f"{wheel.dist_info}/{_FILE}"
+        return is_document or path == path_of(wheel.dist_info)
+
+    def _changes(self, wheel: Wheel, dropped: Iterable[str]) -> Changes:
+        """What becomes of the compiled files of *wheel*, as its bill of materials tells it."""
+        before = listed((wheel.row(member) for member in wheel.members), also=self.ropes)
+        cuts = {cut.member: cut for cut in self.cuts}
+        edited = {
+            path: Change(before[path], _HOW, cuts[path].gpus_before if path in cuts else ())
+            for path in self.ropes
+            if path in before
+        }
+        return Changes(
+            edited,
+            {path: cut.gpus for path, cut in cuts.items() if path in edited},
+            tuple(
+                Gone(path, before[path], path.rpartition("/")[2], Fate.DROPPED)
+                for path in sorted(dropped)
+                if path in before
+            ),
+        )
 
 
 def outputs(wheel: Wheel, plan: Plan, shares: Sequence[Share]) -> Iterator[Output]:

@@ -42,13 +42,18 @@ class Share:
             raise SlimError(f"no variant {text!r}; expected a label and GPUs, as in sm90=90,90a")
         return cls(GpuList.parse(gpus), checked_label(label))
 
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.label}={self.gpus}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
     """What is done to every wheel: the fate of PTX, of symbols, of whole members, and of fatbins with nothing left.
 
-    *zstd* compresses kept GPU code again, which drivers read from CUDA 12.4 on; *force* allows a cut after which GNU
-    strip destroys the library; *unsupported* lets a library go that has nothing for a GPU asked for.
+    *zstd* compresses kept GPU code again, which drivers read from CUDA 12.4 on; *force* allows a cut after which
+    GNU strip destroys the library; *unsupported* lets a library go that has nothing for a GPU asked for. *bill*
+    puts a bill of materials into a wheel that has none; one that is there is kept true in any case.
     """
 
     ptx: Ptx = Ptx.AUTO
@@ -58,6 +63,7 @@ class Cuts:
     zstd: bool = False
     force: bool = False
     unsupported: bool = False
+    bill: bool = True
 
     @property
     def more(self) -> bool:

@@ -6,22 +6,23 @@ Output -> for each part WheelWriter.copy or .write
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from vbuild.materials.keeping import Changes, bill_of, carries, path_of, revised
+from vbuild.materials.model import Change, Fate, Gone, package_url
 from vbuild.packed import Buffer
-from vbuild.splitting.bill import FILE as BILL
-from vbuild.splitting.bill import Moved, Origin, bill
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
 from vbuild.splitting.fates import Kind
 from vbuild.splitting.plan import Made, Plan
 from vbuild.splitting.requirements import merged
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.distinfo import is_dist_info
+from vbuild.wheel.distinfo import Row, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.unpacking import forget
 from vbuild.wheel.writing import WheelWriter
 from vbuild.wheel.zipreader import Member
 
 _MODE = 0o755
+_HOW = "vbuild split"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,11 +98,12 @@ def thin(
     companion: Companion | None,
     gone: Iterable[str] = (),
     news: Mapping[str, bytes] | None = None,
+    bill: bool = True,
 ) -> Output | None:
     """The wheel of *bundle* without what moved out of it, and the *gone* members; None where nothing changes.
 
     *requires* are lines for its METADATA, *companion* the wheel that has its shared libraries now, and *news* further
-    files of it by path.
+    files of it by path. Where libraries went or changed it gets a *bill* of materials; one that is there is kept true.
     """
     wheel = bundle.wheel
     fates = plan.decision.fates[bundle]
@@ -113,10 +115,8 @@ def thin(
     changed: dict[str, Buffer] = {**edited, **(news or {})}
     if text:
         changed[f"{wheel.dist_info}/METADATA"] = text
-    if moved := [*_moved(bundle, plan, companion)]:
-        before = wheel.find(f"{wheel.dist_info}/{BILL}")
-        earlier = wheel.read(before) if before else None
-        changed[f"{wheel.dist_info}/{BILL}"] = bill(wheel.name, moved, earlier=earlier)
+    if carries(wheel) or (bill and (edited or any(fate.is_gone for fate in fates.values()))):
+        changed[path_of(wheel.dist_info)] = _bill(bundle, plan, companion, left_out)
     return Output(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
 
 
@@ -138,18 +138,50 @@ def _metadata(wheel: Wheel, requires: Iterable[str]) -> bytes | None:
     return None if lines == metadata.requires_dist else str(metadata.with_requires_dist(lines)).encode()
 
 
-def _moved(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[Moved]:
+def _bill(bundle: Bundle, plan: Plan, companion: Companion | None, left_out: set[str]) -> bytes:
+    """The bill of materials of the thin wheel, with what it had in the wheel of *bundle*."""
+    wheel = bundle.wheel
+    edited = {made.order.piece.member.path: made for made in plan.staying[bundle] if made.data is not None}
+    rows = (wheel.row(member) for member in wheel.members if member.path not in left_out)
+    earlier = bill_of(wheel)
+    changes = Changes(
+        {path: Change(made.order.piece.sha256, _HOW) for path, made in edited.items()},
+        gone=tuple(_gone(bundle, plan, companion)),
+    )
+    return revised(
+        wheel.name,
+        [
+            Row(row.path, f"sha256={unpadded(bytes.fromhex(edited[row.path].sha256))}") if row.path in edited else row
+            for row in rows
+        ],
+        earlier=[earlier] if earlier else [],
+        changes=changes,
+    )
+
+
+def _gone(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[Gone]:
     """The libraries that left the wheel of *bundle*, as its bill of materials lists them."""
     for path, fate in plan.decision.fates[bundle].items():
         piece = bundle.pieces[path]
         if fate.kind is Kind.REPLACE and fate.provenance:
             found, library = fate.provenance.wheel, fate.provenance.library
-            origin = Origin(found.project, found.version, found.file)
-            evidence = str(fate.provenance.evidence)
-            yield Moved(path, piece.sha256, origin, library.path, library.soname, found.version, evidence)
+            yield Gone(
+                path=piece.member.path,
+                sha256=piece.sha256,
+                name=library.soname,
+                fate=Fate.MOVED,
+                purl=package_url(found.project, found.version, file=found.file),
+                target=library.path,
+                version=found.version,
+                evidence=str(fate.provenance.evidence),
+            )
         elif fate.pool and companion:
+            name = companion.name
+            purl = package_url(name.project, name.version, file=str(name))
             target = f"{plan.homes[fate.pool]}/{piece.name}"
-            yield Moved(path, piece.sha256, Origin.of(companion.name), target, piece.name)
+            yield Gone(piece.member.path, piece.sha256, piece.name, Fate.MOVED, purl, target)
+        elif fate.kind is Kind.DROP:
+            yield Gone(piece.member.path, piece.sha256, piece.name, Fate.DROPPED)
 
 
 def beside(companion: Companion, made: Iterable[Made]) -> Output:

@@ -57,6 +57,7 @@ class Request:
     cuda       the CUDA version, major or major and minor, that libraries outside of the wheels are taken from
     keep       globs over file names and paths of libraries that stay
     fetch      official libraries are brought here whole where less does not prove them
+    bill       wheels from which libraries went, or in which they changed, get a bill of materials
     """
 
     replace: bool = True
@@ -71,6 +72,7 @@ class Request:
     outputs: bool = False
     preload: bool = False
     fetch: bool = False
+    bill: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a name for the libraries that would be a path, whichever way it came."""

@@ -72,6 +72,7 @@ class Whole:
             companion=self._companion(batch, bundle),
             gone={member.path for members in moved for member in members},
             news=self.preloads[bundle].files,
+            bill=batch.request.bill,
         )
 
     @cached_property

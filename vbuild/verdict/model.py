@@ -49,6 +49,7 @@ class Rule(StrEnum):
     GPU_MISSING = "gpu-missing"
     GPU_PTX = "gpu-ptx"
     RPATH = "rpath"
+    SBOM = "sbom"
     SYMBOL_VERSION = "symbol-version"
 
 

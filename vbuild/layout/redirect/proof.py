@@ -25,6 +25,7 @@ from vbuild.layout.redirect.plan import PINS, WHEELS
 from vbuild.layout.redirect.sdist import PKG_INFO, TABLE, left_out, row_of
 from vbuild.publishing.model import Demand, Problem
 from vbuild.publishing.stated import stated
+from vbuild.tarred import BoundedInfo
 from vbuild.wheel.name import WheelName
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout redirect"
@@ -48,7 +49,7 @@ class _Sdist:
         """The sdist at *path*; `PublishError` where it is none, or none of this layout."""
         top = path.name.removesuffix(".tar.gz")
         try:
-            with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
                 files = {entry.name: _data(archive, entry) for entry in archive if entry.isreg()}
             table = json.loads(files.get(f"{top}/{TABLE}", b"{}"))
         except _DAMAGE as error:

@@ -1,0 +1,151 @@
+"""What a hostile project finds in its environment when it is built, repaired and tested; what is left of secrets."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import Desk
+from tests.factories.projects import tree
+from tests.factories.tools import needs
+
+WORD = "correct-horse-battery"
+SECRETS = {
+    "GITHUB_TOKEN": WORD,
+    "CI_JOB_TOKEN": WORD,
+    "AWS_SECRET_ACCESS_KEY": WORD,
+    "TWINE_PASSWORD": WORD,
+    "UV_PUBLISH_TOKEN": WORD,
+    "UV_INDEX_MINE_PASSWORD": WORD,
+    "CARGO_REGISTRIES_MINE_TOKEN": WORD,
+    "CMAKE_ARGS": f"-DURL=https://me:{WORD}@host/",
+    "DEMO_SWITCH": WORD,
+}
+# whatever an import of setuptools does: all that the process was started with
+TOLD = """
+from setuptools import Extension, setup
+from pathlib import Path
+Path({folder!r}, "setup").write_bytes(Path("/proc/self/environ").read_bytes())
+setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["demo.c"])])
+"""
+MODULE = """
+#include <Python.h>
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "demo", 0, -1, 0, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_demo(void) { return PyModule_Create(&definition); }
+"""
+ASKED = ("before-build", "native", "repair", "setup", "test")
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64"),
+    needs("gcc"),
+]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A desk with a recipe every step of which writes what it sees into the folder seen."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    recipe = f"""name = "demo"
+[source]
+path = "project"
+[matrix]
+cpu = ["x86-64-v2"]
+[build]
+before-build = ["cat /proc/self/environ > '{seen}/before-build'"]
+[repair]
+command = "cat /proc/self/environ > '{seen}/repair' && cp {{wheel}} {{dest_dir}}"
+[test]
+command = "cat /proc/self/environ > '{seen}/test'"
+[[native]]
+name = "one"
+source = {{ path = "one" }}
+build = "script"
+script = [
+    "cat /proc/self/environ > '{seen}/native'",
+    "mkdir -p \\"$DESTDIR$PREFIX/include\\"",
+    "touch \\"$DESTDIR$PREFIX/include/one.h\\"",
+]
+"""
+    tree(
+        tmp_path,
+        {
+            "demo.toml": recipe,
+            "project/setup.py": TOLD.format(folder=str(seen)),
+            "project/demo.c": MODULE,
+            "one/readme": "",
+        },
+    )
+    return Desk.at(tmp_path)
+
+
+def seen(desk: Desk) -> Iterator[tuple[str, dict[str, str]]]:
+    """The variables that each step saw."""
+    for name in ASKED:
+        pairs = (desk.folder / "seen" / name).read_text().rstrip("\0").split("\0")
+        yield name, dict(pair.split("=", 1) for pair in pairs)
+
+
+def spoken(folder: Path) -> list[Path]:
+    """The files below *folder* that have the secret word in them."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return [path for path in files if WORD.encode() in path.read_bytes()]
+
+
+def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(desk: Desk) -> None:
+    options = ("matrix", "demo.toml", "-o", "dist", "--only", "plain")
+    ran = desk.vbuild(*options, **SECRETS)
+    assert ran.returncode == 0, ran.stderr
+    for step, variables in seen(desk):
+        assert not SECRETS.keys() & variables.keys() - {"CMAKE_ARGS"}, step  # the plan has one of its own
+        assert not [name for name, text in variables.items() if WORD in text], step
+        assert {"PATH", "HOME"} <= variables.keys(), step
+    assert WORD not in ran.stdout + ran.stderr
+    assert not spoken(desk.folder)
+    # a secret that is another next time is no reason to build again; one that is asked for is
+    for name in ASKED:
+        (desk.folder / "seen" / name).unlink()
+    assert desk.vbuild(*options, **SECRETS | {"GITHUB_TOKEN": "new"}).returncode == 0
+    assert not list((desk.folder / "seen").iterdir())
+    ran = desk.vbuild(*options, "--pass-env", "DEMO_*", **SECRETS)
+    assert ran.returncode == 0, ran.stderr
+    for step, variables in seen(desk):
+        assert SECRETS.keys() & variables.keys() - {"CMAKE_ARGS"} == {"DEMO_SWITCH"}, step
+    assert WORD not in ran.stdout + ran.stderr
+    assert not [path for path in spoken(desk.folder) if path.parent.name != "seen"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "number"),
+    [
+        ((), "HOME, LC_ALL, PATH, XDG_CACHE_HOME", 9),
+        (("--pass-env", "DEMO_*"), "DEMO_SWITCH, HOME, LC_ALL, PATH, XDG_CACHE_HOME", 8),
+        (
+            ("--pass-env", "*B_TOKEN"),
+            "CI_JOB_TOKEN, GITHUB_TOKEN, HOME, LC_ALL, PATH, XDG_CACHE_HOME",
+            7,
+        ),
+    ],
+)
+def test_a_dry_run_names_what_is_passed_and_counts_what_is_not(
+    desk: Desk, options: tuple[str, ...], names: str, number: int
+) -> None:
+    known = {name: os.environ[name] for name in ("PATH", "HOME")} | {"XDG_CACHE_HOME": str(desk.cache)}
+    words = [f"{name}={text}" for name, text in {**known, "LC_ALL": "C.UTF-8", **SECRETS}.items()]
+    ran = replace(desk, inside=("env", "-i", *words)).vbuild("matrix", "demo.toml", "--dry-run", *options)
+    said = " ".join(ran.stdout.split())
+    assert f"variables of the environment that builds see: {names}; {number} are held back" in said, ran.stderr
+    assert WORD not in ran.stdout + ran.stderr
+
+
+def test_an_index_with_a_login_is_for_the_installer_alone_and_stands_in_no_log(desk: Desk) -> None:
+    index = f"https://me:{WORD}@127.0.0.1:9/simple"
+    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist", "--only", "plain", PIP_INDEX_URL=index, UV_HTTP_RETRIES="0")
+    assert ran.returncode == 1
+    assert "127.0.0.1:9" in ran.stdout + ran.stderr
+    assert WORD not in ran.stdout + ran.stderr
+    assert list((desk.folder / "dist").rglob("*.log"))
+    assert not spoken(desk.folder)

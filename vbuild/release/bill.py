@@ -1,0 +1,135 @@
+"""The bill of materials that a build's wheel begins with; whatever is made of the wheel keeps it true.
+
+    Job, Recipe, or what is known of a run of cibuildwheel -> Making -> the wheel with sboms/vbuild.cdx.json
+
+What a bill says of a build is the same on every machine that builds the same: what pins the source, names and versions
+of compilers, flags without paths. A project folder has no hash there: nothing pins it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from vbuild.build.compilers import Compilers
+from vbuild.build.frontend import Job
+from vbuild.digest import sha256_of
+from vbuild.errors import at
+from vbuild.materials.keeping import Changes, bill_of, path_of, revised
+from vbuild.materials.model import Making, Material, Role, package_url
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.native import Debian, NativeSource
+from vbuild.recipe.source import Git, Sdist
+from vbuild.recipe.target import Target
+from vbuild.toolkit.model import Toolkit
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.writing import edited
+
+# variables that tell compilers what code to make
+_FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
+_VERSION = re.compile(r"rustc (\d\S*)")
+
+
+def billed(wheel: Path, folder: Path, making: Making) -> Path:
+    """The wheel *wheel*, in *folder*, with a bill of materials that says how it was made; the rest as it is.
+
+    `WheelError` where it is damaged.
+    """
+    with open_wheel(wheel) as source, at(wheel.name):
+        rows = [source.row(member) for member in source.members]
+        earlier = bill_of(source)
+        bills = [earlier] if earlier else []
+        text = revised(source.name, rows, earlier=bills, changes=Changes(makings=(making,)))
+        return edited(source, folder, source.name, edits={path_of(source.dist_info): text})
+
+
+def patches_of(recipe: Recipe) -> tuple[Material, ...]:
+    """The patches of *recipe*, which a worker that builds it gets within the source only."""
+    return tuple(Material(Role.SOURCE, patch.name, sha256=sha256_of(patch)) for patch in recipe.build.patches)
+
+
+def making_of(job: Job, recipe: Recipe, patches: Iterable[Material]) -> Making:
+    """What the build *job* of *recipe*, with *patches* in its source, takes, and what it is told."""
+    return making(
+        recipe,
+        job.target,
+        parts=[
+            *patches,
+            *_compilers(job.compilers),
+        ],
+        toolkit=job.toolkit,
+        environment=dict(job.plan.environment),
+        natives={prefix.name for prefix in job.prefixes},
+    )
+
+
+def making(
+    recipe: Recipe,
+    target: Target,
+    *,
+    parts: Iterable[Material] = (),
+    toolkit: Toolkit | None = None,
+    environment: Mapping[str, str] | None = None,
+    natives: Iterable[str] = (),
+) -> Making:
+    """What a build of *recipe* for *target* takes: its source, those *natives*, a *toolkit*, other *parts*; its flags.
+
+    Of the *environment* only flags are told, and of these none with a path.
+    """
+    named = {*natives}
+    found = [
+        _source(recipe.source, Role.SOURCE, recipe.name),
+        *(_source(native.source, Role.NATIVE, native.name) for native in recipe.natives if native.name in named),
+        *parts,
+        *(_toolkit(toolkit) if toolkit else ()),
+    ]
+    return Making(tuple(found), tuple(_told(target, environment or {})))
+
+
+def _source(source: NativeSource, role: Role, name: str) -> Material:
+    match source:
+        case Sdist():
+            version = str(source.version)
+            return Material(role, name, version, package_url(source.name, version), source.sha256)
+        case Debian():
+            return Material(role, name, source.version, f"pkg:generic/{source.name}@{source.version}", source.sha256)
+        case Git():
+            return Material(role, name, url=_public(source.url), commit=source.commit)
+        case _:
+            return Material(role, name)
+
+
+def _public(url: str) -> str | None:
+    """*url* without what lets somebody in; None for a place on this machine."""
+    parts = urlsplit(url)
+    if "://" not in url or parts.scheme == "file" or not parts.hostname:
+        return None
+    host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _compilers(compilers: Compilers) -> Iterator[Material]:
+    name = f"zig ({compilers.family})" if compilers.zig_target else str(compilers.family)
+    yield Material(Role.COMPILER, name, ".".join(map(str, compilers.version)))
+    if compilers.rust:
+        match = _VERSION.match(compilers.rust.said)
+        yield Material(Role.COMPILER, "rustc", match[1] if match else None)
+
+
+def _toolkit(toolkit: Toolkit) -> Iterator[Material]:
+    """The packages that *toolkit* was laid out from; one that was installed is told by its identity."""
+    identity = None if toolkit.pins else toolkit.identity
+    yield Material(Role.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity)
+    for pin in toolkit.pins:
+        purl = package_url(pin.project, pin.version, file=pin.file)
+        yield Material(Role.TOOLKIT, pin.project, pin.version, purl, pin.sha256)
+
+
+def _told(target: Target, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield "cpu", str(target.cpu)
+    if target.cuda:
+        yield "cuda-architectures", str(target.cuda.archs)
+    for name, value in environment.items():
+        words = " ".join(word for word in value.split() if "/" not in word)
+        if words and _FLAGS.fullmatch(name):
+            yield f"flags:{name}", words
