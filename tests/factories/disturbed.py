@@ -1,0 +1,139 @@
+"""What has to hold after a run of a subject that was disturbed, held against one that was not.
+
+Undisturbed.of(subject, folder) -> .faulted(fault), .killed(number, after) -> Disturbed -> .check(), .check_again()
+"""
+
+import json
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.factories.desk import everything
+from tests.factories.faults import COUNTING, Call, Ended, Fault, Kind, calls, signalled
+from tests.factories.subjects import Subject, Workplace
+
+# what vbuild calls that which is in the making
+_IN_THE_MAKING = re.compile(r"\.[0-9a-f]{16}\.part|\.vbuild-\w+|\.relinking-\w+")
+_INTERRUPTED = "vbuild: interrupted: nothing half-done was left behind\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """A run that was disturbed by *fault* or a signal, in *place*; *whole* is the undisturbed output."""
+
+    subject: Subject
+    place: Workplace
+    whole: Mapping[str, str]
+    ended: Ended
+    fault: Fault | None = None
+    hit: tuple[Call, ...] = ()
+
+    def check(self) -> None:
+        """No file under a final name is another than the undisturbed run's; a refusal is one line that says why."""
+        self._check_results()
+        for name in self.place.left():
+            top = Path(name).parts
+            assert any(_IN_THE_MAKING.fullmatch(part) for part in top), name
+        if self.fault:
+            self._check_said(self.fault)
+        elif self.ended.err == _INTERRUPTED:
+            assert self.place.left() == [], self.place.left()
+        elif self.ended.status > 0:
+            # before there is a command, or when it is done, Python itself says so
+            assert self.ended.err.rstrip().endswith("KeyboardInterrupt") or self.ended.err == "", self.ended
+
+    def check_again(self) -> None:
+        """The same command, undisturbed, gives what it always gives, and leaves nothing of the disturbed run's."""
+        self.subject.reopen(self.place, self.whole)
+        again = self.place.run()
+        assert (again.status, again.err) == (0, ""), again
+        assert self.place.results() == self.whole
+        self.place.check_told()
+        if self.subject.sweeps:
+            # a stage whose removal was itself disturbed has no such file any more, and goes a day later
+            left = [name for name in self.place.left() if (self.place.out / name / "alive").exists()]
+            assert left == [], left
+
+    def _check_results(self) -> None:
+        there = self.place.results()
+        is_partial = self.ended.status == 1 and self.subject.sweeps
+        for path, digest in there.items():
+            if is_partial and path.endswith(".json"):
+                json.loads((self.place.out / path).read_text())  # of those that were built
+            else:
+                assert self.whole.get(path) == digest, path
+        self.place.check_told()
+        if self.ended.status == 0:
+            assert there == self.whole
+
+    def _check_said(self, fault: Fault) -> None:
+        said = " ".join((self.ended.out + self.ended.err).split())  # on lines of any width
+        assert "Traceback" not in said, said
+        assert self.ended.status in {0, 1}, self.ended
+        if self.ended.status == 1:
+            assert self.ended.said
+            assert fault.kind is not Kind.SHORT, said
+            assert fault.kind.reason in said, said
+            folders = (str(self.place.folder), "in/", "out", "tmp/", ".whl", ".json", ".so")
+            assert any(folder in said for folder in folders), said
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """A run of *subject* in *folder* that nothing disturbed: its results, its calls, and its *seconds*."""
+
+    subject: Subject
+    folder: Path
+    whole: Mapping[str, str]
+    calls: tuple[Call, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, subject: Subject, folder: Path) -> "Undisturbed":
+        inputs = folder / "inputs"
+        inputs.mkdir(parents=True)
+        subject.fill(inputs)
+        first, counted = (subject.prepared(folder / name, inputs) for name in ("first", "counted"))
+        ran = first.run()
+        assert (ran.status, ran.err) == (0, "")
+        assert first.left() == []
+        run = counted.run(COUNTING)
+        assert (run.status, run.err) == (0, "")
+        assert counted.results() == first.results()
+        made = cls(subject, folder, first.results(), tuple(calls(counted.log)), ran.seconds)
+        assert len(made.calls) == len({call.number for call in made.calls})
+        shutil.rmtree(first.folder)
+        shutil.rmtree(counted.folder)
+        return made
+
+    @contextmanager
+    def faulted(self, fault: Fault) -> Iterator[Disturbed]:
+        """A run that *fault* disturbs."""
+        with self.place() as place:
+            ended = place.run(fault)
+            hit = tuple(call for call in calls(place.log) if call.is_failed)
+            yield Disturbed(self.subject, place, self.whole, ended, fault, hit)
+
+    @contextmanager
+    def killed(self, number: signal.Signals, after: float) -> Iterator[Disturbed]:
+        """A run that gets a signal."""
+        with self.place() as place:
+            variables = place.variables
+            ended = signalled(*place.arguments, folder=place.folder, variables=variables, number=number, after=after)
+            yield Disturbed(self.subject, place, self.whole, ended)
+
+    @contextmanager
+    def place(self) -> Iterator[Workplace]:
+        """A place for a run; what it is made of must be the same afterwards."""
+        inputs = self.folder / "inputs"
+        before = everything(inputs)
+        folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="run-")) / "place"
+        yield self.subject.prepared(folder, inputs)
+        assert everything(inputs) == before
+        assert everything(folder / "in") == before
+        shutil.rmtree(folder.parent)

@@ -1,0 +1,51 @@
+"""vbuild that is killed or interrupted at any moment: no half of a file under a final name, and the next run is whole.
+
+A few moments by default; a hundred for each command with ``-m slow``. The seed is printed with what fails.
+"""
+
+import os
+import random
+import signal
+
+import pytest
+
+from tests.factories.disturbed import Undisturbed
+from tests.factories.subjects import SUBJECTS
+from tests.factories.tools import needs
+
+KILLS = 6
+MANY = int(os.environ.get("KILLS", "100"))
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+SEED = int(os.environ.get("KILL_SEED", "8"))
+
+pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
+each = pytest.mark.parametrize("undisturbed", SUBJECTS, ids=str, indirect=True)
+
+
+def disturb(undisturbed: Undisturbed, *, kills: int, again: int) -> None:
+    """Send *kills* signals, one a run, spread over the time of a run; every *again*th is followed by a rerun."""
+    rng = random.Random(f"{SEED} {undisturbed.subject}")
+    statuses = set()
+    for number in range(kills):
+        # one moment in each of as many parts of the time, the signals in turn
+        after = undisturbed.seconds * (number + rng.random()) / kills
+        sent = SIGNALS[number % len(SIGNALS)]
+        print(f"{undisturbed.subject}: {sent.name} after {after:.3f} s; KILL_SEED={SEED}")
+        with undisturbed.killed(sent, after) as disturbed:
+            statuses.add(disturbed.ended.status)
+            disturbed.check()
+            if number % again == again - 1:
+                disturbed.check_again()
+    assert statuses - {0}, "no run was disturbed"
+
+
+@each
+def test_a_run_that_is_ended_leaves_no_half_of_a_file(undisturbed: Undisturbed) -> None:
+    kills = KILLS // undisturbed.subject.takes
+    disturb(undisturbed, kills=kills, again=kills)
+
+
+@pytest.mark.slow
+@each
+def test_a_run_that_is_ended_at_any_of_many_moments_leaves_no_half_of_a_file(undisturbed: Undisturbed) -> None:
+    disturb(undisturbed, kills=MANY, again=1)

@@ -1,0 +1,127 @@
+"""vbuild beside itself, on disks that are read-only, full or others, and what it had started when it is killed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import mounted
+from tests.factories.disturbed import Undisturbed
+from tests.factories.faults import begin, ended
+from tests.factories.processes import is_running, until
+from tests.factories.subjects import SUBJECTS
+from tests.factories.tools import needs
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - another file system than that of any test's folder
+
+pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
+each = pytest.mark.parametrize("undisturbed", SUBJECTS, ids=str, indirect=True)
+
+
+@each
+def test_two_runs_into_one_folder_at_once_give_what_one_gives(undisturbed: Undisturbed) -> None:
+    with undisturbed.place() as place:
+        begun = time.monotonic()
+        two = [begin(*place.arguments, folder=place.folder, variables=place.variables) for _ in range(2)]
+        ends = [ended(process, begun) for process in two]
+        for end in ends:
+            # what needs an empty folder says that it is none; all others give the same twice
+            assert end.status == 0 or (undisturbed.subject.closed and end.said.endswith(IN_USE)), end
+        assert any(end.status == 0 for end in ends)
+        assert place.results() == undisturbed.whole
+        assert place.left() == []
+
+
+IN_USE = (
+    "exists and is not an empty folder; choose another one",
+    "exists and is not an empty folder; remove it, or choose another output folder",
+    "cannot be written: Directory not empty",
+)
+
+
+@each
+def test_inputs_that_are_read_only_are_enough(undisturbed: Undisturbed) -> None:
+    with undisturbed.place() as place:
+        read_only = mounted('mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"', str(place.inputs))
+        end = place.run(inside=read_only)
+        assert (end.status, end.err) == (0, "")
+        assert place.results() == undisturbed.whole
+
+
+@each
+def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undisturbed) -> None:
+    with undisturbed.place() as place:
+        place.out.mkdir(exist_ok=True)
+        before = place.results()
+        read_only = mounted('mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"', str(place.out))
+        said = place.run(inside=read_only).said
+        assert said.startswith(("out", "demo-1.0-"))  # the folder, or the wheel for which it has no room
+        assert said.endswith(": Read-only file system")
+        assert place.results() == before
+
+
+@each
+def test_a_temporary_folder_without_room_is_not_needed_or_told_of(undisturbed: Undisturbed) -> None:
+    with undisturbed.place() as place:
+        full = 'mount -t tmpfs -o size=4k none "$0" && head -c 4096 /dev/zero > "$0/file" && exec "$@"'
+        end = place.run(inside=mounted(full, str(place.folder / "tmp")))
+        if end.status:
+            assert "No space left on device" in " ".join((end.out + end.err).split())
+            assert end.said
+        else:
+            assert place.results() == undisturbed.whole
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    if not MEMORY.is_dir() or MEMORY.stat().st_dev == Path(tempfile.gettempdir()).stat().st_dev:
+        pytest.skip("no other file system here")
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+@each
+def test_the_output_may_be_on_another_file_system(undisturbed: Undisturbed, elsewhere: Path) -> None:
+    with undisturbed.place() as place:
+        if place.out.exists():
+            shutil.copytree(place.out, elsewhere / "out")
+            shutil.rmtree(place.out)
+        (elsewhere / "out").mkdir(exist_ok=True)
+        place.out.symlink_to(elsewhere / "out")
+        end = place.run()
+        assert (end.status, end.err) == (0, "")
+        assert place.results() == undisturbed.whole
+        assert place.left() == []
+
+
+@pytest.mark.parametrize("undisturbed", [SUBJECTS[-1]], ids=str, indirect=True)
+def test_what_a_matrix_had_started_ends_when_it_is_killed(undisturbed: Undisturbed) -> None:
+    with undisturbed.place() as place:
+        programs = place.folder / "programs"
+        programs.mkdir()
+        compiler = programs / "gcc"
+        # it answers what vbuild asks it, and does not come to an end with a source
+        real = shutil.which("gcc")
+        started = place.folder / "pid"
+        compiler.write_text(
+            f'#!/bin/sh\ncase "$*" in *demo.c*) echo $$ > {started}.new; mv {started}.new {started}; sleep 300;; esac\n'
+            f'exec {real} "$@"\n'
+        )
+        compiler.chmod(0o755)
+        variables = {**place.variables, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+        process: subprocess.Popen[str] = begin(*place.arguments, folder=place.folder, variables=variables)
+        until(started.exists)
+        pid = int(started.read_text())
+        assert is_running(pid)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        until(lambda: not is_running(pid))
+        assert place.run().status == 0
+        assert place.results() == undisturbed.whole
+        assert place.left() == []
