@@ -1,0 +1,116 @@
+"""Fuzz what reads strangers' files: every format that vbuild takes, each for its share of the time.
+
+    python -m tests.fuzz [--seconds N] [--corpus FOLDER] [TARGET ...]
+
+*N* is for all targets together; a night, eight hours, where it is left out. A finding is written to
+``tests/fuzz/findings/TARGET/SHA-256.bin`` and told with the command that reads it alone; the exit status is then 1.
+Where atheris is installed (the extra ``fuzz``, CPython 3.11 to 3.13) inputs are led by the branches they reach, and
+those that reached new ones are kept in the corpus for the next time; elsewhere they are mutants that Hypothesis makes.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from tests.fuzz.target import ROOM, short_lived
+from tests.fuzz.targets import TARGETS
+
+FINDINGS = Path(__file__).parent / "findings"
+_NIGHT = 8 * 60 * 60
+# a target that does not end when it should: importing, the last input, and atheris looking back at its corpus
+_PATIENCE = 120
+_TAIL = 12
+_COUNT = re.compile(r"^Done (\d+) runs", re.MULTILINE)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=_NIGHT, metavar="N")
+    parser.add_argument("--corpus", type=Path, default=user_cache_path("vbuild") / "fuzz", metavar="FOLDER")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    asked = parser.parse_args(words)
+    if unknown := [name for name in asked.targets if name not in TARGETS]:
+        parser.error(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+    names = asked.targets or list(TARGETS)
+    found = 0
+    until = time.monotonic() + asked.seconds
+    for place, name in enumerate(names):
+        share = (until - time.monotonic()) / (len(names) - place)
+        found += fuzzed(name, max(1, share), asked.corpus / name)
+    return int(found > 0)
+
+
+def fuzzed(name: str, seconds: float, corpus: Path) -> int:
+    """How many findings fuzzing the target *name* for so many *seconds* gave; they are written down."""
+    corpus.mkdir(parents=True, exist_ok=True)
+    guided = importlib.util.find_spec("atheris") is not None
+    with short_lived() as made:
+        folder = Path(made)
+        command = [sys.executable, "-m", f"tests.fuzz.{'guided' if guided else 'mutated'}", name]
+        with (folder / "log").open("wb") as log:
+            begun = time.monotonic()
+            try:
+                ended: int | str = subprocess.run(
+                    [*command, str(round(seconds)), folder, corpus],
+                    check=False,
+                    stdout=log,
+                    stderr=log,
+                    timeout=seconds + _PATIENCE,
+                    env={**os.environ, ROOM: str(folder)},
+                ).returncode
+            except subprocess.TimeoutExpired:
+                ended = "without an end"
+            took = time.monotonic() - begun
+        inputs = _count(folder)
+        if ended == 0:  # else the latest input is what ended it
+            (folder / "latest").unlink(missing_ok=True)
+        findings = list(_findings(name, folder))
+        print(
+            f"{name}: {inputs} inputs in {took:.0f} s, {'guided' if guided else 'mutated'}: {len(findings)} findings",
+            flush=True,
+        )
+        if not findings and (ended != 0 or not inputs):
+            log_of = (folder / "log").read_text(errors="replace").splitlines()
+            print(f"{name}: the fuzzer ended {ended}:", *log_of[-_TAIL:], sep="\n    ", flush=True)
+            return 1
+        for finding, said in findings:
+            print(f"{name}: {said}\n    python -m tests.fuzz.alone {name} {finding}", flush=True)
+    return len(findings)
+
+
+def _count(folder: Path) -> int:
+    """How many inputs were read, as the fuzzer says last; 0 where it did not."""
+    said = _COUNT.findall((folder / "log").read_text(errors="replace"))
+    return int(said[-1]) if said else 0
+
+
+def _findings(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """The suspects in *folder* that break a law when they are read alone, where they are now, with what was said."""
+    for suspect in (*sorted(folder.glob("suspect-*")), *folder.glob("latest")):
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.alone", name, suspect], check=False, capture_output=True, text=True
+        )
+        if ran.returncode == 1 and not ran.stdout:
+            sys.exit(f"nothing can be read alone: {ran.stderr}")
+        if ran.returncode:
+            data = suspect.read_bytes()
+            finding = FINDINGS / name / f"{hashlib.sha256(data).hexdigest()}.bin"
+            finding.parent.mkdir(parents=True, exist_ok=True)
+            finding.write_bytes(data)
+            said = ran.stdout.strip() or f"ended with status {ran.returncode}: {ran.stderr.strip()}"
+            yield finding, said.replace(str(suspect), finding.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

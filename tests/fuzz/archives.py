@@ -1,0 +1,192 @@
+"""Archives: wheels whole, the files in a wheel's ``.dist-info``, conda packages, sdists.
+
+Seeds are made with the standard library's zipfile and tarfile, of METADATA, WHEEL and RECORD of what pip installed
+here, cut small. The files of a ``.dist-info`` are put into a sound archive, for no fuzzer gets a CRC-32 right.
+"""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import distribution
+
+from tests.factories.channels import package
+from tests.factories.elf import shared_object
+from tests.factories.wheels import entry, everything, hashed, record_of, wheel
+from tests.fuzz.target import Target, folder, written
+from vbuild.build.archive import unpack
+from vbuild.errors import VbuildError
+from vbuild.layout.conda.package import opened_package
+from vbuild.publishing.files import ReadySdist
+from vbuild.publishing.stated import stated
+from vbuild.wheel.archive import open_wheel, peek
+from vbuild.wheel.distinfo import Metadata, WheelFile
+
+NAME = "demo-1.0-py3-none-any.whl"
+INFO = "demo-1.0.dist-info"
+CONDA = "demo-1.0-py311_0"
+_INSTALLED = ("click", "packaging", "pip", "lz4", "zstandard")
+_ROWS, _LINES = 12, 40
+_ZIP_WORDS = (
+    b"PK\x01\x02",
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+    b"PK\x06\x06",
+    b"PK\x06\x07",
+    b"PK\x07\x08",
+    b"\x01\0\x10\0",
+    b"up",
+)
+_RECORD_WORDS = (b",sha256=", b",sha512=", b",md5=", b'"', b",,\n", b"\r\n", INFO.encode() + b"/RECORD", b"demo/_C.so")
+_HEADER_WORDS = (
+    b"Name: ",
+    b"Version: ",
+    b"Requires-Dist: ",
+    b"Tag: ",
+    b"Build: ",
+    b"\n ",
+    b"\r\n",
+    b"\n\n",
+    b"; extra == ",
+)
+
+
+def _read_wheel(data: bytes) -> None:
+    path = written(NAME, data)
+    peek(path, "METADATA")
+    with open_wheel(path) as opened:
+        opened.metadata()
+        opened.wheel_file()
+        for member in opened.members:
+            opened.head(member, 64)
+            # inflates it, and holds it against RECORD
+            with opened.mapped(member) as view:
+                assert len(view) == member.size, "a member of another size than declared"
+
+
+def _read_record(data: bytes) -> None:
+    """*data* as the RECORD of a wheel of two modules."""
+    files = everything(NAME, {"demo/__init__.py": "", "demo/_C.so": b"\x7fELF"})
+    _read_wheel(zipped({**files, f"{INFO}/RECORD": data}))
+
+
+def _read_metadata(data: bytes) -> None:
+    """*data* as the METADATA of a wheel, which is then changed as stamp, split and repair do."""
+    with suppress(VbuildError):
+        stated(data)
+    metadata = _described(METADATA=data)[0]
+    for changed in (
+        metadata.renamed("other", "2.0"),
+        metadata.with_version("1.0+cu12"),
+        metadata.with_requires_dist(["a", "b"]),
+    ):
+        assert str(changed)
+
+
+def _read_wheel_file(data: bytes) -> None:
+    wheel_file = _described(WHEEL=data)[1]
+    assert str(wheel_file.with_tags(["py3-none-any"]).with_build("1"))
+
+
+def _described(**files: bytes) -> tuple[Metadata, WheelFile]:
+    whole = everything(NAME) | {f"{INFO}/{name}": data for name, data in files.items()}
+    whole[f"{INFO}/RECORD"] = record_of(whole, INFO).encode()
+    with open_wheel(written(NAME, zipped(whole))) as opened:
+        return opened.metadata(), opened.wheel_file()
+
+
+def _read_conda(data: bytes) -> None:
+    with opened_package(written(f"{CONDA}.conda", data)) as opened:
+        opened.index()
+        for _, chunks in opened.entries():
+            for _ in chunks:
+                pass
+
+
+def _read_sdist(data: bytes) -> None:
+    path = written("demo-1.0.tar.gz", data)
+    with suppress(VbuildError):
+        ReadySdist.read(path)
+    with folder() as room:
+        unpack(path, room)
+
+
+def zipped(files: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for path, data in files.items():
+            archive.writestr(entry(path, compression=compression), data)
+    return target.getvalue()
+
+
+def _wheels() -> Iterator[bytes]:
+    with folder() as room:
+        for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            yield wheel(
+                room, NAME, {"demo/__init__.py": "x = 1\n" * 9, "demo/_C.so": b"\x7fELF"}, compression=compression
+            ).read_bytes()
+        module = shared_object("int sum(int *a) { return a[0]; }", "-s")
+        yield wheel(room, NAME, {"demo/_C.so": module}).read_bytes()
+
+
+def _records() -> Iterator[bytes]:
+    files = everything(NAME, {"demo/__init__.py": "", "demo/_C.so": b"\x7fELF"})
+    yield record_of(files, INFO).encode()
+    yield (
+        "".join(f'"{path}",{hashed(data, "sha512")},\r\n' for path, data in files.items()).encode()
+        + f"{INFO}/RECORD,,".encode()
+    )
+    for name in _INSTALLED:
+        yield "\n".join((distribution(name).read_text("RECORD") or "").splitlines()[:_ROWS]).encode()
+
+
+def _texts(file: str) -> Iterator[bytes]:
+    yield everything(NAME)[f"{INFO}/{file}"]
+    for name in _INSTALLED:
+        yield "\n".join((distribution(name).read_text(file) or "").splitlines()[:_LINES]).encode()
+
+
+def _metadata_files() -> Iterator[bytes]:
+    return _texts("METADATA")
+
+
+def _wheel_files() -> Iterator[bytes]:
+    return _texts("WHEEL")
+
+
+def _packages() -> Iterator[bytes]:
+    name, version, build = CONDA.split("-")
+    with folder() as room:
+        package(room, name, version, build, "python >=3.11", files={"lib/demo.py": "x = 1\n"})
+        yield (room / "linux-64" / f"{CONDA}.conda").read_bytes()
+
+
+def _sdists() -> Iterator[bytes]:
+    for mode in ("w:", "w:gz", "w:xz"):
+        target = io.BytesIO()
+        with tarfile.open(fileobj=target, mode=mode) as archive:
+            for name, text in {"PKG-INFO": "Name: demo\nVersion: 1.0\n", "src/demo.py": "x = 1\n"}.items():
+                info = tarfile.TarInfo(f"demo-1.0/{name}")
+                info.size = len(text)
+                archive.addfile(info, io.BytesIO(text.encode()))
+            link = tarfile.TarInfo("demo-1.0/link")
+            link.type, link.linkname = tarfile.SYMTYPE, "src/demo.py"
+            archive.addfile(link)
+        yield target.getvalue()
+    yield zipped({"demo-1.0/PKG-INFO": b"Name: demo\n", "demo-1.0/src/demo.py": b"x = 1\n" * 30}, zipfile.ZIP_DEFLATED)
+
+
+TARGETS = (
+    Target("wheel", _read_wheel, _wheels, _ZIP_WORDS),
+    Target("record", _read_record, _records, _RECORD_WORDS),
+    Target("metadata", _read_metadata, _metadata_files, _HEADER_WORDS),
+    Target("wheel-file", _read_wheel_file, _wheel_files, _HEADER_WORDS),
+    Target("conda", _read_conda, _packages, _ZIP_WORDS),
+    Target(
+        "sdist",
+        _read_sdist,
+        _sdists,
+        (b"ustar\x0000", b"PaxHeader", b"././@LongLink", b"\x1f\x8b\x08", b"path=", b"size="),
+    ),
+)

@@ -1,0 +1,135 @@
+"""Compiled files: GPU code by itself, and libraries read, cut and relinked.
+
+Seeds are what nvcc made (`tests/samples`), a module that pip brings, and the smallest libraries that gcc links.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from markupsafe import _speedups
+
+from tests.factories.bundles import bundle, compressed
+from tests.factories.elf import linked, rpath, shared_object
+from tests.factories.fatbins import cubin, entry, fatbin
+from tests.fuzz.target import Target, folder
+from vbuild.binary.elf import Elf
+from vbuild.binary.image import Image
+from vbuild.binary.interface import Interface
+from vbuild.binary.loading import Loading
+from vbuild.binary.outline import Outline
+from vbuild.device.bundle import BUNDLES
+from vbuild.device.compression import decompressed, recompressed
+from vbuild.device.fatbin import FATBINS, MAGIC_BYTES, Flag, Kind
+from vbuild.device.form import Form
+from vbuild.device.model import verbatim
+from vbuild.errors import VbuildError
+from vbuild.rope import Rope
+from vbuild.slimming.library import Library
+from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.surgery.relinking import Relink, relinked
+from vbuild.surgery.strip import Strip
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
+_FLAGS = (0, Flag.LZ4, Flag.ZSTD)
+_SHARE = Share.parse("any=90").gpus
+_ORDERS = (Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True))
+_RELINK = Relink(
+    (("libdemo.so.1", "libother-1234.so.1"),), ("libmore.so.2",), ("$ORIGIN/../demo.libs",), soname="libx.so"
+)
+_ELF_WORDS = (
+    b"\x7fELF\x02\x01\x01",
+    b".dynamic\0",
+    b".dynstr\0",
+    b".gnu.hash\0",
+    b".nv_fatbin\0",
+    b"$ORIGIN",
+    *(number.to_bytes(8, "little") for number in (1, 4, 5, 6, 7, 14, 15, 29, 1 << 32, (1 << 63) - 1, (1 << 64) - 1)),
+)
+
+
+def _read_device(form: Form, data: bytes) -> None:
+    view = memoryview(data)
+    span = form.extent(view, range(len(data)))
+    reading = form.read(view, span)
+    for each in reading.entries:
+        with suppress(VbuildError):
+            decompressed(view, each)
+        with suppress(VbuildError):
+            recompressed(view, each, level=1)
+    form.packing(reading.entries[::2], verbatim)
+
+
+def _read_fatbin(data: bytes) -> None:
+    _read_device(FATBINS, data)
+
+
+def _read_bundle(data: bytes) -> None:
+    _read_device(BUNDLES, data)
+
+
+def _read_elf(data: bytes) -> None:
+    for kind in (Outline, Elf, Loading, Interface, Image):
+        with suppress(VbuildError):
+            kind.parse(data)
+
+
+def _slim(data: bytes) -> None:
+    library = Library.of("demo/_C.so", memoryview(data))
+    for cuts in _ORDERS:
+        with suppress(VbuildError):
+            rope, outcome = library.slimmed(Share(_SHARE), cuts)
+            assert rope.size == outcome.after, "the outcome tells another size than the file has"
+            outcome.data()
+
+
+def _relink(data: bytes) -> None:
+    with folder() as room, relinked(Rope.whole(data), _RELINK, folder=room) as after:
+        assert len(after)
+
+
+def _fatbins() -> Iterator[bytes]:
+    for sample in sorted(SAMPLES.glob("*.so")):
+        image = Image.parse(sample.read_bytes())
+        for section in image.sections:
+            if section.name in FATBINS.sections and section.span:
+                yield bytes(image.view(section.span))
+    yield fatbin(*(entry(kind, 80, flags=flags) for kind in (Kind.CUBIN, Kind.PTX) for flags in _FLAGS))
+
+
+def _bundles() -> Iterator[bytes]:
+    plain = bundle({"host-x86_64-unknown-linux--": b"", "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+": cubin(90)})
+    yield plain
+    yield from (compressed(plain, version=version) for version in (2, 3))
+
+
+def _device_libraries() -> Iterator[bytes]:
+    for sample in sorted(SAMPLES.glob("*.so")):
+        yield sample.read_bytes()
+
+
+def _host_libraries() -> Iterator[bytes]:
+    other = linked("int other(void) { return 1; }", "-Wl,-soname,libdemo.so.1", script="V1 { other; };")
+    yield linked(
+        "int other(void); int mine(void) { return other(); }",
+        *rpath("/opt/build/lib"),
+        script="W1 { mine; };",
+        libraries=(("libdemo.so.1", other),),
+    )
+    yield shared_object("int sum(int *a) { return a[0]; } int (*table[2])(int *) = {sum, sum};", "-g", "-Wl,-z,norelro")
+
+
+def _libraries() -> Iterator[bytes]:
+    yield from _host_libraries()
+    yield Path(_speedups.__file__).read_bytes()
+    yield from itertools.islice(_device_libraries(), 2)
+
+
+TARGETS = (
+    Target("fatbin", _read_fatbin, _fatbins, (MAGIC_BYTES, b"\x28\xb5\x2f\xfd", b"\x02\0\x01\x01")),
+    Target("bundle", _read_bundle, _bundles, (b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"hipv4-", b"host-")),
+    Target("elf", _read_elf, _libraries, _ELF_WORDS),
+    Target("slim", _slim, _device_libraries, (*_ELF_WORDS, MAGIC_BYTES)),
+    Target("relink", _relink, _host_libraries, _ELF_WORDS),
+)

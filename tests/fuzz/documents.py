@@ -1,0 +1,230 @@
+"""Texts: variant documents, recipes, index pages, image layouts, reports, a machine's description, file names.
+
+Seeds of recipes are those in `recipes`, with every block of TOML in what is told there about keys.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from unearth.fetchers import PyPIClient
+
+from tests.factories.reports import data as report_of
+from tests.factories.reports import entry, failure
+from tests.factories.variants import document, metadata, variant
+from tests.fuzz.target import Target, folder, written
+from vbuild.errors import VbuildError
+from vbuild.fetching.indexes import Indexes
+from vbuild.fetching.listing import listed_in
+from vbuild.fetching.places import Problems, client_of, finders, packages_at
+from vbuild.hardware.conda import machine_of
+from vbuild.layout.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE
+from vbuild.layout.oci.reading import ImageFolder
+from vbuild.recipe.model import Recipe
+from vbuild.reporting.model import Report
+from vbuild.splitting.request import Request
+from vbuild.table import Table
+from vbuild.variant.document import Document, Schema, combine
+from vbuild.variant.metadata import Provider
+from vbuild.wheel.name import WheelName
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+_OPEN = ExitStack()
+_HASH = "0123456789abcdef" * 4
+_TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_JSON_WORDS = (b'":{', b'":[', b"null", b"true", b"1e999", b"NaN", b"\\ud800", b"[[[[[[[[", b"}}", b'""')
+_TOML_WORDS = (
+    b"[[",
+    b"]]\n",
+    b" = ",
+    b'"""',
+    b"'''",
+    b"= [",
+    b"{",
+    b"inf",
+    b"nan",
+    b"2024-01-01",
+    b"0x",
+    b"\n[matrix]\n",
+)
+_HTML_WORDS = (
+    b'<a href="',
+    b"#sha256=",
+    b"data-yanked",
+    b"data-requires-python=",
+    b"&gt;",
+    b"<base href=",
+    b"http://[",
+    b"file://",
+    b".whl",
+)
+_NAMES = (
+    "demo-1.0-py3-none-any.whl",
+    "torch-2.9.1+cu128-1_a-cp313-cp313t-manylinux_2_28_x86_64.manylinux2014_x86_64-x86_64_v3.whl",
+    "a.b-1!2.0rc1.post2.dev3-cp311.cp312-abi3.none-macosx_11_0_arm64.whl",
+)
+
+
+def _read_variant(data: bytes) -> None:
+    found = Document.parse(data)
+    assert Document.parse(found.pack()) == found, "another document after it was written"
+    combine([("a", found), ("b", found)])
+
+
+def _read_recipe(data: bytes) -> None:
+    recipe = Recipe.load(written("demo.toml", data))
+    recipe.targets()
+    if recipe.split is not None:
+        Request.read(recipe.split)
+
+
+def _read_split(data: bytes) -> None:
+    """*data* as a recipe's table of `vbuild split`."""
+    Request.read(Table.load(written("split.toml", data)))
+
+
+def _read_page(data: bytes) -> None:
+    """*data* as the page of a project on an index."""
+    page = written("simple/demo/index.html", data)
+    for finder in finders(_client(), Indexes(index_url=page.parents[1].as_uri())):
+        with suppress(httpx2.HTTPError):  # which those that ask make a `FetchError` of
+            assert all(found.file for found in listed_in(packages_at(finder, "demo"))), "a file without a name"
+
+
+@cache
+def _client() -> PyPIClient:
+    # certificates take longer to read than a page
+    return _OPEN.enter_context(client_of(Indexes(), Problems().note))
+
+
+def _read_image(data: bytes) -> None:
+    """*data* as index.json of a layout, and as index, manifest and config that one names."""
+    digest = hashlib.sha256(data).hexdigest()
+    with folder() as room:
+        (room / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+        blobs = room / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        (blobs / digest).write_bytes(data)
+        listed = [_described(kind, digest, len(data)) for kind in (INDEX_TYPE, MANIFEST_TYPE)]
+        for index in (data, json.dumps({"manifests": listed}).encode()):
+            (room / "index.json").write_bytes(index)
+            with suppress(VbuildError):
+                _look_through(ImageFolder.of(room))
+
+
+def _look_through(layout: ImageFolder) -> None:
+    for each in layout.manifests:
+        for read in (layout.images, layout.manifest, layout.config):
+            with suppress(VbuildError):
+                read(each)
+
+
+def _read_report(data: bytes) -> None:
+    report = Report.load(written("report.json", data))
+    assert report.size >= 0, "a release of fewer bytes than none"
+
+
+def _read_machine(data: bytes) -> None:
+    machine_of(data.decode(errors="replace"))
+
+
+def _read_name(data: bytes) -> None:
+    name = WheelName.parse(data.decode(errors="surrogateescape"))
+    assert WheelName.parse(str(name)) == name, "another name after it was written"
+    assert name.normalised().release, "no release"
+    assert name.tags, "no tags"
+    assert name.build_order in {(), name.build_order}
+
+
+def _described(media_type: str, digest: str, size: int) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size}
+
+
+def _variants() -> Iterator[bytes]:
+    yield document().pack()
+    yield document(variant("null"), variant("x86_64_v3", "x86_64 :: level :: v3")).pack()
+    plugin = Provider(requires=("a-plugin >=1; python_version >= '3.11'",), plugin_api="a.b:c")
+    both = metadata("nvidia", "blas", nvidia=plugin, blas=Provider.static({"library": ["openblas", "mkl"]}))
+    yield document(variant("cu_mkl", "nvidia :: sm :: 90", "blas :: library :: mkl"), metadata=both).pack()
+    alone = json.loads(document().pack()) | {"$schema": Schema.PEP_825.url}
+    yield json.dumps({key: value for key, value in alone.items() if key != "providers"}).encode()
+
+
+def _recipes() -> Iterator[bytes]:
+    for recipe in sorted(RECIPES.glob("*.toml")):
+        yield recipe.read_bytes()
+    start = f'name = "demo"\nsource = {{sdist = "demo==1.0", sha256 = "{_HASH}"}}\n'
+    for block in _TOML.findall((RECIPES / "README.md").read_text(encoding="utf-8")):
+        cpu = "" if "[matrix" in block else 'matrix.cpu = ["x86-64-v3"]\n'
+        yield (block if "[source]" in block else start + cpu + block).encode()
+
+
+def _splits() -> Iterator[bytes]:
+    lines = ('pin = "exact"', 'cuda = "12.6"', 'keep = ["*.so"]', 'libs = "demo-libs"', "min-size = 9", "rpath = true")
+    yield "\n".join(lines).encode()
+
+
+def _pages() -> Iterator[bytes]:
+    yield (
+        f'<!DOCTYPE html><html><head><meta name="pypi:repository-version" content="1.1"><base href="https://files/"></head>'
+        f'<body><a href="demo-1.0-py3-none-any.whl#sha256={_HASH}" data-requires-python="&gt;=3.9">demo</a><br>'
+        f'<a href="../demo-1.0.tar.gz#sha256={_HASH}" data-yanked="broken">demo-1.0.tar.gz</a></body></html>'
+    ).encode()
+
+
+def _images() -> Iterator[bytes]:
+    platform = {"architecture": "amd64", "os": "linux", "variant": "v3"}
+    image = _described(MANIFEST_TYPE, _HASH, 9) | {
+        "platform": platform,
+        "annotations": {"org.opencontainers.image.ref.name": "a"},
+    }
+    yield json.dumps(
+        {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [image], "annotations": {"a": "b"}}
+    ).encode()
+    layers = [_described(LAYER_TYPE, _HASH, 9)]
+    yield json.dumps(
+        {"schemaVersion": 2, "config": _described(CONFIG_TYPE, _HASH, 9), "layers": layers, "subject": image}
+    ).encode()
+    config = {"Env": ["PATH=/bin"], "Labels": {"a": "b"}}
+    yield json.dumps(
+        platform | {"rootfs": {"type": "layers", "diff_ids": [f"sha256:{_HASH}"]}, "config": config, "history": [{}]}
+    ).encode()
+
+
+def _machines() -> Iterator[bytes]:
+    packages = [
+        ["__archspec", "1", "zen4"],
+        ["__cuda", "12.8", "0"],
+        ["__glibc", "2.36", "0"],
+        ["__linux", "6.1", "0"],
+        ["__cuda_arch", "9.0", "0"],
+    ]
+    yield json.dumps({"virtual_pkgs": packages, "platform": "linux-64", "python_version": "3.11.7.final.0"}).encode()
+    yield json.dumps({"virtual_packages": ["=".join(each) for each in packages], "platform": "linux-64"}).encode()
+
+
+def _reports() -> Iterator[bytes]:
+    yield json.dumps(report_of(entry())).encode()
+    yield json.dumps(report_of(entry(), failures=[failure("x86_64_v4", "gcc: no")])).encode()
+
+
+def _names() -> Iterator[bytes]:
+    yield from (name.encode() for name in _NAMES)
+
+
+TARGETS = (
+    Target("variant", _read_variant, _variants, _JSON_WORDS),
+    Target("recipe", _read_recipe, _recipes, _TOML_WORDS),
+    Target("split", _read_split, _splits, _TOML_WORDS),
+    Target("index", _read_page, _pages, _HTML_WORDS),
+    Target("oci", _read_image, _images, _JSON_WORDS),
+    Target("report", _read_report, _reports, _JSON_WORDS),
+    Target("machine", _read_machine, _machines, _JSON_WORDS),
+    Target("name", _read_name, _names, (b"-", b".whl", b"+", b"!", b"_", b"none-any")),
+)

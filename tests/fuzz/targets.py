@@ -1,0 +1,5 @@
+"""All targets by name, in the order in which they are fuzzed."""
+
+from tests.fuzz import archives, binaries, documents
+
+TARGETS = {target.name: target for target in (*binaries.TARGETS, *archives.TARGETS, *documents.TARGETS)}
