@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from vbuild.interrupts import uninterrupted
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -18,5 +20,5 @@ def replacing(path: Path) -> Iterator[Path]:
         yield part
         part.replace(path)
     finally:
-        with suppress(OSError):  # what stays has a name that nobody looks for
+        with uninterrupted(), suppress(OSError):  # what stays has a name that nobody looks for
             part.unlink(missing_ok=True)

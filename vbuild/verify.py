@@ -65,7 +65,9 @@ def verify(
         contents = _Contents.of(source)
         claims = _Claims.of(source, cpu)
         libraries = contents.libraries
+        slips = source.record.slips(source.record_path)
         findings = [*contents.findings, *claims.findings]
+        findings += (Finding(Severity.WARNING, Rule.ARCHIVE, source.record_path, what) for what in slips)
         findings += content_findings(source, libraries)
         findings += (
             Finding(Severity.ERROR, Rule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)

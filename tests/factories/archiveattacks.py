@@ -16,6 +16,7 @@ from tests.factories.hostilezips import (
     Entry,
     archive,
     basics,
+    deflated,
     descriptor,
     extra,
     overlapping,
@@ -36,6 +37,10 @@ NOTHING = {"flags": 8, "crc": 0, "packed": 0, "size": 0}
 BOMB = quoted_overlap([f"demo/{number}.bin" for number in range(8)], bytes(1000))
 NO_END = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0, 0, 0, 0, 0)
 FIRST = archive(wheel_of(A))
+FULL_END = {"here": FULL16, "entries": FULL16, "size": FULL32, "offset": FULL32}
+# its CRC-32 is the signature of a data descriptor
+SIGNING = CODE + b"#;\x89\xbc\xc4"
+UNSIGNED = descriptor(SIGNING, deflated(SIGNING), signed=False)
 
 
 def one(**lies: Any) -> bytes:
@@ -133,6 +138,8 @@ HEADERS = {
     "unicode path wrong crc": one(central={"extra": unicode_path(b"demo/b.py", crc=7)}),
     "unicode path version 2": one(central={"extra": unicode_path(b"demo/b.py", version=2)}),
     "unicode path cut": one(central={"extra": extra(0x7075, b"\1")}),
+    "unicode path twice in front": one(local={"extra": unicode_path(b"demo/a.py") * 2}),
+    "unicode comment": one(central={"comment": b"c", "extra": extra(0x6375, b"\1" + bytes(4) + b"d")}),
     "unicode path twice": one(central={"extra": unicode_path(b"demo/a.py") * 2}),
     "descriptor": one(local=NOTHING, central=LATER, behind=descriptor(CODE, PACKED)),
     "descriptor unsigned": one(local=NOTHING, central=LATER, behind=descriptor(CODE, PACKED, signed=False)),
@@ -160,6 +167,12 @@ HEADERS = {
     "descriptor, stored, sizes in front": archive(
         wheel_of(replace(S, local={"flags": 8}, central=LATER, behind=descriptor(CODE, CODE)))
     ),
+    "descriptor unsigned, CRC like a signature": archive(
+        wheel_of(replace(A, data=SIGNING, local=NOTHING, central=LATER, behind=UNSIGNED))
+    ),
+    "descriptor signed, CRC like a signature": archive(
+        wheel_of(replace(A, data=SIGNING, local=NOTHING, central=LATER, behind=b"PK\x07\x08" + UNSIGNED))
+    ),
     "descriptor without flag": one(behind=descriptor(CODE, PACKED)),
     "descriptor and more": one(local=NOTHING, central=LATER, behind=descriptor(CODE, PACKED) + b"more"),
     "zip64 in both": one(
@@ -183,6 +196,8 @@ HEADERS = {
     "zip64 twice in front": one(
         local={"size": FULL32, "packed": FULL32, "extra": wide_extra(len(CODE), len(PACKED)) * 2}
     ),
+    "zip64 in front, one value of two": one(local={"size": FULL32, "extra": wide_extra(len(CODE))}),
+    "zip64 in front, one value of two, packed": one(local={"packed": FULL32, "extra": wide_extra(len(PACKED))}),
     "zip64 missing": one(central={"size": FULL32}),
     "zip64 missing in front": one(local={"size": FULL32, "packed": FULL32}),
     "zip64 size 2^63": one(central={"size": FULL32, "extra": wide_extra(1 << 63)}),
@@ -230,9 +245,7 @@ ENDS = {
     "temporary split marker in front": archive(wheel_of(A), front=b"PK00"),
     "two directories, end leads to the first": two_directories(wide=False),
     "wide end, true": archive(wheel_of(A), wide={}),
-    "wide end, needed": archive(
-        wheel_of(A), wide={}, end={"here": FULL16, "entries": FULL16, "size": FULL32, "offset": FULL32}
-    ),
+    "wide end, needed": archive(wheel_of(A), wide={}, end=FULL_END),
     "wide end counts more": archive(wheel_of(A), wide={"here": 5, "entries": 5}),
     "wide end counts less": archive(
         wheel_of(A), wide={"here": 3, "entries": 3}, end={"here": FULL16, "entries": FULL16}
@@ -247,6 +260,9 @@ ENDS = {
     "wide end disagrees": archive(wheel_of(A), wide={"offset": 0}),
     "wide end length short": archive(wheel_of(A), wide={"length": 20}),
     "wide end length long": archive(wheel_of(A), wide={"length": 1 << 40}),
+    "wide end and more, true": archive(wheel_of(A), wide={"more": 8}),
+    "wide end and more, needed": archive(wheel_of(A), wide={"more": 8}, end=FULL_END),
+    "wide end and bytes behind it": archive(wheel_of(A), wide={"more": 8, "length": 44}, end=FULL_END),
     "wide end here differs": archive(wheel_of(A), wide={"here": 1}),
     "wide locator leads elsewhere": archive(wheel_of(A), wide={"end": 0}),
     "wide locator leads behind": archive(wheel_of(A), wide={"end": 1 << 62}),

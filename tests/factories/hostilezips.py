@@ -135,10 +135,12 @@ def archive(
 
 
 def _wide_end(said: Mapping[str, int]) -> bytes:
-    """The zip64 end record and its locator."""
+    """The zip64 end record, so many bytes *more* behind it, and its locator."""
     keys = ("disk", "start_disk", "here", "entries", "size", "offset")
-    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, said.get("length", 44), 45, 45, *(said[key] for key in keys))
-    return record + struct.pack("<IIQI", 0x07064B50, said["disk"], said["end"], said.get("disks", 1))
+    more = said.get("more", 0)
+    length = said.get("length", 44 + more)
+    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, length, 45, 45, *(said[key] for key in keys))
+    return record + bytes(more) + struct.pack("<IIQI", 0x07064B50, said["disk"], said["end"], said.get("disks", 1))
 
 
 def basics(

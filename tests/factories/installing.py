@@ -5,6 +5,7 @@ installed(folder, wheels) -> wheel -> tool -> Outcome
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,9 +18,14 @@ from pathlib import Path
 from tests.factories import installers
 from tests.factories.ranges import serving
 
+# seconds for one wheel
+_PATIENCE = 30
+
 UV = Path(sys.executable).with_name("uv")
 # deep enough that what leaves it by a few folders is still found
 INSIDE = "one/two/three/target"
+# the line of a script that says what it runs
+_SCRIPT = re.compile(rb"^from \S+ import \S+", re.MULTILINE)
 # what installers write themselves
 _OWN = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", ".lock"}
 
@@ -58,9 +64,12 @@ def _by_uv(path: Path, *, tool: str, place: Callable[[Path], str]) -> str | None
     """What uv said where it refused."""
     target = path.parent / tool / INSIDE
     source = place(path)
-    options = ["--no-deps", "--no-index", "--no-cache", "--no-config", "--target", target, "--python", sys.executable]
+    # a cache, for to ask Python what it is takes longer than the rest; no two wheels have one path, and none is taken
+    # from it
+    options = ["--no-deps", "--no-index", "--cache-dir", path.parent.parent / "uv", "--no-config"]
+    options += ["--target", target, "--python", sys.executable]
     command = [*map(str, (UV, "pip", "install", *options)), f"demo @ {source}" if "://" in source else source]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE)
     return " ".join(done.stderr.split()) if done.returncode else None
 
 
@@ -79,4 +88,10 @@ def _from(target: Path, path: Path) -> str:
 
 
 def _content(path: Path) -> str:
-    return f"-> {path.readlink()}" if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    if path.is_symlink():
+        return f"-> {path.readlink()}"
+    data = path.read_bytes()
+    # every installer writes scripts in words of its own
+    if data.startswith(b"#!") and (script := _SCRIPT.search(data)):
+        return script[0].decode()
+    return hashlib.sha256(data).hexdigest()[:16]

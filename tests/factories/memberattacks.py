@@ -22,6 +22,7 @@ EVIL = Entry("demo/a.py", b"evil = 1\n")
 PACKED = A.packed
 RECORD = record_of(everything(NAME, {"demo/a.py": CODE}), INFO)
 HASH = hashed(CODE)
+SOUND = b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"
 
 
 def one(**lies: Any) -> bytes:
@@ -100,6 +101,7 @@ _PATHS = {
     "escape": b"demo/\x1b[31ma.py",
     "tab": b"demo/a\t.py",
     "DEL": b"demo/a\x7f.py",
+    "stream": b"demo/a.py::$DATA",
     "trailing dot": b"demo/a.",
     "trailing space": b"demo/a ",
     "dots": b"demo/...",
@@ -208,6 +210,8 @@ PATHS = {
     "name NFC and NFD": archive(wheel_of(Entry("demo/\u00e9.py", b"1"), Entry("demo/e\u0301.py", b"2"))),
     "name with trailing dot": archive(wheel_of(A, Entry("demo/a.py.", b"evil"))),
     "name with trailing space": archive(wheel_of(A, Entry("demo/a.py ", b"evil"))),
+    "name and its stream": archive(wheel_of(A, Entry("demo/a.py:evil", b"evil"))),
+    "name and its data stream": archive(wheel_of(A, Entry("demo/a.py::$DATA", b"evil"))),
     "name NFKC only": archive(wheel_of(Entry("demo/\ufb01.py", b"1"), Entry("demo/fi.py", b"2"))),
     "name with ./": archive(wheel_of(A, Entry("demo/./a.py", b"evil"))),
     "name with //": archive(wheel_of(A, Entry("demo//a.py", b"evil"))),
@@ -270,6 +274,19 @@ LISTED = {
     "dist-info is a file": more("other-1.0.dist-info"),
     "dist-info with dot behind": more("demo-1.0.dist-info./METADATA"),
     "egg-info": more("demo-1.0.egg-info/PKG-INFO"),
+    "egg-info, sound": more("demo-1.0.egg-info/PKG-INFO", SOUND),
+    "egg-info, sound, of another": more("other.egg-info/PKG-INFO", SOUND),
+    "egg-info, empty": more("demo-1.0.egg-info/PKG-INFO", b""),
+    "egg-info without PKG-INFO": more("demo-1.0.egg-info/SOURCES.txt"),
+    "egg-info, a file": more("demo-1.0.egg-info"),
+    "egg-info, a file, sound": more("demo-1.0.egg-info", SOUND),
+    "egg-info, version of nothing": more("demo-1.0.egg-info/PKG-INFO", SOUND.replace(b"1.0", b"one")),
+    "egg-info deeper": more("demo/demo.egg-info/PKG-INFO"),
+    "egg-info by data": more("demo-1.0.data/purelib/demo.egg-info/PKG-INFO"),
+    "egg-link": more("demo.egg-link", b"../..\n."),
+    "dist-info by data": more("demo-1.0.data/purelib/other-1.0.dist-info/METADATA"),
+    "dist-info by data, sound": more("demo-1.0.data/purelib/other-1.0.dist-info/METADATA", SOUND),
+    "dist-info by data, its own": more(f"demo-1.0.data/purelib/{INFO}/more"),
     "data of another": more("other-1.0.data/purelib/x.py"),
     "data of other version": more("demo-2.0.data/purelib/x.py"),
     "data in other case": more("Demo-1.0.data/purelib/x.py"),
@@ -291,6 +308,10 @@ LISTED = {
     "data makes a file a folder": more("demo-1.0.data/purelib/demo/a.py/b.py"),
     "data purelib": more("demo-1.0.data/purelib/x.py"),
     "data scripts": more("demo-1.0.data/scripts/x", b"#!/bin/sh\n"),
+    "data scripts up": more("demo-1.0.data/scripts/../../x", b"#!/bin/sh\n"),
+    "data scheme up": more("demo-1.0.data/../x"),
+    "data scheme absolute": more("demo-1.0.data/data//etc/x"),
+    "data purelib in other case": more("demo-1.0.data/purelib/demo/A.py"),
     "data scripts in folder": more("demo-1.0.data/scripts/sub/x", b"#!/bin/sh\n"),
     "no WHEEL": archive(
         [
@@ -301,6 +322,15 @@ LISTED = {
     ),
     "RECORD.jws": archive([A, Entry(f"{INFO}/RECORD.jws", b"{}"), *basics({"demo/a.py": CODE})]),
     "RECORD.p7s": archive([A, Entry(f"{INFO}/RECORD.p7s", b"{}"), *basics({"demo/a.py": CODE})]),
+    "RECORD.jws listed": archive(wheel_of(A, Entry(f"{INFO}/RECORD.jws", b"{}"))),
+    "RECORD.p7s listed": archive(wheel_of(A, Entry(f"{INFO}/RECORD.p7s", b"{}"))),
+    "RECORD.jws listed without hash": archive(
+        [A, Entry(f"{INFO}/RECORD.jws", b"{}"), *basics({"demo/a.py": CODE}, more_rows=f"{INFO}/RECORD.jws,,\n")]
+    ),
+    "RECORD.jws listed, but gone": archive(wheel_of(A, more_rows=f"{INFO}/RECORD.jws,,\n")),
+    "RECORD.jws deeper": archive([A, Entry(f"{INFO}/x/RECORD.jws", b"{}"), *basics({"demo/a.py": CODE})]),
+    "RECORD.jws of the package": archive([A, Entry("demo/RECORD.jws", b"{}"), *basics({"demo/a.py": CODE})]),
+    "RECORD with size only": archive(wheel_of(A, record=RECORD.replace(f"{INFO}/RECORD,,", f"{INFO}/RECORD,,600"))),
     "dist-info first": archive(list(reversed(wheel_of(A)))),
     **{f"no {name}": without(name) for name in ("WHEEL", "METADATA", "RECORD")},
 }

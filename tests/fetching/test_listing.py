@@ -1,14 +1,17 @@
 """What indexes have of a project, and the hashes that they state."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.version import Version
+from unearth import Link
 
 from tests.factories.sources import served
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
 from vbuild.fetching.listing import Listed, files_of
+from vbuild.fetching.places import stated_sha256
 
 NEW = "demo-2.0-py3-none-any.whl"
 OLD = "demo-1.0.tar.gz"
@@ -36,6 +39,23 @@ def test_the_files_of_all_places_come_newest_first_with_the_hashes_that_are_stat
         Listed(OLD, Version("1.0"), "a" * 64, is_yanked=True),
     )
     assert [listed.is_wheel for listed in found] == [True, False]
+
+
+@pytest.mark.parametrize("stated", ["../../elsewhere", "a" * 63, "é" * 64, ""], ids=["path", "short", "word", "none"])
+def test_a_hash_that_is_none_is_not_stated(stated: str, tmp_path: Path) -> None:
+    """Hashes become file names in caches."""
+    url = _index(tmp_path, f'<a href="{NEW}#sha256={stated}">{NEW}</a>').as_uri()
+    assert [listed.sha256 for listed in files_of("demo", indexes=Indexes(index_url=url))] == [None]
+
+
+@pytest.mark.parametrize(
+    ("hashes", "sha256"),
+    [({"sha256": "A" * 64}, "a" * 64), ({"sha256": 1}, None), (["sha256"], None), ("sha256", None), ({}, None)],
+    ids=["capitals", "number", "list", "text", "no hash"],
+)
+def test_hashes_of_a_page_in_json_are_texts_in_an_object(hashes: Any, sha256: str | None) -> None:
+    link = Link(f"https://files.example/{NEW}", hashes=hashes)
+    assert stated_sha256(link) == sha256
 
 
 def test_a_project_that_nobody_knows_has_no_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,13 @@ from vbuild.device.fatbin import FATBINS, MAGIC_BYTES, Flag, Kind
 from vbuild.device.form import Form
 from vbuild.device.model import verbatim
 from vbuild.errors import VbuildError
+from vbuild.hardware.cpu import Cpu
 from vbuild.rope import Rope
 from vbuild.slimming.library import Library
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.surgery.relinking import Relink, relinked
 from vbuild.surgery.strip import Strip
+from vbuild.verdict.levels import Claim, Levels
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 _FLAGS = (0, Flag.LZ4, Flag.ZSTD)
@@ -38,6 +40,7 @@ _ORDERS = (Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True, empty=Empty.NOTHING, unsu
 _RELINK = Relink(
     (("libdemo.so.1", "libother-1234.so.1"),), ("libmore.so.2",), ("$ORIGIN/../demo.libs",), soname="libx.so"
 )
+_CLAIM = Claim(Cpu.parse("x86-64"), is_explicit=True)
 _ELF_WORDS = (
     b"\x7fELF\x02\x01\x01",
     b".dynamic\0",
@@ -73,6 +76,15 @@ def _read_elf(data: bytes) -> None:
     for kind in (Outline, Elf, Loading, Interface, Image):
         with suppress(VbuildError):
             kind.parse(data)
+
+
+def _disassemble(data: bytes) -> None:
+    """*data* as a library of a wheel whose code `vbuild verify` holds against the level it claims."""
+    levels = Levels({"demo/_C.so": Elf.parse(data)}, _CLAIM)
+    for library, findings in levels.verdicts():
+        assert library.data(), "a library of which nothing is told"
+        assert all(str(finding) for finding in findings), "a finding without a word"
+    tuple(levels.wheel_findings())
 
 
 def _slim(data: bytes) -> None:
@@ -120,6 +132,15 @@ def _host_libraries() -> Iterator[bytes]:
     yield shared_object("int sum(int *a) { return a[0]; } int (*table[2])(int *) = {sum, sum};", "-g", "-Wl,-z,norelro")
 
 
+def _dispatching() -> Iterator[bytes]:
+    asks = 'int asks(void) { return __builtin_cpu_supports("avx2"); }'
+    wide = '__attribute__((target("avx2"))) {} {}(int *a) {{ for (int i = 0; i < 64; i++) a[i] *= 3; }}'
+    both = (wide.format("static __attribute__((noinline)) void", "inner"), wide.format("void", "sum_avx2"))
+    source = f"{asks} {' '.join(both)} void any(int *a) {{ if (asks()) sum_avx2(a); else inner(a); }}"
+    yield shared_object(source, "-O2")
+    yield shared_object(source, "-s", "-Wl,-z,x86-64-v3")
+
+
 def _libraries() -> Iterator[bytes]:
     yield from _host_libraries()
     yield Path(_speedups.__file__).read_bytes()
@@ -130,6 +151,12 @@ TARGETS = (
     Target("fatbin", _read_fatbin, _fatbins, (MAGIC_BYTES, b"\x28\xb5\x2f\xfd", b"\x02\0\x01\x01")),
     Target("bundle", _read_bundle, _bundles, (b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"hipv4-", b"host-")),
     Target("elf", _read_elf, _libraries, _ELF_WORDS),
+    Target(
+        "code",
+        _disassemble,
+        _dispatching,
+        (*_ELF_WORDS, b"\x62\xf1\x7c\x48", b"\xc5\xfd\x6f", b"\x0f\xa2", b"\xe8", b"\xc3"),
+    ),
     Target("slim", _slim, _device_libraries, (*_ELF_WORDS, MAGIC_BYTES)),
     Target("relink", _relink, _host_libraries, _ELF_WORDS),
 )

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import zstandard
@@ -17,6 +18,8 @@ from tests.fuzz.bounds import measured
 from tests.fuzz.targets import TARGETS
 from vbuild.binary.elfrecords import FileHeader, SectionHeader, SectionType, SymbolEntry
 from vbuild.binary.image import Image
+from vbuild.materials.cyclonedx import packed
+from vbuild.materials.model import Bill, Fate, Gone
 
 CASES: dict[str, tuple[str, Callable[[], bytes]]] = {}
 HEADERS = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
@@ -136,6 +139,53 @@ def package_described_by_zeros() -> bytes:
     return zipped({"metadata.json": b"{}", f"pkg-{CONDA}.tar.zst": empty, f"info-{CONDA}.tar.zst": described})
 
 
+@reads("conda")
+def package_described_by_a_million_lists() -> bytes:
+    data = b'{"a": [' + b"[]," * 1_000_000 + b"[]]}"
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        info = tarfile.TarInfo("info/index.json")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    described, empty = zstandard.compress(target.getvalue()), zstandard.compress(bytes(1024))
+    return zipped({"metadata.json": b"{}", f"pkg-{CONDA}.tar.zst": empty, f"info-{CONDA}.tar.zst": described})
+
+
+@reads("oci")
+def manifest_of_a_million_lists() -> bytes:
+    return b'{"a": [' + b"[]," * 1_000_000 + b"[]]}"
+
+
+@reads("report")
+def report_of_objects_in_objects() -> bytes:
+    return b'{"a": [' + b",".join([b'{"":' * 400 + b"[]" + b"}" * 400] * 615) + b"]}"
+
+
+@reads("lock")
+def lock_of_a_million_lists() -> bytes:
+    return manifest_of_a_million_lists()
+
+
+@reads("bill")
+def bill_of_thousands_of_packages() -> bytes:
+    gone = (Gone(f"a{number}", "ab" * 32, "b", Fate.MOVED, f"pkg:pypi/a{number}@1") for number in range(4_000))
+    return packed(Bill("demo", "1.0", "1", gone=tuple(gone)))
+
+
+@reads("code")
+def library_of_thousands_of_sections_of_code_and_functions() -> bytes:
+    library = _of_objects(20_000)
+    image = Image.parse(library)
+    text = image.section(".text")
+    assert text
+    table = library[image.header.e_shoff :][: image.header.e_shnum * SectionHeader.layout.size]
+    start = len(library) + -len(library) % 8
+    code = replace(text.header, sh_name=0, sh_size=1, sh_offset=64)
+    more = (replace(code, sh_addr=(1 << 24) + 16 * number).pack() for number in range(6_000))
+    head = replace(image.header, e_shoff=start, e_shnum=image.header.e_shnum + 6_000).pack()
+    return (head + library[len(head) :]).ljust(start, b"\0") + table + b"".join(more)
+
+
 @reads("elf")
 def library_whose_symbols_share_one_long_name() -> bytes:
     library = next(iter(TARGETS["elf"].seeds()))
@@ -169,6 +219,30 @@ def name_of_a_million_tags() -> bytes:
     )
 
 
+@reads("elf")
+def library_that_relocates_the_same_words_again_and_again() -> bytes:
+    library = next(iter(TARGETS["elf"].seeds()))
+    image = Image.parse(library)
+    text, comment = image.section(".text"), image.section(".comment")
+    assert text
+    assert comment
+    start = text.addresses.start & ~7
+    whole = bytearray(_exchanged(library, {".comment": (start.to_bytes(8, "little") + b"\xff" * 8) * 20_000}))
+    place = image.header.e_shoff + comment.index * SectionHeader.layout.size
+    packed_relocations = replace(SectionHeader.parse(whole, place), sh_type=19, sh_entsize=8).pack()
+    whole[place : place + len(packed_relocations)] = packed_relocations
+    return bytes(whole)
+
+
+def _of_objects(count: int) -> bytes:
+    """A library that has as many objects without a name, each at an address of its own."""
+    library = next(iter(TARGETS["elf"].seeds()))
+    text = Image.parse(library).section(".text")
+    assert text
+    rows = (SymbolEntry(0, 0x11, 0, text.index, text.addresses.start + 16 * row, 4) for row in range(count))
+    return _exchanged(library, {".dynsym": b"".join(row.pack() for row in rows)})
+
+
 def _exchanged(library: bytes, sections: dict[str, bytes]) -> bytes:
     """*library* with other bytes, put at its end, for *sections* by name."""
     image = Image.parse(library)
@@ -198,3 +272,37 @@ def test_an_input_takes_no_more_than_the_laws_allow(case: str) -> None:
     measured(target, next(iter(target.seeds())))
     outcome = measured(target, data)
     assert outcome.broken is None, f"{case}: {outcome}"
+
+
+def tiny_members() -> bytes:
+    whole = everything(NAME, {f"{number:06x}": "" for number in range(100_000)})
+    return zipped({**whole, f"{INFO}/RECORD": record_of(whole, INFO).encode()}, zipfile.ZIP_DEFLATED)
+
+
+def values_of_sixteen_characters() -> bytes:
+    return b'{"a": [' + b",".join([b'{"aaaaaaaaaaaa":' * 400 + b"0" + b"}" * 400] * 700) + b"]}"
+
+
+def links_of_a_few_characters() -> bytes:
+    return b"<html>" + b'<a href="demo-1.0.whl">' * 200_000
+
+
+@pytest.mark.parametrize(
+    ("target", "make", "times"),
+    [
+        ("wheel", tiny_members, 12),
+        ("report", values_of_sixteen_characters, 16),
+        ("elf", partial(_of_objects, 120_000), 26),
+        ("index", links_of_a_few_characters, 20),
+    ],
+    ids=["tiny members", "values", "symbols", "links"],
+)
+def test_what_takes_more_memory_than_the_law_allows_takes_no_more_than_is_told(
+    target: str, make: Callable[[], bytes], times: int
+) -> None:
+    """The exceptions in SECURITY.md."""
+    data = make()
+    measured(TARGETS[target], next(iter(TARGETS[target].seeds())))
+    outcome = measured(TARGETS[target], data)
+    assert outcome.broken in {None, "memory"}, str(outcome)
+    assert outcome.memory <= times * outcome.size, f"{outcome.memory / outcome.size:.1f} times: {outcome}"

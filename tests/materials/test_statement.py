@@ -23,7 +23,10 @@ NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 ENTRIES = tuple(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90))
 SDIST = Material(Role.SOURCE, "demo", "1.0", package_url("demo", "1.0"), "78" * 32)
 COMMIT = Material(Role.NATIVE, "zlib", url="https://git.example/zlib", commit="a1" * 20)
-BUILD = Making((SDIST, COMMIT, Material(Role.COMPILER, "gcc", "13.2.0")), (("cpu", "x86-64-v3"),))
+# a folder, and a toolkit that was installed: nothing pins them
+FOLDER, INSTALLED = Material(Role.SOURCE, "demo"), Material(Role.TOOLKIT, "CUDA Toolkit", "12.6", identity="bc" * 32)
+GCC = Material(Role.COMPILER, "gcc", "13.2.0")
+BUILD = Making((SDIST, COMMIT, GCC, FOLDER, INSTALLED), (("cpu", "x86-64-v3"),))
 
 
 def made(folder: Path) -> Path:
@@ -49,7 +52,14 @@ def test_a_statement_names_each_file_and_all_that_pins_its_inputs(tmp_path: Path
                 "buildType": "urn:vbuild:release:1",
                 "externalParameters": {
                     "recipe": "demo.toml",
-                    "wheels": [{"name": NAME, "builds": [{"cpu": "x86-64-v3"}], "compilers": ["gcc 13.2.0"]}],
+                    "wheels": [
+                        {
+                            "name": NAME,
+                            "builds": [{"cpu": "x86-64-v3"}],
+                            "compilers": ["gcc 13.2.0"],
+                            "unpinned": ["source: demo", "toolkit: CUDA Toolkit 12.6"],
+                        }
+                    ],
                 },
                 "resolvedDependencies": [
                     {"name": "demo.toml", "digest": {"sha256": hashlib.sha256(recipe.read_bytes()).hexdigest()}},
@@ -112,7 +122,7 @@ def test_what_parts_were_made_of_is_kept_and_nothing_else_of_their_files(tmp_pat
     pure = wheel(tmp_path / "pure", "pure-1.0-py3-none-any.whl", {"pure.py": ""})
     kept = told(statement([pure], earlier=dependencies_at(tmp_path)))["predicate"]["buildDefinition"]
     assert [each["name"] for each in kept["resolvedDependencies"]] == ["native dependency: zlib", "source: demo 1.0"]
-    foreign = {"resolvedDependencies": [{"name": "x", "annotations": 1}, "y", {"name": 1}, {"digest": []}]}
+    foreign = {"resolvedDependencies": [{"name": "x", "annotations": 1}, "y", {"name": "x"}, {"name": 1, "uri": "x:y"}]}
     (tmp_path / PROVENANCE).write_text(json.dumps({"predicate": {"buildDefinition": foreign}}), encoding="utf-8")
     assert dependencies_at(tmp_path) == ()
 

@@ -34,7 +34,7 @@ def test_every_file_with_the_name_of_a_licence_is_read(tmp_path: Path, name: str
     assert len(found(tmp_path, SDK, name=name)) == 1
 
 
-@pytest.mark.parametrize("name", ["METADATA.txt", "unlicensed.py", "entry_points.txt"])
+@pytest.mark.parametrize("name", ["METADATA.txt", "unlicensed.py", "top_level.txt"])
 def test_other_files_are_not(tmp_path: Path, name: str) -> None:
     assert found(tmp_path, SDK, name=name) == []
 

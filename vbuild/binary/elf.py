@@ -216,12 +216,17 @@ class _File(Headers):
                     elif number in names:
                         imported.append((place, names[number]))
             elif section["sh_type"] in _SHT_RELR:
-                found += (
-                    (place, target)
-                    for place in _relr_places(self._section_data(section))
-                    if (target := self._word(place))
-                )
+                found += self._packed_pointers(self._section_data(section))
         return tuple(found), tuple(imported)
+
+    def _packed_pointers(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """What the table *data* of packed relative relocations fills, and with which address."""
+        for number, place in enumerate(_relr_places(data)):
+            # each is a word of the file; a table that lists places twice could list them a thousand times
+            if number > self.size // _POINTER.size:
+                raise BinaryError(f"more packed relocations than a file of {self.size:#x} has places for")
+            if target := self._word(place):
+                yield place, target
 
     def _word(self, address: int) -> int:
         """The 64-bit number that the file has at *address*; 0 where it has none."""

@@ -7,7 +7,8 @@ function behind the first bytes that are no instruction may be data, and so may 
 outside any function: it is kept apart as *doubtful*.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -23,6 +24,7 @@ from vbuild.binary.symbols import Symbol
 
 _BITS = 64
 _code_of = attrgetter("code")
+_address_of = attrgetter("address")
 # the bytes of all the ways to fill the space between two functions; none of them alone makes a later instruction
 _PADDING = bytes.fromhex("00 0f 1f 2e 40 44 66 80 84 90 cc")
 
@@ -168,10 +170,8 @@ def _needs(codes: Iterable[int]) -> frozenset[str]:
 def regions_of(elf: Elf) -> Iterator[Region]:
     """The code of *elf*, cut at the starts and ends of functions; padding and objects that lie in code left out."""
     for code in elf.code:
-        functions = [symbol for symbol in elf.functions if code.address <= symbol.address < code.end]
-        objects = [symbol for symbol in elf.objects if code.address <= symbol.address < code.end and symbol.size]
-        starts = {symbol.address: symbol for symbol in functions}
-        skipped = {symbol.address: symbol for symbol in objects}
+        starts = {symbol.address: symbol for symbol in _within(code, elf.functions)}
+        skipped = {symbol.address: symbol for symbol in _within(code, elf.objects) if symbol.size}
         cuts = sorted({code.address, code.end, *starts, *skipped})
         outer: Symbol | None = None
         for start, end in pairwise(cuts):
@@ -187,6 +187,12 @@ def regions_of(elf: Elf) -> Iterator[Region]:
                 known = outer_end
             if (rest := _slice(code, known, end)).translate(None, _PADDING):
                 yield Region(known, rest, None)
+
+
+def _within(code: Code, symbols: Sequence[Symbol]) -> Sequence[Symbol]:
+    """Those of *symbols*, which are in order of address, that begin in *code*."""
+    start = bisect_left(symbols, code.address, key=_address_of)
+    return symbols[start : bisect_left(symbols, code.end, start, key=_address_of)]
 
 
 def _slice(code: Code, start: int, end: int) -> bytes:

@@ -21,4 +21,4 @@ def line(bill: Bill) -> str:
     changed = sum(bool(file.before) for file in bill.files)
     fates = {fate: sum(gone.fate is fate for gone in bill.gone) for fate in Fate}
     said = [f"{len(bill.files)} compiled", f"{changed} changed", *(f"{count} {fate}" for fate, count in fates.items())]
-    return ", ".join(text for text in said if not text.startswith("0 "))
+    return ", ".join(text for text in said if not text.startswith("0 ")) or "nothing compiled"

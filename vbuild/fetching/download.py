@@ -12,7 +12,7 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.places import Problems, client_of, finders, name_of, packages_at
+from vbuild.fetching.places import Problems, client_of, finders, name_of, packages_at, stated_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,9 @@ class _Search:
         except httpx2.HTTPError as error:
             self.problems.append(f"{self.places[-1]}: {error}")
             return []
-        stated = {link.filename: (link.hash_option or {}).get("sha256", []) for link in found}
-        self.others |= {
-            name: hashes[0] for name, hashes in stated.items() if hashes and self.wanted.sha256 not in hashes
-        }
-        fitting = [link for link in found if stated[link.filename] in ([], [self.wanted.sha256])]
+        stated = {link.filename: stated_sha256(link) for link in found}
+        self.others |= {name: sha256 for name, sha256 in stated.items() if sha256 and sha256 != self.wanted.sha256}
+        fitting = [link for link in found if stated[link.filename] in {None, self.wanted.sha256}]
         return sorted(fitting, key=lambda link: not link.filename.endswith(".tar.gz"))
 
     def saved(self, client: PyPIClient, link: Link, target: Path) -> bool:

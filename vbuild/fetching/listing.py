@@ -9,7 +9,7 @@ from unearth import Package
 
 from vbuild.errors import FetchError
 from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.places import Problems, client_of, finders, name_of, packages_at
+from vbuild.fetching.places import Problems, client_of, finders, name_of, packages_at, stated_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,5 @@ def listed_in(packages: Iterable[Package]) -> Iterator[Listed]:
     for package in packages:
         link, version = package.link, package.version
         if version:
-            hashes = (link.hash_option or {}).get("sha256", [None])
             is_yanked = link.yank_reason is not None
-            yield Listed(link.filename, Version(version), hashes[0], is_yanked, link.url_without_fragment)
+            yield Listed(link.filename, Version(version), stated_sha256(link), is_yanked, link.url_without_fragment)

@@ -21,6 +21,7 @@ from vbuild.fetching.indexes import Indexes
 logging.getLogger("unearth").addHandler(logging.NullHandler())
 
 _LOGIN = re.compile(r"//[^/@]*@")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Problems(list[str]):
@@ -117,6 +118,19 @@ def packages_at(finder: PackageFinder, project: str) -> list[Package]:
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
         # the finder reads a page as the HTML, or the JSON, that it ought to be
         raise httpx2.DecodingError(f"its page of {project} is no index page: {error}") from error
+
+
+def stated_sha256(link: Link) -> str | None:
+    """The SHA-256 that an index states for *link*; None without one, and for what is none.
+
+    It becomes a file's name in caches, so a page may not put a path in its place.
+    """
+    try:
+        stated = (link.hash_option or {}).get("sha256", [])
+    except AttributeError:  # JSON has something else where hashes should be
+        return None
+    found = [text.lower() for text in stated if isinstance(text, str)]
+    return found[0] if found and _SHA256.fullmatch(found[0]) else None
 
 
 def name_of(finder: PackageFinder) -> str:

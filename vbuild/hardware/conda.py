@@ -7,7 +7,6 @@ These virtual packages stand in the JSON of ``pixi info`` and ``mamba info`` as 
 https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-virtual.html, and CEP 46 for __cuda_arch
 """
 
-import json
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from vbuild.errors import HardwareError, at
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
+from vbuild.jsontext import parsed_json
 
 # the machine of each platform, and the oldest glibc that manylinux knows there (PEP 600)
 MACHINES: Mapping[str, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
@@ -71,8 +71,8 @@ def _level(name: str) -> int:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        info = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        info = parsed_json(text)
+    except ValueError as error:
         raise HardwareError("not JSON; expected what conda info --json or pixi info --json prints") from error
     if not isinstance(info, dict) or not any(key in info for key in _KEYS):
         raise HardwareError("no virtual packages; expected what conda info --json or pixi info --json prints")

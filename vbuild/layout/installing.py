@@ -15,8 +15,6 @@ https://packaging.python.org/en/latest/specifications/entry-points/
 
 import posixpath
 import re
-from configparser import ConfigParser
-from configparser import Error as ConfigError
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
@@ -30,7 +28,6 @@ _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 _SHEBANG = re.compile(rb"#!python[^\n]*\n?")
 _SCRIPT_NAME = re.compile(r"\w[\w.\- ]*")
 _REFERENCE = re.compile(r"(?P<module>\w+(\.\w+)*)\s*:\s*(?P<object>\w+(\.\w+)*)\s*(\[.*\])?")
-_GROUPS = ("console_scripts", "gui_scripts")
 _DROPPED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json"})
 
 # as pip has it, without what is for Windows alone
@@ -126,18 +123,8 @@ def installed(wheel: Wheel, environment: Environment) -> tuple[File, ...]:
 
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
     """The commands in entry_points.txt of *wheel*, by name; `LayoutError` for what is no object reference."""
-    path = f"{wheel.dist_info}/entry_points.txt"
-    if not wheel.find(path):
-        return ()
-    parser = ConfigParser(delimiters=("=",), interpolation=None, strict=True)
-    parser.optionxform = str  # type: ignore[method-assign, assignment] # names keep their case, as the standard says
-    with at(path):
-        try:
-            parser.read_string(wheel.read(path).decode())
-        except (ConfigError, UnicodeDecodeError) as error:
-            raise LayoutError("not entry points; expected [group] and name = module:object") from error
-        found = {name: value for group in _GROUPS if group in parser for name, value in parser[group].items()}
-        return tuple(_script(name, value) for name, value in sorted(found.items()))
+    with at(f"{wheel.dist_info}/entry_points.txt"):
+        return tuple(_script(name, value) for name, value in sorted(wheel.scripts.references))
 
 
 def _script(name: str, value: str) -> Script:

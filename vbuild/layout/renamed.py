@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from vbuild.layout.model import Copied, Member, NewWheel, Put
 from vbuild.layout.offer import Offered
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.bill import is_bill, renamed_bill
+from vbuild.wheel.bill import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.distinfo import Metadata
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.renaming import Renaming, dist_info_of
@@ -47,8 +47,8 @@ def renamed(
 
 
 def _bills(wheel: Offered, way: Renaming) -> dict[str, Member]:
-    """The bills of materials of *wheel* by new path, as they are after the renaming."""
-    paths = [row.path for row in wheel.rows if is_bill(row.path)]
+    """The bills of materials of *wheel* by new path, as they are after the renaming; without those that are endless."""
+    paths = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
     if not paths:
         return {}
     with open_wheel(wheel.path) as opened:

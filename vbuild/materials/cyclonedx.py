@@ -18,18 +18,21 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
+from vbuild.jsontext import parsed_json
 from vbuild.materials.model import Bill, Change, Fate, File, Gone, Making, Material, Role
 
 FILE = "sboms/vbuild.cdx.json"
 
 _PREFIX = "vbuild:"
 _BUNDLED = ".libs/"
+_GONE = "#gone-"
 _Json = dict[str, Any]
 
 
 def packed(bill: Bill) -> bytes:
     """*bill* as CycloneDX 1.6; UTF-8, ends with a line break."""
     parts = [*_parts(bill)]
+    moved = _moved(parts)
     whole = {"type": "library", "bom-ref": bill.purl, "name": bill.project, "version": bill.version}
     document: _Json = {
         "bomFormat": "CycloneDX",
@@ -42,7 +45,7 @@ def packed(bill: Bill) -> bytes:
         "components": parts,
         "dependencies": [
             {"ref": bill.purl, "dependsOn": [part["bom-ref"] for part in parts if part.get("scope") != "excluded"]},
-            *({"ref": part["bom-ref"], **_inside(part, parts)} for part in parts),
+            *({"ref": part["bom-ref"], **moved.get(part["bom-ref"], {})} for part in parts),
         ],
     }
     if bill.makings:
@@ -54,7 +57,7 @@ def packed(bill: Bill) -> bytes:
 def read(data: bytes) -> Bill | None:
     """The bill that `packed` made *data* of; None for what is none, or what nobody can read."""
     try:
-        bill = _read(json.loads(data))
+        bill = _read(parsed_json(data))
         packed(bill)  # a lone surrogate can be read, and not be written
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
@@ -77,12 +80,14 @@ def _parts(bill: Bill) -> Iterator[_Json]:
         yield _gone(gone, bill.purl)
 
 
-def _inside(part: _Json, parts: Iterable[_Json]) -> _Json:
-    """On what the package *part* depends: the libraries that moved there."""
-    if "#" in part["bom-ref"]:
-        return {}
-    found = [other["bom-ref"] for other in parts if other["bom-ref"].startswith(f"{part['bom-ref']}#gone-")]
-    return {"dependsOn": found} if found else {}
+def _moved(parts: Iterable[_Json]) -> Mapping[str, _Json]:
+    """On what packages depend, by their references: the libraries that moved there."""
+    found: dict[str, _Json] = {}
+    for part in parts:
+        package, gone, _ = part["bom-ref"].rpartition(_GONE)
+        if gone:
+            found.setdefault(package, {"dependsOn": []})["dependsOn"].append(part["bom-ref"])
+    return found
 
 
 def _named(purl: str) -> _Json:
@@ -123,7 +128,7 @@ def _gone(gone: Gone, whole: str) -> _Json:
     about = f"{gone.path}\0{gone.sha256}"
     return {
         "type": "library",
-        "bom-ref": f"{gone.purl or whole}#gone-{sha256(about.encode()).hexdigest()}",
+        "bom-ref": f"{gone.purl or whole}{_GONE}{sha256(about.encode()).hexdigest()}",
         "name": gone.name,
         **({"version": gone.version} if gone.version else {}),
         "scope": "excluded",

@@ -14,12 +14,10 @@ from vbuild.linkage.names import is_shared_object
 from vbuild.materials.cyclonedx import FILE, packed, read
 from vbuild.materials.model import Bill, Change, File, Gone, Making
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.bill import LARGEST
 from vbuild.wheel.distinfo import Row, is_dist_info, sha256_said
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.writing import WheelWriter
-
-# bytes; one of ten thousand files takes less
-_LARGEST = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ def path_of(dist_info: str) -> str:
 def bill_of(wheel: Wheel) -> Bill | None:
     """The bill that *wheel* carries; None without one, and for one that cannot be read."""
     member = wheel.find(path_of(wheel.dist_info))
-    return read(wheel.read(member)) if member and member.size <= _LARGEST else None
+    return read(wheel.read(member)) if member and member.size <= LARGEST else None
 
 
 def carries(wheel: Wheel) -> bool:

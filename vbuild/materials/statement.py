@@ -2,7 +2,7 @@
 
     subject                  each file with its SHA-256
     resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, packages of the toolkit
-    externalParameters       of each wheel: for which processor, with which flags
+    externalParameters       of each wheel: for which processor, with which flags; what nothing pins, by its name
     runDetails               the vbuild that did it
 
 The same run gives the same bytes: there is no time in it, no path, no name of a machine. Nobody has signed it:
@@ -11,6 +11,7 @@ The same run gives the same bytes: there is no time in it, no path, no name of a
 
 or, with GitHub's attest action, ``predicate-type`` and what stands under ``predicate`` as ``predicate-path``.
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md
 https://slsa.dev/spec/v1.0/provenance
 """
 
@@ -56,10 +57,18 @@ def statement(
             bill = bill_of(opened)
         makings = bill.makings if bill else ()
         parts = dict.fromkeys(part for making in makings for part in making.materials)
-        found += [_of_material(part) for part in parts if part.role is not Role.COMPILER]
         compilers = sorted(_named(part) for part in parts if part.role is Role.COMPILER)
+        taken = [_of_material(part) for part in parts if part.role is not Role.COMPILER]
+        found += filter(_is_dependency, taken)
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
-        told.append({"name": wheel.name, "builds": [dict(making.told) for making in makings], "compilers": compilers})
+        told.append(
+            {
+                "name": wheel.name,
+                "builds": [dict(making.told) for making in makings],
+                "compilers": compilers,
+                "unpinned": sorted({one["name"] for one in taken if not _is_dependency(one)}),
+            }
+        )
     whole = {
         "_type": _STATEMENT,
         "subject": subjects,
@@ -130,8 +139,11 @@ def _each_once(dependencies: Iterable[_Json]) -> list[_Json]:
 
 
 def _is_dependency(each: object) -> bool:
-    """Whether *each* is what `_dependency` makes: nothing else of somebody's file is passed on."""
-    if not isinstance(each, dict) or not {*each} <= {"name", "uri", "digest"}:
+    """Whether *each* is what `_dependency` makes: nothing else of somebody's file is passed on.
+
+    One of a name alone is none: in-toto wants a URI or a digest.
+    """
+    if not isinstance(each, dict) or not {"name"} < {*each} <= {"name", "uri", "digest"}:
         return False
     digest = each.get("digest", {})
     texts = (each.get("name"), each.get("uri", ""), *(digest.values() if isinstance(digest, dict) else [None]))

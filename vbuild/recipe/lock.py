@@ -4,7 +4,7 @@
 
     {"lock": 1,
      "vbuild": "0.5",                                                 what wrote it
-     "recipe": "<SHA-256>",                                           of the recipe's own file
+     "recipe": "<SHA-256>",                                           of its own file and its patches
      "source": "sdist <SHA-256>", "natives": {"gmp": "debian <SHA-256>"},
      "toolkits": {"13.0 cublas": {"nvidia_cublas-….whl": "<SHA-256>"}},
      "requirements": [{"python": "cpython-3.12-linux-x86_64",         for each Python, and for native steps
@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from vbuild.errors import RecipeError, TableError, at
+from vbuild.jsontext import parsed_json
 from vbuild.table import Table
 
 _VERSION = 1
 
-_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*==[^\s;-]+(?: ; [^-]+)?(?: --hash=sha256:[0-9a-f]{64})+")
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*==[^\s;-]+(?: ; [^\n-]+)?(?: --hash=sha256:[0-9a-f]{64})+")
 
 Hashes = tuple[tuple[str, str], ...]
 
@@ -61,8 +62,8 @@ class Lock:
                 return cls._read(Table(_parsed(path.read_bytes())))
         except OSError as error:
             raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-        except (TableError, RecipeError) as error:
-            raise RecipeError(f"{error}; write it again: vbuild lock") from error
+        except TableError as error:
+            raise RecipeError(str(error)) from error
 
     def pack(self) -> str:
         """The text of the lock's file."""
@@ -127,8 +128,8 @@ def hashed(text: str) -> str:
 
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = parsed_json(data)
+    except ValueError as error:
         raise TableError(f"not JSON: {error}") from error
     if not isinstance(found, dict):
         raise TableError("no JSON object")

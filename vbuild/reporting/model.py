@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.launcher import Override
 from vbuild.errors import ReportError, VbuildError, at
+from vbuild.jsontext import parsed_json
 from vbuild.reporting.conformance import check
 from vbuild.reporting.machines import Choice
 from vbuild.verdict.model import Verdict
@@ -305,15 +306,11 @@ def _check_format(data: object) -> None:
 
 def _decoded(text: str) -> object:
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite)
+        return parsed_json(text, number=_finite)
     except json.JSONDecodeError as error:
         raise ReportError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except (RecursionError, ValueError) as error:
-        raise ReportError("JSON nested too deeply, or with a number that is none") from error
-
-
-def _refused(_name: str) -> Iterator[None]:
-    raise ValueError
+    except ValueError as error:
+        raise ReportError("JSON nested too deeply, of far too many values, or with a number that is none") from error
 
 
 def _finite(text: str) -> float:

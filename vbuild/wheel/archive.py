@@ -8,6 +8,7 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -24,7 +25,10 @@ from vbuild.wheel.distinfo import (
     dist_info_of,
     unlisted,
     unpadded,
+    wheel_headers,
 )
+from vbuild.wheel.eggs import check_eggs
+from vbuild.wheel.entrypoints import Scripts
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.placing import check_placing
 from vbuild.wheel.unpacking import fed, fed_beside, mapped
@@ -34,9 +38,13 @@ T = TypeVar("T")
 
 # PEP 427: SHA-256 or better
 _ALGORITHMS = ("sha256", "sha384", "sha512")
+# as flit 0.8 and uv_build 0.8.12 had it; as many base64 digits are no hash of any of them
+_HEXADECIMAL = re.compile(r"[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128}")
 # bytes of what is read whole, RECORD excepted: the longest description there is has a hundredth of it
 _READ_WHOLE = 1 << 23
-# bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end; and a few blank lines
+# bytes of entry_points.txt: there are projects with a thousand
+_LONGEST_POINTS = 1 << 18
+# bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end; and a few more
 _ROW, _BLANK = 160, 1 << 12
 # up to here a member is mapped in memory alone, and hashed by the thread that inflates it
 _SMALL = 1 << 20
@@ -55,9 +63,9 @@ class Wheel:
         self.dist_info = _dist_info_in(source)
         check_dist_info(self.dist_info, self.name)
         source.check_layout()
-        check_placing(self._by_path, self.dist_info, self.name)
         self._unlisted = unlisted(self.dist_info)
-        if not (record := self.find(f"{self.dist_info}/RECORD")):
+        self.record_path = f"{self.dist_info}/RECORD"
+        if not (record := self.find(self.record_path)):
             raise WheelError(f"no RECORD in {self.dist_info}")
         self.record = _parsed(Record.parse, _whole(source, record, most=_longest_record(self.members)), record.path)
         for name in ("METADATA", "WHEEL"):
@@ -65,6 +73,7 @@ class Wheel:
                 raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
         self._check_record()
+        self._check_told()
 
     def find(self, path: str) -> Member | None:
         return self._by_path.get(path)
@@ -148,19 +157,35 @@ class Wheel:
             raise WheelError(f"{member.path}: does not match its hash in RECORD")
 
     def _check_record(self) -> None:
-        for path in self._rows:
+        for path, row in self._rows.items():
             if path not in self._by_path:
                 raise WheelError(f"RECORD lists {path!r}, which is not in the archive")
+            if path in self._unlisted and path != self.record_path:
+                raise WheelError(f"RECORD lists {path!r}, which is a signature over it; expected it not to (PEP 427)")
+            if path in self._unlisted and (row.hash or row.size is not None):
+                raise WheelError("RECORD has a hash or a size of itself; expected neither (PEP 427)")
         for member in self.members:
             if member.path not in self._unlisted and (wrong := _disagreement(member, self._rows.get(member.path))):
                 raise WheelError(f"{member.path}: {wrong}")
 
+    def _check_told(self) -> None:
+        """`WheelError` where what the wheel says of itself is nothing that installers take, or agree about."""
+        points = f"{self.dist_info}/entry_points.txt"
+        self.scripts = self._text(points, Scripts.parse, most=_LONGEST_POINTS) if self.find(points) else Scripts()
+        scripts = [name for name, _ in self.scripts.references]
+        self._text(f"{self.dist_info}/WHEEL", wheel_headers)
+        check_placing(self._by_path, self.dist_info, self.name, scripts=scripts)
+        check_eggs(self._by_path, lambda path: self._text(path, str))
+
     def _dist_info_file(self, name: str, parse: Callable[[str], T]) -> T:
-        path = f"{self.dist_info}/{name}"
         with at(self.path.name):
-            if (size := self._known(path).size) > _READ_WHOLE:
-                raise WheelError(f"{path}: {size} bytes, expected {_READ_WHOLE} at most")
-            return _parsed(parse, self.read(path), path)
+            return self._text(f"{self.dist_info}/{name}", parse)
+
+    def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
+        """What *parse* makes of the member at *path*, held against RECORD; `WheelError` if it is over *most* bytes."""
+        if (size := self._known(path).size) > most:
+            raise WheelError(f"{path}: {size} bytes, expected {most} at most")
+        return _parsed(parse, b"".join(self._checked(self._known(path))), path)
 
 
 @contextmanager
@@ -172,6 +197,7 @@ def open_wheel(path: Path, *, check: bool = False) -> Iterator[Wheel]:
     with _opened(path) as file:
         with at(path.name):
             wheel = Wheel(path, ZipReader(file))
+        wheel.metadata()
         if check:
             wheel.check()
         yield wheel
@@ -210,7 +236,10 @@ def _disagreement(member: Member, row: Row | None) -> str | None:
     """What is wrong with the *row* of RECORD for *member*."""
     if not row:
         return "not listed in RECORD"
-    if (row.hash or "").partition("=")[0] not in _ALGORITHMS:
+    algorithm, _, digest = (row.hash or "").partition("=")
+    if _HEXADECIMAL.fullmatch(digest):
+        return "its hash in RECORD is in hexadecimal digits, expected base64url (PEP 427)"
+    if algorithm not in _ALGORITHMS:
         return f"its hash in RECORD is {row.hash or ''!r}, expected {', '.join(_ALGORITHMS)}"
     if row.size not in {None, member.size}:
         return f"{member.size} bytes, but {row.size} according to RECORD"

@@ -13,9 +13,12 @@ from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
 
+from vbuild.jsontext import parsed_json
 from vbuild.wheel.name import WheelName
 
 _FOLDER, _SUFFIX = "sboms", ".cdx.json"
+# bytes; one of five thousand files takes less
+LARGEST = 1 << 22
 _PURL, _FILE = "pkg:", "?file_name="
 
 
@@ -29,7 +32,7 @@ def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
     """The bill *data* of the wheel *old* as that of *new*; as it is, where it is of something else, or unreadable."""
     try:
         text = data.decode()
-        bill = json.loads(text)
+        bill = parsed_json(text)
         whole = bill["metadata"]["component"]
         reference, name = str(whole["bom-ref"]), str(whole["name"])
         if canonicalize_name(name) != old.project:

@@ -8,7 +8,8 @@ https://packaging.python.org/en/latest/specifications/recording-installed-packag
 import base64
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,7 +23,7 @@ from vbuild.wheel.name import WheelName
 _SHA256_SIZE = 32
 
 _COLUMNS = 3
-_WHEEL_MAJOR = "1"
+_WHEEL_VERSION = re.compile(r"1(\.\d+)*", re.ASCII)
 # signatures are over RECORD, which can therefore not list them (PEP 427)
 _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
@@ -45,12 +46,13 @@ class Record:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is no row."""
-        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        # decoded piece by piece: StringIO takes four bytes for each character
+        lines = csv.reader(io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline=""), strict=True)
         rows: dict[str, Row] = {}
         try:
             for columns in lines:
                 if not columns:
-                    continue
+                    raise WheelError(f"line {lines.line_num}: blank, expected path, hash and size")
                 row = _row(columns, lines.line_num)
                 if row.path in rows:
                     raise WheelError(f"line {lines.line_num}: {row.path!r} is listed twice")
@@ -58,6 +60,21 @@ class Record:
         except csv.Error as error:
             raise WheelError(f"line {lines.line_num}: not comma-separated values: {error}") from error
         return cls(tuple(rows.values()))
+
+    def slips(self, own: str) -> Iterator[str]:
+        """What `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD itself.
+
+        Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
+        not list itself (whey#14). And the specification lets sizes be left out.
+        """
+        if all(row.path != own for row in self.rows):
+            yield f"does not list itself, which installer refuses; expected the row '{own},,'"
+        padded = [row.path for row in self.rows if (row.hash or "").endswith("=")]
+        if padded:
+            yield f"{len(padded)} hashes end in '=', that of {padded[0]} first, which installer refuses"
+        unsized = [row.path for row in self.rows if row.hash and row.size is None]
+        if unsized:
+            yield f"{len(unsized)} files without size, {unsized[0]} first, which installer refuses"
 
     def __str__(self) -> str:
         """The rows as CSV with LF line ends, quoted only where needed."""
@@ -88,11 +105,7 @@ class WheelFile:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The WHEEL file *text*; `WheelError` without the fields PEP 427 requires, or from a later format."""
-        headers = Headers.parse(text)
-        if not (version := headers.value("Wheel-Version")):
-            raise WheelError("no Wheel-Version")
-        if version.split(".")[0] != _WHEEL_MAJOR:
-            raise WheelError(f"Wheel-Version {version}: only 1.x is known")
+        headers = wheel_headers(text)
         if not headers.value("Tag"):
             raise WheelError("no Tag")
         return cls(headers)
@@ -168,6 +181,20 @@ class Metadata:
 
     def with_requires_dist(self, requirements: Iterable[str]) -> Self:
         return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))
+
+
+def wheel_headers(text: str) -> Headers:
+    """The fields of the WHEEL file *text*; `WheelError` unless it is of the format that is known.
+
+    Published wheels lack a Tag, and everybody installs them: ninja 1.11.1.1.
+    """
+    headers = Headers.parse(text)
+    # uv takes this field in this spelling alone
+    if not (version := headers.value("Wheel-Version")) or "\nWheel-Version:" not in f"\n{headers}":
+        raise WheelError("no Wheel-Version")
+    if not _WHEEL_VERSION.fullmatch(version):
+        raise WheelError(f"Wheel-Version {version}: only 1.x is known")
+    return headers
 
 
 def is_dist_info(path: str) -> bool:

@@ -53,6 +53,9 @@ def check_places(paths: Iterable[str]) -> None:
 
 
 def folded(path: str) -> str:
-    """What Windows and macOS between them take *path* for: without case, Unicode form, and dots and spaces at ends."""
+    """What Windows and macOS between them take *path* for.
+
+    Neither case nor Unicode form counts, nor dots and spaces at ends; and ``a.py:b`` is a stream of ``a.py``.
+    """
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
-    return "/".join(part.rstrip(". ") for part in folded.split("/"))
+    return "/".join(part.partition(":")[0].rstrip(". ") for part in folded.split("/"))

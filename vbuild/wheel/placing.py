@@ -7,7 +7,7 @@
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from vbuild.errors import WheelError, at
 from vbuild.wheel.memberpath import check_places, folded
@@ -19,28 +19,39 @@ _SITE = ("platlib", "purelib")
 _EXACT = ("linux", "manylinux", "musllinux")
 
 
-def check_placing(paths: Iterable[str], dist_info: str, name: WheelName) -> None:
-    """`WheelError` where installers would put two of *paths* at one place, or do not agree on where to put one."""
-    placed = dict(_placed(paths, dist_info.removesuffix("dist-info") + "data"))
+def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scripts: Collection[str] = ()) -> None:
+    """`WheelError` where installers would put two files at one place, or do not agree on where to put one.
+
+    The files are those at *paths*, and the *scripts* that installers make.
+    """
+    data = dist_info.removesuffix("dist-info") + "data"
+    placed = _placed(paths, data)
+    for script in scripts:
+        place = f"{data}/data/bin/{script}"
+        if other := placed.get(place):
+            raise WheelError(f"entry point {script!r}: installed at the place of {other}")
+        placed[place] = f"entry point {script!r}"
     check_places(placed)
     if all(platform.startswith(_EXACT) for platform in name.platform.split(".")):
         return
     seen: dict[str, str] = {}
     for place in placed:
         if (other := seen.setdefault(folded(place), place)) != place:
-            raise WheelError(f"{place}: the same file as {other} on Windows or macOS, for which it also is")
+            raise WheelError(f"{place}: the same file as {other} on Windows or macOS, for which the wheel also is")
+    with at("on Windows or macOS, for which the wheel also is"):
+        check_places(seen)
 
 
-def _placed(paths: Iterable[str], data: str) -> Iterator[tuple[str, str]]:
+def _placed(paths: Iterable[str], data: str) -> dict[str, str]:
     """Each place, with the path of what is put there."""
-    seen: dict[str, str] = {}
+    placed: dict[str, str] = {}
     for path in paths:
         with at(path):
             place = _place(path, data)
-            if other := seen.get(place):
+            if other := placed.get(place):
                 raise WheelError(f"installed at the place of {other}")
-        seen[place] = path
-        yield place, path
+        placed[place] = path
+    return placed
 
 
 def _place(path: str, data: str) -> str:

@@ -27,6 +27,7 @@ from vbuild.digest import Digests
 from vbuild.errors import WheelError
 from vbuild.linking import linked
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.gathering import wheels_in
 
 _META = {"api-version": "1.1"}
 _VARIANTS = "-variants.json"
@@ -84,7 +85,7 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
     `WheelError`, and nothing written, where *out* holds something or a wheel is damaged.
     """
     with Digests() as digests:
-        files = [*sorted(folder.glob("*.whl")), *sorted(folder.glob(f"*{_VARIANTS}"))]
+        files = [*wheels_in(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
         return write_index_of(files, out, digests=digests)
 
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vbuild.errors import WheelError, at
+from vbuild.interrupts import uninterrupted
 from vbuild.packed import Buffer
 from vbuild.rope import Rope
 from vbuild.wheel.archive import Wheel
@@ -57,7 +59,7 @@ class WheelWriter:
         if self._anonymous_mode is not None:
             made = Attributes(self._anonymous_mode).header()
             attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
-            member = replace(member, header=replace(member.header, **attributes))
+            member = replace(member, packed=replace(member.header, **attributes).pack())
         elif wheel is not self._like:
             self.follow(wheel)
         if member.path != f"{wheel.dist_info}/RECORD":
@@ -185,10 +187,10 @@ def write_wheels(
         folder.mkdir(parents=True, exist_ok=True)
     copies = [folder / wheel.path.name for wheel in passing]
     targets = [*(folder / str(name) for name in names), *copies]
-    if twice := sorted({target.name for target in targets if targets.count(target) > 1}):
-        raise WheelError(f"{folder / twice[0]}: two wheels of this name would be written; make them apart")
+    if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
+        raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
     parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
-    placed: list[Path] = []
+    is_placing = False
     try:
         for target in targets:
             _refuse_folder(target)
@@ -207,14 +209,17 @@ def write_wheels(
             for writer in writers:
                 with at(writer.name):
                     writer.finish()
+        is_placing = True
         for part, target in zip(parts, targets, strict=True):
             with at(target), _writing():
                 part.replace(target)
-            placed.append(target)
     except BaseException:
-        for file in (*parts, *placed):
-            with suppress(OSError):  # the first error is the one to tell
-                file.unlink(missing_ok=True)
+        with uninterrupted():
+            # an interrupt may come between any two steps: a part that is gone is at its target
+            placed = [target for part, target in zip(parts, targets, strict=True) if is_placing and not part.exists()]
+            for file in (*parts, *placed):
+                with suppress(OSError):  # the first error is the one to tell
+                    file.unlink(missing_ok=True)
         raise
 
 
@@ -284,9 +289,10 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
             with at(target), _writing():
                 part.replace(target)
     finally:
-        for part in parts:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+        with uninterrupted():
+            for part in parts:
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
     return tuple(targets)
 
 

@@ -184,18 +184,21 @@ def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0
 def check_unicode_path(fields: dict[int, bytes], name: bytes) -> None:
     """`WheelError` where a Unicode path extra field among *fields* names another file than *name*."""
     if Extra.UNICODE_PATH in fields and fields[Extra.UNICODE_PATH][5:] != name:
-        raise WheelError("an extra field gives it another name")
+        found = fields[Extra.UNICODE_PATH][5:]
+        raise WheelError(f"its Unicode path extra field names it {found!r}, expected {name!r}")
 
 
 def descriptors(values: tuple[int, int, int], *, is_wide: bool) -> tuple[bytes, ...]:
     """What may stand behind data of which CRC-32, packed size and size are *values*: with a signature, or without.
 
     Nothing may where the sizes need 64 bits and the local header has no zip64 extra field, which makes it *is_wide*.
+    A CRC-32 that is the signature itself cannot do without one.
     """
     if not is_wide and max(values) > FULL32:
         return ()
     plain = (_WIDE_DESCRIPTOR if is_wide else _DESCRIPTOR).pack(*values)
-    return (_DESCRIPTOR_SIGNATURE + plain, plain)
+    signed = _DESCRIPTOR_SIGNATURE + plain
+    return (signed,) if plain.startswith(_DESCRIPTOR_SIGNATURE) else (signed, plain)
 
 
 def zip64_extra(values: tuple[int, ...]) -> bytes:

@@ -6,12 +6,12 @@ encryption, paths that leave the folder they are unpacked into.
 """
 
 import os
-import re
 import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 from typing import BinaryIO
 
@@ -20,18 +20,15 @@ from isal import isal_zlib
 from vbuild.errors import WheelError, at
 from vbuild.wheel.inflating import CHUNK, inflated_stream
 from vbuild.wheel.memberpath import check_path, check_places
+from vbuild.wheel.zipend import Directory
 from vbuild.wheel.zipformat import (
-    FULL16,
     FULL32,
     LARGEST_DESCRIPTOR,
     CentralHeader,
-    End,
     Extra,
     Flag,
     LocalHeader,
     Method,
-    Zip64End,
-    Zip64Locator,
     check_unicode_path,
     descriptors,
     extra_fields,
@@ -44,22 +41,30 @@ _HEAD = 1 << 9
 _ENCRYPTED = Flag.ENCRYPTED | Flag.STRONGLY_ENCRYPTED | Flag.MASKED
 _KNOWN = Flag.OPTION_1 | Flag.OPTION_2 | Flag.DESCRIPTOR | Flag.UTF8
 _LAST_VERSION = 63
-_RECORD_SIGNATURE = re.compile(rb"PK(\x01\x02|\x03\x04|\x05\x06|\x06\x06|\x06\x07|\x07\x08)")
 # A deflated block of 258 bytes takes two bits at least (zlib's technical notes: 1032 to 1)
 _DEFLATE_RATIO = 1032
 # bytes, for a million members
 _LARGEST_DIRECTORY = 1 << 28
+# characters of a path in a message
+_LONGEST_SHOWN = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of an archive; sizes are bytes, inflated and as they lie in the archive."""
+    """One file of an archive; sizes are bytes, inflated and as they lie in the archive.
+
+    Its central header is kept *packed*: of a million members the numbers in it would take three times as much.
+    """
 
     path: str
     size: int
     compressed_size: int
     header_offset: int
-    header: CentralHeader
+    packed: bytes
+
+    @property
+    def header(self) -> CentralHeader:
+        return _unpacked(self.packed)
 
     @property
     def mode(self) -> int:
@@ -72,6 +77,12 @@ class Member:
         return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
 
 
+@lru_cache(maxsize=64)
+def _unpacked(packed: bytes) -> CentralHeader:
+    # whoever asks for a member's header asks for it several times
+    return CentralHeader.parse(packed)
+
+
 class ZipReader:
     """The members of the zip archive in *file*; `WheelError` where its directory is not sound, or is over *largest*."""
 
@@ -80,11 +91,12 @@ class ZipReader:
         self._lock = Lock()
         self._descriptor = _descriptor(file)
         self._size = file.seek(0, os.SEEK_END)
-        self.comment, entries, self._directory_offset, directory_size = self._end()
-        if directory_size > largest:
-            raise WheelError(f"a central directory of {directory_size} bytes, expected {largest} at most")
-        directory = self._read_at(self._directory_offset, directory_size)
-        everything = tuple(_members(directory, entries))
+        directory = Directory.found(self._read_at, self._size)
+        if directory.size > largest:
+            raise WheelError(f"a central directory of {directory.size} bytes, expected {largest} at most")
+        self.comment = directory.comment
+        self._directory_offset = directory.offset
+        everything = tuple(_members(self._read_at(directory.offset, directory.size), directory.entries))
         check_places(member.path for member in everything)
         self.members = tuple(member for member in everything if not member.path.endswith("/"))
         self._starts: dict[int, int] = {}
@@ -105,26 +117,29 @@ class ZipReader:
         Who reads an archive from its start, as uv does, finds there what the central directory does not tell of.
         """
         end, before = 0, ""
-        spans = []
+        gap: tuple[str, int] | None = None
         for member in sorted((*self.members, *self.folders), key=lambda member: member.header_offset):
             if member.header_offset < end:
                 raise WheelError(f"{member.path}: overlaps {before}")
-            start, (end, before) = end, (self._end_of(member), member.path)
-            spans.append((start, member.header_offset, f"{member.path}: in front of it"))
-        for start, stop, where in (*spans, (end, self._directory_offset, "in front of the central directory")):
-            if start != stop:
-                raise WheelError(f"{where} are {stop - start} bytes of no member; expected none")
+            if member.header_offset > end:
+                gap = gap or (f"{member.path}: in front of it", member.header_offset - end)
+            end, before = self._end_of(member), member.path
+        if end < self._directory_offset:
+            gap = gap or ("in front of the central directory", self._directory_offset - end)
+        if gap:
+            raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
 
     def _end_of(self, member: Member) -> int:
         """Where *member* ends, its data descriptor included; `WheelError` where that lies or is missing."""
         end = self.data_offset(member) + member.compressed_size
-        if not member.header.flags & Flag.DESCRIPTOR:
+        header = member.header
+        if not header.flags & Flag.DESCRIPTOR:
             return end
         with at(member.path):
-            if member.header.method == Method.STORED:
+            if header.method == Method.STORED:
                 raise WheelError("stored, with its size behind it: where it ends cannot be seen from the start")
             found = self._read_at(end, min(LARGEST_DESCRIPTOR, self._directory_offset - end))
-            values = (member.header.crc, member.compressed_size, member.size)
+            values = (header.crc, member.compressed_size, member.size)
             for descriptor in descriptors(values, is_wide=member.header_offset in self._wide):
                 if found.startswith(descriptor):
                     return end + len(descriptor)
@@ -139,12 +154,13 @@ class ZipReader:
         """What *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared."""
         with at(member.path):
             raw = self.raw(self.data_offset(member), member.compressed_size)
-            if member.header.method == Method.STORED:
+            header = member.header
+            if header.method == Method.STORED:
                 chunks = raw
-            elif member.header.method == Method.DEFLATED:
+            elif header.method == Method.DEFLATED:
                 chunks = inflated_stream(raw)
             else:
-                raise WheelError(f"compressed with method {member.header.method}, which can be copied but not read")
+                raise WheelError(f"compressed with method {header.method}, which can be copied but not read")
             size = crc = 0
             for chunk in chunks:
                 size += len(chunk)
@@ -154,17 +170,18 @@ class ZipReader:
                 yield chunk
             if size != member.size:
                 raise WheelError(f"inflates to {size} bytes, but declares {member.size}")
-            if crc != member.header.crc:
-                raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {member.header.crc:#010x}")
+            if crc != header.crc:
+                raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {header.crc:#010x}")
 
     def head(self, member: Member, size: int) -> bytes:
         """The first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
         with at(member.path):
             raw = self._read_at(self.data_offset(member), min(member.compressed_size, _HEAD + size))
-        if member.header.method == Method.STORED:
+        method = member.header.method
+        if method == Method.STORED:
             return raw[:size]
         try:
-            inflates = member.header.method == Method.DEFLATED
+            inflates = method == Method.DEFLATED
             return isal_zlib.decompressobj(-zlib.MAX_WBITS).decompress(raw, size) if inflates else b""
         except isal_zlib.error:  # type: ignore[misc] # its stub says that this class is an exception
             return b""
@@ -182,8 +199,8 @@ class ZipReader:
             raise WheelError(f"the local header names it {name!r}")
         fields = extra_fields(extra) if extra else {}
         check_unicode_path(fields, name)
-        if not _agrees(local, fields, member):
-            raise WheelError("the local header and the central directory disagree")
+        if wrong := _disagreement(local, fields, member):
+            raise WheelError(wrong)
         if Extra.ZIP64 in fields:
             self._wide.add(member.header_offset)
         start = member.header_offset + LocalHeader.layout.size + len(rest)
@@ -210,52 +227,6 @@ class ZipReader:
             self.file.seek(offset)
             return self.file.read(size)
 
-    def _end(self) -> tuple[bytes, int, int, int]:
-        """The archive's comment, and the central directory's count of entries, offset and size."""
-        tail_size = min(self._size, End.layout.size + FULL16)
-        tail = self._read_at(self._size - tail_size, tail_size)
-        place = _end_in(tail)
-        end = End.parse(tail, place)
-        comment = tail[place + End.layout.size :]
-        if _RECORD_SIGNATURE.search(comment):
-            raise WheelError("a zip record in the archive's comment, where others may look for one")
-        boundary = self._size - tail_size + place
-        said: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)
-        if wide := self._zip64_end(boundary):
-            boundary, disks, found = wide
-            full = (FULL16, FULL32, FULL32)
-            if any(said[part] not in {found[part], full[part]} for part in range(3)):
-                raise WheelError("the end record and the zip64 end record disagree")
-            said = found
-        else:
-            disks = (end.disk, end.directory_disk, end.entries - end.entries_here)
-        if any(disks):
-            raise WheelError("one part of an archive of several; expected a whole one")
-        entries, offset, size = said
-        if offset + size != boundary:
-            raise WheelError(
-                f"the central directory ends at {offset + size:#x}, its end record begins at {boundary:#x}"
-            )
-        return comment, entries, offset, size
-
-    def _zip64_end(self, end: int) -> tuple[int, tuple[int, int, int], tuple[int, int, int]] | None:
-        """Offset, disks, and (entries, offset, size) of the zip64 end record in front of *end*; None without one."""
-        place = end - Zip64Locator.layout.size
-        if place < 0:
-            return None
-        packed = self._read_at(place, Zip64Locator.layout.size)
-        if not packed.startswith(Zip64Locator.SIGNATURE.to_bytes(4, "little")):
-            return None
-        locator = Zip64Locator.parse(packed)
-        record = Zip64End.parse(self._read_at(locator.end_offset, Zip64End.layout.size))
-        # record_size counts what follows it: twelve bytes less than the whole
-        if locator.end_offset + record.record_size + 12 != place:
-            raise WheelError("the zip64 end record is not in front of its locator")
-        if locator.disks > 1:
-            raise WheelError(f"one part of an archive of {locator.disks}; expected a whole one")
-        disks = (locator.disk, record.disk or record.directory_disk, record.entries - record.entries_here)
-        return locator.end_offset, disks, (record.entries, record.directory_offset, record.directory_size)
-
 
 def _descriptor(file: BinaryIO) -> int | None:
     """What `os.pread` reads *file* through; None where the system has no such call, or *file* is none of its own."""
@@ -264,50 +235,47 @@ def _descriptor(file: BinaryIO) -> int | None:
     return None
 
 
-def _agrees(local: LocalHeader, fields: dict[int, bytes], member: Member) -> bool:
-    """Whether the *local* header says what the central directory says of *member*."""
+def _disagreement(local: LocalHeader, fields: dict[int, bytes], member: Member) -> str | None:
+    """What the *local* header says otherwise than the central directory says of *member*; None where they agree."""
     central = member.header
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
     size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
-    if spare and widened((FULL32, FULL32), fields) not in {truth, (FULL32, FULL32)}:
-        return False
-    said = ((local.crc, central.crc), (compressed_size, member.compressed_size), (size, member.size))
+    if spare and (wide := widened((FULL32, FULL32), fields)) not in {truth, (FULL32, FULL32)}:
+        return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} beside it"
+    # how hard was tried to compress it is nobody's business
+    flags, expected = (header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2) for header in (local, central))
     # with a data descriptor the true values stand behind the data, and only perhaps here
     unsaid = (0, FULL32) if local.flags & Flag.DESCRIPTOR else ()
-    return (
-        (local.flags ^ central.flags) & ~(Flag.OPTION_1 | Flag.OPTION_2) == 0
-        and local.method == central.method
-        and all(here == there or here in unsaid for here, there in said)
-    )
-
-
-def _end_in(tail: bytes) -> int:
-    """Where the end record starts in *tail*: the last one whose comment ends with the file."""
-    signature = End.SIGNATURE.to_bytes(4, "little")
-    place = tail.rfind(signature)
-    while place >= 0:
-        rest = len(tail) - place - End.layout.size
-        if rest >= 0 and End.parse(tail, place).comment_length == rest:
-            return place
-        place = tail.rfind(signature, 0, place + len(signature) - 1)
-    raise WheelError("not a zip archive, or truncated: no end record")
+    for what, here, there, but in (
+        ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
+        ("method", local.method, central.method, False),
+        ("size", size, member.size, size in unsaid),
+        ("packed size", compressed_size, member.compressed_size, compressed_size in unsaid),
+        ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in unsaid),
+    ):
+        if here != there and not but:
+            return f"{what} {here} in its local header, but {there} in the central directory"
+    return None
 
 
 def _members(directory: bytes, entries: int) -> Iterator[Member]:
     paths = set()
     offset = 0
-    for _ in range(entries):
-        header = CentralHeader.parse(directory, offset)
+    for number in range(entries):
+        if offset + CentralHeader.layout.size > len(directory):
+            raise WheelError(f"the central directory ends after {number} entries, expected {entries}")
         start = offset + CentralHeader.layout.size
+        packed = directory[offset:start]
+        header = _unpacked(packed)
         middle = start + header.name_length
         end = middle + header.extra_length
         offset = end + header.comment_length
         if offset > len(directory):
             raise WheelError("truncated: an entry of the central directory runs past its end")
         path = _path(directory[start:middle], header.flags)
-        with at(path if path and path.isprintable() else repr(path)):
-            member = _member(path, header, directory[middle:end])
+        with at(_shown(path)):
+            member = _member(path, packed, directory[middle:end])
             if path in paths:
                 raise WheelError("two members of this name")
         paths.add(path)
@@ -316,11 +284,18 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
         raise WheelError(f"the central directory has {len(directory) - offset} bytes after its {entries} entries")
 
 
-def _member(path: str, header: CentralHeader, extra: bytes) -> Member:
+def _shown(path: str) -> str:
+    """How *path* stands in a message: what cannot be printed escaped, and what is too long cut."""
+    shown = path if path and path.isprintable() else repr(path)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
+
+
+def _member(path: str, packed: bytes, extra: bytes) -> Member:
     """The member at *path*; `WheelError` where it is nothing that may be in a wheel."""
+    header = _unpacked(packed)
     fields = extra_fields(extra) if extra else {}
     size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)
-    member = Member(path, size, compressed_size, header_offset, header)
+    member = Member(path, size, compressed_size, header_offset, packed)
     check_path(path)
     check_unicode_path(fields, path.encode())
     if header.flags & _ENCRYPTED:

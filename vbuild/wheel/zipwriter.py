@@ -66,7 +66,7 @@ class ZipWriter:
     def copy(self, source: ZipReader, member: Member, path: str) -> None:
         """Append *member* of *source* as *path*, its compressed bytes as they are."""
         start = source.data_offset(member)
-        placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.header)
+        placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.packed)
         self._file.write(_local(placed))
         _send(source, start, member.compressed_size, self._file)
         self._entries.append(_central(placed))
@@ -78,7 +78,7 @@ class ZipWriter:
         header = replace(header, method=method, flags=flags, version_needed=_VERSION)
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
-        member = Member(path, data.size, _longest(data.size), start, header)
+        member = Member(path, data.size, _longest(data.size), start, header.pack())
         self._file.write(_local(member))
         hashing = sha256()
         crc = compressed_size = 0
@@ -88,7 +88,7 @@ class ZipWriter:
             for buffer in piece.plain:
                 hashing.update(buffer)
         end = self._file.tell()
-        member = replace(member, compressed_size=compressed_size, header=replace(header, crc=crc))
+        member = replace(member, compressed_size=compressed_size, packed=replace(header, crc=crc).pack())
         self._file.seek(start)
         self._file.write(_local(member))
         self._file.seek(end)

@@ -11,7 +11,7 @@ import pytest
 from tests.factories.channels import described, entries, files, index
 from tests.factories.variants import variant
 from tests.factories.wheels import everything, hashed, wheel
-from vbuild.errors import LayoutError
+from vbuild.errors import LayoutError, WheelError
 from vbuild.layout.conda.plan import Conda
 from vbuild.layout.conda.proof import problems
 from vbuild.layout.conda.record import CondaPackage, CondaRecord
@@ -282,16 +282,16 @@ def test_a_hash_of_another_kind_is_no_sha256(tmp_path: Path) -> None:
     [
         (
             {"demo-1.0.dist-info/entry_points.txt": "[console_scripts]\ndemo = run me\n"},
-            "demo-1.0.dist-info/entry_points.txt: no script 'demo' = 'run me'; expected name = module:object",
+            "[console_scripts] 'demo': runs 'run me', expected 'module:function'",
         ),
         (
             {"demo-1.0.dist-info/entry_points.txt": "demo = demo:main\n"},
-            "demo-1.0.dist-info/entry_points.txt: not entry points; expected [group] and name = module:object",
+            "line 1: expected [group], or below one name = value",
         ),
     ],
 )
 def test_what_has_no_place_in_an_environment_is_refused(tmp_path: Path, members: Mapping[str, str], said: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(WheelError) as refusal:
         written(tmp_path, NAME, members)
-    assert str(refusal.value) == f"conda: linux-64/demo-1.0-py311_0.conda: {said}"
+    assert str(refusal.value) == f"{NAME}: demo-1.0.dist-info/entry_points.txt: {said}"
     assert not (tmp_path / "site").exists()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.factories.images import TAG, levelled
 from tests.factories.tools import needs
-from tests.factories.wheels import wheel
-from vbuild.errors import LayoutError
+from tests.factories.wheels import everything, record_of, wheel
+from vbuild.errors import VbuildError
 from vbuild.layout.oci.contents import Python, files_of, python_for
 from vbuild.layout.oci.model import File, Made
 from vbuild.layout.offer import Offered
@@ -80,9 +80,10 @@ def test_scripts_begin_with_the_python_of_the_image_wherever_it_is(tmp_path: Pat
 
 
 def test_an_installer_of_before_and_signatures_of_the_old_record_do_not_deceive(tmp_path: Path) -> None:
-    path = wheel(
-        tmp_path, f"demo-1.0-{TAG}.whl", {"demo-1.0.dist-info/INSTALLER": "pip", "demo-1.0.dist-info/RECORD.jws": "{}"}
-    )
+    name, signature = f"demo-1.0-{TAG}.whl", "demo-1.0.dist-info/RECORD.jws"
+    listed = {"demo-1.0.dist-info/INSTALLER": "pip"}
+    record = record_of(everything(name, listed), "demo-1.0.dist-info")
+    path = wheel(tmp_path, name, {**listed, signature: "{}"}, record=record)
     found = files(path)
     installer = found[f"{SITE}/demo-1.0.dist-info/INSTALLER"]
     assert isinstance(installer, Made)
@@ -128,7 +129,7 @@ def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
                 "demo-1.0.data/scripts/x": "#!python",
                 "demo-1.0.dist-info/entry_points.txt": "[console_scripts]\nx = a:b\n",
             },
-            "bin/x: two files of this name; expected one",
+            "entry point 'x': installed at the place of demo-1.0.data/scripts/x",
         ),
         (
             {"demo-1.0.data/data/share/.wh.doc/x": "x"},
@@ -136,25 +137,28 @@ def test_a_python_of_its_version_alone_has_its_own_folder() -> None:
         ),
         (
             {"demo-1.0.dist-info/entry_points.txt": "nonsense"},
-            "demo-1.0.dist-info/entry_points.txt: not entry points; expected [group] and name = module:object",
+            "demo-1.0.dist-info/entry_points.txt: line 1: expected [group], or below one name = value",
         ),
         (
             {"demo-1.0.dist-info/entry_points.txt": b"\xff"},
-            "demo-1.0.dist-info/entry_points.txt: not entry points; expected [group] and name = module:object",
+            "demo-1.0.dist-info/entry_points.txt: not UTF-8",
         ),
         (
             {"demo-1.0.dist-info/entry_points.txt": "[console_scripts]\n../x = a:b\n"},
-            "demo-1.0.dist-info/entry_points.txt: no script '../x' = 'a:b'; expected name = module:object",
+            (
+                "demo-1.0.dist-info/entry_points.txt: [console_scripts] '../x': "
+                "expected the name of a file in the folder of scripts"
+            ),
         ),
         (
             {"demo-1.0.dist-info/entry_points.txt": "[gui_scripts]\nx = a\n"},
-            "demo-1.0.dist-info/entry_points.txt: no script 'x' = 'a'; expected name = module:object",
+            "demo-1.0.dist-info/entry_points.txt: [gui_scripts] 'x': runs 'a', expected 'module:function'",
         ),
     ],
     ids=["script", "whiteout", "no group", "not UTF-8", "name", "reference"],
 )
 def test_what_cannot_be_installed_is_refused(tmp_path: Path, files_: dict[str, bytes | str], message: str) -> None:
     path = wheel(tmp_path, f"demo-1.0-{TAG}.whl", files_)
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(VbuildError) as refusal:
         files(path)
     assert str(refusal.value) == f"{path.name}: {message}"

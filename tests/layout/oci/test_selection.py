@@ -262,7 +262,7 @@ def test_annotations_that_are_no_properties_are_refused(tmp_path: Path) -> None:
         (
             "index.json",
             json.dumps({"manifests": [{"mediaType": INDEX, "digest": f"sha256:{0:064}", "size": 1 << 25}]}),
-            f"sha256:{0:064}: 33554432 bytes of JSON, 16777216 at most",
+            f"sha256:{0:064}: 33554432 bytes of JSON, 4194304 at most",
         ),
         ("index.json", "[]", "index.json: expected a JSON object, got list"),
         ("index.json", '{"manifests": 1}', "index.json: manifests: expected an array, got 1"),

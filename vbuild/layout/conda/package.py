@@ -4,7 +4,6 @@ opened_package(path) -> Package -> .index(), .information(), .entries()
 """
 
 import io
-import json
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import zstandard
 
 from vbuild.errors import LayoutError, at
+from vbuild.jsontext import parsed_json
 from vbuild.packed import Buffer
 from vbuild.tarred import BoundedInfo
 from vbuild.wheel.storing import open_stored
@@ -52,8 +52,8 @@ class Package:
         data = self.information().get("info/index.json", b"")
         with at("info/index.json"):
             try:
-                index = json.loads(data)
-            except (ValueError, RecursionError) as error:
+                index = parsed_json(data)
+            except ValueError as error:
                 raise LayoutError("not JSON") from error
             if not isinstance(index, dict):
                 raise LayoutError("expected a JSON object")

@@ -9,7 +9,6 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,13 +18,14 @@ from typing import Any, Self
 
 from vbuild.digest import sha256_of
 from vbuild.errors import LayoutError, TableError, at
+from vbuild.jsontext import parsed_json
 from vbuild.layout.oci.model import INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, Platform
 from vbuild.table import Table
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _VERSION = "1.0.0"
-# bytes of a manifest, an index or a config; registries take 4 MB
-_LARGEST = 1 << 24
+# bytes of a manifest, an index or a config, as registries take them
+_LARGEST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,8 @@ def _platform(values: Table) -> Platform:
 
 def _file(path: Path) -> bytes:
     try:
+        if (size := path.stat().st_size) > _LARGEST:
+            raise LayoutError(f"{size} bytes of JSON, {_LARGEST} at most")
         return path.read_bytes()
     except OSError as error:
         raise LayoutError(f"cannot be read: {error.strerror}") from error
@@ -223,8 +225,8 @@ def _file(path: Path) -> bytes:
 
 def _json(data: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        values = parsed_json(data)
+    except ValueError as error:
         raise LayoutError("not JSON") from error
     if not isinstance(values, dict):
         raise LayoutError(f"expected a JSON object, got {type(values).__name__}")

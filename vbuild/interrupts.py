@@ -1,0 +1,87 @@
+"""Signals that ask a run to end: the first is an interrupt, and what is half-done goes; no other disturbs that.
+
+with interruptible(): ...    a signal is a KeyboardInterrupt
+with uninterrupted(): ...    but later, at the end of what must not be left in the middle: few steps, and short ones
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+_CLEANING = 10.0  # seconds after an interrupt in which further ones are not heard; systems send SIGKILL then
+
+# what Python does with each, where nobody has asked for something else
+_USUAL = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
+
+
+@dataclass(slots=True)
+class Interruption:
+    """The handler of these signals, which raises `KeyboardInterrupt`; *heard* is when, on the monotonic clock.
+
+    While it is *held*, by so many blocks, it raises nothing, and is *due* afterwards.
+    """
+
+    heard: float | None = None
+    held: int = 0
+    is_due: bool = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.heard is None or now >= self.heard + _CLEANING:
+            self.heard = now
+            self.is_due = self.held > 0
+            if not self.held:
+                raise KeyboardInterrupt
+
+    def release(self) -> None:
+        """Leave one of the blocks that hold it; `KeyboardInterrupt` if it is due and this was the last."""
+        self.held -= 1
+        if self.is_due and not self.held:
+            self.is_due = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """In the block SIGTERM and a closed terminal are what Ctrl-C is: a `KeyboardInterrupt` in the main thread.
+
+    Whoever asks again while that cleans up is not heard. Signals that someone has other plans for, such as nohup for
+    SIGHUP, keep what they do. What is yielded also tells of interrupts that ended as some other error: until Python
+    3.12 those in ``__set_name__``, which importing a module runs, do.
+    """
+    interruption = Interruption()
+    is_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    taken = {number: usual for number, usual in _USUAL.items() if is_main and signal.getsignal(number) == usual}
+    for number in taken:
+        signal.signal(number, interruption)
+    try:
+        yield interruption
+    finally:
+        for number, usual in taken.items():
+            signal.signal(number, usual)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """The block is run to its end; the `KeyboardInterrupt` of a signal that came meanwhile is raised then.
+
+    That is so in `interruptible`, in the main thread, which alone hears signals.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = next((found for number in _USUAL if isinstance(found := signal.getsignal(number), Interruption)), None)
+    if handler is None or not is_main:
+        yield
+        return
+    handler.held += 1
+    try:
+        yield
+    finally:
+        handler.release()
