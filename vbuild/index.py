@@ -5,8 +5,10 @@
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """
 
+import fcntl
+import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from vbuild.errors import VariantError, at
 from vbuild.replacing import replacing
 from vbuild.variant.document import Document, combine
 from vbuild.wheel.archive import peek
+from vbuild.wheel.gathering import wheels_in
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple import check_unused, write_simple
 
@@ -51,13 +54,14 @@ def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
         raise VariantError(f"{folder}: no such folder of wheels")
     if simple:
         check_unused(simple)
-    releases: dict[str, list[tuple[str, Document]]] = {}
-    for name, document in _documents(folder):
-        releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
-    documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
-    packed = {path: document.pack() for path, document in documents.items()}
-    changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
-    _write(changed)
+    with indexing(folder):
+        releases: dict[str, list[tuple[str, Document]]] = {}
+        for name, document in _documents(folder):
+            releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
+        documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
+        packed = {path: document.pack() for path, document in documents.items()}
+        changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
+        _write(changed)
     if simple:
         write_simple(folder, simple)
     return tuple(
@@ -66,9 +70,24 @@ def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
     )
 
 
+@contextmanager
+def indexing(folder: Path) -> Iterator[None]:
+    """In the block no other process looks for wheels in *folder* and writes down what it found, as this one does.
+
+    Else the one that looked first may write last, and what came between is in no index.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
     """Each variant wheel of *folder* with what its variant.json says."""
-    for path in sorted(folder.glob("*.whl")):
+    for path in wheels_in(folder):
         name = WheelName.parse(path.name)
         data = peek(path, "variant.json")
         with at(path.name):

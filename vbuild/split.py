@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from vbuild.binary.policy import Platform
+from vbuild.errors import at
 from vbuild.fetching.indexes import Indexes
 from vbuild.provenance.official import Officials
 from vbuild.splitting.batch import batch
@@ -117,7 +118,8 @@ def _written(folder: Path, whole: Whole, *, told: Callable[[str, int], None]) ->
         for output, writer in zip(outputs, writers, strict=True):
             output.prepare(writer)
             for part in output.parts:
-                part.write(writer)
+                with at(output.name):
+                    part.write(writer)
                 told(str(output.name), part.size)
     names = (*(str(output.name) for output in outputs), *(wheel.path.name for wheel in whole.passing))
     return {name: folder / name for name in names}

@@ -4,11 +4,12 @@ Undisturbed.of(subject, folder) -> .faulted(fault), .killed(number, after) -> Di
 """
 
 import json
+import random
 import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.factories.subjects import Subject, Workplace
 
 # what vbuild calls that which is in the making
 _IN_THE_MAKING = re.compile(r"\.[0-9a-f]{16}\.part|\.vbuild-\w+|\.relinking-\w+")
+_ABORTED = "\nAborted!\n"
 _INTERRUPTED = "vbuild: interrupted: nothing half-done was left behind\n"
 
 
@@ -39,13 +41,13 @@ class Disturbed:
         for name in self.place.left():
             top = Path(name).parts
             assert any(_IN_THE_MAKING.fullmatch(part) for part in top), name
-        if self.fault:
+        if self.fault and not self.fault.kind.is_signal:
             self._check_said(self.fault)
         elif self.ended.err == _INTERRUPTED:
             assert self.place.left() == [], self.place.left()
         elif self.ended.status > 0:
-            # before there is a command, or when it is done, Python itself says so
-            assert self.ended.err.rstrip().endswith("KeyboardInterrupt") or self.ended.err == "", self.ended
+            # before there is a command, or when it is done, Python itself says so, or click
+            assert self.ended.err.rstrip().endswith("KeyboardInterrupt") or self.ended.err in {"", _ABORTED}, self.ended
 
     def check_again(self) -> None:
         """The same command, undisturbed, gives what it always gives, and leaves nothing of the disturbed run's."""
@@ -79,8 +81,15 @@ class Disturbed:
             assert self.ended.said
             assert fault.kind is not Kind.SHORT, said
             assert fault.kind.reason in said, said
-            folders = (str(self.place.folder), "in/", "out", "tmp/", ".whl", ".json", ".so")
+            folders = (str(self.place.folder), "in/", "in:", "out", "tmp/", ".whl", ".json")
             assert any(folder in said for folder in folders), said
+
+
+def spread(calls: Sequence[Call], most: int, rng: random.Random) -> list[Call]:
+    """Not more than *most* of *calls*: one of each name, and others."""
+    names = {call.name: call for call in rng.sample(calls, len(calls))}
+    others = [call for call in calls if call not in names.values()]
+    return [*names.values(), *rng.sample(others, max(0, min(len(others), most - len(names))))][:most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,19 @@ class Undisturbed:
         shutil.rmtree(first.folder)
         shutil.rmtree(counted.folder)
         return made
+
+    def check_all(self, faults: Sequence[Fault], *, again: int) -> None:
+        """Hold what has to hold after each of *faults*, one a run; every *again*th is followed by a rerun."""
+        hits = 0
+        for number, fault in enumerate(faults, start=1):
+            print(f"{self.subject}: {fault}")
+            with self.faulted(fault) as disturbed:
+                hits += bool(disturbed.hit)
+                disturbed.check()
+                if number % again == 0:
+                    disturbed.check_again()
+        # threads may ask for a little more or less than in the undisturbed run
+        assert hits >= 0.9 * len(faults)
 
     @contextmanager
     def faulted(self, fault: Fault) -> Iterator[Disturbed]:

@@ -3,15 +3,17 @@
    FAULT_FOLDER   the folder, absolute; without it nothing is done
    FAULT_LOG      a file for one line a call: its number, its name, "failed" or "passed", the path
    FAULT_AT       n, from 1; 0 only counts
-   FAULT_ERRNO    what the call fails with; 0 for a write of half of the bytes
-   FAULT_STAYS    whether all later calls that need room fail as well: a full disk stays full
+   FAULT_ERRNO    what the call fails with; 0 for a write of half of the bytes, -n for the signal n instead, just before
+   FAULT_STAYS    whether all later calls that need room fail as well, for a full disk stays full; or each gets a signal
 
    Calls are counted in the process that it is loaded into, all threads together; its children run without it. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,13 +68,14 @@ static int fails(const char *name, int kind, const char *path) {
     if (descriptor < 0 || !concerns(path)) return 0;
     int before = errno;
     int number = __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST);
-    int is_hit = (at && number == at) || (is_full && kind);
+    int is_hit = (at && number == at) || (is_full && (kind || fault < 0));
     if (number == at && stays) is_full = 1;
     char line[4400];
     int length = snprintf(line, sizeof line, "%d %s %s %s\n", number, name, is_hit ? "failed" : "passed", path);
     if (REAL(write)(descriptor, line, length) != length) abort();
-    errno = is_hit ? fault : before;
-    if (!is_hit) return 0;
+    if (is_hit && fault < 0) kill(getpid(), -fault);
+    errno = is_hit && fault > 0 ? fault : before;
+    if (!is_hit || fault < 0) return 0;
     return fault ? 1 : kind & WRITES ? 2 : 0;
 }
 
@@ -109,9 +112,10 @@ OPEN(open64)
 OPENAT(openat)
 OPENAT(openat64)
 
-#define BYTES(name, said, file, declared, size, given) \
+#define BYTES(name, said, file, declared, size, given) MOVED(name, said, ROOM | WRITES, file, declared, size, given)
+#define MOVED(name, said, kind, file, declared, size, given) \
     ssize_t name declared { \
-        int how = fails_at(said, ROOM | WRITES, file, ""); \
+        int how = fails_at(said, kind, file, ""); \
         if (how == 1) return -1; \
         if (how == 2 && size > 1) size /= 2; \
         return REAL(name) given; \
@@ -124,6 +128,10 @@ BYTES(sendfile64, "sendfile", to, (int to, int from, off64_t *place, size_t size
 BYTES(copy_file_range, "copy_file_range", to,
       (int from, off64_t *start, int to, off64_t *place, size_t size, unsigned flags), size,
       (from, start, to, place, size, flags))
+
+MOVED(read, "read", 0, fd, (int fd, void *data, size_t size), size, (fd, data, size))
+MOVED(pread, "read", 0, fd, (int fd, void *data, size_t size, off_t place), size, (fd, data, size, place))
+MOVED(pread64, "read", 0, fd, (int fd, void *data, size_t size, off64_t place), size, (fd, data, size, place))
 
 #define CALL(name, said, kind, dir, path, declared, given) \
     int name declared { return fails_at(said, kind, dir, path) == 1 ? -1 : REAL(name) given; }
@@ -139,3 +147,22 @@ CALL(mkdir, "mkdir", ROOM, AT_FDCWD, path, (const char *path, mode_t mode), (pat
 CALL(mkdirat, "mkdirat", ROOM, dir, path, (int dir, const char *path, mode_t mode), (dir, path, mode))
 CALL(unlink, "unlink", 0, AT_FDCWD, path, (const char *path), (path))
 CALL(unlinkat, "unlinkat", 0, dir, path, (int dir, const char *path, int flags), (dir, path, flags))
+CALL(rmdir, "rmdir", 0, AT_FDCWD, path, (const char *path), (path))
+CALL(symlink, "symlink", ROOM, AT_FDCWD, path, (const char *to, const char *path), (to, path))
+CALL(symlinkat, "symlink", ROOM, dir, path, (const char *to, int dir, const char *path), (to, dir, path))
+CALL(chmod, "chmod", 0, AT_FDCWD, path, (const char *path, mode_t mode), (path, mode))
+CALL(fchmod, "chmod", 0, fd, "", (int fd, mode_t mode), (fd, mode))
+CALL(fchmodat, "chmod", 0, dir, path, (int dir, const char *path, mode_t mode, int flags), (dir, path, mode, flags))
+CALL(utimensat, "utime", 0, dir, path, (int dir, const char *path, const struct timespec times[2], int flags),
+     (dir, path, times, flags))
+
+DIR *opendir(const char *path) { return fails_at("opendir", 0, AT_FDCWD, path) == 1 ? NULL : REAL(opendir)(path); }
+DIR *fdopendir(int fd) { return fails_at("opendir", 0, fd, "") == 1 ? NULL : REAL(fdopendir)(fd); }
+
+/* A close that fails has closed all the same: what a disk elsewhere had no room for is told of here. */
+int close(int fd) {
+    int is_hit = fails_at("close", 0, fd, "") == 1;
+    int result = REAL(close)(fd);
+    if (is_hit) errno = fault;
+    return is_hit ? -1 : result;
+}

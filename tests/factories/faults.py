@@ -24,22 +24,33 @@ from tests.factories.desk import VBUILD
 from tests.factories.tools import unmeasured
 
 _SOURCE = Path(__file__).with_name("faultlayer.c")
-# those that need room on a disk; the others are never refused for the lack of it
-_NEED_ROOM = frozenset({"write", "pwrite", "sendfile", "copy_file_range", "ftruncate", "link", "linkat", "mkdir"})
 _WRITE = frozenset({"write", "pwrite", "sendfile", "copy_file_range"})
+# those that need room on a disk; the others are never refused for the lack of it
+_NEED_ROOM = _WRITE | {"ftruncate", "link", "linkat", "mkdir", "symlink"}
+_OF_OPEN_FILES = frozenset({"read", "close", "ftruncate", "fsync"})
 
 
 class Kind(StrEnum):
-    """What becomes of a call: an error of the system's, or a write of half of the bytes."""
+    """What becomes of a call: an error of the system's, a write of half of the bytes, or a signal just before it."""
 
     ENOSPC = "ENOSPC"
     EDQUOT = "EDQUOT"
     EIO = "EIO"
     EACCES = "EACCES"
     SHORT = "SHORT"
+    SIGINT = "SIGINT"
+    SIGKILL = "SIGKILL"
+    SIGSTOP = "SIGSTOP"
+
+    @property
+    def is_signal(self) -> bool:
+        return self.startswith("SIG")
 
     @property
     def number(self) -> int:
+        """As the layer takes it: the error, 0 for a short write, and signals below it."""
+        if self.is_signal:
+            return -int(getattr(signal, self))
         return 0 if self is Kind.SHORT else int(getattr(errno, self))
 
     @property
@@ -54,8 +65,10 @@ class Kind(StrEnum):
             case Kind.ENOSPC | Kind.EDQUOT:
                 return call.name in _NEED_ROOM or call.is_creating
             case Kind.EACCES:
-                return call.name not in _WRITE and call.name not in {"ftruncate", "fsync"}
+                return call.name not in _WRITE | _OF_OPEN_FILES
             case Kind.EIO:
+                return call.name != "close" or call.is_creating
+            case _:
                 return True
 
 
@@ -70,13 +83,19 @@ class Call:
 
     @property
     def is_creating(self) -> bool:
-        """Whether a file is made, as far as its name tells: what is in the making has a name with a dot."""
-        return self.name in {"open", "openat"} and Path(self.path).name.startswith(".")
+        """Whether a file is made, as far as its name tells: what is in the making has a name with a dot.
+
+        Or closed, by which some network file systems tell that there was no room.
+        """
+        return self.name in {"open", "openat", "close"} and Path(self.path).name.startswith(".")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The call number *at* below a folder fails with *kind*; those after it, too, where a disk *stays* full."""
+    """The call number *at* below a folder fails with *kind*.
+
+    Those after it do, too, where a disk *stays* full, or somebody keeps asking.
+    """
 
     at: int
     kind: Kind
@@ -148,11 +167,17 @@ def run(*arguments: object, folder: Path, variables: Mapping[str, str], inside: 
 def signalled(
     *arguments: object, folder: Path, variables: Mapping[str, str], number: signal.Signals, after: float
 ) -> Ended:
-    """What comes of ``vbuild ARGUMENTS`` that gets the signal *number*, it alone, *after* so many seconds."""
+    """What comes of ``vbuild ARGUMENTS`` that gets the signal *number* *after* so many seconds.
+
+    It alone does, but for SIGINT, which a terminal sends to the whole group.
+    """
     begun = time.monotonic()
     process = begin(*arguments, folder=folder, variables=variables)
     time.sleep(max(0, begun + after - time.monotonic()))
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     return ended(process, begun)
 
 
@@ -160,14 +185,15 @@ def begin(
     *arguments: object, folder: Path, variables: Mapping[str, str], inside: tuple[str, ...] = ()
 ) -> subprocess.Popen[str]:
     """The process of ``vbuild ARGUMENTS`` in *folder*."""
-    # coverage would hold its lock for ever, and write to where the layer counts
+    # coverage would hold its lock for ever, and write to where the layer counts; Python would look for modules there
     return subprocess.Popen(
         [*inside, *VBUILD, *map(str, arguments)],
         cwd=folder,
-        env={**unmeasured(), **variables},
+        env={**unmeasured(), "PYTHONSAFEPATH": "1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 

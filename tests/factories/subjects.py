@@ -126,11 +126,6 @@ class Workplace:
         """What is in the output that is no result: names that begin with a dot."""
         return sorted(str(path.relative_to(self.out)) for path in self.out.rglob(".*")) if self.out.exists() else []
 
-    def half_kept(self) -> list[str]:
-        """What in the cache is aside, and no entry."""
-        builds = self.folder / "cache/vbuild/builds"
-        return [path.name for path in builds.glob(".keeping-*")] if builds.exists() else []
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:

@@ -1,6 +1,7 @@
 """vbuild that is killed or interrupted at any moment: no half of a file under a final name, and the next run is whole.
 
-A few moments by default; a hundred for each command with ``-m slow``. The seed is printed with what fails.
+A few moments by default; a hundred for each command with ``-m slow``, and each moment between two calls of the C
+library that FAULT_STEP says. The seed is printed with what fails.
 """
 
 import os
@@ -9,13 +10,15 @@ import signal
 
 import pytest
 
-from tests.factories.disturbed import Undisturbed
+from tests.factories.disturbed import Undisturbed, spread
+from tests.factories.faults import Fault, Kind
 from tests.factories.subjects import SUBJECTS
 from tests.factories.tools import needs
 
 KILLS = 6
 MANY = int(os.environ.get("KILLS", "100"))
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+EVERY = int(os.environ.get("FAULT_STEP", "1"))
 SEED = int(os.environ.get("KILL_SEED", "8"))
 
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
@@ -49,3 +52,27 @@ def test_a_run_that_is_ended_leaves_no_half_of_a_file(undisturbed: Undisturbed) 
 @each
 def test_a_run_that_is_ended_at_any_of_many_moments_leaves_no_half_of_a_file(undisturbed: Undisturbed) -> None:
     disturb(undisturbed, kills=MANY, again=1)
+
+
+# an interrupt stays, like Ctrl-C that is held down: nothing may disturb the cleaning that the first one began
+ending = pytest.mark.parametrize("kind", [Kind.SIGKILL, Kind.SIGINT])
+
+
+@ending
+@each
+def test_a_run_that_is_ended_between_two_calls_leaves_no_half_of_a_file(kind: Kind, undisturbed: Undisturbed) -> None:
+    print(f"KILL_SEED={SEED}")
+    most = KILLS // undisturbed.subject.takes
+    chosen = spread(undisturbed.calls, most, random.Random(f"{SEED} {kind} {undisturbed.subject}"))
+    undisturbed.check_all([Fault(call.number, kind, stays=kind is Kind.SIGINT) for call in chosen], again=most)
+
+
+@pytest.mark.slow
+@ending
+@each
+def test_a_run_that_is_ended_between_any_two_calls_leaves_no_half_of_a_file(
+    kind: Kind, undisturbed: Undisturbed
+) -> None:
+    undisturbed.check_all(
+        [Fault(call.number, kind, stays=kind is Kind.SIGINT) for call in undisturbed.calls[::EVERY]], again=4
+    )

@@ -1,5 +1,6 @@
 """vbuild beside itself, on disks that are read-only, full or others, and what it had started when it is killed."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,21 +8,27 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.factories import joinable
 from tests.factories.desk import mounted
 from tests.factories.disturbed import Undisturbed
-from tests.factories.faults import begin, ended
-from tests.factories.processes import is_running, until
+from tests.factories.faults import Fault, Kind, begin, ended
+from tests.factories.processes import is_running, state_of, until
 from tests.factories.subjects import SUBJECTS
 from tests.factories.tools import needs
+from tests.factories.variants import variant
+from vbuild.stamp import stamped
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - another file system than that of any test's folder
 
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
 each = pytest.mark.parametrize("undisturbed", SUBJECTS, ids=str, indirect=True)
+named = {subject.name: subject for subject in SUBJECTS}
+V4 = variant("x86_64_v4", "x86_64 :: level :: v4")
 
 
 @each
@@ -43,6 +50,24 @@ IN_USE = (
     "exists and is not an empty folder; remove it, or choose another output folder",
     "cannot be written: Directory not empty",
 )
+
+
+@pytest.mark.parametrize("undisturbed", [named["index"]], ids=str, indirect=True)
+def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_wheel(undisturbed: Undisturbed) -> None:
+    (writing, *_) = (call for call in undisturbed.calls if call.name == "open" and call.path.endswith(".part"))
+    with undisturbed.place() as place:
+        begun = time.monotonic()
+        stopping = Fault(writing.number, Kind.SIGSTOP).variables(place.folder, place.log)
+        slow = begin("index", "out/dist", folder=place.folder, variables={**place.variables, **stopping})
+        until(lambda: state_of(slow.pid) == "T")
+        stamped(place.out / "dist" / joinable.NAME, place.out / "dist", variant=V4)
+        quick = begin("index", "out/dist", folder=place.folder, variables=place.variables)
+        with suppress(subprocess.TimeoutExpired):
+            quick.wait(2)  # it may have to wait for the other
+        slow.send_signal(signal.SIGCONT)
+        assert [ended(process, begun).status for process in (slow, quick)] == [0, 0]
+        documents = [json.loads(path.read_text()) for path in place.out.glob("dist/demo-1.0-variants.json")]
+        assert [sorted(document["variants"]) for document in documents] == [["x86_64_v3", "x86_64_v4"]]
 
 
 @each

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from vbuild.build.keeper import Keeper
 from vbuild.errors import BuildError
+from vbuild.interrupts import interruptible
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whoever builds
@@ -143,7 +143,7 @@ def supervised() -> Iterator[None]:
     with _running.lock:
         _running.open = True
     keep_watch()
-    with _interrupting(signal.SIGTERM, signal.SIGHUP):
+    with interruptible():
         try:
             yield
         except BaseException:
@@ -217,23 +217,6 @@ def _started(
     finally:
         with _running.lock:
             _running.discard(process)
-
-
-@contextmanager
-def _interrupting(*signals: signal.Signals) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-    before = {number: signal.signal(number, _interrupt) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _stop(leaders: frozenset[_Process]) -> None:

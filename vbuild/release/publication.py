@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vbuild.errors import VbuildError
-from vbuild.index import Indexed, index
+from vbuild.index import Indexed, index, indexing
 from vbuild.linking import linked
 from vbuild.materials.statement import PROVENANCE, dependencies_at, statement
 from vbuild.recipe.target import Target
@@ -16,6 +16,7 @@ from vbuild.reporting.comparison import Comparison
 from vbuild.reporting.machines import choices
 from vbuild.reporting.model import REPORT, Report
 from vbuild.reporting.page import PAGE, page
+from vbuild.wheel.gathering import wheels_in
 from vbuild.wheel.name import WheelName
 
 
@@ -40,29 +41,30 @@ def published(
     products = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Failure))
     together = stage / "release"
-    indexed = _indexed(products, together, folder)
-    release = Release(
-        name,
-        source,
-        products,
-        failures,
-        indexed,
-        (*notes, *_stale(products, failures, indexed)),
-        thinning.split.moved(folder) if thinning.split else None,
-        choices(name, together, together.glob("*.whl")),
-    )
-    text = json.dumps(release.data(), indent=2) + "\n"
-    report = Report.of_data(json.loads(text))
-    reports = (stage / REPORT, stage / PAGE)
-    for path, written in zip(reports, (text, page(report, before)), strict=True):
-        path.write_text(written, encoding="utf-8")
-    beside = thinning.split.made_beside if thinning.split else ()
-    wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *beside)))
-    stated = _stated(wheels, stage / PROVENANCE, inputs, parts)
-    # all that needs room on the disk is done
-    files = (*wheels, *(item.path for item in indexed), *reports, *stated)
-    for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
-        file.replace(folder / file.name)
+    with indexing(folder):
+        indexed = _indexed(products, together, folder)
+        release = Release(
+            name,
+            source,
+            products,
+            failures,
+            indexed,
+            (*notes, *_stale(products, failures, indexed)),
+            thinning.split.moved(folder) if thinning.split else None,
+            choices(name, together, together.glob("*.whl")),
+        )
+        text = json.dumps(release.data(), indent=2) + "\n"
+        report = Report.of_data(json.loads(text))
+        reports = (stage / REPORT, stage / PAGE)
+        for path, written in zip(reports, (text, page(report, before)), strict=True):
+            path.write_text(written, encoding="utf-8")
+        beside = thinning.split.made_beside if thinning.split else ()
+        wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *beside)))
+        stated = _stated(wheels, stage / PROVENANCE, inputs, parts)
+        # all that needs room on the disk is done
+        files = (*wheels, *(item.path for item in indexed), *reports, *stated)
+        for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
+            file.replace(folder / file.name)
     return replace(
         release,
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
@@ -94,7 +96,7 @@ def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[
     release.mkdir()
     names = {product.wheel.name for product in products}
     wanted = {WheelName.parse(name).release for name in names}
-    for old in folder.glob("*.whl"):
+    for old in wheels_in(folder):
         if old.name not in names and _release_of(old) in wanted:
             linked(old, release / old.name)
     for product in products:

@@ -8,8 +8,8 @@ with the process. A file gets its name only when it is locked, so there is no mo
 
 import errno
 import fcntl
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +18,14 @@ from typing import IO
 
 from vbuild.build.stage import STAGE
 from vbuild.errors import RecipeError, refusal_of
+from vbuild.interrupts import uninterrupted
 
 LOGS = "logs"
 
 _ALIVE = "alive"
 _NEW = "alive.new"
 _LEFT = 86400  # seconds after which a stage without the file has lost its process
+_TRIES, _PAUSE = 20, 0.05  # seconds: what was killed ends as soon as the system comes to it
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -35,39 +37,37 @@ def staging(folder: Path) -> Iterator[Path]:
     the disk is full, or refuses a file, before the block is done.
     """
     made = not folder.exists()
+    # a name made up before there is a folder, so that no interrupt can come between
+    stage = folder / f"{STAGE}{secrets.token_hex(4)}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # resolved: compilers write down where they are, and what keeps that out of a build is told of the stage
-        stage = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder)).resolve()
-        alive = _opened(stage)
-    except OSError as error:
-        raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
-    with alive:
-        try:
+        with _opened(folder, stage) as alive:
             _lock(alive, stage)
             _remove_dead(folder)
-            yield stage
-        except OSError as error:
-            if error.errno in _FULL:
-                raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
-            if said := refusal_of(error, where=folder):
-                raise RecipeError(said) from error
-            raise
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            # resolved: compilers write down where they are, and what keeps that out of a build is told of the stage
+            yield stage.resolve()
+    except OSError as error:
+        if error.errno in _FULL:
+            raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+        if said := refusal_of(error, where=folder):
+            raise RecipeError(said) from error
+        raise
+    finally:
+        with uninterrupted():
+            _remove_whole(stage)
             logs = folder / LOGS
             for empty in (logs, folder) if made else (logs,):
                 with suppress(OSError):  # there is something in it, or another run has removed it
                     empty.rmdir()
 
 
-def _opened(stage: Path) -> IO[str]:
-    """The file that will say whether *stage* lives; where it cannot be made, the folder goes, too."""
+def _opened(folder: Path, stage: Path) -> IO[str]:
+    """The file that will say whether *stage*, made in *folder*, lives."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stage.mkdir(mode=0o700)
         return (stage / _NEW).open("w")
-    except OSError:
-        stage.rmdir()
-        raise
+    except OSError as error:
+        raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
 
 
 def _lock(alive: IO[str], stage: Path) -> None:
@@ -75,6 +75,15 @@ def _lock(alive: IO[str], stage: Path) -> None:
     with suppress(OSError):  # some network file systems have no locks
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (stage / _NEW).rename(stage / _ALIVE)
+
+
+def _remove_whole(stage: Path) -> None:
+    """Remove *stage*, also where a compiler that is about to end still writes there."""
+    for _ in range(_TRIES):
+        shutil.rmtree(stage, ignore_errors=True)
+        if not stage.exists():
+            return
+        time.sleep(_PAUSE)
 
 
 def _remove_dead(folder: Path) -> None:

@@ -13,6 +13,7 @@ A file that cannot be edited is one thing, a machine on which nothing can be edi
 
 import errno
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir
 
 from vbuild.binary.elfrecords import DF_1_PIE, DynamicEntry, DynamicTag, FileType, ProgramHeader, SegmentType
 from vbuild.binary.image import Image
@@ -224,14 +225,16 @@ def _mapped(path: Path) -> memoryview:
 @contextmanager
 def _two_files(folder: Path | None) -> Iterator[tuple[Path, Path]]:
     """Paths for two files in a folder of their own; it goes without a descriptor, for there may be none left."""
-    room = Path(mkdtemp(dir=folder, prefix=".relinking-"))
+    room = (folder or Path(gettempdir())) / f".relinking-{secrets.token_hex(8)}"
     files = room / "before.so", room / "library.so"
     try:
+        room.mkdir(mode=0o700)
         yield files
     finally:
-        for file in files:
-            file.unlink(missing_ok=True)
-        room.rmdir()
+        with suppress(FileNotFoundError):  # there was no room for it
+            for file in files:
+                file.unlink(missing_ok=True)
+            room.rmdir()
 
 
 @contextmanager

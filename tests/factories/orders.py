@@ -1,0 +1,24 @@
+"""Folders whose entries come in another order: what a program makes of them must not depend on it.
+
+backwards() -> the variable that loads backwards.c, with which a process and its children read folders from the end
+"""
+
+import atexit
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("backwards.c")
+
+
+@cache
+def backwards() -> dict[str, str]:
+    """The variable with which a process, and its children, read folders from their end; built once in a session."""
+    folder = Path(tempfile.mkdtemp(prefix="backwards-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    library = folder / "backwards.so"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *flags, "-o", library, _SOURCE, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
