@@ -227,13 +227,38 @@ def test_a_wheel_of_python_alone_keeps_its_build_under_another_name(tmp_path: Pa
 
 
 def test_joined_of_levels_it_has_the_past_and_the_builds_of_each(tmp_path: Path) -> None:
-    wheels = joinable.release(tmp_path / "plain", {level: joinable.package(level) for level in ("v1", "v3")})
+    wheels = joinable.release(
+        tmp_path / "plain", {level: {**joinable.package(level), "demo/extra.so": module()} for level in ("v1", "v3")}
+    )
     builds = [Making((Material(Role.COMPILER, f"gcc for {path.name}", "13"),)) for path in wheels]
     made = [billed(path, tmp_path / "billed", build) for path, build in zip(wheels, builds, strict=True)]
-    found = bill(joinable.join(tmp_path / "out", made))
+    cut = [slimmed(path, tmp_path / "slim", drop=("demo/extra.so",)) for path in made]
+    found = bill(joinable.join(tmp_path / "out", cut))
+    assert properties(part(found, "extra.so"))["fate"] == "dropped"
     names = {each["name"] for formula in found["formulation"] for each in formula["components"]}
     assert names == {f"gcc for {path.name}" for path in wheels}
     assert len([each for each in found["components"] if "path" in properties(each)]) > 1
+
+
+def test_what_is_slimmed_split_and_published_tells_all_that_was_done_to_it(tmp_path: Path) -> None:
+    wheels = repaired_release(tmp_path, {**FILES, "demo/_C.so": FAT}, {"libtop.so.1": TOP})
+    build = Making((Material(Role.COMPILER, "gcc", "13"),), (("cpu", "x86-64"),))
+    cut = [slimmed(billed(each, tmp_path / "billed", build), tmp_path / "slim") for each in wheels]
+    thin = thinned(tmp_path / "thin", *cut)
+    for each in thin:
+        stamped(each, tmp_path / "dist", variant=variant(V3, "x86_64 :: level :: v3"))
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(), Local()])
+    site = tmp_path / "site"
+    found = [bill(path) for path in (*site.glob("suffix/*.whl"), *site.glob("local/*/*.whl"))]
+    assert len(found) == 2 * len(wheels)
+    for whole in found:
+        changes = {
+            path: [properties(one)["changed"] for one in part(whole, path)["pedigree"]["ancestors"]]
+            for path in ("_C.so", "_c.so")
+        }
+        assert changes == {"_C.so": ["vbuild slim"], "_c.so": ["vbuild split"]}
+        assert properties(part(whole, hashed("libtop.so.1", TOP)))["fate"] == "moved"
+        assert [properties(formula)["cpu"] for formula in whole["formulation"]] == ["x86-64"]
 
 
 @pytest.mark.network
@@ -260,8 +285,6 @@ def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(tmp_path: Pat
     assert kept["subject"] == json.loads(stated)["subject"]
     assert "demo.toml" in {each["name"] for each in kept["predicate"]["buildDefinition"]["resolvedDependencies"]}
     assert [bill(product.wheel) for product in collected.products] == [plain, leveled]
-    again = matrix(tmp_path / "demo.toml", tmp_path / "again", store=Store(tmp_path / "other"))
-    assert [bill(product.wheel) for product in again.products] == [plain, leveled]
 
 
 @pytest.mark.network

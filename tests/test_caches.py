@@ -229,19 +229,36 @@ def test_a_flipped_bit_in_an_sdist_is_fetched_again(tmp_path: Path) -> None:
         check(take, [Path(path) for path in take()[0]], flips=6)
 
 
-@pytest.mark.parametrize("part", ["tree", "history"])
-def test_a_flipped_bit_in_a_checkout_is_fetched_again(part: str, tmp_path: Path) -> None:
-    upstream, asked = tmp_path / "upstream", Maker()
-    upstream.mkdir()
-    (upstream / "setup.py").write_text("from setuptools import setup\nsetup()\n" * 9)
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
-    def git(*words: str) -> str:
-        command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *words]
-        return subprocess.run(command, cwd=upstream, capture_output=True, text=True, check=True).stdout.strip()
 
-    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "one")):
-        git(*words)
-    source = Git(upstream.as_uri(), git("rev-parse", "HEAD"))
+def repository(folder: Path, **files: str) -> Path:
+    """A new repository in *folder* with *files*, all of them staged."""
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    return folder
+
+
+@pytest.mark.parametrize("part", ["tree", "history", "submodule"])
+def test_a_flipped_bit_in_a_checkout_is_fetched_again(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a submodule of which the project itself says that git need not look at it."""
+    for name, text in (("COUNT", "1"), ("KEY_0", "protocol.file.allow"), ("VALUE_0", "always")):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", text)
+    upstream, asked = repository(tmp_path / "upstream", setup="from setuptools import setup\nsetup()\n" * 9), Maker()
+    inner = repository(tmp_path / "inner", code="int one;\n" * 9)
+    git(inner, "commit", "--quiet", "-m", "one")
+    git(upstream, "submodule", "--quiet", "add", inner.as_uri(), "inner")
+    git(upstream, "config", "--file", ".gitmodules", "submodule.inner.ignore", "all")
+    git(upstream, "add", ".gitmodules")
+    git(upstream, "commit", "--quiet", "-m", "one")
+    source = Git(upstream.as_uri(), git(upstream, "rev-parse", "HEAD"))
 
     def take() -> tuple[Contents, int]:
         before = _inode(tmp_path / "cache/commits")
@@ -254,7 +271,8 @@ def test_a_flipped_bit_in_a_checkout_is_fetched_again(part: str, tmp_path: Path)
     cached = tmp_path / "cache/commits" / source.commit
     for number in range(4):
         objects = (path for path in sorted((cached / ".git/objects").rglob("*")) if path.is_file())
-        files = [cached / "setup.py"] if part == "tree" else [path for path in objects if path.suffix != ".rev"]
+        history = [path for path in objects if path.suffix != ".rev"]
+        files = {"tree": [cached / "setup"], "history": history, "submodule": [cached / "inner/code"]}[part]
         sound, times = take()
         _flipped(files[number % len(files)], 100 + number)
         assert take() == (sound, times + 1)

@@ -1,6 +1,7 @@
 """What a hostile project finds in its environment when it is built, repaired and tested; what is left of secrets."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,21 @@ def test_a_dry_run_names_what_is_passed_and_counts_what_is_not(
     said = " ".join(ran.stdout.split())
     assert f"variables of the environment that builds see: {names}; {number} are held back" in said, ran.stderr
     assert WORD not in ran.stdout + ran.stderr
+
+
+def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(desk: Desk) -> None:
+    project, ran = desk.folder / "project", desk.folder / "seen" / "git"
+    tree(project, {".git/hooks/post-index-change": "", ".git/monitor": ""})
+    for program in (project / ".git/hooks/post-index-change", project / ".git/monitor"):
+        program.write_text(f"#!/bin/sh\ncat /proc/self/environ >> '{ran}'\n")
+        program.chmod(0o755)
+    author = ("-c", "user.name=x", "-c", "user.email=x@x")
+    for words in (("init", "--quiet"), ("add", "."), (*author, "commit", "--quiet", "-m", "one")):
+        subprocess.run(["git", *words], cwd=project, check=True)
+    subprocess.run(["git", "config", "core.fsmonitor", str(project / ".git/monitor")], cwd=project, check=True)
+    ran.unlink(missing_ok=True)
+    assert desk.vbuild("matrix", "demo.toml", "--dry-run", **SECRETS).returncode == 0
+    assert not ran.exists()
 
 
 def test_an_index_with_a_login_is_for_the_installer_alone_and_stands_in_no_log(desk: Desk) -> None:

@@ -1,7 +1,7 @@
 """What vbuild writes depends on what it was given, and on nothing around it: each verb, three times, byte for byte.
 
     plainly            umask 022, UTC, C.UTF-8
-    by somebody else   umask 077, Kolkata, Turkish, one core; files made and named in another order, elsewhere
+    by somebody else   umask 077, Kolkata, Turkish, one core, elsewhere; files made, named and read in another order
     on a server        umask 002, Los Angeles, C, hashes by another seed, in a folder with a long name
 
 Only the modes of the files themselves are the user's own, by the umask.
@@ -21,6 +21,7 @@ from tests.factories.desk import VBUILD, everything
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.marched import PLAIN, levels_wheel
+from tests.factories.orders import backwards
 from tests.factories.repaired import LINUX, release
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
@@ -39,7 +40,7 @@ _URL = "https://example.org/site"
 class Surroundings:
     """Where a command runs: *below* a folder, with an *umask* and *variables*, by another command where one is before.
 
-    Where it *turns*, inputs are there, and named, in the opposite order, and are of another day.
+    Where it *turns*, inputs are there, named, and found in folders, in the opposite order, and are of another day.
     """
 
     name: str
@@ -66,7 +67,13 @@ class Surroundings:
         ran = subprocess.run(
             [*self.before, *VBUILD, *verb.words(names)],
             cwd=here,
-            env={**_outside(), "HOME": str(here / "home"), "TMPDIR": str(here / "temporary"), **self.variables},
+            env={
+                **_outside(),
+                **(backwards() if self.turns else {}),  # ext4 has its own order, whatever was made first
+                "HOME": str(here / "home"),
+                "TMPDIR": str(here / "temporary"),
+                **self.variables,
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -19,12 +19,11 @@ from vbuild.build.frontend import Job, required
 from vbuild.build.interpreter import Interpreter
 from vbuild.build.process import run, supervised
 from vbuild.build.source import unpacked
-from vbuild.digest import sha256_of
 from vbuild.errors import RecipeError, at
 from vbuild.recipe.lock import Lock, Resolved, hashed, lock_file
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.passing import for_installers
-from vbuild.release.holding import name_of, natives, pinned, wheels
+from vbuild.release.holding import name_of, natives, pinned, recipe_hash, wheels
 from vbuild.release.store import Store
 from vbuild.release.workshop import Workshop, slug
 from vbuild.replacing import replacing
@@ -75,7 +74,7 @@ def lock(source: Path, *, told: Callable[[str], None] = lambda _step: None) -> W
         requirements = _requirements(shop, jobs, told)
         found = Lock(
             vbuild=vbuild.__version__,
-            recipe=sha256_of(recipe.file),
+            recipe=recipe_hash(recipe),
             source=pinned(recipe.source),
             natives=natives(recipe),
             toolkits=tuple((name_of(spec), wheels(toolkit)) for spec, toolkit in shop.toolkits.items()),

@@ -171,7 +171,7 @@ def _interrupted(caching: Caching, base: Path, command: list[str], environment: 
     with at_work(caching, base, environment) as running:
         socket = running.variables["SCCACHE_SERVER_UDS"]
         with subprocess.Popen(command, env={**environment, **running.variables}, stderr=subprocess.DEVNULL) as client:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while len(served(socket)) < 3:  # server, client, compiler
                 assert time.monotonic() < deadline
                 time.sleep(0.05)

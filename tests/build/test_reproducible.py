@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tests.factories.plans import plan as planned_without
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.compilers import found_rust
+from vbuild.build.environment import Environments
 from vbuild.build.launcher import Launchers, install
 from vbuild.build.plan import Backend, planned
 from vbuild.build.process import run
@@ -27,9 +28,10 @@ pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels ar
 SOURCE = """
 #include <assert.h>
 #include "inlined.h"
+#include "pinlined.h"
 const char *when(void) { return __DATE__ " " __TIME__; }
 const char *where(void) { return __FILE__; }
-int half(int a) { assert(a % 2 == 0); return inlined(a) / 2; }
+int half(int a) { assert(a % 2 == 0); return inlined(a) / from_python(a - 9); }
 """
 HEADER = """
 #include <assert.h>
@@ -40,6 +42,18 @@ NAMELESS = """
 namespace { __global__ void scale(float *x) { assert(x[0] > 1); x[0] *= 2; } }
 static void start(float *x) { scale<<<1, 1>>>(x); }
 namespace { struct Start { Start() { start(nullptr); } } first; }
+"""
+LIBRARIES = """
+cmake_minimum_required(VERSION 3.15)
+project(demo C)
+add_library(a SHARED a.c)
+add_library(b SHARED b.c)
+target_link_libraries(a b)
+set_target_properties(a PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS a b DESTINATION "${CMAKE_SOURCE_DIR}/installed")
+if(NOT GIVEN)
+    message(FATAL_ERROR "the arguments of the user are lost")
+endif()
 """
 PANICS = """
 #[no_mangle]
@@ -89,6 +103,7 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
     for place in places(tmp_path):
         source = tree(place.folder / "source", {"src/a.c": SOURCE})
         tree(place.environments, {"key/include/inlined.h": HEADER})
+        headers = tree(place.folder / "python", {"include/pinlined.h": HEADER.replace("inlined", "from_python")})
         rules = planned_without("v2").rewriting
         launchers = install(
             rules,
@@ -97,15 +112,17 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
             source=source,
             environment={},
             environments=place.environments,
+            headers=headers / "include",
         )
-        include = f"-I{place.environments}/key/include"
-        place.ran(launchers, "gcc", *flags, "-fPIC", include, "-c", f"{source}/src/a.c", "-o", "a.o")
+        include = (f"-I{place.environments}/key/include", f"-I{headers}/include")
+        place.ran(launchers, "gcc", *flags, "-fPIC", *include, "-c", f"{source}/src/a.c", "-o", "a.o")
         place.ran(launchers, "gcc", "-shared", *flags, "a.o", "-o", "a.so")
         made.append((source / "a.so").read_bytes())
     assert made[0] == made[1]
     assert b"Jan  1 1980" in made[0]
     assert b"./src/a.c" in made[0]
     assert b"environments/key/include/inlined.h" in made[0]
+    assert b"\0python/pinlined.h" in made[0]
     assert os.fsencode(tmp_path) not in made[0]
 
 
@@ -187,3 +204,32 @@ def test_what_makes_builds_the_same_is_in_the_plan_and_gives_way_to_the_recipe()
     own = dict(planned_without("v1", own=(("TZ", "Asia/Kolkata"),)).environment)
     assert "TZ" not in own
     assert own["LC_ALL"] == "C.UTF-8"
+
+
+@needs("cmake")
+@needs("make")
+def test_cmake_leaves_no_trace_of_where_libraries_were_before_they_were_installed(tmp_path: Path) -> None:
+    made = []
+    for place in places(tmp_path):
+        source = tree(
+            place.folder / "source", {"CMakeLists.txt": LIBRARIES, "a.c": "int b(void); int a(void) { return b(); }"}
+        )
+        tree(source, {"b.c": "int b(void) { return 1; }"})
+        plan = planned_without("v2", Backend.SCIKIT_BUILD_CORE, environment={"CMAKE_ARGS": "-DGIVEN=1"})
+        given = dict(plan.environment)["CMAKE_ARGS"].split()
+        subprocess.run(
+            ["cmake", "-S", str(source), "-B", str(source / "build"), *given], check=True, capture_output=True
+        )
+        command = ["cmake", "--build", str(source / "build"), "--target", "install"]
+        subprocess.run(command, check=True, capture_output=True)
+        made.append((source / "installed/liba.so").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_an_environment_has_the_same_name_wherever_its_python_is(tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to(INTERPRETER.path)
+    environments = Environments(tmp_path / "environments", dict)
+    pythons = (INTERPRETER, replace(INTERPRETER, path=tmp_path / "python"))
+    found = [environments.having((), python).scripts.relative_to(environments.place(python)) for python in pythons]
+    assert found[0] == found[1]
+    assert environments.place(pythons[0]) != environments.place(pythons[1])

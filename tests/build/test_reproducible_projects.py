@@ -1,13 +1,20 @@
-"""Two builds of a real project are one: by two users, at two times, in two folders, with another number of jobs."""
+"""Two builds of a real project are one: by two users, at two times, in two folders, with another number of jobs.
+
+The second reads folders from their end. Where two wheels are not the same, diffoscope says in what, if it is there.
+"""
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.factories.desk import Desk, everything, wheels
 from tests.factories.gpuprojects import COLLATZ, HISTO, TALLY, Project, cuda
+from tests.factories.orders import backwards
+from tests.factories.tools import needs
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ALICE = {"TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
@@ -16,6 +23,7 @@ BOB = {"TZ": "Asia/Kolkata", "LC_ALL": "C", "PYTHONHASHSEED": "77"}
 pytestmark = [
     pytest.mark.network,
     pytest.mark.slow,
+    needs("gcc"),
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64"),
 ]
 
@@ -44,8 +52,23 @@ def released(folder: Path, text: str, *, jobs: int, umask: int, variables: dict[
 
 def check_twice(folder: Path, text: str) -> None:
     alice = released(folder / "a", text, jobs=1, umask=0o022, variables=ALICE)
-    bob = released(folder / "users" / "somebody-else", text, jobs=2, umask=0o077, variables=BOB)
-    assert alice == bob
+    bob = released(folder / "users" / "somebody-else", text, jobs=2, umask=0o077, variables={**BOB, **backwards()})
+    assert alice == bob, difference(folder / "a/dist", folder / "users/somebody-else/dist")
+
+
+def difference(one: Path, other: Path) -> str:
+    """What diffoscope says of two folders, as far as it is on this machine."""
+    if not shutil.which("diffoscope"):
+        return "diffoscope would say in what they differ: apt-get install diffoscope-minimal"
+    command = [
+        "diffoscope",
+        "--max-report-size=20000",
+        "--exclude-directory-metadata=yes",
+        "--exclude=report.*",
+        str(one),
+        str(other),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 @pytest.mark.parametrize("name", ["annoy", "levenshtein", "contourpy"])

@@ -58,6 +58,18 @@ def test_a_builds_environment_has_the_launchers_first_and_the_recipes_values_as_
     assert found["CARGO_BUILD_TARGET"] == f"{os.uname().machine}-unknown-linux-gnu"
 
 
+def test_what_makes_builds_the_same_is_set_unless_the_image_the_project_or_the_recipe_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    text = '[tool.cibuildwheel]\nenvironment = { TZ = "Asia/Kolkata", CMAKE_ARGS = "-DA=1" }\n'
+    described(tmp_path, f'{text}{LEVELS}[tool.vbuild.build]\nenv = {{ PYTHONHASHSEED = "7" }}\n')
+    _, level = runs_of(tmp_path)
+    found = evaluated(tmp_path, dict(level.variables), {"PATH": os.environ["PATH"], "LC_ALL": "en_US.UTF-8"})
+    expected = {"LC_ALL": "en_US.UTF-8", "TZ": "Asia/Kolkata", "PYTHONHASHSEED": "7", "ZERO_AR_DATE": "1"}
+    assert {name: found[name] for name in expected} == expected
+    assert found["CMAKE_ARGS"] == "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DA=1"
+
+
 def test_a_cache_of_the_project_has_a_namespace_for_each_level(tmp_path: Path) -> None:
     described(tmp_path, '[tool.cibuildwheel]\nenvironment = { CCACHE_NAMESPACE = "mine" }\n' + LEVELS)
     found = [
@@ -265,7 +277,8 @@ def test_the_gpus_of_a_toolkit_share_a_run_that_knows_where_it_is(tmp_path: Path
     assert found["CUDACXX"] == "nvcc"
     assert found["CUDAARCHS"] == "70"  # the project's knob, which the launcher brings to the request
     assert found["TORCH_CUDA_ARCH_LIST"] == "7.5;8.0+PTX"
-    assert found["CMAKE_ARGS"] == "-DA=1 -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;80-virtual"
+    given = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DA=1"
+    assert found["CMAKE_ARGS"] == f"{given} -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;80-virtual"
     settings = level.settings()
     assert settings["nvcc"]["nvcc"] == "/host/opt/cuda-13.0/bin/nvcc"
     assert settings["nvcc"]["archs"] == "sm_75,sm_80+PTX"
@@ -292,10 +305,12 @@ host = "zig"
 glibc = "2.17"
 cache = "none"
 patches = ["fix.patch"]
+pass-env = ["DEMO_*"]
 [tool.vbuild.test]
 command = "true"
 """,
     ).joinpath("fix.patch").touch()
+    (tmp_path / "vbuild.lock").touch()
     assert unheard(Recipe.load(tmp_path)) == (
         "build.patches: has no effect with cibuildwheel; apply them in before-all",
         "build.requires: has no effect with cibuildwheel; name them in build-system.requires",
@@ -303,8 +318,11 @@ command = "true"
         "build.host: has no effect with cibuildwheel; the compilers are those of the image",
         "build.glibc: has no effect with cibuildwheel; the image chooses it",
         "build.cache: has no effect with cibuildwheel; mount a cache, and set it up in before-all",
+        "build.pass-env: has no effect with cibuildwheel; name them in environment-pass",
+        "vbuild.lock: has no effect with cibuildwheel; give build-system.requires versions",
         "test: has no effect with cibuildwheel; its own test-command counts",
     )
+    (tmp_path / "vbuild.lock").unlink()
     assert unheard(Recipe.load(described(tmp_path, LEVELS))) == ()
 
 

@@ -53,7 +53,14 @@ def test_a_lock_stands_beside_its_recipe() -> None:
                 {"requirements": [{"python": KIND, "packages": [line]}]},
                 f"requirements[0].packages[0]: {line!r} is no pack",
             )
-            for line in ("meson==1.0", "--index-url=x", f"-r x{HASH}", f"m==1\n-r x{HASH}", f"m=={HASH}")
+            for line in (
+                "meson==1.0",
+                "--index-url=x",
+                f"-r x{HASH}",
+                f"m==1\n-r x{HASH}",
+                f"m=={HASH}",
+                f"m==1 ; x\ny==1{HASH}",
+            )
         ),
     ],
     ids=[
@@ -68,6 +75,7 @@ def test_a_lock_stands_beside_its_recipe() -> None:
         "file",
         "line",
         "version missing",
+        "line behind a marker",
     ],
 )
 def test_a_lock_that_says_something_else_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -76,9 +84,7 @@ def test_a_lock_that_says_something_else_is_refused(tmp_path: Path, changes: dic
     file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
     with pytest.raises(RecipeError) as refused:
         Lock.load(file)
-    said = str(refused.value).replace('"', "")
-    assert said.startswith(f"{file}: {message}")
-    assert said.endswith("; write it again: vbuild lock")
+    assert str(refused.value).replace('"', "").startswith(f"{file}: {message}")
 
 
 @pytest.mark.parametrize(

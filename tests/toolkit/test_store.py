@@ -227,7 +227,7 @@ def test_an_interruption_ends_downloads_and_waiting_for_other_processes_at_once(
     store = Store.at(tmp_path / "store")
     with store.locked(component_name(waiting)):
         process = _process(tmp_path / "store", tmp_path, (endless, waiting), script=script)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not any(path.stat().st_size for path in tmp_path.glob("store/components/*.fetched/*")):
             assert time.monotonic() < deadline
             time.sleep(0.02)

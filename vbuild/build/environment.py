@@ -22,6 +22,10 @@ from vbuild.recipe.passing import for_installers
 
 # variables of a virtual environment around vbuild, which would lead backends to its packages
 _LEAD_ELSEWHERE = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX"})
+# with which uv installs others than it is told to; what a lock says they have had their part in
+_INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
+
+_DIGITS = 12  # of a digest: paths of programs must stay short
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,11 @@ class Environments:
         self._asked = tuple(asked)
         self._listed = lock
         self._lock = threading.Lock()
-        self._made: dict[str, Future[Environment]] = {}
+        self._made: dict[Path, Future[Environment]] = {}
+
+    def place(self, interpreter: Interpreter) -> Path:
+        """The folder of the environments of *interpreter*, in which their names do not depend on where that is."""
+        return self.folder / _digest([str(interpreter.path)])
 
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> Environment:
         """The environment of *interpreter* with *requirements* in it, made at the first call.
@@ -67,13 +75,13 @@ class Environments:
         """
         locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
         # with a lock, what hooks ask for besides is in the first environment already
-        key = _key(requirements if locked is None else locked, interpreter)
+        folder = self.place(interpreter) / _digest(requirements if locked is None else locked)
         with self._lock:
-            is_first = key not in self._made
-            made = self._made.setdefault(key, Future())
+            is_first = folder not in self._made
+            made = self._made.setdefault(folder, Future())
         if is_first:
             try:
-                made.set_result(self._make(self.folder / key, requirements, interpreter, locked))
+                made.set_result(self._make(folder, requirements, interpreter, locked))
             except BaseException as error:
                 made.set_exception(error)
                 raise
@@ -85,16 +93,21 @@ class Environments:
         uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
         environment = Environment(folder / "bin" / "python", folder / "bin")
         create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
-        fill = [uv_bin, "pip", "install", *quiet, "--python", str(environment.python)]
+        # through links, what a build does to its requirements would be done to uv's cache
+        fill = [uv_bin, "pip", "install", *quiet, "--link-mode=copy", "--python", str(environment.python)]
         if locked is None:
             fill += sorted(requirements)
         else:
             file = folder.with_name(f"{folder.name}.txt")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{line}\n" for line in locked), encoding="utf-8")
+            # what the build of a requirement without a wheel takes is in no lock
+            fill += ["--no-build"] if self._listed and self._listed.is_binding else []
             fill += ["--require-hashes", "--requirements", str(file)]
-        log = self._logs / f"environment-{folder.name}.log"
+        log = self._logs / f"environment-{folder.parent.name}-{folder.name}.log"
         variables = {**for_installers(os.environ, self._asked), **self._configuration()}
+        if locked is not None:
+            variables = {name: text for name, text in variables.items() if name not in _INSTEAD}
         with at("build environment"):
             for command in ([*create, str(folder)], *([fill] if requirements else [])):
                 run(command, log=log, environment=variables)
@@ -112,6 +125,5 @@ def own_environment(interpreter: Interpreter) -> Environment:
     return Environment(interpreter.path, interpreter.scripts)
 
 
-def _key(requirements: Collection[str], interpreter: Interpreter) -> str:
-    text = "\n".join([str(interpreter.path), *sorted(requirements)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _digest(lines: Collection[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:_DIGITS]

@@ -219,7 +219,8 @@ def _shell(
         cuda=job.plan.cuda,
         cache=cache,
         prefixes=job.prefixes,
-        environments=environments.folder,
+        environments=environments.place(job.interpreter),
+        headers=job.interpreter.include,
     )
     return _Shell(project, log, variables, launchers, told)
 

@@ -9,6 +9,9 @@ from vbuild.errors import BuildError
 # set inside hooks and by some tools, and then they mean another repository than the folder git is run in
 _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
 
+# what the configuration of a checkout, or its hooks, would run with our variables
+_RUNS_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+
 
 def checkout(url: str, commit: str, *, folder: Path) -> None:
     """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last words where it fails."""
@@ -26,7 +29,8 @@ def is_clean(folder: Path, commit: str) -> bool:
     """Whether *folder* is a checkout of exactly *commit*, with nothing changed, added or damaged."""
     try:
         head = _git(folder, "rev-parse", "--verify", "HEAD").strip()
-        if head != commit or _git(folder, "status", "--porcelain", "--ignored"):
+        # a project may ask for its submodules to be passed over
+        if head != commit or _git(folder, "status", "--porcelain", "--ignored", "--ignore-submodules=none"):
             return False
         _git(folder, "fsck", "--no-progress", "--no-dangling")  # each build gets the history, too
     except BuildError:
@@ -82,7 +86,7 @@ def _git(folder: Path, *arguments: str, ceiling: Path | None = None) -> str:
     env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     if ceiling:
         env["GIT_CEILING_DIRECTORIES"] = str(ceiling)
-    command = ["git", *arguments]
+    command = ["git", *_RUNS_NOTHING, *arguments]
     try:
         ran = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, errors="surrogateescape", check=False

@@ -99,11 +99,12 @@ def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str,
     return ambient(seen) | {name: text for name, text in seen.items() if is_asked(name, asked)}
 
 
-def locked(lock: Lock | None, interpreter: Interpreter) -> list[list[str]] | None:
-    """The packages that *lock* has for *interpreter*; None where there is no lock."""
+def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None:
+    """The packages that *lock* has for *interpreter*, and whether others could come as well; None without a lock."""
     if lock is None:
         return None
-    return [list(one.packages) for one in lock.requirements if one.python == interpreter.kind]
+    packages = [list(one.packages) for one in lock.requirements if one.python == interpreter.kind]
+    return {"packages": packages, "binding": lock.is_binding}
 
 
 def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes

@@ -104,12 +104,13 @@ def install(
     cache: Running | None = None,
     prefixes: Sequence[Prefix] = (),
     environments: Path | None = None,
+    headers: Path | None = None,
 ) -> Launchers:
     """Put into *folder* a launcher for every compiler there is, following *rules*, and for nvcc, following *cuda*.
 
-    Paths below *source*, *prefixes*, the toolkit and *environments*, the folder of those of build requirements, are
-    written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in use. What they run goes
-    through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
+    Paths below *source*, *prefixes*, the toolkit, *environments*, the folder of those of build requirements, and
+    *headers*, Python's, are written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in
+    use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
     """
     if cuda:
         check_nvcc(cuda.nvcc)
@@ -126,6 +127,7 @@ def install(
         f"-ffile-prefix-map={place}={name}"
         for place, name in (
             *([(environments.absolute(), "environments")] if environments else []),
+            *([(headers.absolute(), "python")] if headers else []),
             *([(launchers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
         )
     )

@@ -26,7 +26,11 @@ EPOCH = 315532800  # 1980-01-01, the earliest time that a zip archive can say
 
 # what programs make their output of, besides: the language of texts and the order of sorted names, the time zone of
 # dates, the order of sets, the times in archives of objects
-_SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
+SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
+
+# CMake links with the path of the folder of the build, and takes it out again when it installs: what is left is the
+# room for it, and a build ID made of it
+RELATIVE_RPATHS = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"
 
 _BUILD_FOLDER = "build/vbuild"
 
@@ -138,9 +142,12 @@ def planned(
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
         "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(EPOCH),
-        **{name: text for name, text in _SETTLED.items() if name not in dict(own)},
+        **{name: text for name, text in SETTLED.items() if name not in dict(own)},
         **dict(cuda.environment if cuda else ()),
     }
+    if backend not in {Backend.MESON_PYTHON, Backend.MATURIN}:
+        # in front: a user's own word for it counts
+        env["CMAKE_ARGS"] = _joined(RELATIVE_RPATHS, env.get("CMAKE_ARGS") or environment.get("CMAKE_ARGS"))
     if compilers.rust:
         # with a target of their own, build scripts and procedural macros are not compiled with the level's flags:
         # they run on this machine, which may be below the level

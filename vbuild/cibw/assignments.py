@@ -1,6 +1,7 @@
 """What the environment of a build in a container gets behind the project's own, as assignments of the shell.
 
     NAME="value"                                      the recipe's
+    TZ="$(sh -c '... || echo UTC')"                   what makes builds the same, unless it is set
     CUDAARCHS="$(sh -c '... || echo "75-real"')"      a knob, unless the project has set it
     CCACHE_NAMESPACE="$CCACHE_NAMESPACE-1f0c…"        results of other rules are none for this build
     PATH="/tmp/vbuild:$PATH"                          the launchers first
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from vbuild.build.plan import CudaPlan, Rewriting
+from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, CudaPlan, Rewriting
 from vbuild.cibw import places
 from vbuild.cibw.container import LOST
 from vbuild.cibw.inheritance import Inheritance, Rule
@@ -28,6 +29,7 @@ WRAPPER = "VBUILD_RUSTC_WRAPPER"  # has the RUSTC_WRAPPER of the project
 _HOMES = ("CUDA_HOME", "CUDA_PATH")
 _FIXED = ("CUDACXX", "NVCC", "PYTORCH_NVCC")
 _ADDITIVE = ("CMAKE_ARGS",)
+_CMAKE_ARGS = '"$CMAKE_ARGS"'
 _DIGITS = 16  # of a digest
 
 # a result of a cache is found by what the compiler makes of a source first: launchers tell what they were called for,
@@ -48,6 +50,8 @@ _RUST_HOST = (
 def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
     """The assignments, in the shell's words, that a build by *rules* gets behind the project's own."""
     words = {name: _quoted(value) for name, value in target.env}
+    # what makes builds the same anywhere, unless the image, the project or the recipe says otherwise
+    words |= {name: _unless_set(name, f"echo {value}") for name, value in SETTLED.items() if name not in words}
     for name, value in cuda.environment if cuda else ():
         if name in _HOMES:
             words[name] = _quoted(str(places.CUDA))
@@ -57,6 +61,8 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
             words[name] = f'"${name} {_escaped(value)}"'
         else:
             words[name] = _unless_set(name, f'echo "{value}"')
+    # in front, where what anybody else says of it counts; behind the quote that each of these begins with
+    words["CMAKE_ARGS"] = f'"{RELATIVE_RPATHS} {words.get("CMAKE_ARGS", _CMAKE_ARGS)[1:]}'
     bins = [str(places.LAUNCHERS), *([str(places.CUDA / "bin")] if cuda else [])]
     return (
         *words.items(),

@@ -28,6 +28,7 @@ from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
 from vbuild.linkage.catalogue import driver_libraries
 from vbuild.recipe.host import HostCompiler
+from vbuild.recipe.lock import lock_file
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Env, Target
 from vbuild.toolkit.model import Toolkit
@@ -151,8 +152,8 @@ def machine_of(identifier: str) -> str:
 
 
 def unheard(recipe: Recipe) -> tuple[str, ...]:
-    """The keys of *recipe* that have no effect where cibuildwheel builds, each with what has."""
-    build = recipe.build
+    """The keys of *recipe*, and its lock, that have no effect where cibuildwheel builds, each with what has."""
+    build, lock = recipe.build, lock_file(recipe.file)
     found = {
         "build.patches": (build.patches, "apply them in before-all"),
         "build.requires": (build.requires, "name them in build-system.requires"),
@@ -160,6 +161,8 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
         "build.host": (build.host.compiler is HostCompiler.ZIG, "the compilers are those of the image"),
         "build.glibc": (build.host.glibc, "the image chooses it"),
         "build.cache": (build.cache != "auto", "mount a cache, and set it up in before-all"),
+        "build.pass-env": (build.pass_env, "name them in environment-pass"),
+        lock.name: (lock.exists(), "give build-system.requires versions"),
         "native": (recipe.natives, "build what it lists in before-all"),
         "test": (recipe.test.command, "its own test-command counts"),
     }

@@ -182,7 +182,7 @@ def _key(
     source: str,
     compilers: Compilers,
     known: Mapping[str, str],
-    packages: list[list[str]] | None,
+    packages: Mapping[str, object] | None,
 ) -> str:
     """The key of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
     path = known.get("PATH", os.defpath)

@@ -4,7 +4,8 @@
               ends all     own session, no input, no descriptors of ours, an empty folder as its own and as HOME
 
 This holds what goes wrong by accident, and keeps what a plugin does from changing a result unseen. It is no sandbox: a
-plugin is code of the user's own, which reads and writes what the user may, and has the network.
+plugin is code of the user's own, which reads and writes what the user may, and has the network. One that kills the
+warden can leave processes behind; who asked for it is told so.
 """
 
 import base64
@@ -82,15 +83,26 @@ def _guarded(command: Sequence[str], variables: Mapping[str, str], timeout: floa
         try:
             said, _ = warden.communicate(timeout=timeout + _GRACE)
         except subprocess.TimeoutExpired:
-            warden.kill()
+            _woken(warden)
             return _Ended("stopped the process that watches over it")
         except BaseException:
-            warden.terminate()  # it ends the plugin first
+            _woken(warden)
             raise
     if warden.returncode:
-        return _Ended(f"the process that watches over it {_ending(warden.returncode)}")
+        what = f"the process that watches over it {_ending(warden.returncode)}"
+        return _Ended(f"{what}; what it has started may go on")
     found = json.loads(said)
     return _Ended(_fault(found, timeout), base64.b64decode(found["answer"]))
+
+
+def _woken(warden: subprocess.Popen[bytes]) -> None:
+    """End *warden*, which the plugin may have stopped, once it has ended all that the plugin started."""
+    warden.terminate()
+    warden.send_signal(signal.SIGCONT)
+    try:
+        warden.communicate(timeout=_GRACE)
+    except subprocess.TimeoutExpired:
+        warden.kill()
 
 
 def _fault(found: Mapping[str, Any], timeout: float) -> str | None:

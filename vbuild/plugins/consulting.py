@@ -6,7 +6,7 @@ Only who asks for it gets here (``vbuild select --run-plugins``): it runs other 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -27,11 +27,15 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The plugins of releases, each run anew for at most *timeout* seconds; *told* hears what is being done."""
+    """The plugins of releases, each run for at most *timeout* seconds; *told* hears what is being done.
+
+    What one has said counts for all releases that are looked at: it cannot say one thing and then another.
+    """
 
     timeout: float = TIMEOUT
     indexes: Callable[[], Indexes] = Indexes.configured
     told: Told = lambda _: None
+    _heard: dict[tuple[str, Provider], Said] = field(default_factory=dict, repr=False)
 
     def telling(self, told: Told) -> Self:
         """The same plugins; *told* hears what is being done."""
@@ -48,7 +52,10 @@ class Plugins:
             for namespace, provider in document.metadata.providers
             if namespace in used and _is_open(namespace, provider, machine)
         ]
-        return tuple(self._asked(namespace, provider) for namespace, provider in asked)
+        for key in asked:
+            if key not in self._heard:
+                self._heard[key] = self._asked(*key)
+        return tuple(map(self._heard.__getitem__, asked))
 
     def _asked(self, namespace: str, provider: Provider) -> Said:
         with (
