@@ -7,7 +7,7 @@ https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html#tag_20_94_13
 """
 
 import tarfile
-from typing import Self
+from typing import Self, cast
 
 # bytes: a path, a link, times and a comment of a commit; pax headers of real archives have hundreds
 _LARGEST = 1 << 20
@@ -25,12 +25,10 @@ _KEPT_WHOLE = frozenset(
 class BoundedInfo(tarfile.TarInfo):
     """A member whose headers are of a size to be kept; `tarfile.ReadError` for another."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """The header in *buf*, as `tarfile` calls it."""
-        info = super().frombuf(buf, encoding, errors)
-        if info.type == tarfile.GNUTYPE_SPARSE:
+    def _proc_member(self, archive: tarfile.TarFile) -> Self:
+        # what `frombuf` is to some releases of tarfile is another, private, method to others; all come through here
+        if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("sparse file, whose holes are kept in memory; expected a plain one")
-        if info.type in _KEPT_WHOLE and not 0 <= info.size <= _LARGEST:
-            raise tarfile.ReadError(f"header of {info.size} bytes, expected {_LARGEST} at most")
-        return info
+        if self.type in _KEPT_WHOLE and not 0 <= self.size <= _LARGEST:
+            raise tarfile.ReadError(f"header of {self.size} bytes, expected {_LARGEST} at most")
+        return cast(Self, super()._proc_member(archive))  # type: ignore[misc] # it is not in its stub

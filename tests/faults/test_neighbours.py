@@ -139,7 +139,7 @@ def test_what_a_matrix_had_started_ends_when_it_is_killed(undisturbed: Undisturb
             f'exec {real} "$@"\n'
         )
         compiler.chmod(0o755)
-        variables = {**place.variables, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+        variables = {**place.variables, "CC": "gcc", "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
         process: subprocess.Popen[str] = begin(*place.arguments, folder=place.folder, variables=variables)
         until(started.exists)
         pid = int(started.read_text())

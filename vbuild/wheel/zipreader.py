@@ -241,7 +241,9 @@ def _disagreement(local: LocalHeader, fields: dict[int, bytes], member: Member) 
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
     size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
-    if spare and (wide := widened((FULL32, FULL32), fields)) not in {truth, (FULL32, FULL32)}:
+    # Python's own zipfile, until 3.11.4, has zeros in both places where a descriptor follows
+    allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & Flag.DESCRIPTOR else {truth, (FULL32, FULL32)}
+    if spare and (wide := widened((FULL32, FULL32), fields)) not in allowed:
         return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} beside it"
     # how hard was tried to compress it is nobody's business
     flags, expected = (header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2) for header in (local, central))
