@@ -25,7 +25,7 @@ class Commands(click.Group):
                 return super().invoke(ctx)
             except KeyboardInterrupt:
                 raise _interrupted() from None
-            except Exception as error:
+            except Exception as error:  # whatever an interrupt was turned into, too
                 if interruption.heard is not None:
                     raise _interrupted() from error
                 if said := str(error) if isinstance(error, VbuildError) else _refused(error):
