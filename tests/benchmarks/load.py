@@ -36,7 +36,7 @@ from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from tests.factories.wheels import entry as zip_entry
 from vbuild.variant.metadata import Provider
 
-GROWTH = 2.5
+GROWTH = 2.3
 ROUNDS = 3
 VBUILD = str(Path(sys.executable).with_name("vbuild"))
 MB, GB = 10**6, 10**9
