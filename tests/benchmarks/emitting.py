@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.benchmarks.ratio import Command, paired, verdict
 from tests.factories.recipes import SOURCE
-from vbuild.ci.emission import System
+from vbuild.release.emit import System
 
 VARIANTS = 2000
 REACH = 1.0  # seconds

@@ -2,7 +2,8 @@
 
     python tests/benchmarks/indexing.py [wheels]
 
-Prints the best seconds of each and their ratio. That no member but variant.json is read, tests/test_index.py shows.
+Prints the best seconds of each and their ratio. tests/variants/test_index.py shows that it reads
+no member but variant.json.
 """
 
 import os
@@ -18,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.variant.metadata import Provider
+from vbuild.variants.metadata import Provider
 
 WHEELS, ROUNDS, REACH = 1000, 3, 1.5
 VARIANTLIB = str(Path(sys.executable).with_name("variantlib"))
-VBUILD = "import sys; from pathlib import Path; from vbuild.index import index; index(Path(sys.argv[1]))"
+VBUILD = "import sys; from pathlib import Path; from vbuild.variants.index import index; index(Path(sys.argv[1]))"
 MODULE = 1 << 16
 
 

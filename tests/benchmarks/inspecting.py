@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def inspected(wheel: Path) -> None:
-    from vbuild.inspection import inspect  # noqa: PLC0415 - the other side is not to pay for it
+    from vbuild.inspection.inspect import inspect  # noqa: PLC0415 - the other side is not to pay for it
 
     inspect(wheel).data()
 

@@ -34,7 +34,7 @@ from tests.factories.projects import setuptools_project
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from tests.factories.wheels import entry as zip_entry
-from vbuild.variant.metadata import Provider
+from vbuild.variants.metadata import Provider
 
 GROWTH = 2.3
 ROUNDS = 3

@@ -22,10 +22,10 @@ from typing import IO, cast
 from elftools.elf.elffile import ELFFile
 
 from tests.benchmarks.ratio import Command, paired, verdict
-from vbuild.rope import Part, Rope
+from vbuild.files.edited import Part, Rope
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.press import Codec, Press
-from vbuild.wheel.writing import write_wheel
+from vbuild.wheel.deflate import Codec, Press
+from vbuild.wheel.write import write_wheel
 
 REQUIREMENT, PATTERN = "xgboost==3.2.0", "xgboost-3.2.0-*.whl"
 LIBRARY, LARGEST = "xgboost/lib/libxgboost.so", 236_823_337

@@ -19,8 +19,8 @@ from pathlib import Path
 from tests.benchmarks.ratio import Command, paired, verdict
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.commands.publishing import LAYOUTS
-from vbuild.stamp import stamped
+from vbuild.cli.publishing import LAYOUTS
+from vbuild.variants.stamp import stamped
 
 REACH = 1.3
 LEVELS = ("v1", "v2", "v3", "v4")

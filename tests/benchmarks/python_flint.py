@@ -23,14 +23,14 @@ from packaging.version import Version
 
 from tests.benchmarks.stamping import BIN
 from vbuild.build.environment import Environments
-from vbuild.fetching.download import Wanted, download
-from vbuild.fetching.indexes import Indexes
+from vbuild.build.native import Foundry
+from vbuild.build.native_cache import Shelf
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.native.foundry import Foundry
-from vbuild.native.shelf import Shelf
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.download import Wanted, download
 from vbuild.recipe.model import Recipe
-from vbuild.toolkit.supply import FETCHED
+from vbuild.toolchain.toolkit.provision import FETCHED
 
 WHEEL = "python_flint-0.9.0-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
 SHA256 = "376b88cacd30612479e839ffdba887599d3f9c8c0e214852bf80bb2b194e4d76"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tests.benchmarks.ratio import Command, paired, verdict
 from tests.benchmarks.stamping import BIN, fetched
-from vbuild.binary.loading import Loading
-from vbuild.fetching.indexes import Indexes
-from vbuild.linkage.catalogue import by_stem
-from vbuild.provenance.official import Officials, Provenance
+from vbuild.elf.catalogue import by_stem
+from vbuild.elf.loading import Loading
+from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.official import Officials, Provenance
 
 MB = 1_000_000
 MUMAX = "mumaxplus==1.2.2"
@@ -35,7 +35,7 @@ PROVENANCE, TRANSFER = 1.0, 2 * MB
 INFLATING = """
 import sys
 from pathlib import Path
-from vbuild.wheel.zipreader import ZipReader
+from vbuild.wheel.zip_read import ZipReader
 for path in sys.argv[1:]:
     with open(path, "rb") as file:
         source = ZipReader(file)

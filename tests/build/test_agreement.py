@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from vbuild.build.agreement import Agreement, Fatbins, Shortfall, agreement
-from vbuild.build.codegen import Codegen
-from vbuild.build.nvcc import Command
-from vbuild.build.nvccwords import Output
 from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuList, Offer
 from vbuild.recipe.cuda import Archs
+from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc_code import Codegen
+from vbuild.toolchain.nvcc_options import Output
 
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 BYPASSED = (

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.factories.plans import GCC, plan
-from vbuild.build.compilers import Compilers, Family
 from vbuild.build.cuda import HostChoice, cuda_plan, host_of
 from vbuild.build.plan import Backend, CudaPlan
 from vbuild.errors import BuildError
@@ -15,6 +14,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
 from vbuild.recipe.target import Settings
+from vbuild.toolchain.compilers import Compilers, Family
 
 HOME = Path("/opt/cuda")
 

@@ -25,9 +25,9 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared, recognised
 from vbuild.build.plan import Backend
 from vbuild.errors import BuildError
-from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
-from vbuild.recipe.host import Host, HostCompiler
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.matrix import Host, HostCompiler
 from vbuild.recipe.model import Build
 from vbuild.recipe.target import Target
 

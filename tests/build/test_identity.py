@@ -21,9 +21,7 @@ from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
-from vbuild.build.compilers import Compilers, Family, Rust
 from vbuild.build.identity import build_key, canonical
-from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Backend, Plan, Rewriting
 from vbuild.build.source import digest, unpacked
 from vbuild.errors import BuildError
@@ -35,6 +33,8 @@ from vbuild.recipe.lock import Lock, Resolved
 from vbuild.recipe.model import Build, Repair
 from vbuild.recipe.source import Folder, Git, Sdist
 from vbuild.recipe.target import Target
+from vbuild.toolchain.compilers import Compilers, Family, Rust
+from vbuild.toolchain.interpreter import Interpreter
 
 V3 = Cpu.parse("x86-64-v3")
 

@@ -10,9 +10,9 @@ import pytest
 from tests.factories.nvcc import COMPILERS, GPU, Build, codes
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.agreement import agreement
-from vbuild.build.codegen import Codegen
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs
+from vbuild.toolchain.nvcc_code import Codegen
 
 pytestmark = [
     pytest.mark.network,

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
-from vbuild.build.compilers import Family, Rust
 from vbuild.build.plan import EPOCH, Backend, Rewriting, planned
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
+from vbuild.toolchain.compilers import Family, Rust
 
 V3 = "-march=x86-64-v3 -mtune=generic"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from vbuild.hardware.driver import Nvidia
-from vbuild.matrix import matrix
+from vbuild.release.cache import Store
+from vbuild.release.matrix import matrix
 from vbuild.release.outcome import Product, Release
-from vbuild.release.store import Store
 
 PROJECTS = Path(__file__).parents[1] / "projects"
 TOOLKIT = '[[matrix.cuda]]\ntoolkit = "13.0"\n'

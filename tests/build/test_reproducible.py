@@ -12,16 +12,16 @@ from tests.factories.nvcc import COMPILERS, INTERPRETER, OUTSIDE, Build
 from tests.factories.plans import plan as planned_without
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.compilers import found_rust
 from vbuild.build.environment import Environments
-from vbuild.build.launcher import Launchers, install
 from vbuild.build.plan import Backend, planned
-from vbuild.build.process import run
 from vbuild.build.source import copied, digest
+from vbuild.build.wrappers import Launchers, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
+from vbuild.process.run import run
 from vbuild.recipe.cuda import FileRule
 from vbuild.recipe.source import Folder
+from vbuild.toolchain.compilers import found_rust
 
 pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from vbuild.build.nvcc import Command
-from vbuild.build.nvccwords import Output
-from vbuild.build.rules import unused
+from vbuild.build.plan import unused
 from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc_options import Output
 
 
 def command(*sources: str) -> Command:

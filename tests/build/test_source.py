@@ -17,7 +17,7 @@ from tests.factories.sources import PROJECT, index, member, pinned, sdist, serve
 from tests.factories.tools import needs
 from vbuild.build.source import fetched, unpacked
 from vbuild.errors import BuildError, FetchError
-from vbuild.fetching.indexes import Indexes
+from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Folder, Git, Sdist
 
 GIT = needs("git")

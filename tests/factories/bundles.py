@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import zstandard
 
-from vbuild.device.bundle import ALIGNMENT, COMPRESSED_MAGIC, MAGIC, Count, Method, Row
+from vbuild.gpu_code.bundle import ALIGNMENT, COMPRESSED_MAGIC, MAGIC, Count, Method, Row
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 GFX90A = "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+"

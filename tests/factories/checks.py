@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.factories.wheels import wheel
-from vbuild.checking.check import Checked, checked
-from vbuild.checking.environments import Installer
-from vbuild.fetching.indexes import Indexes
+from vbuild.index_client.configuration import Indexes
+from vbuild.verification.environments import Installer
+from vbuild.verification.installed import Checked, checked
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 OTHER = f"cp3{sys.version_info[1] + 1}"

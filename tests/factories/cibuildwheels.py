@@ -8,13 +8,13 @@ from pathlib import Path, PurePosixPath
 
 from cibuildwheel.options import BuildOptions, CommandLineArguments, compute_options
 
+from vbuild.build.cibuildwheel.runs import Run, Surroundings, runs
 from vbuild.build.plan import Backend
-from vbuild.cibw.runs import Run, Surroundings, runs
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Env, Target
-from vbuild.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit
 
 CP311 = "cp311-manylinux_x86_64"
 CP312 = "cp312-manylinux_x86_64"

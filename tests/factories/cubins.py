@@ -9,9 +9,9 @@ from hashlib import sha256
 
 from elftools.elf.elffile import ELFFile
 
-from vbuild.binary.image import Image
-from vbuild.device.compression import decompressed
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
+from vbuild.gpu_code.compression import decompressed
+from vbuild.gpu_code.survey import device_code
 
 _TEXT = ".text."
 # nvcc puts this before the mangled name of what only one file sees, in relocatable code

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from vbuild.binary.elfrecords import ProgramHeader, SectionHeader
-from vbuild.binary.image import Image
+from vbuild.elf.image import Image
+from vbuild.elf.records import ProgramHeader, SectionHeader
 
 _ADDEND = 16
 

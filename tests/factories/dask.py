@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.distribution.executor import Executor
+from vbuild.workers.executor import Executor
 
-PRELOAD = ("--preload", "vbuild.distribution.worker")
+PRELOAD = ("--preload", "vbuild.workers.worker")
 STARTS = 60.0  # seconds
 
 needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="Dask is not installed")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from platformdirs import user_cache_path
 
-from vbuild.build.stage import STAGE
+from vbuild.files.staging import STAGE
 
 WIDTH = 80
-VBUILD = (sys.executable, "-m", "vbuild.cli")
+VBUILD = (sys.executable, "-m", "vbuild")
 
 # what all users share, as it holds nothing of what vbuild has built
 _SHARED = ("toolkits", "zig", "sdists", "commits")

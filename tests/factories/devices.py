@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from vbuild.binary.image import Image, Pointer
-from vbuild.rope import Part
-from vbuild.surgery.replacement import Replacement
+from vbuild.elf.image import Image, Pointer
+from vbuild.elf.surgery.relink import Replacement
+from vbuild.files.edited import Part
 
 ENTRY, HEADER = 1024, 16
 BLOBS, ENTRIES = 12, 24

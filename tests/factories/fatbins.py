@@ -7,7 +7,7 @@ import lz4.block
 import zstandard
 
 from tests.factories.elf import shared_object
-from vbuild.device.fatbin import HEADER_SIZE, MAGIC, VERSION, EntryHeader, FatbinHeader, Flag, Kind
+from vbuild.gpu_code.fatbin import HEADER_SIZE, MAGIC, VERSION, EntryHeader, FatbinHeader, Flag, Kind
 
 LINUX_64 = Flag.ADDRESS_64 | Flag.LINUX
 PTX = b".version 9.0\n.target sm_90\n.address_size 64\n\0"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vbuild.hardware.gpu import GpuList
-from vbuild.matrix import matrix
+from vbuild.release.cache import Store
+from vbuild.release.matrix import matrix
 from vbuild.release.outcome import Product, Release
-from vbuild.release.store import Store
 
 PROJECTS = Path(__file__).parents[1] / "projects"
 

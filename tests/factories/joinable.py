@@ -16,11 +16,11 @@ from tests.factories.extensions import library
 from tests.factories.variants import variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
-from vbuild.layout.hwcaps.plan import joined
-from vbuild.layout.model import Plan
-from vbuild.layout.offer import Offered
-from vbuild.layout.writing import written
-from vbuild.stamp import stamped
+from vbuild.publishing.hwcaps.plan import joined
+from vbuild.publishing.model import Plan
+from vbuild.publishing.offer import Offered
+from vbuild.publishing.writing import written
+from vbuild.variants.stamp import stamped
 
 PYTHON = "cp{}{}".format(*sys.version_info)
 PLATFORM = "manylinux_2_34_x86_64"

@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from tests.factories.devices import X86_64, Toolchain
-from vbuild.binary.image import Image
+from vbuild.elf.image import Image
 
 _WRAPPER, _CONTAINER, _ENTRY = struct.Struct("<II"), struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
 _WRAPPER_SIZE, _POINTER = 24, 8

@@ -13,7 +13,7 @@ from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.variant.metadata import Metadata
+from vbuild.variants.metadata import Metadata
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 MODULE = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"

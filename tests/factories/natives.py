@@ -7,14 +7,13 @@ from pathlib import Path
 
 from tests.factories.projects import tree
 from tests.factories.recipes import recipe
-from vbuild.build.environment import Environments
-from vbuild.build.prefixes import Prefix
-from vbuild.fetching.indexes import Indexes
+from vbuild.build.environment import Environments, Prefix
+from vbuild.build.native import Foundry
+from vbuild.build.native_cache import Shelf
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.native.foundry import Foundry
-from vbuild.native.shelf import Shelf
-from vbuild.toolkit.supply import FETCHED
+from vbuild.index_client.configuration import Indexes
+from vbuild.toolchain.toolkit.provision import FETCHED
 
 DEPTH = r"""
 #include "depth.h"

@@ -8,19 +8,19 @@ from typing import Any
 
 from tests.factories import cuda
 from tests.factories.projects import KERNEL, tree
-from vbuild.binary.image import Image
 from vbuild.build.caching import Running
-from vbuild.build.compilers import Compilers
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.interpreter import Interpreter
-from vbuild.build.launcher import Launchers, install
 from vbuild.build.plan import Backend, planned
-from vbuild.device.model import offered
-from vbuild.device.survey import device_code
+from vbuild.build.wrappers import Launchers, install
+from vbuild.elf.image import Image
+from vbuild.gpu_code.model import offered
+from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Code, GpuList
 from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import Interpreter
 
 # the variables of a build that is told nothing
 OUTSIDE = {name: text for name, text in os.environ.items() if not name.startswith(("CUDA", "NVCC", "CMAKE"))}

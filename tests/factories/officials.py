@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.factories.elf import patchelfed, rpath, shared_object
 from tests.factories.ranges import Serving, serving, simple_index
 from tests.factories.wheels import wheel
-from vbuild.binary.loading import Loading
-from vbuild.linkage.catalogue import Entry
-from vbuild.provenance.official import Officials, Provenance, Unproved
+from vbuild.elf.catalogue import Entry
+from vbuild.elf.loading import Loading
+from vbuild.splitting.official import Officials, Provenance, Unproved
 
 LINUX, ARM = "manylinux2014_x86_64.manylinux_2_17_x86_64", "manylinux_2_17_aarch64"
 FFT = "nvidia-cufft-cu12"

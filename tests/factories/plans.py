@@ -4,10 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vbuild.build.compilers import Compilers, Family, Rust
-from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Backend, Plan, planned
 from vbuild.hardware.cpu import Cpu
+from vbuild.toolchain.compilers import Compilers, Family, Rust
+from vbuild.toolchain.interpreter import Interpreter
 
 RPATH = "-Wl,-rpath,/opt/python/lib"
 GCC = Compilers(

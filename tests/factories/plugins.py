@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.factories.variants import document, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import wheel
-from vbuild.index import index
-from vbuild.variant.metadata import Provider
-from vbuild.variant.providers import metadata_for
+from vbuild.variants.index import index
+from vbuild.variants.metadata import Provider
+from vbuild.variants.providers import metadata_for
 
 # a plugin of the providers draft, with *body* as what its one function does
 _PLUGIN = """
@@ -88,7 +88,7 @@ class Kitchen:
         self, *arguments: object, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """What ``vbuild ARGUMENTS`` says."""
-        command = [sys.executable, "-m", "vbuild.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "vbuild", *map(str, arguments)]
         environment = {**self.environment, **(variables or {})}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 

@@ -10,9 +10,9 @@ from typing import Self
 
 import pytest
 
-from vbuild.slim import slim
-from vbuild.slimming.outcome import LibraryCut, Slimmed
 from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.results import LibraryCut, Slimmed
+from vbuild.slimming.slim import slim
 
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014")
 PIP = (sys.executable, "-m", "pip", "--quiet")

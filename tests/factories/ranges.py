@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from vbuild.fetching.indexes import Indexes
+from vbuild.index_client.configuration import Indexes
 
 _RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 

@@ -15,9 +15,9 @@ from typing import Any
 from tests.factories.clients import UV
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.layout.redirect.plan import Redirect
-from vbuild.publish import publish
-from vbuild.stamp import stamped
+from vbuild.publishing.publish import publish
+from vbuild.publishing.redirect.plan import Redirect
+from vbuild.variants.stamp import stamped
 
 NAME = "demo-1.0-py3-none-any.whl"
 V3, V4 = "demo-1.0-py3-none-any-x86_64_v3.whl", "demo-1.0-py3-none-any-x86_64_v4.whl"

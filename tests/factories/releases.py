@@ -7,8 +7,8 @@ from packaging.utils import canonicalize_name
 
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.layout.offer import Offer, offers
-from vbuild.stamp import stamped
+from vbuild.publishing.offer import Offer, offers
+from vbuild.variants.stamp import stamped
 
 V3, V4 = "x86_64_v3", "x86_64_v4"
 LICENCE = "Do as you like.\n"

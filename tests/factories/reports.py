@@ -3,9 +3,9 @@
 import hashlib
 from typing import Any
 
-from vbuild.reporting.limits import limits
-from vbuild.reporting.machines import Choice
-from vbuild.reporting.model import Report
+from vbuild.release.report import Report
+from vbuild.release.report_limits import limits
+from vbuild.release.report_machines import Choice
 
 MANYLINUX = "manylinux_2_28_x86_64"
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 
-from vbuild.binary.image import Image
-from vbuild.device.fatbin import FATBINS
-from vbuild.device.model import Container, Entry, Vendor
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
+from vbuild.gpu_code.fatbin import FATBINS
+from vbuild.gpu_code.model import Container, Entry, Vendor
+from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Arch, GpuList, Ptx, needed
 
 

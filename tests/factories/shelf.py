@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.check import check
-from vbuild.index import index
+from vbuild.publishing.lint.check import check
+from vbuild.variants.index import index
 
 LINUX = "manylinux_2_17_x86_64"
 PLAIN = f"demo-1.0-cp311-cp311-{LINUX}.whl"

@@ -22,7 +22,7 @@ from tests.factories.faults import Ended, Fault, run
 from tests.factories.projects import KERNEL, tree
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.stamp import stamped
+from vbuild.variants.stamp import stamped
 
 FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 V3 = variant("x86_64_v3", "x86_64 :: level :: v3")

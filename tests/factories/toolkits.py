@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.factories.sources import sha256
 from tests.factories.wheels import wheel
-from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.driver import Dotted
-from vbuild.toolkit.model import Pin, Toolkit
-from vbuild.toolkit.resolution import identity_of
-from vbuild.toolkit.store import Store
+from vbuild.index_client.configuration import Indexes
+from vbuild.toolchain.toolkit.cache import Store
+from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.pins import identity_of
 
 MACHINE = platform.machine()
 VERSION = Dotted(13, 0)

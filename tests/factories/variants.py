@@ -9,10 +9,10 @@ from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
-from vbuild.variant.document import Document, Schema
-from vbuild.variant.metadata import Metadata, Provider
-from vbuild.variant.model import Property, Variant
-from vbuild.variant.providers import metadata_for
+from vbuild.variants.document import Document, Schema
+from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.providers import metadata_for
 
 V3 = "x86_64 :: level :: v3"
 BLAS = Provider.static({"library": ["openblas", "mkl"]})

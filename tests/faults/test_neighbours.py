@@ -21,7 +21,7 @@ from tests.factories.processes import is_running, state_of, until
 from tests.factories.subjects import SUBJECTS
 from tests.factories.tools import needs
 from tests.factories.variants import variant
-from vbuild.stamp import stamped
+from vbuild.variants.stamp import stamped
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - another file system than that of any test's folder
 

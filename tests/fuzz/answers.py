@@ -9,15 +9,15 @@ import httpx2
 from unearth.fetchers import PyPIClient
 
 from tests.fuzz.target import Target, written
-from vbuild.contents.bills import line
-from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.listing import listed_in
-from vbuild.fetching.places import finders, packages_at
-from vbuild.materials.cyclonedx import packed, read
-from vbuild.materials.model import Bill, Change, Fate, File, Gone, Making, Material, Role, package_url
-from vbuild.plugins.answer import parsed
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import listed_in
+from vbuild.index_client.places import finders, packages_at
+from vbuild.inspection.bills import line
 from vbuild.recipe.lock import Lock, Resolved
-from vbuild.wheel.bill import renamed_bill
+from vbuild.sbom.cyclonedx import packed, read
+from vbuild.sbom.keeping import renamed_bill
+from vbuild.sbom.model import Bill, Change, Fate, File, Gone, Making, Material, Role, package_url
+from vbuild.variants.plugin_answer import parsed
 from vbuild.wheel.name import WheelName
 
 _HASH = "0123456789abcdef" * 4

@@ -15,13 +15,13 @@ from tests.factories.channels import package
 from tests.factories.elf import shared_object
 from tests.factories.wheels import entry, everything, hashed, record_of, wheel
 from tests.fuzz.target import Target, folder, written
-from vbuild.build.archive import unpack
+from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
-from vbuild.layout.conda.package import opened_package
-from vbuild.publishing.files import ReadySdist
-from vbuild.publishing.stated import stated
+from vbuild.publishing.conda.package import opened_package
+from vbuild.publishing.lint.files import ReadySdist
+from vbuild.publishing.lint.metadata import stated
 from vbuild.wheel.archive import open_wheel, peek
-from vbuild.wheel.distinfo import Metadata, WheelFile
+from vbuild.wheel.metadata import Metadata, WheelFile
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"

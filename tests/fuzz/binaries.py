@@ -14,24 +14,23 @@ from tests.factories.bundles import bundle, compressed
 from tests.factories.elf import linked, rpath, shared_object
 from tests.factories.fatbins import cubin, entry, fatbin
 from tests.fuzz.target import Target, folder
-from vbuild.binary.elf import Elf
-from vbuild.binary.image import Image
-from vbuild.binary.interface import Interface
-from vbuild.binary.loading import Loading
-from vbuild.binary.outline import Outline
-from vbuild.device.bundle import BUNDLES
-from vbuild.device.compression import decompressed, recompressed
-from vbuild.device.fatbin import FATBINS, MAGIC_BYTES, Flag, Kind
-from vbuild.device.form import Form
-from vbuild.device.model import verbatim
+from vbuild.elf.file import Elf
+from vbuild.elf.image import Image
+from vbuild.elf.interface import Interface
+from vbuild.elf.loading import Loading
+from vbuild.elf.outline import Outline
+from vbuild.elf.surgery.relink import Relink, relinked
+from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import VbuildError
+from vbuild.files.edited import Rope
+from vbuild.gpu_code.bundle import BUNDLES
+from vbuild.gpu_code.compression import decompressed, recompressed
+from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, Flag, Kind
+from vbuild.gpu_code.model import Form, verbatim
 from vbuild.hardware.cpu import Cpu
-from vbuild.rope import Rope
 from vbuild.slimming.library import Library
 from vbuild.slimming.request import Cuts, Empty, Share
-from vbuild.surgery.relinking import Relink, relinked
-from vbuild.surgery.strip import Strip
-from vbuild.verdict.levels import Claim, Levels
+from vbuild.verification.levels import Claim, Levels
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 _FLAGS = (0, Flag.LZ4, Flag.ZSTD)

@@ -19,19 +19,19 @@ from tests.factories.reports import data as report_of
 from tests.factories.reports import entry, failure
 from tests.factories.variants import document, metadata, variant
 from tests.fuzz.target import Target, folder, written
+from vbuild.config.table import Table
 from vbuild.errors import VbuildError
-from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.listing import listed_in
-from vbuild.fetching.places import Problems, client_of, finders, packages_at
 from vbuild.hardware.conda import machine_of
-from vbuild.layout.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE
-from vbuild.layout.oci.reading import ImageFolder
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import listed_in
+from vbuild.index_client.places import Problems, client_of, finders, packages_at
+from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE
+from vbuild.publishing.oci.reading import ImageFolder
 from vbuild.recipe.model import Recipe
-from vbuild.reporting.model import Report
+from vbuild.release.report import Report
 from vbuild.splitting.request import Request
-from vbuild.table import Table
-from vbuild.variant.document import Document, Schema, combine
-from vbuild.variant.metadata import Provider
+from vbuild.variants.document import Document, Schema, combine
+from vbuild.variants.metadata import Provider
 from vbuild.wheel.name import WheelName
 
 RECIPES = Path(__file__).parents[2] / "recipes"

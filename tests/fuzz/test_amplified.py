@@ -16,10 +16,10 @@ from tests.factories.wheels import everything, record_of
 from tests.fuzz.archives import CONDA, INFO, NAME, zipped
 from tests.fuzz.bounds import measured
 from tests.fuzz.targets import TARGETS
-from vbuild.binary.elfrecords import FileHeader, SectionHeader, SectionType, SymbolEntry
-from vbuild.binary.image import Image
-from vbuild.materials.cyclonedx import packed
-from vbuild.materials.model import Bill, Fate, Gone
+from vbuild.elf.image import Image
+from vbuild.elf.records import FileHeader, SectionHeader, SectionType, SymbolEntry
+from vbuild.sbom.cyclonedx import packed
+from vbuild.sbom.model import Bill, Fate, Gone
 
 CASES: dict[str, tuple[str, Callable[[], bytes]]] = {}
 HEADERS = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"

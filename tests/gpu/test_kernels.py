@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cuda import cuda_library, cuda_object
-from vbuild.binary.image import Image
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
+from vbuild.elf.surgery.cutting import Replacement, Strip, cut
+from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Nvidia
 from vbuild.hardware.gpu import Arch, GpuList, Ptx
 from vbuild.slimming.library import Library
-from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Empty, Share
-from vbuild.surgery.cutting import Replacement, Strip, cut
+from vbuild.slimming.results import LibraryCut
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "scale.cu", HERE / "shift.cu")

@@ -19,7 +19,7 @@ from tests.factories.tools import needs
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import Arch, GpuList
 from vbuild.hardware.machine import Machine
-from vbuild.selection import select
+from vbuild.variants.select import select
 
 pytestmark = [pytest.mark.gpu, pytest.mark.network, pytest.mark.slow, needs("gcc", "g++")]
 

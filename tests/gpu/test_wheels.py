@@ -15,8 +15,8 @@ import pytest
 from tests.factories.published import PIP, Published, Shelf
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList
-from vbuild.slim import slim
 from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.slim import slim
 
 pytestmark = [pytest.mark.gpu, pytest.mark.network, pytest.mark.slow]
 

@@ -12,8 +12,8 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
-from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import Cpu
+from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.binary.image import Image
-from vbuild.device.compression import decompressed
-from vbuild.device.fatbin import FATBINS, Flag
-from vbuild.device.model import DeviceCode, Entry, Vendor
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
 from vbuild.errors import DeviceError
+from vbuild.gpu_code.compression import decompressed
+from vbuild.gpu_code.fatbin import FATBINS, Flag
+from vbuild.gpu_code.model import DeviceCode, Entry, Vendor
+from vbuild.gpu_code.survey import device_code
 
 pytestmark = pytest.mark.network
 

@@ -18,14 +18,14 @@ from tests.factories.joinable import LOADER, MASKS, environment, flags, levels_h
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from vbuild.build.source import fetched
-from vbuild.check import check_layout
-from vbuild.checking.levels import run_levels
+from vbuild.elf.library_names import level_of
 from vbuild.hardware.cpu import Cpu
-from vbuild.layout.hwcaps.plan import Hwcaps
-from vbuild.linkage.hwcaps import level_of
-from vbuild.publish import publish
+from vbuild.publishing.hwcaps.plan import Hwcaps
+from vbuild.publishing.lint.check import check_layout
+from vbuild.publishing.publish import publish
 from vbuild.recipe.model import Recipe
-from vbuild.stamp import stamped
+from vbuild.variants.stamp import stamped
+from vbuild.verification.level_runs import run_levels
 
 ROOT = Path(__file__).parents[2]
 KINDS = ROOT / "tests" / "projects" / "kinds"

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-import vbuild.contents
+import vbuild.inspection
 from tests.factories.elf import judged_by
-from vbuild.contents.gpucode import Runs
-from vbuild.contents.model import Contents
-from vbuild.contents.page import page
-from vbuild.contents.text import WIDTH, details, summary
-from vbuild.inspection import inspect
+from vbuild.inspection.gpu_code import Runs
+from vbuild.inspection.inspect import inspect
+from vbuild.inspection.model import Contents
+from vbuild.inspection.page import page
+from vbuild.inspection.text import WIDTH, details, summary
 
 pytestmark = pytest.mark.network
 
-SCHEMA = json.loads((Path(vbuild.contents.__file__).parent / "schema.json").read_text())
+SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
 SMALL = ("nvidia-nvjpeg-cu12==12.4.0.76", "xformers==0.0.35", "numpy==2.4.*")
 LARGE = ("bitsandbytes==0.50.2", "xgboost==3.2.0", "cupy-cuda12x==14.2.0", "cupy-rocm-7-0==14.2.0", "triton==3.9.0")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.binary.elf import Elf
-from vbuild.binary.isa import Isa
+from vbuild.elf.disassembly import Isa
+from vbuild.elf.file import Elf
 from vbuild.hardware.cpu import Cpu
-from vbuild.verdict.model import Rule, Severity
-from vbuild.verify import verify
+from vbuild.verification.model import Rule, Severity
+from vbuild.verification.verify import verify
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

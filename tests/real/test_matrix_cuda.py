@@ -20,14 +20,14 @@ from tests.factories.gpuprojects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, T
 from tests.factories.listing import listed
 from tests.factories.published import Shelf
 from tests.factories.tools import needs
-from vbuild.binary.image import Image
-from vbuild.device.fatbin import MAGIC_BYTES
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
+from vbuild.gpu_code.fatbin import MAGIC_BYTES
+from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
-from vbuild.index import index
 from vbuild.release.outcome import Product, Release
-from vbuild.verdict.model import Severity
-from vbuild.verify import verify
+from vbuild.variants.index import index
+from vbuild.verification.model import Severity
+from vbuild.verification.verify import verify
 
 pytestmark = [
     pytest.mark.network,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.factories.published import Published, Shelf
-from vbuild.binary.loading import Loading
-from vbuild.linkage.catalogue import by_stem
-from vbuild.provenance.official import Evidence, Officials, Provenance
+from vbuild.elf.catalogue import by_stem
+from vbuild.elf.loading import Loading
+from vbuild.splitting.official import Evidence, Officials, Provenance
 from vbuild.wheel.archive import open_wheel
 
 pytestmark = pytest.mark.network

@@ -4,10 +4,10 @@ import pytest
 
 from tests.factories.variants import document, machine, variant
 from vbuild.errors import PluginError
-from vbuild.plugins.consulting import Plugins
-from vbuild.variant.metadata import Provider
-from vbuild.variant.providers import metadata_for
-from vbuild.variant.saying import Said
+from vbuild.variants.metadata import Provider
+from vbuild.variants.model import Said
+from vbuild.variants.plugins import Plugins
+from vbuild.variants.providers import metadata_for
 
 pytestmark = pytest.mark.network
 

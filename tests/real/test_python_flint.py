@@ -11,12 +11,12 @@ import pytest
 
 from tests.benchmarks import python_flint
 from tests.factories.tools import needs
-from vbuild.binary.loading import Loading
-from vbuild.build.trial import Trial
+from vbuild.build.agreement import Trial
+from vbuild.elf.library_names import plain
+from vbuild.elf.loading import Loading
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.linkage.names import plain
-from vbuild.matrix import matrix
+from vbuild.release.matrix import matrix
 from vbuild.release.outcome import Release
 
 pytestmark = [

@@ -14,10 +14,10 @@ from tests.factories.listing import extracted, listed
 from tests.factories.loading import in_memory
 from tests.factories.published import PIP, Cutting, Published, Shelf
 from tests.factories.rule import digests, fatbins, kept, names
-from vbuild.binary.image import Image
-from vbuild.device.compression import decompressed
-from vbuild.device.model import Compression
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
+from vbuild.gpu_code.compression import decompressed
+from vbuild.gpu_code.model import Compression
+from vbuild.gpu_code.survey import device_code
 from vbuild.slimming.request import Cuts
 
 pytestmark = pytest.mark.network
@@ -136,7 +136,7 @@ def code(library: Path) -> list[tuple[str, Compression]]:
 
 def test_what_is_installed_is_smaller_by_as_many_bytes_as_were_told(shelf: Shelf, tmp_path: Path) -> None:
     fat = shelf.wheel(NVJPEG)
-    command = [sys.executable, "-m", "vbuild.cli", "slim", str(fat), "--gpu", "sm_90", "-o", str(tmp_path)]
+    command = [sys.executable, "-m", "vbuild", "slim", str(fat), "--gpu", "sm_90", "-o", str(tmp_path)]
     told = subprocess.run([*command, "--accept-license", "--json"], check=True, capture_output=True, text=True).stdout
     (account,) = json.loads(told)
     before, after = installed(fat, tmp_path / "fat"), installed(Path(account["path"]), tmp_path / "slim")

@@ -11,8 +11,8 @@ from tests.factories.loading import in_memory
 from tests.factories.published import Published, Shelf
 from tests.factories.rule import digests
 from tests.factories.tools import needs
+from vbuild.elf.surgery.strip import Strip
 from vbuild.slimming.request import Cuts
-from vbuild.surgery.strip import Strip
 
 pytestmark = pytest.mark.network
 

@@ -11,10 +11,10 @@ from tests.factories.cuda import nvcc
 from tests.factories.loading import in_memory
 from tests.factories.published import Shelf
 from tests.factories.rule import digests
+from vbuild.elf.surgery.strip import Strip
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import Library
 from vbuild.slimming.request import Cuts, Share
-from vbuild.surgery.strip import Strip
 
 SLOW = pytest.mark.slow
 PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime", "nvidia-cuda-cccl")

@@ -11,11 +11,11 @@ import pytest
 from tests.factories.published import Published, Shelf
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
-from vbuild.selection import select
-from vbuild.slim import slim
 from vbuild.slimming.request import Share
-from vbuild.verdict.model import Severity
-from vbuild.verify import verify
+from vbuild.slimming.slim import slim
+from vbuild.variants.select import select
+from vbuild.verification.model import Severity
+from vbuild.verification.verify import verify
 
 pytestmark = pytest.mark.network
 

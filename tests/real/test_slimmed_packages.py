@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories.published import PIP, Published, Shelf
+from vbuild.elf.surgery.strip import Strip
 from vbuild.slimming.request import Cuts
-from vbuild.surgery.strip import Strip
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

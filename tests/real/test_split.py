@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.factories.published import Published, Shelf
-from vbuild.checking.check import Checked, check
-from vbuild.checking.trial import Step
-from vbuild.split import split
-from vbuild.splitting.fates import Kind
-from vbuild.splitting.outcome import Split
+from vbuild.splitting.decisions import Kind
 from vbuild.splitting.request import Request
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
+from vbuild.verification.installed import Checked, check
+from vbuild.verification.trial import Step
 
 pytestmark = pytest.mark.network
 

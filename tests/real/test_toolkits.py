@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.binary.image import Image
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
 from vbuild.errors import ToolkitError
-from vbuild.fetching.indexes import Indexes
+from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Dotted
-from vbuild.provision import install, path, prune
+from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolkit.installed import Installed
-from vbuild.toolkit.model import Toolkit
-from vbuild.toolkit.pins import releases
-from vbuild.toolkit.provision import packaged, provided
+from vbuild.toolchain.toolkit.command import install, path, prune
+from vbuild.toolchain.toolkit.installed import Installed
+from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit.pins import releases
+from vbuild.toolchain.toolkit.provision import packaged, provided
 
 pytestmark = [pytest.mark.network, needs("gcc", "g++")]
 

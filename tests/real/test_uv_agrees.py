@@ -16,8 +16,8 @@ from tests.factories.variants import tiny_wheel
 from vbuild.errors import VariantError
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
-from vbuild.selection import select
-from vbuild.variant.document import Schema
+from vbuild.variants.document import Schema
+from vbuild.variants.select import select
 
 SETS, BATCHES = 240, 8
 UV = str(Path(sys.executable).with_name("uv"))

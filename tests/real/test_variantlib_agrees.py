@@ -14,11 +14,11 @@ from variantlib.models.variant import VariantDescription, VariantProperty
 from variantlib.variants_json import VariantsJson
 
 from tests.factories.variants import machine, variant_wheel
-from vbuild.index import index
-from vbuild.variant.document import Document, Schema
-from vbuild.variant.metadata import Metadata, Provider
-from vbuild.variant.model import NULL, Property, Variant, hash_label
-from vbuild.variant.order import ranked
+from vbuild.variants.document import Document, Schema
+from vbuild.variants.index import index
+from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.model import NULL, Property, Variant, hash_label
+from vbuild.variants.order import ranked
 
 VARIANTLIB = str(Path(sys.executable).with_name("variantlib"))
 VALUES = ("1", "1.0", "10", "2", "v3", "zz")

@@ -14,17 +14,17 @@ import uv
 
 from tests.factories.arm import arm_python
 from tests.factories.tools import needs
+from vbuild.build.agreement import Trial, tried
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Job, build_wheel, prepared
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
-from vbuild.build.trial import Trial, tried
-from vbuild.fetching.indexes import Indexes
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.recipe.host import Host, HostCompiler
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.matrix import Host, HostCompiler
 from vbuild.recipe.model import Recipe
-from vbuild.verify import verify
+from vbuild.verification.verify import verify
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NAMES = ("annoy", "levenshtein", "contourpy")

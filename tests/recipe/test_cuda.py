@@ -11,9 +11,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, Request
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
 from vbuild.recipe.evaluation import evaluated
-from vbuild.recipe.groups import Entry, Group
-from vbuild.recipe.host import NEWEST_GLIBC, Host, HostCompiler
-from vbuild.recipe.matrix import Axis, Matrix, Plain, Rule, Value
+from vbuild.recipe.matrix import NEWEST_GLIBC, Axis, Entry, Group, Host, HostCompiler, Matrix, Plain, Rule, Value
 from vbuild.recipe.target import Target
 
 PYTHON = 'python = ["3.12"]\n'

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.factories.recipes import HASH, SOURCE
+from vbuild.config.table import Table
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder, Git, Sdist, Source
 from vbuild.splitting.request import Request
-from vbuild.table import Table
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 README = (RECIPES / "README.md").read_text(encoding="utf-8")

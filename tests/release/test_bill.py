@@ -10,14 +10,14 @@ from tests.factories.wheels import wheel
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
-from vbuild.materials.model import Material, Role
-from vbuild.materials.statement import state_each
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.native import Debian, Native, System
 from vbuild.recipe.source import Folder, Git, Sdist, Source
 from vbuild.recipe.target import Target
 from vbuild.release.bill import making
-from vbuild.toolkit.model import Pin, Toolkit
+from vbuild.sbom.model import Material, Role
+from vbuild.sbom.statement import state_each
+from vbuild.toolchain.toolkit.model import Pin, Toolkit
 
 COMMIT = "a1" * 20
 TARGET = Target(label=None, python="/home/me/python", cpu=Cpu.parse("x86-64-v3"), properties=())

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from vbuild.errors import RecipeError
-from vbuild.release.staging import staging
+from vbuild.files.staging import staging
 
 RUN = """
 import sys, time
 from pathlib import Path
-from vbuild.release.staging import staging
+from vbuild.files.staging import staging
 with staging(Path(sys.argv[1])) as stage:
     (stage / "builds").mkdir()
     (stage / "builds/half.whl").write_text("half")
@@ -98,7 +98,7 @@ def test_what_cannot_be_removed_now_is_removed_another_time(tmp_path: Path, monk
     (dead / "alive").write_text("")
     # as if a compiler wrote there again and again
     with monkeypatch.context() as patch:
-        patch.setattr("vbuild.release.staging._remove", lambda _path: None)
+        patch.setattr("vbuild.files.staging._remove", lambda _path: None)
         with staging(tmp_path):
             pass
     assert (dead / "alive").exists()

@@ -11,11 +11,11 @@ from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.device.fatbin import Kind
+from vbuild.gpu_code.fatbin import Kind
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.gpu import Arch, Served
-from vbuild.verdict.model import Finding, LibraryGpus, LibraryIsa, Rule, Severity, Verdict, Violation
-from vbuild.verify import verify
+from vbuild.verification.model import Finding, LibraryGpus, LibraryIsa, Rule, Severity, Verdict, Violation
+from vbuild.verification.verify import verify
 
 NAME = "demo-1.0-py3-none-manylinux_2_17_x86_64.whl"
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))

@@ -4,9 +4,9 @@ import pytest
 
 from vbuild.errors import SlimError
 from vbuild.hardware.gpu import Arch, Served
-from vbuild.slimming.claims import claims, cuda_major
-from vbuild.slimming.outcome import LibraryCut
-from vbuild.wheel.distinfo import Metadata
+from vbuild.slimming.output import claims, cuda_major
+from vbuild.slimming.results import LibraryCut
+from vbuild.wheel.metadata import Metadata
 
 HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 

@@ -4,12 +4,12 @@ import pytest
 
 from tests.factories.elf import shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from vbuild.device.fatbin import Flag, Kind
 from vbuild.errors import SlimError
+from vbuild.gpu_code.fatbin import Flag, Kind
 from vbuild.hardware.gpu import Ptx
 from vbuild.slimming.library import Library
-from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.results import LibraryCut
 
 BIG = 1 << 13
 

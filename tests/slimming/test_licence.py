@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import wheel
-from vbuild.slimming.licence import Prohibition, prohibitions
+from vbuild.slimming.output import Prohibition, prohibitions
 from vbuild.wheel.archive import open_wheel
 
 SDK = """1.2 Limitations.

@@ -11,7 +11,7 @@ from vbuild.errors import SlimError
 from vbuild.slimming.output import Output, outputs
 from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
-from vbuild.stamp import stamped
+from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel
 
 NAME = "Demo_x-1.0-py3-none-manylinux_2_28_x86_64.whl"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import wheel
+from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import SlimError, VbuildError
 from vbuild.slimming.request import Cuts, Share
-from vbuild.surgery.strip import Strip
 from vbuild.wheel.archive import open_wheel
 
 

@@ -11,7 +11,7 @@ from tests.factories.extensions import library, module
 from tests.factories.looked import Looker
 from tests.factories.repaired import NAME, hashed
 from tests.factories.tools import needs
-from vbuild.linkage.graph import Via
+from vbuild.elf.linkage import Via
 
 pytestmark = needs("gcc")
 

@@ -26,10 +26,9 @@ from vbuild.splitting.companion import (
     licence_texts,
 )
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.companion import is_companion
-from vbuild.wheel.distinfo import Metadata, WheelFile
+from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.writing import write_wheel
+from vbuild.wheel.write import write_wheel
 
 PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 HEAD = "Metadata-Version: 2.1\nName: Foo.Bar\nVersion: 1.0\n"

@@ -8,7 +8,7 @@ from tests.factories.customers import Customer
 from tests.factories.wheels import wheel
 from vbuild.splitting.development import developments
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.writing import write_wheel
+from vbuild.wheel.write import write_wheel
 
 PC = "Name: demo\nDescription: a demo\nVersion: 1.0\n"
 PATHS = ["demo_dev-1.0.data/data/lib/pkgconfig/demo.pc", "demo/lib/demo.pc"]

@@ -12,13 +12,13 @@ from tests.factories.looked import Looker
 from tests.factories.market import LINKER, NEWER, VERSION, everything, named, offered, official
 from tests.factories.officials import FFT
 from tests.factories.tools import needs
+from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import SplitError
-from vbuild.provenance.official import Officials
 from vbuild.splitting.neighbours import Neighbour, Neighbours
+from vbuild.splitting.official import Officials
 from vbuild.splitting.orders import Order
 from vbuild.splitting.pinning import Pinning
 from vbuild.splitting.request import Pin, Request
-from vbuild.surgery.relinking import Relink
 
 pytestmark = needs("gcc")
 

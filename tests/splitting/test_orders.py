@@ -11,14 +11,14 @@ from tests.factories.extensions import library, module
 from tests.factories.looked import Looker
 from tests.factories.repaired import NAME, hashed, repaired
 from tests.factories.tools import needs
-from vbuild.fetching.indexes import Indexes
-from vbuild.provenance.official import Officials
+from vbuild.elf.surgery.relink import Relink
+from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.fates import decided
+from vbuild.splitting.decisions import decided
 from vbuild.splitting.neighbours import Neighbours
+from vbuild.splitting.official import Officials
 from vbuild.splitting.orders import Order, Orders
 from vbuild.splitting.request import Request
-from vbuild.surgery.relinking import Relink
 
 pytestmark = needs("gcc")
 

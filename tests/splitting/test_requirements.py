@@ -6,7 +6,7 @@ from packaging.specifiers import SpecifierSet
 
 from vbuild.errors import SplitError
 from vbuild.splitting.requirements import compatible, compatible_alone, conflict, exact, merged, required
-from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.metadata import Metadata
 
 LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'
 CUFFT = f"nvidia-cufft-cu12==11.2.1.3; {LINUX}"

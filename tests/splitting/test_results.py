@@ -7,12 +7,12 @@ from tests.factories.elf import shared_object
 from tests.factories.extensions import library, module
 from tests.factories.repaired import NAME, hashed, release
 from tests.factories.tools import needs
-from vbuild.fetching.indexes import Indexes
-from vbuild.report import split_lines
-from vbuild.split import split
-from vbuild.splitting.fates import Kind
-from vbuild.splitting.outcome import Beside, Edited, LibraryMove, Split, Thinned
+from vbuild.cli.render import split_lines
+from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.decisions import Kind
 from vbuild.splitting.request import Request
+from vbuild.splitting.results import Beside, Edited, LibraryMove, Split, Thinned
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import linked, rpath
-from vbuild.binary.loading import Loading
-from vbuild.rope import Rope
-from vbuild.splitting.rpaths import removed, rpath_of, rpath_to
-from vbuild.surgery.relinking import Relink, relinked
+from vbuild.elf.loading import Loading
+from vbuild.elf.surgery.relink import Relink, relinked
+from vbuild.files.edited import Rope
+from vbuild.splitting.orders import removed, rpath_of, rpath_to
 
 BUILT = "a folder of the machine it was built on"
 STARTED = "counts from the folder that a program is started in"

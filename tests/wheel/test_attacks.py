@@ -18,9 +18,9 @@ from tests.factories.hostilezips import INFO, NAME, Entry, archive, basics, over
 from tests.factories.installing import Outcome, installed
 from tests.factories.memberattacks import LISTED, MEMBERS, PATHS
 from tests.factories.toldattacks import TOLD
-from vbuild.check import check
 from vbuild.errors import WheelError
-from vbuild.verify import verify
+from vbuild.publishing.lint.check import check
+from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 
 ATTACKS = HEADERS | ENDS | MEMBERS | PATHS | LISTED | TOLD

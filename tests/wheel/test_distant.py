@@ -12,10 +12,10 @@ from packaging.version import Version
 from tests.factories.ranges import serving
 from tests.factories.wheels import contents, everything, poked, wheel
 from vbuild.errors import WheelError
-from vbuild.fetching.indexes import Indexes
-from vbuild.fetching.listing import Listed
-from vbuild.fetching.ranged import PIECE, TAIL, ranged
-from vbuild.wheel.distant import Distant
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import Listed
+from vbuild.index_client.ranged import PIECE, TAIL, ranged
+from vbuild.wheel.archive import Distant
 from vbuild.wheel.name import WheelName
 
 NAME = "demo-1.0-py3-none-any.whl"

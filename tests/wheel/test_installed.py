@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import wheel
-from vbuild.wheel.installed import installed_path
+from vbuild.wheel.paths import installed_path
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from installer.sources import WheelFile
 
 from tests.factories.wheels import contents, wheel
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.writing import edited
+from vbuild.wheel.write import edited
 
 FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "VALUE = 1\n",

@@ -15,9 +15,9 @@ from installer.sources import WheelFile
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import open_wheel, peek
-from vbuild.wheel.memberpath import folded
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.writing import edited
+from vbuild.wheel.paths import folded
+from vbuild.wheel.write import edited
 
 INFO = "demo-1.0.dist-info"
 METHODS = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
-from vbuild.wheel.simple import write_simple
+from vbuild.wheel.simple_index import write_simple
 
 VARIANT = {"demo_pkg-1.0+cu12.dist-info/variant.json": b"{}"}
 NAMES = ("demo_pkg-1.0+cu12-py3-none-any.whl", "demo_pkg-1.0+cu12-py3-none-any-v3.whl", "demo_pkg-0.9-py3-none-any.whl")

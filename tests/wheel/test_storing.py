@@ -7,8 +7,8 @@ import pytest
 
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
-from vbuild.rope import Rope
-from vbuild.wheel.storing import Passed, open_stored, write_stored
+from vbuild.files.edited import Rope
+from vbuild.wheel.zip_write import Passed, open_stored, write_stored
 
 
 def test_members_are_stored_in_the_order_given(tmp_path: Path) -> None:

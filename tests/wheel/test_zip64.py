@@ -14,7 +14,7 @@ import pytest
 
 from tests.factories.wheels import contents, entry, everything, piped, record_of, wheel
 from vbuild.wheel.archive import open_wheel, peek
-from vbuild.wheel.writing import edited
+from vbuild.wheel.write import edited
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"

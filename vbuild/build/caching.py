@@ -28,8 +28,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from vbuild.build.probes import facts
 from vbuild.errors import BuildError
+from vbuild.toolchain.probes import facts
 
 Programs = tuple[tuple[str, tuple[str, ...]], ...]
 

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from vbuild.build.compilers import Compilers
-from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Backend, Plan
 from vbuild.errors import BuildError
 from vbuild.recipe.target import Settings
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import Interpreter
 
 _CAN = {
     Backend.SETUPTOOLS: "setuptools",

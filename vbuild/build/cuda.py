@@ -21,15 +21,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vbuild.build.codegen import CudaRules, requested
-from vbuild.build.compilers import Compilers, Family, compiler_name, known_macros, told_by
-from vbuild.build.nvccwords import Call
 from vbuild.build.plan import Backend, CudaPlan
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, Request
 from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
 from vbuild.recipe.target import Settings
+from vbuild.toolchain.compilers import Compilers, Family, compiler_name, known_macros, told_by
+from vbuild.toolchain.nvcc_code import CudaRules, requested
+from vbuild.toolchain.nvcc_options import Call
 
 _ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"
 _FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")

@@ -19,28 +19,25 @@ import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
 
 from vbuild.build.caching import Running
-from vbuild.build.compilers import Compilers
 from vbuild.build.cross import crossing
 from vbuild.build.cuda import cuda_plan, host_of
-from vbuild.build.environment import Environment, Environments, own_environment
-from vbuild.build.interpreter import Interpreter
-from vbuild.build.launcher import Launchers, Override, check_nvcc, install
-from vbuild.build.nvcc import Command
+from vbuild.build.environment import Environment, Environments, Prefix, own_environment
 from vbuild.build.plan import Backend, Plan, planned
-from vbuild.build.prefixes import Prefix
-from vbuild.build.process import run
-from vbuild.build.zig import chosen
+from vbuild.build.wrappers import Launchers, Override, check_nvcc, install
+from vbuild.config.table import Table
 from vbuild.errors import BuildError, TableError
+from vbuild.process.run import run
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.host import HostCompiler
+from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Build
-from vbuild.recipe.passing import passed
 from vbuild.recipe.target import Env, Target
-from vbuild.table import Table
-from vbuild.toolkit.compatibility import check_host
-from vbuild.toolkit.model import Toolkit
-from vbuild.toolkit.provision import provided
-from vbuild.toolkit.supply import FETCHED, Supply
+from vbuild.recipe.variables import passed
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.toolkit.model import Toolkit, check_host
+from vbuild.toolchain.toolkit.provision import FETCHED, Supply, provided
+from vbuild.toolchain.zig import chosen
 from vbuild.wheel.name import WheelName
 
 _LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name no backend

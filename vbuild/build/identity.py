@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import vbuild
-from vbuild.build.compilers import Compilers, behind_rustup, cargo_home
-from vbuild.build.interpreter import Interpreter
 from vbuild.build.plan import Plan
-from vbuild.build.probes import ambient, facts, key_of, named
-from vbuild.digest import sha256_of
 from vbuild.errors import BuildError
+from vbuild.files.hashing import sha256_of
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Build, Repair
-from vbuild.recipe.passing import is_asked, passed
 from vbuild.recipe.target import Target
+from vbuild.recipe.variables import is_asked, passed
+from vbuild.toolchain.compilers import Compilers, behind_rustup, cargo_home
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.probes import ambient, facts, key_of, named
 
 # what compilers start, and what a wheel is repaired with
 _BINUTILS = ("as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "ar", "strip", "rustc", "cargo")

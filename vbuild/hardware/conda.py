@@ -18,10 +18,10 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.version import Version
 
 from vbuild.errors import HardwareError, at
+from vbuild.files.json_text import parsed_json
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
-from vbuild.jsontext import parsed_json
 
 # the machine of each platform, and the oldest glibc that manylinux knows there (PEP 600)
 MACHINES: Mapping[str, str] = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}

@@ -30,10 +30,10 @@ import packaging
 from packaging.tags import sys_tags
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.table import Table
 from vbuild.errors import HardwareError, TableError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
-from vbuild.table import Table
 
 Features = tuple[tuple[str, tuple[str, ...]], ...]
 

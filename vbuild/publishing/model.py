@@ -1,111 +1,138 @@
-"""What stands in the way of publishing a folder, as values.
+"""What a layout is: a way to ship finished wheels, and the plan that it makes of those of a release.
 
-    Problem    one thing that is wrong with some of the files, what to do about it, and whether it stops a release
-    Terms      the index that the files go to: PyPI with its limits, or one of the publisher's own
+    Layout, with its options -> planned(offers) -> Plan: outputs, and how consumers use them
 
-A problem has a demand, a stable word that a script can look for; the text may change.
+A plan is a value: nothing is written before `vbuild.publishing.writing` carries it out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Protocol
 
-from vbuild.errors import PublishError
-
-# PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
-MB = 1 << 20
-GB = 1 << 30
-# bytes of all files of a project that never asked for more
-PROJECT_LIMIT = 10 * GB
-DEFAULT_LIMIT = 100
-LARGEST_LIMIT = 1024
-
-
-class Demand(StrEnum):
-    """What is asked of the files that are published."""
-
-    ARCHIVE = "archive"
-    NAME = "name"
-    SIZE = "size"
-    LOCAL_VERSION = "local-version"
-    PLATFORM = "platform"
-    VARIANT = "variant"
-    INDEX = "index"
-    LABELS = "labels"
-    PLAIN = "plain"
-    METADATA = "metadata"
-    REQUIREMENT = "requirement"
-    LICENSE = "license"
-    SDIST = "sdist"
-    SHARED_FILES = "shared-files"
-    BLOB = "blob"
-    IMAGE = "image"
-    LEVELS = "levels"
-    CHANNEL = "channel"
-    PINS = "pins"
+from vbuild.elf.surgery.relink import Relink
+from vbuild.errors import LayoutError
+from vbuild.publishing.conda.package import CondaIndex, CondaPackage
+from vbuild.publishing.oci.model import Images
+from vbuild.publishing.offer import Offer
+from vbuild.wheel.name import WheelName
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with *files*, by name, and what to do; an error where it *is_error*, else a warning."""
+class Linked:
+    """The file at *source* as it is, at *target* in the layout's folder: a hard link where that can be."""
 
-    demand: Demand
-    files: tuple[str, ...]
-    what: str
-    advice: str
-    is_error: bool
-
-    @property
-    def severity(self) -> str:
-        return "error" if self.is_error else "warning"
-
-    @property
-    def place(self) -> str:
-        """The files in a few words: the first, and how many more."""
-        more = len(self.files) - 1
-        return f"{self.files[0]} and {more} more" if more else self.files[0]
-
-    @property
-    def order(self) -> tuple[bool, tuple[str, ...], str]:
-        """How problems are sorted: errors first, then by file."""
-        return not self.is_error, self.files, self.what
-
-    def __str__(self) -> str:
-        return f"{self.severity}: {self.place}: {self.what}; {self.advice} [{self.demand}]"
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "severity": self.severity,
-            "rule": str(self.demand),
-            "files": list(self.files),
-            "what": self.what,
-            "do": self.advice,
-        }
+    target: PurePosixPath
+    source: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
+class Text:
+    """New bytes, at *target* in the layout's folder."""
 
-    PyPI's documentation, "Storage limits".
+    target: PurePosixPath
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The member *member* of the wheel at *wheel*, its compressed bytes as they are, at *path*."""
+
+    wheel: Path
+    member: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relinked:
+    """The ELF file that is *member* of the wheel at *wheel*, with *order* carried out, at *path*."""
+
+    wheel: Path
+    member: str
+    path: str
+    order: Relink
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """New bytes at *path*, with the permissions *mode*."""
+
+    path: str
+    data: bytes
+    mode: int = 0o644
+
+
+Member = Copied | Relinked | Put
+
+
+@dataclass(frozen=True, slots=True)
+class NewWheel:
+    """The wheel *name*, in *folder* of the layout's, made of *members* in that order; RECORD is the writer's.
+
+    New members take time and compression from the wheel at *like*.
     """
 
-    is_pypi: bool = False
-    limit: int = DEFAULT_LIMIT
+    folder: PurePosixPath
+    name: WheelName
+    like: Path
+    members: tuple[Member, ...]
+
+    @property
+    def target(self) -> PurePosixPath:
+        return self.folder / str(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleIndex:
+    """A static simple index at *target* of *files*: wheels and variants.json that come before it, by their targets."""
+
+    target: PurePosixPath
+    files: tuple[PurePosixPath, ...]
+
+
+Output = Linked | Text | NewWheel | SimpleIndex | Images | CondaPackage | CondaIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a consumer gets what is there: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
+
+    Shell commands work as they stand in the layout's folder, where no URL was given.
+    """
+
+    what: str
+    text: str
+    language: str = "sh"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be written into the folder called *layout*, in that order; *notes* are what a publisher should know.
+
+    A README of *uses* is added by the writer.
+    """
+
+    layout: str
+    outputs: tuple[Output, ...]
+    uses: tuple[Use, ...]
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.limit <= LARGEST_LIMIT:
-            raise PublishError(f"a limit of {self.limit} MB a file: expected 1 to {LARGEST_LIMIT}, PyPI's largest")
+        """Refuse two outputs of one name, and a file where another one's folder is."""
+        targets = [output.target for output in self.outputs]
+        taken = {folder for target in targets for folder in target.parents}
+        for target in targets:
+            if target in taken:
+                raise LayoutError(f"{target}: two outputs of this name; publish what they are made of apart")
+            taken.add(target)
 
 
-def gathered(problems: list[Problem]) -> tuple[Problem, ...]:
-    """The *problems*, errors first; what is said alike of several files is said once of all of them."""
-    alike: dict[tuple[Demand, str, str, bool], list[str]] = {}
-    for problem in problems:
-        key = (problem.demand, problem.what, problem.advice, problem.is_error)
-        alike.setdefault(key, []).extend(problem.files)
-    whole = [
-        Problem(demand, tuple(sorted(set(files))), what, advice, is_error)
-        for (demand, what, advice, is_error), files in alike.items()
-    ]
-    return tuple(sorted(whole, key=lambda problem: problem.order))
+class Layout(Protocol):
+    """A way to ship the wheels of a release, with its options; implementations are frozen values."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line, and its folder in the output."""
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """What it makes of *offers*; `LayoutError` where these wheels cannot be laid out so."""

@@ -10,10 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from vbuild.config.table import Setting, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.table import Setting, Table
 
 # nvcc's first version with --compress-mode
 COMPRESS_MODES_SINCE = Dotted(12, 8)
@@ -51,7 +51,7 @@ class Strategy(StrEnum):
 class ToolkitSpec:
     """A CUDA toolkit as a recipe asks for it: installed at *path*, or found where that is None.
 
-    *libraries* are texts as `vbuild.recipe.library.Library` writes them.
+    *libraries* are texts as `vbuild.recipe.native.Library` writes them.
     """
 
     version: Dotted

@@ -17,11 +17,9 @@ from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, Request
 from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
-from vbuild.recipe.draft import Draft
-from vbuild.recipe.groups import NONE, Entry, Group
-from vbuild.recipe.matrix import Matrix, Plain, Rule, Value
+from vbuild.recipe.matrix import NONE, Entry, Group, Matrix, Plain, Rule, Value
 from vbuild.recipe.spelling import baseline, cpu_level
-from vbuild.recipe.target import Settings, Target
+from vbuild.recipe.target import Draft, Settings, Target
 
 _MOST = 4096
 

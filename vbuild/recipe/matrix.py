@@ -2,21 +2,215 @@
 
 An axis is a name and its values; ``cpu``, ``cuda`` and ``python`` are always axes, the others are free: each of their
 values brings variant properties, and environment variables and config settings for its builds.
+
+The CUDA toolkits of a matrix and the groups of GPUs that its variant wheels are for: ``matrix.cuda``.
+
+    matrix.cuda[].gpus.<label>   -> Group     one value of the axis ``cuda``, and what its wheels may claim
+
+    nvidia :: sm_arch :: 90_real                      machine code for GPUs of 9.0 is asked for
+    nvidia :: sm_arch :: 90_virtual                   PTX alone is, of M.0: GPUs ask for no other
+    nvidia :: cuda_version_lower_bound :: 13.0        drivers from the toolkit's major version on
+
+A driver cannot compile PTX newer than itself, nor read zstd before CUDA 12.4; either raises the lower bound.
+https://github.com/wheelnext/nvidia-variant-provider
+
+The compiler of host code as a recipe asks for it.
 """
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
+from vbuild.config.table import Setting, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.groups import NONE, Entry, read_cuda
-from vbuild.recipe.spelling import cpu_level, free_property, interpreter, label, variables
-from vbuild.table import Setting, Table
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.cuda import Compress, Strategy, ToolkitSpec, gpu_list
+from vbuild.recipe.native import Library
+from vbuild.recipe.spelling import cpu_level, free_property, interpreter, label, located, variables
+
+NAMESPACE = "nvidia"
+
+# the value that stands beside the groups for builds without CUDA
+NONE = "none"
+
+_VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
+_ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The GPUs of one variant wheel, under the label that names it; *place* is where the recipe says so."""
+
+    label: str
+    gpus: GpuList
+    place: str = ""
+
+    def properties(self, toolkit: Dotted, compress: Compress) -> tuple[str, ...]:
+        """What a wheel for these GPUs may claim, built by CUDA *toolkit* with its code stored as *compress* says.
+
+        `RecipeError` where no GPU could ask for it.
+        """
+        real = [f"{device.number}_real" for device in self.gpus.native]
+        # every GPU that asks for M0_virtual asks for M0_real too
+        virtual = [f"{number}_virtual" for number in self._new_majors()]
+        if not real and not virtual:
+            what = f"{self.gpus} is PTX alone, and GPUs ask for PTX of M.0 only, as in 80_virtual"
+            raise RecipeError(f"{self.place}: {what}; expected machine code too, as in {self.gpus.requests[0].arch}")
+        bound = toolkit if virtual else Dotted(toolkit.major, 0)
+        if compress in _ZSTD:
+            bound = max(bound, ZSTD_SINCE)
+        values = (*(f"sm_arch :: {value}" for value in real + virtual), f"cuda_version_lower_bound :: {bound}")
+        return tuple(f"{NAMESPACE} :: {value}" for value in values)
+
+    def _new_majors(self) -> list[int]:
+        asked = {request.device for request in self.gpus if request.ptx}
+        return sorted(device.number for device in asked.difference(self.gpus.native) if device.number % 10 == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One toolkit of the matrix, and the groups of GPUs that are built with it, in the order written."""
+
+    toolkit: ToolkitSpec
+    groups: tuple[Group, ...]
+    strategy: Strategy = Strategy.FAT
+    env: tuple[tuple[str, str], ...] = ()
+    config_settings: tuple[tuple[str, Setting], ...] = ()
+    place: str = ""
+
+
+def read_cuda(matrix: Table, folder: Path) -> tuple[Entry, ...]:
+    """The toolkits that a ``[matrix]`` table lists, none where it has no ``cuda``; paths start at *folder*.
+
+    `RecipeError`, before any compiler starts, for GPUs that a toolkit does not compile for.
+    """
+    if matrix.raw("cuda") is None:
+        return ()
+    entries = tuple(_entry(table, folder) for table in matrix.tables("cuda"))
+    if not entries:
+        raise matrix.refuse("cuda", "empty; name a toolkit, or leave the key out")
+    _tell_apart(entries)
+    return entries
+
+
+def _entry(table: Table, folder: Path) -> Entry:
+    toolkit = _toolkit(table, folder)
+    entry = Entry(
+        toolkit,
+        tuple(_groups(table, toolkit.version)),
+        Strategy(table.one_of("strategy", Strategy)),
+        variables(table, "env"),
+        table.settings("config-settings"),
+        table.here,
+    )
+    table.finish()
+    return entry
+
+
+def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
+    """The toolkit of an *entry*: a version, or a table of the version and the path of an installed one."""
+    libraries = _libraries(entry)
+    texts = tuple(map(str, libraries))
+    if not isinstance(entry.raw("toolkit"), dict):
+        return ToolkitSpec(entry.parsed("toolkit", _version), None, texts)
+    with entry.table("toolkit") as keys:
+        path = keys.parsed("path", lambda text: located(text, folder))
+        if not path.is_dir():
+            raise keys.refuse("path", f"no folder {keys.text('path')!r}; paths start where the recipe stands")
+        for index, library in enumerate(libraries):
+            if library.hashes:
+                what = "a hash is of a wheel of the package index, and this toolkit is an installed one"
+                raise entry.refuse(f"libraries[{index}]", f"{what}; expected {library.release}")
+        return ToolkitSpec(keys.parsed("version", _version), path.resolve(), texts)
+
+
+def _version(text: str) -> Dotted:
+    if not _VERSION.fullmatch(text):
+        raise RecipeError(f"{text!r} is no version of CUDA; expected two numbers with a dot, as in '13.0'")
+    return Dotted.parse(text)
+
+
+def _libraries(entry: Table) -> tuple[Library, ...]:
+    libraries = entry.parsed_texts("libraries", Library.parse, ())
+    names = [library.name for library in libraries]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise entry.refuse(f"libraries[{index}]", f"{name!r} is there twice")
+    return libraries
+
+
+def _groups(entry: Table, toolkit: Dotted) -> Iterator[Group]:
+    with entry.table("gpus") as labels:
+        if not list(labels):
+            raise labels.wrong("has no groups; expected labels with their GPUs, as in sm90 = '90'")
+        for name in labels:
+            place, asked = labels.place(name), labels.setting(name)
+            with at(place):
+                if label(name) == NONE:
+                    raise RecipeError(f"{NONE!r} stands for builds without CUDA; expected another label")
+                gpus = gpu_list(asked, (toolkit,))
+            yield Group(name, gpus, place)
+
+
+def _tell_apart(entries: tuple[Entry, ...]) -> None:
+    """Refuse a toolkit, and a label of a group, that is there twice."""
+    toolkits: dict[tuple[Dotted, frozenset[str]], str] = {}
+    labels: dict[str, str] = {}
+    for entry in entries:
+        toolkit = (entry.toolkit.version, frozenset(entry.toolkit.libraries))
+        if (first := toolkits.setdefault(toolkit, entry.place)) != entry.place:
+            raise RecipeError(f"{entry.place}: has the toolkit and the libraries of {first}; expected its groups there")
+        for group in entry.groups:
+            if (first := labels.setdefault(group.label, group.place)) != group.place:
+                raise RecipeError(f"{group.place}: {first} is a group of this label; expected another")
+
+
+# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
+OLDEST_GLIBC = (2, 17)
+NEWEST_GLIBC = (2, 44)
+
+_GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
+
+
+class HostCompiler(StrEnum):
+    """The system's compiler, zig from the package index, or zig where the system has none."""
+
+    AUTO = "auto"
+    SYSTEM = "system"
+    ZIG = "zig"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Which compiler; *glibc* is the oldest that the wheels have to run on, which only zig can choose."""
+
+    compiler: HostCompiler = HostCompiler.AUTO
+    glibc: tuple[int, int] | None = None
+
+    @classmethod
+    def read(cls, build: Table) -> Self:
+        """The compiler that a ``[build]`` table asks for; `RecipeError` for a glibc that it cannot choose."""
+        compiler = HostCompiler(build.one_of("host", HostCompiler))
+        glibc = build.optional_parsed("glibc", _glibc)
+        if glibc and compiler is not HostCompiler.ZIG:
+            raise build.refuse("glibc", "can be chosen only with host = 'zig'")
+        return cls(compiler, glibc)
+
+
+def _glibc(text: str) -> tuple[int, int]:
+    if match := _GLIBC.fullmatch(text):
+        version = int(match["major"]), int(match["minor"])
+        if OLDEST_GLIBC <= version <= NEWEST_GLIBC:
+            return version
+    first, last = (".".join(map(str, version)) for version in (OLDEST_GLIBC, NEWEST_GLIBC))
+    raise RecipeError(f"{text!r} is no glibc to build for; expected {first} to {last}")
+
 
 T = TypeVar("T")
 

@@ -9,20 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
 from vbuild.recipe.cuda import CudaSettings
-from vbuild.recipe.draft import Draft, read_drafts, read_priority
 from vbuild.recipe.evaluation import evaluated, merged
-from vbuild.recipe.groups import NAMESPACE
-from vbuild.recipe.host import Host, HostCompiler
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import Matrix, read_matrix
+from vbuild.recipe.matrix import NAMESPACE, Host, HostCompiler, Matrix, read_matrix
 from vbuild.recipe.native import Native, check_levels, read_natives
-from vbuild.recipe.passing import variable_pattern
 from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
-from vbuild.recipe.target import Env, Settings, Target
-from vbuild.table import Table
+from vbuild.recipe.target import Draft, Env, Settings, Target, read_drafts, read_priority
+from vbuild.recipe.variables import variable_pattern
 
 _CACHES = ("auto", "ccache", "sccache", "none")
 _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place

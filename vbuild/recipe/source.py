@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.table import Table
 from vbuild.errors import RecipeError
 from vbuild.recipe.spelling import located
-from vbuild.table import Table
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from vbuild.config.table import Table
 from vbuild.errors import HardwareError, RecipeError
 from vbuild.hardware.cpu import Cpu
-from vbuild.table import Table
 
 _LABEL = re.compile(r"[a-z0-9_.]+")
 _PROPERTY = re.compile(r"\s*([a-z0-9_]+)\s*::\s*([a-z0-9_]+)\s*::\s*([a-z0-9_.]+)\s*")

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from vbuild.build.compilers import Compilers
 from vbuild.build.frontend import Job
-from vbuild.digest import sha256_of
 from vbuild.errors import at
-from vbuild.materials.keeping import Changes, bill_of, path_of, revised
-from vbuild.materials.model import Making, Material, Role, package_url
+from vbuild.files.hashing import sha256_of
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.native import Debian, NativeSource
 from vbuild.recipe.source import Git, Sdist
 from vbuild.recipe.target import Target
-from vbuild.toolkit.model import Toolkit
+from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
+from vbuild.sbom.model import Making, Material, Role, package_url
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.writing import edited
+from vbuild.wheel.write import edited
 
 # variables that tell compilers what code to make
 _FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")

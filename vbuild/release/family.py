@@ -1,19 +1,24 @@
-"""The variants of one release: which label and properties each target's wheel gets, and the metadata they share."""
+"""The variants of one release: which label and properties each target's wheel gets, and the metadata they share.
 
-from collections.abc import Iterable
+One build for all GPUs of a toolkit, divided into the variant wheels that are for some of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from vbuild.errors import at
-from vbuild.linking import linked
+from vbuild.errors import SlimError, at
+from vbuild.files.atomic import linked
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.stamp import stamped
-from vbuild.variant.document import Document, Schema
-from vbuild.variant.metadata import Metadata, read_providers
-from vbuild.variant.model import Property, Variant
-from vbuild.variant.providers import metadata_for
+from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.slim import family as cut_into
+from vbuild.variants.document import Document, Schema
+from vbuild.variants.metadata import Metadata, read_providers
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.providers import metadata_for
+from vbuild.variants.stamp import stamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +61,22 @@ class Family:
             folder.mkdir(parents=True, exist_ok=True)
             return linked(wheel, folder / wheel.name)  # a labelled target may be made of the same build
         return stamped(wheel, folder, variant=variant, metadata=self.metadata, schema=self.schema)
+
+
+def divided(wheel: Path, targets: Sequence[Target], *, family: Family, folder: Path) -> Mapping[Target, Path]:
+    """The variant wheels of *targets* in *folder*, cut from the *wheel* of their build in one pass over it.
+
+    `SlimError` where the wheel cannot be divided so. What each library serves is for `vbuild verify` to judge: some are
+    for some GPUs only.
+    """
+    shares = [_share(target, family) for target in targets]
+    # whoever builds a project may change what comes of it; whether it has a bill of materials, its build has decided
+    cut = cut_into(wheel, folder, shares=shares, cuts=Cuts(unsupported=True, bill=False), accept_license=True)
+    if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
+        raise SlimError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
+    return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
+
+
+def _share(target: Target, family: Family) -> Share:
+    variant = family.variant(target)
+    return Share(target.gpus, variant.label if variant else None, family.document(target))

@@ -1,29 +1,55 @@
 """From builds to the wheels of a release: divided by GPUs, stamped, verified, tested.
 
 Repaired -> divided -> stamped -> verified, tested -> Product, or at any step a Failure
+
+Hold a finished wheel against what its target promises, with whatever way it was built.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vbuild.build.interpreter import Interpreter
-from vbuild.build.launcher import Override
-from vbuild.build.trial import Trial, tried
-from vbuild.errors import VbuildError
-from vbuild.linking import linked
+from vbuild.build.agreement import Trial, tried
+from vbuild.build.wrappers import Override
+from vbuild.errors import ClaimError, VbuildError
+from vbuild.files.atomic import linked
 from vbuild.recipe.target import Target
-from vbuild.release.division import divided
-from vbuild.release.family import Family
+from vbuild.release.builder import Repaired, Workshop, slug
+from vbuild.release.cache import Kind
+from vbuild.release.family import Family, divided
 from vbuild.release.order import Order
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.proof import proved
-from vbuild.release.store import Kind
-from vbuild.release.workshop import Repaired, Workshop, slug
-from vbuild.verdict.model import Verdict
-from vbuild.verify import verify
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.verification.model import Severity, Verdict
+from vbuild.verification.verify import verify
 from vbuild.wheel.name import WheelName
+
+_SHOWN = 5
+
+
+def proved(wheel: Path, target: Target, *, baseline: Path | None, allow: Sequence[str] = ()) -> Verdict:
+    """The verdict on *wheel*, that of *target*, held against its build for the *baseline*; *allow* as `verify` has it.
+
+    `ClaimError` where it does not keep its promises, or has no code to keep them with.
+    """
+    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow)
+    check(verdict, target)
+    return verdict
+
+
+def check(verdict: Verdict, target: Target) -> None:
+    """`ClaimError` where a wheel does not keep its promises, or has no code to keep them with."""
+    if verdict.failed:
+        errors = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
+        said = [f"{finding.member}: {finding.what}" if finding.member else finding.what for finding in errors[:_SHOWN]]
+        if len(errors) > _SHOWN:
+            said.append(f"and {len(errors) - _SHOWN} more")
+        raise ClaimError(f"{verdict.wheel.name}: {'; '.join(said)}")
+    if not (verdict.libraries or target.cpu.is_baseline):
+        raise ClaimError(
+            f"{verdict.wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from vbuild.build.agreement import Trial
 from vbuild.build.plan import Backend, Plan, Rewriting
-from vbuild.build.trial import Trial
 from vbuild.errors import VbuildError, at
+from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
-from vbuild.linking import linked
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
+from vbuild.release.finishing import proved
 from vbuild.release.order import without_cpu
 from vbuild.release.outcome import Failure, Product
 from vbuild.release.parts import Found
-from vbuild.release.proof import proved
-from vbuild.reporting.model import REPORT, kinds
-from vbuild.variant.document import Document
-from vbuild.variant.model import Property
-from vbuild.verdict.model import Verdict
+from vbuild.release.report import REPORT, kinds
+from vbuild.variants.document import Document
+from vbuild.variants.model import Property
+from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import peek
 from vbuild.wheel.name import WheelName
 

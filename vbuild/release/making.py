@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from vbuild.build.process import supervised
+from vbuild.process.run import supervised
 from vbuild.recipe.target import Target
+from vbuild.release.builder import Repaired, Workshop
 from vbuild.release.finishing import Finishing
 from vbuild.release.order import Order, ordered
 from vbuild.release.outcome import Failure, Product
 from vbuild.release.run import Made, Run
-from vbuild.release.workshop import Repaired, Workshop
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -8,8 +8,8 @@ from vbuild.build.identity import build_key
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
+from vbuild.release.cache import product_key
 from vbuild.release.family import Family
-from vbuild.release.store import product_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,23 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from vbuild.build.launcher import Override
+from vbuild.build.agreement import Trial
 from vbuild.build.plan import Backend, Plan, Rewriting
-from vbuild.build.trial import Trial
-from vbuild.digest import sha256_of
+from vbuild.build.wrappers import Override
+from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.index import Indexed
 from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
-from vbuild.reporting.comparison import Comparison
-from vbuild.reporting.limits import limits
-from vbuild.reporting.machines import Choice
-from vbuild.reporting.model import FORMAT
-from vbuild.splitting.outcome import Split
-from vbuild.toolkit.model import Pin, Toolkit
-from vbuild.verdict.model import Verdict
+from vbuild.release.report import FORMAT
+from vbuild.release.report_comparison import Comparison
+from vbuild.release.report_limits import limits
+from vbuild.release.report_machines import Choice
+from vbuild.splitting.results import Split
+from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.variants.index import Indexed
+from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import open_wheel
 
 
@@ -174,7 +174,7 @@ class Release:
         return tuple(sorted({text for made in self.products for text in made.lists}))
 
     def data(self) -> dict[str, Any]:
-        """The release as ``report.json`` holds it; `vbuild.reporting` has its schema."""
+        """The release as ``report.json`` holds it; `vbuild.release` has its schema."""
         return {
             "format": FORMAT,
             "name": self.name,

@@ -2,7 +2,8 @@
 
     folders, at any depth -> wheels and report.json -> each wheel once, with what its report says of it
 
-Nothing that is in a part is trusted before `vbuild.collect` has verified it; what contradicts itself is refused here.
+Nothing that is in a part is trusted before `vbuild.release.collect` has verified it; what contradicts itself is
+refused here.
 """
 
 import os
@@ -13,11 +14,10 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from vbuild.build.stage import STAGE
-from vbuild.digest import sha256_of
 from vbuild.errors import ReportError, at
-from vbuild.release.staging import LOGS
-from vbuild.reporting.model import REPORT, Absence, Report
+from vbuild.files.hashing import sha256_of
+from vbuild.files.staging import LOGS, STAGE
+from vbuild.release.report import REPORT, Absence, Report
 from vbuild.wheel.name import WheelName
 
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from vbuild.errors import VbuildError
-from vbuild.index import Indexed, index, indexing
-from vbuild.linking import linked
-from vbuild.materials.statement import PROVENANCE, dependencies_at, statement
+from vbuild.files.atomic import linked
 from vbuild.recipe.target import Target
 from vbuild.release.outcome import Failure, Product, Release
-from vbuild.release.thinning import Thinning
-from vbuild.reporting.comparison import Comparison
-from vbuild.reporting.machines import choices
-from vbuild.reporting.model import REPORT, Report
-from vbuild.reporting.page import PAGE, page
-from vbuild.wheel.gathering import wheels_in
+from vbuild.release.report import REPORT, Report
+from vbuild.release.report_comparison import Comparison
+from vbuild.release.report_machines import choices
+from vbuild.release.report_page import PAGE, page
+from vbuild.release.split_step import Thinning
+from vbuild.sbom.statement import PROVENANCE, dependencies_at, statement
+from vbuild.variants.index import Indexed, index, indexing
+from vbuild.wheel.extract import wheels_in
 from vbuild.wheel.name import WheelName
 
 

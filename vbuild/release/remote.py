@@ -15,26 +15,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vbuild.build.agreement import Trial
 from vbuild.build.packing import SUFFIX, pack
-from vbuild.build.process import supervised
 from vbuild.build.source import fetched, unpacked
-from vbuild.build.trial import Trial
-from vbuild.digest import sha256_of
-from vbuild.distribution.calls import opened, packed
-from vbuild.distribution.cluster import Cluster, Promise, connected
-from vbuild.distribution.executor import GPU, Executor
 from vbuild.errors import BuildError, ExecutorError, NativeError
+from vbuild.files.hashing import sha256_of
+from vbuild.files.staging import LOGS
+from vbuild.process.run import supervised
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
+from vbuild.release.builder import check_identity, digest_of, slug
+from vbuild.release.messages import LOGS_HERE, Finished, Lost, Parcel, Piece, written
 from vbuild.release.order import baseline_of
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.parcel import LOGS_HERE, Finished, Lost, Parcel, Piece, written
 from vbuild.release.run import Made, Run
-from vbuild.release.staging import LOGS
-from vbuild.release.workshop import check_identity, digest_of, slug
 from vbuild.wheel.name import WheelName
+from vbuild.workers.calls import opened, packed
+from vbuild.workers.cluster import Cluster, Promise, connected
+from vbuild.workers.executor import GPU, Executor
 
-_BENCH = "vbuild.release.bench"
+_BENCH = "vbuild.release.worker_state"
 
 Needs = Mapping[str, float]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
+from vbuild.release.builder import Told
+from vbuild.release.cache import Store
 from vbuild.release.family import Family
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.store import Store
-from vbuild.release.workshop import Told
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
-from vbuild.binary.image import Image
-from vbuild.binary.outline import Outline
-from vbuild.device.compression import recompressed
-from vbuild.device.model import Compression, Container, DeviceCode, Entry, Vendor, offered, verbatim
-from vbuild.device.survey import device_code
+from vbuild.elf.image import Image
+from vbuild.elf.outline import Outline
+from vbuild.elf.surgery.cutting import Replacement, operated
+from vbuild.elf.surgery.slots import Slot
 from vbuild.errors import BinaryError, DeviceError, SlimError, SurgeryError
+from vbuild.files.edited import Rope
+from vbuild.gpu_code.compression import recompressed
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, Entry, Vendor, offered, verbatim
+from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Arch, Code, GpuList, Offer, Ptx, Served, Service, needed, service
-from vbuild.rope import Rope
-from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Empty, Share
-from vbuild.surgery.cutting import Replacement, operated
-from vbuild.surgery.slots import Slot
+from vbuild.slimming.results import LibraryCut
 
 
 @dataclass(frozen=True, slots=True)

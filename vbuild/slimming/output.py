@@ -2,26 +2,142 @@
 
 share without a label   the wheel's own name, and its variant.json if it has one
 share with a label      a variant: what the wheel claimed of other hardware, and what its GPU code is for now
+
+What a slimmed wheel may promise: the properties of its variant, from the code that is left in it.
+
+    nvidia :: sm_arch :: 90_real                     machine code that a GPU of capability 9.0 runs
+    nvidia :: sm_arch :: 90_virtual                  PTX that its driver compiles; only for M.0, by the providers
+    nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver, by the CUDA major that the wheel links
+
+https://github.com/wheelnext/nvidia-variant-provider (the meaning of the two features)
+
+Whether a wheel's licence forbids to modify what is in it, as NVIDIA's SDK licence does (1.2, limitations, 2).
+
+    you may not copy, sell, rent, sublicense, transfer, distribute, modify, or create derivative works of any portion
+
+Only sentences that name both modification and derivative works count: free licences that say "may not copy, modify"
+allow it in the same breath. What the sentence means for a user is for the user to judge; it is shown with its place.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vbuild.errors import SlimError
-from vbuild.hardware.driver import ZSTD_SINCE
-from vbuild.materials.keeping import Changes, carries, listed, path_of, put
-from vbuild.materials.model import Change, Fate, Gone
-from vbuild.rope import Rope
-from vbuild.slimming.claims import NAMESPACE, claims, cuda_major
-from vbuild.slimming.outcome import LibraryCut
+from vbuild.files.edited import Rope
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
+from vbuild.sbom.model import Change, Fate, Gone
 from vbuild.slimming.plan import Plan
 from vbuild.slimming.request import Share
-from vbuild.variant.document import Document
-from vbuild.variant.model import Property, Variant
-from vbuild.variant.providers import metadata_for
+from vbuild.slimming.results import LibraryCut
+from vbuild.variants.document import Document
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.writing import WheelWriter
+from vbuild.wheel.write import WheelWriter
+
+NAMESPACE = "nvidia"
+
+# libraries whose SONAME carries CUDA's own major version; those of 11 carry 11.0 and 11.2
+_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
+_REQUIREMENTS = re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE)
+
+
+def cuda_major(needed: Iterable[str], metadata: Metadata) -> int | None:
+    """The major version of CUDA that a wheel with these NEEDED entries is for; None unless it is exactly one."""
+    found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
+    if not found:
+        found = {int(match["major"]) for text in metadata.requires_dist if (match := _REQUIREMENTS.match(text))}
+    return found.pop() if len(found) == 1 else None
+
+
+def claims(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
+    """The properties of the wheel that holds these libraries; *major* is that of CUDA, None where it is not known.
+
+    `SlimError` where no property can say what the wheel is for.
+    """
+    with_code = tuple(cut for cut in cuts if cut.has_gpu_code)
+    values = (*_real(with_code), *_virtual(with_code))
+    if not values:
+        raise SlimError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
+    properties = [Property(NAMESPACE, "sm_arch", value) for value in values]
+    if major is not None:
+        first = Dotted(major, 0)
+        oldest = max(first, ZSTD_SINCE) if any(cut.zstd for cut in with_code) else first
+        properties.append(Property(NAMESPACE, "cuda_version_lower_bound", str(oldest)))
+    return tuple(properties)
+
+
+def _real(cuts: tuple[LibraryCut, ...]) -> Iterator[str]:
+    """Each GPU that runs machine code of some library; what single fatbins lack was lacking before."""
+    yield from sorted(
+        {f"{served.device.number}_real" for cut in cuts for served in cut.served if served.machine}, key=_number
+    )
+
+
+def _virtual(cuts: tuple[LibraryCut, ...]) -> Iterator[str]:
+    """Each GPU of a new major that PTX of every library serves."""
+    shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in cuts)) if cuts else frozenset()
+    yield from (f"{arch.number}_virtual" for arch in sorted(shared))
+
+
+def _number(value: str) -> int:
+    return int(value.partition("_")[0])
+
+
+_LICENCE = re.compile(r"(^|/)(licen[cs]es?|copying|eula|notice)[^/]*($|/)", re.IGNORECASE)
+_SENTENCE = re.compile(r"[^.;]+")
+# one after the other, each looked for once: a licence is anybody's text, and one pattern for all could take hours
+_FORBIDS = tuple(
+    re.compile(words, re.IGNORECASE)
+    for words in (r"\b(?:may|must|shall)\s+not\b", r"\bmodif(?:y|ies)\b", r"\bderivative\s+works\b")
+)
+_LARGEST = 1 << 24
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Prohibition:
+    """A sentence of a licence that forbids modification: the file it is in, its line, and the words."""
+
+    member: str
+    line: int
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.member}, line {self.line}: {self.sentence!r}"
+
+
+def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
+    """The sentences of the licence files of *wheel* that forbid to modify it, the first in each file."""
+    prefix = f"{wheel.dist_info}/"
+    for member in wheel.members:
+        if not member.path.startswith(prefix) or not _LICENCE.search(member.path.removeprefix(prefix)):
+            continue
+        if member.size > _LARGEST:
+            continue
+        text = wheel.read(member).decode(errors="replace")
+        if found := next(_forbidding(text), None):
+            line = text.count("\n", 0, found.start) + 1
+            yield Prohibition(member.path, line, " ".join(text[found.start : found.stop].split())[:_LONGEST])
+
+
+def _forbidding(text: str) -> Iterator[range]:
+    """Where in *text* sentences forbid modification, from the words that do to the end."""
+    for sentence in _SENTENCE.finditer(text):
+        starts = []
+        place = sentence.start()
+        for words in _FORBIDS:
+            if not (match := words.search(text, place, sentence.end())):
+                break
+            starts.append(match.start())
+            place = match.end()
+        else:
+            yield range(starts[0], sentence.end())
+
 
 _FILE = "variant.json"
 _HOW = "vbuild slim"

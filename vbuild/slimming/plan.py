@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vbuild.binary.outline import MAGIC
+from vbuild.elf.outline import MAGIC
+from vbuild.files.edited import Rope
 from vbuild.hardware.cpu import available_cores
-from vbuild.rope import Rope
 from vbuild.slimming.library import Library
-from vbuild.slimming.outcome import LibraryCut
 from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.unpacking import forget
-from vbuild.wheel.zipreader import Member
+from vbuild.wheel.extract import forget
+from vbuild.wheel.zip_read import Member
 
 
 @dataclass(frozen=True, slots=True)

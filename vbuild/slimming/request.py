@@ -5,11 +5,11 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Self
 
+from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import SlimError
 from vbuild.hardware.gpu import GpuList, Ptx
-from vbuild.surgery.strip import Strip
-from vbuild.variant.document import Document
-from vbuild.variant.model import checked_label
+from vbuild.variants.document import Document
+from vbuild.variants.model import checked_label
 from vbuild.wheel.archive import Wheel
 
 

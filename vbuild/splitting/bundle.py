@@ -12,20 +12,20 @@ from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from vbuild.binary.loading import Loading
-from vbuild.binary.outline import MAGIC
-from vbuild.binary.policy import Platform
+from vbuild.elf.library_names import hashed, is_shared_object
+from vbuild.elf.linkage import Graph, stood_in_for
+from vbuild.elf.loading import Loading
+from vbuild.elf.outline import MAGIC
+from vbuild.elf.policy import Platform
 from vbuild.errors import BinaryError, at
 from vbuild.hardware.cpu import available_cores
-from vbuild.linkage.graph import Graph, stood_in_for
-from vbuild.linkage.names import hashed, is_shared_object
-from vbuild.provenance.official import Provenance, Unproved
+from vbuild.process.threads import in_threads
 from vbuild.splitting.naming import OWN_FOLDER, Naming, is_meant, is_pattern, sought
-from vbuild.splitting.threads import in_threads
+from vbuild.splitting.official import Provenance, Unproved
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.distinfo import sha256_said
-from vbuild.wheel.installed import installed_path
-from vbuild.wheel.zipreader import Member
+from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.paths import installed_path
+from vbuild.wheel.zip_read import Member
 
 Origin = Provenance | Unproved | None
 

@@ -20,14 +20,13 @@ from pathlib import PurePosixPath
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.elf.library_names import is_shared_object
 from vbuild.errors import SplitError
-from vbuild.linkage.names import is_shared_object
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.companion import DEV, GENERATOR, LIBS
-from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata
 from vbuild.wheel.name import WheelName, escaped
-from vbuild.wheel.renaming import dist_info_of
-from vbuild.wheel.zipreader import Member
+from vbuild.wheel.rename import dist_info_of
+from vbuild.wheel.zip_read import Member
 
 _HASHED_BYTES = 6
 _ANY = "any"

@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from vbuild.binary.outline import MAGIC
+from vbuild.elf.outline import MAGIC
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.distinfo import is_dist_info
-from vbuild.wheel.installed import installed_path
-from vbuild.wheel.zipreader import Member
+from vbuild.wheel.metadata import is_dist_info
+from vbuild.wheel.paths import installed_path
+from vbuild.wheel.zip_read import Member
 
 # what names the folder of libraries beside a package
 OWN_FOLDER = ".libs"

@@ -12,10 +12,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from vbuild.elf.catalogue import Entry, by_soname, cuda_of, framework
 from vbuild.errors import SplitError, at
-from vbuild.linkage.catalogue import Entry, by_soname, cuda_of, framework
-from vbuild.provenance.official import Officials, OfficialWheel
 from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.official import Officials, OfficialWheel
 from vbuild.splitting.request import Request
 from vbuild.splitting.requirements import required
 

@@ -6,20 +6,20 @@ Output -> for each part WheelWriter.copy or .write
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from vbuild.materials.keeping import Changes, bill_of, carries, path_of, revised
-from vbuild.materials.model import Change, Fate, Gone, package_url
-from vbuild.packed import Buffer
+from vbuild.files.records import Buffer
+from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
+from vbuild.sbom.model import Change, Fate, Gone, package_url
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.fates import Kind
+from vbuild.splitting.decisions import Kind
 from vbuild.splitting.plan import Made, Plan
 from vbuild.splitting.requirements import merged
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.distinfo import Row, is_dist_info, unpadded
+from vbuild.wheel.extract import forget
+from vbuild.wheel.metadata import Row, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.unpacking import forget
-from vbuild.wheel.writing import WheelWriter
-from vbuild.wheel.zipreader import Member
+from vbuild.wheel.write import WheelWriter
+from vbuild.wheel.zip_read import Member
 
 _MODE = 0o755
 _HOW = "vbuild split"

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from vbuild.elf.catalogue import by_soname
 from vbuild.errors import SplitError
-from vbuild.linkage.catalogue import by_soname
-from vbuild.provenance.official import Officials, OfficialWheel
 from vbuild.splitting.neighbours import Neighbour
+from vbuild.splitting.official import Officials, OfficialWheel
 from vbuild.splitting.orders import Order
 from vbuild.splitting.request import Pin, Request
 from vbuild.splitting.requirements import compatible, compatible_alone, exact, required
-from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.metadata import Metadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import ShortageError, SplitError, SurgeryError, at
-from vbuild.rope import Rope
+from vbuild.files.edited import Rope
+from vbuild.files.spool import Spool
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
-from vbuild.splitting.fates import Decision, decided
+from vbuild.splitting.decisions import Decision, decided
 from vbuild.splitting.neighbours import Neighbours
 from vbuild.splitting.orders import Order, Orders
 from vbuild.splitting.request import Request
 from vbuild.splitting.sharing import Pool
-from vbuild.splitting.spool import Spool
-from vbuild.surgery.relinking import Relink, relinked
-from vbuild.wheel.installed import installed_path
+from vbuild.wheel.paths import installed_path
 
 # what else is to be done to a library: its path and its bytes in, a rope over them out
 Cut = Callable[[str, memoryview], Rope]

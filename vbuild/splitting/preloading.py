@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from vbuild.elf.catalogue import by_soname
 from vbuild.errors import at
-from vbuild.linkage.catalogue import by_soname
-from vbuild.provenance.official import OfficialWheel
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.fates import Kind
+from vbuild.splitting.decisions import Kind
+from vbuild.splitting.official import OfficialWheel
 from vbuild.splitting.plan import Plan
 from vbuild.splitting.preload import MODULE, Preloaded, hooked, hooks, in_order, is_namespace, shim
-from vbuild.wheel.installed import installed_path
+from vbuild.wheel.paths import installed_path
 
 PATHFINDER = "cuda-pathfinder"
 

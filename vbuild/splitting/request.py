@@ -8,8 +8,8 @@ from typing import Self
 
 from packaging.utils import canonicalize_name
 
+from vbuild.config.table import Table
 from vbuild.errors import SplitError
-from vbuild.table import Table
 
 # a dependency wheel for less is more to publish and to install than it saves
 SMALLEST = 1_000_000

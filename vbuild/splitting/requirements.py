@@ -16,9 +16,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.elf.catalogue import TOOLKIT
 from vbuild.errors import SplitError
-from vbuild.linkage.catalogue import TOOLKIT
-from vbuild.wheel.distinfo import Metadata
+from vbuild.wheel.metadata import Metadata
 
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 20))
 _MINORS, _PATCHES = 30, 5

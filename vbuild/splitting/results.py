@@ -1,16 +1,190 @@
-"""From what was planned and written to the account of it."""
+"""What splitting did, as values: for each library where it went, for each wheel its bytes before and after.
 
-from collections.abc import Iterator, Mapping, Sequence
+Sizes are bytes: packed as in the wheel, unpacked as installed. A packed size that is not known yet is None.
+
+From what was planned and written to the account of it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
-from vbuild.splitting.batch import Batch
+from vbuild.splitting.batch import Batch, Whole
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.fates import Fate, Kind
-from vbuild.splitting.outcome import Beside, Edited, LibraryMove, Split, Thinned
+from vbuild.splitting.decisions import Fate, Kind
+from vbuild.splitting.official import Evidence
+from vbuild.splitting.orders import removed
 from vbuild.splitting.output import Output
 from vbuild.splitting.plan import Made
-from vbuild.splitting.rpaths import removed
-from vbuild.splitting.whole import Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryMove:
+    """What becomes of one library in the *wheels* that have it; *target* is what they require instead.
+
+    Its *size* and its *packed* size are those of all copies together. *evidence* says what proves that it is the
+    official one, and *reason* why it stays, or is not replaced.
+    """
+
+    name: str
+    path: str
+    size: int
+    packed: int
+    wheels: tuple[str, ...]
+    kind: Kind
+    target: str | None = None
+    evidence: Evidence | None = None
+    reason: str = ""
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "path": self.path,
+            "bytes": self.size,
+            "packed_bytes": self.packed,
+            "wheels": list(self.wheels),
+            "kind": str(self.kind),
+            "target": self.target,
+            "evidence": str(self.evidence) if self.evidence else None,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A file whose NEEDED or RPATH changed; *removed* are the entries of RPATH that led nowhere on other machines."""
+
+    path: str
+    rpath: tuple[str, ...] | None
+    renamed: tuple[tuple[str, str], ...]
+    removed: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "rpath": None if self.rpath is None else list(self.rpath),
+            "renamed": dict(self.renamed),
+            "removed": list(self.removed),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinned:
+    """One wheel before and after; *path* is None where nothing was written, *requires* are the lines added."""
+
+    wheel: Path
+    path: Path | None
+    before: int
+    packed: int | None
+    unpacked_before: int
+    unpacked: int
+    edited: tuple[Edited, ...] = ()
+    requires: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    is_untouched: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.wheel.name
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "wheel": self.name,
+            "path": str(self.path) if self.path else None,
+            "before": {"packed_bytes": self.before, "bytes": self.unpacked_before},
+            "after": {"packed_bytes": self.packed, "bytes": self.unpacked},
+            "edited": [edited.data() for edited in self.edited],
+            "requires": list(self.requires),
+            "warnings": list(self.warnings),
+            "untouched": self.is_untouched,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A wheel that was made beside: of shared libraries, or of what only compilers read."""
+
+    name: str
+    path: Path | None
+    packed: int | None
+    unpacked: int
+    files: tuple[str, ...]
+    wheels: tuple[str, ...]
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "wheel": self.name,
+            "path": str(self.path) if self.path else None,
+            "packed_bytes": self.packed,
+            "bytes": self.unpacked,
+            "files": list(self.files),
+            "for": list(self.wheels),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A whole run; *transferred* are the bytes that were read of official wheels.
+
+    *absent* are libraries that wheels need and that no path led to before, nor does now: something opens them first.
+    """
+
+    wheels: tuple[Thinned, ...]
+    beside: tuple[Beside, ...] = ()
+    libraries: tuple[LibraryMove, ...] = ()
+    transferred: int = 0
+    absent: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> int:
+        """Bytes of the wheels given."""
+        return sum(wheel.before for wheel in self.wheels)
+
+    @property
+    def packed(self) -> int | None:
+        """Bytes of everything that was written; None where nothing was."""
+        sizes = [wheel.packed for wheel in self.wheels] + [beside.packed for beside in self.beside]
+        return sum(size for size in sizes if size is not None) if None not in sizes else None
+
+    def of(self, names: Collection[str]) -> Self:
+        """The same for the wheels of these *names* alone: what only others require is not to be published either."""
+        wheels = tuple(wheel for wheel in self.wheels if wheel.name in names)
+        beside = tuple(one for one in self.beside if any(wheel in names for wheel in one.wheels))
+        return replace(self, wheels=wheels, beside=beside)
+
+    def moved(self, folder: Path) -> Self:
+        """The same, with all that was written in *folder* now."""
+
+        def there(path: Path | None) -> Path | None:
+            return folder / path.name if path else None
+
+        wheels = tuple(replace(wheel, path=there(wheel.path)) for wheel in self.wheels)
+        beside = tuple(replace(one, path=there(one.path)) for one in self.beside)
+        return replace(self, wheels=wheels, beside=beside)
+
+    @property
+    def made_beside(self) -> tuple[Path, ...]:
+        """The wheels that were made and not given."""
+        return tuple(beside.path for beside in self.beside if beside.path)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All that was written."""
+        return (*(wheel.path for wheel in self.wheels if wheel.path), *self.made_beside)
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "before": {"packed_bytes": self.before},
+            "after": {"packed_bytes": self.packed},
+            "libraries": [library.data() for library in self.libraries],
+            "wheels": [wheel.data() for wheel in self.wheels],
+            "beside": [beside.data() for beside in self.beside],
+            "absent": list(self.absent),
+            "transferred_bytes": self.transferred,
+        }
+
 
 # what was written, by file name
 Written = Mapping[str, Path]

@@ -3,8 +3,16 @@
     open_wheel(path) -> Wheel -> Member -> .read, .chunks
                                            .mapped -> a view of a large member, to be cut and written
 
-No room but this one opens a zip; `vbuild.wheel.writing` makes new ones.
+No room but this one opens a zip; `vbuild.wheel.write` makes new ones.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+
+A wheel as it looks from outside: its directory, METADATA and RECORD, and what is asked for of the rest.
+
+    the end of the file -> central directory -> METADATA, RECORD
+    head(path, 65536)   -> the local header of that member and the start of its data, nothing else
+
+For wheels that are somewhere else. That all members are sound, and that RECORD is right, nobody has looked at:
+whoever takes bytes of a member holds them against RECORD.
 """
 
 import hashlib
@@ -16,7 +24,9 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from vbuild.errors import WheelError, at
-from vbuild.wheel.distinfo import (
+from vbuild.wheel.entry_points import Scripts, check_eggs
+from vbuild.wheel.extract import fed, fed_beside, mapped
+from vbuild.wheel.metadata import (
     Metadata,
     Record,
     Row,
@@ -27,12 +37,9 @@ from vbuild.wheel.distinfo import (
     unpadded,
     wheel_headers,
 )
-from vbuild.wheel.eggs import check_eggs
-from vbuild.wheel.entrypoints import Scripts
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.placing import check_placing
-from vbuild.wheel.unpacking import fed, fed_beside, mapped
-from vbuild.wheel.zipreader import Member, ZipReader
+from vbuild.wheel.paths import check_placing
+from vbuild.wheel.zip_read import Member, ZipReader
 
 T = TypeVar("T")
 
@@ -263,3 +270,58 @@ def _parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
             return parse(data.decode())
         except UnicodeDecodeError as error:
             raise WheelError("not UTF-8") from error
+
+
+R = TypeVar("R")
+
+# NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines
+_LARGEST = 1 << 24
+
+
+class Distant:
+    """The wheel called *name* in *file*; `WheelError` where its directory is not sound, or is no wheel's."""
+
+    def __init__(self, file: BinaryIO, name: WheelName) -> None:
+        self.name = name
+        with at(name):
+            self._source = ZipReader(file, largest=_LARGEST)
+            self._by_path = {member.path: member for member in self._source.members}
+            self._dist_info = dist_info_of(self._by_path)
+            check_dist_info(self._dist_info, name)
+            self.metadata = self._parsed("METADATA", Metadata.parse)
+            self.record = self._parsed("RECORD", Record.parse)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self._source.members
+
+    def head(self, path: str, size: int) -> bytes:
+        """The first *size* bytes of the member at *path*, or all it has; `WheelError` where they cannot be inflated."""
+        with at(self.name):
+            member = self._member(path)
+            wanted = min(size, member.size)
+            head = self._source.head(member, wanted) if wanted else b""
+            if len(head) < wanted:
+                raise WheelError(f"{path}: damaged: its first {wanted} bytes cannot be inflated")
+            return head
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """What the member at *path* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 agree."""
+        with at(self.name):
+            yield from self._source.inflated(self._member(path))
+
+    def _member(self, path: str) -> Member:
+        if not (member := self._by_path.get(path)):
+            raise WheelError(f"{path}: no such member")
+        return member
+
+    def _parsed(self, file: str, parse: Callable[[str], R]) -> R:
+        member = self._member(f"{self._dist_info}/{file}")
+        if member.size > _LARGEST:
+            raise WheelError(f"{member.path}: {member.size} bytes, expected {_LARGEST} at most")
+        data = b"".join(self._source.inflated(member))
+        with at(member.path):
+            try:
+                return parse(data.decode())
+            except UnicodeDecodeError as error:
+                raise WheelError("not UTF-8") from error

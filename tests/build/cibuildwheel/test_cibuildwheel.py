@@ -1,0 +1,267 @@
+"""The whole of `vbuild cibuildwheel`: real runs of cibuildwheel, in podman."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, project
+from tests.factories.containers import needs_podman
+from tests.factories.gpuprojects import PROJECTS
+from tests.factories.projects import tree
+from vbuild.build.agreement import Trial
+from vbuild.hardware.machine import Machine
+from vbuild.release.cibuildwheel import cibuildwheel, planned
+from vbuild.release.outcome import Release
+from vbuild.verification.verify import verify
+
+pytestmark = [needs_podman, pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64")]
+
+IDENTIFIER = "cp311-manylinux_x86_64"
+OPTIONS = '''
+[tool.cibuildwheel]
+environment = { PIP_NO_INDEX = "1", CFLAGS = "-DNDEBUG -funroll-loops" }
+before-build = """
+echo it is the project that begins > /project/begun
+"""
+repair-wheel-command = "test -f begun && auditwheel repair -w {dest_dir} {wheel} && echo repaired with $CFLAGS"
+test-command = "python -c 'import demo; assert demo.total() == 120'"
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A project, the folder of its release, what was told while that was made, and what cibuildwheel printed."""
+
+    project: Path
+    folder: Path
+    release: Release
+    steps: tuple[str, ...]
+    output: str
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("cibuildwheel")
+    source = project(folder / "project", OPTIONS + LEVELS)
+    steps: list[str] = []
+    output: list[bytes] = []
+    with inside(source):
+        release = cibuildwheel(
+            source / "dist", told=lambda target, step: steps.append(f"{target} {step}"), echo=output.append
+        )
+    return Made(source, source / "dist", release, tuple(steps), b"".join(output).decode())
+
+
+def test_every_variant_becomes_a_wheel_of_the_projects_own_cibuildwheel(made: Made) -> None:
+    assert made.release.failures == ()
+    tags = "cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64"
+    assert [product.wheel.name for product in made.release.products] == [
+        f"demo-1.0-{tags}.whl",
+        f"demo-1.0-{tags}-x86_64_v2.whl",
+        f"demo-1.0-{tags}-x86_64_v3.whl",
+    ]
+    assert {product.target.python for product in made.release.products} == {IDENTIFIER}
+    assert made.release.notes == ()
+
+
+def test_each_wheels_code_is_for_its_level(made: Made) -> None:
+    for product, level in zip(made.release.products, ("v1", "v1", "v3"), strict=True):
+        verdict = verify(product.wheel, cpu=product.target.cpu)
+        assert not verdict.failed
+        # the kernel has no use for what v2 adds; the mark that the linker leaves says what it is for
+        assert [library.level for library in verdict.libraries] == [level]
+        notes = subprocess.check_output(["readelf", "-n", extension(product.wheel, made.folder)], text=True)
+        assert [name for name in ("x86-64-v2", "x86-64-v3") if name in notes][-1:] == [
+            name for name in (str(product.target.cpu),) if name != "x86-64"
+        ]
+
+
+def extension(wheel: Path, folder: Path) -> Path:
+    """The extension module in *wheel*, beside *folder*."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".so"))
+        return Path(archive.extract(name, folder.parent.parent / f"{wheel.stem}.files"))
+
+
+def test_the_projects_own_options_stay_in_force(made: Made) -> None:
+    assert made.output.count("repaired with -DNDEBUG -funroll-loops") == 3
+    assert all(" -DNDEBUG -funroll-loops" in line for line in made.output.splitlines() if " -c kernel.c" in line)
+    here = Machine.here().cpu
+    for product in made.release.products:
+        runs = here is not None and here.runs(product.target.cpu)
+        assert product.trial is (Trial.PASSED if runs else Trial.NOT_RUN)
+
+
+def test_what_was_taken_out_is_told(made: Made) -> None:
+    assert made.release.removed == ("-march=native",)
+    for product in made.release.products:
+        assert {source for change in product.overrides for source in change.sources} == {"demo.c", "kernel.c"}
+
+
+def test_release_index_and_report_are_in_the_folder_and_nothing_else(made: Made) -> None:
+    wheels = {product.wheel.name for product in made.release.products}
+    others = {"demo-1.0-variants.json", "report.json", "report.html", "provenance.json"}
+    assert {path.name for path in made.folder.iterdir()} == wheels | others
+    report = json.loads((made.folder / "report.json").read_text())
+    assert [wheel["label"] for wheel in report["wheels"]] == [None, "x86_64_v2", "x86_64_v3"]
+    assert {wheel["python"] for wheel in report["wheels"]} == {IDENTIFIER}
+    assert "PATH" in report["wheels"][0]["environment"]
+    assert all(0 < wheel["build_seconds"] < 60 for wheel in report["wheels"])
+    variants = json.loads((made.folder / "demo-1.0-variants.json").read_text())
+    assert set(variants["variants"]) == {"x86_64_v2", "x86_64_v3"}
+    # the project is as it was
+    assert {path.name for path in made.project.iterdir()} == {
+        "pyproject.toml",
+        "setup.py",
+        "demo.c",
+        "kernel.c",
+        "dist",
+    }
+
+
+def test_each_step_is_told(made: Made) -> None:
+    assert [step for step in made.steps if step.startswith("x86_64_v3")] == [
+        "x86_64_v3 building",
+        "x86_64_v3 built",
+        "x86_64_v3 verifying",
+        "x86_64_v3 done",
+    ]
+
+
+def test_a_chosen_variant_is_held_against_nothing_and_has_the_same_bytes(made: Made, tmp_path: Path) -> None:
+    with inside(made.project):
+        release = cibuildwheel(tmp_path / "again", ["--only", IDENTIFIER], variants=["x86_64_v2"])
+        (run,) = planned(["--only", IDENTIFIER], variants=["x86_64_v2"])
+    (product,) = release.products
+    assert product.wheel.read_bytes() == made.release.products[1].wheel.read_bytes()
+    assert (run.identifiers, str(run)) == ((IDENTIFIER,), "x86_64_v2")
+
+
+def test_other_folders_packages_and_the_recipes_own_settings(tmp_path: Path) -> None:
+    text = (
+        OFFLINE
+        + LEVELS.replace(', "x86-64-v2"', "")
+        + """
+[tool.vbuild.build]
+env = { GREETING = "it's \\"here\\"" }
+before-build = ["echo \\"$GREETING\\" > greeting", "gcc --version"]
+keep-flags = ["kernel.c"]
+[tool.vbuild.repair]
+command = "cat packages/demo/greeting && auditwheel repair --plat manylinux_2_34_x86_64 -w {dest_dir} {wheel}"
+"""
+    )
+    kernel = "void kernel(float *a, const float *b) { for (int i = 0; i < 16; i++) a[i] += b[i]; }\n"
+    setup = """
+from setuptools import Extension, setup
+setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=["-O2", "-mavx2"])])
+"""
+    project(tmp_path / "packages" / "demo", text, kernel=kernel, setup=setup)
+    output: list[bytes] = []
+    with inside(tmp_path):
+        release = cibuildwheel(tmp_path / "dist", ["packages/demo"], variants=["x86_64_v3"], echo=output.append)
+    (product,) = release.products
+    assert (
+        product.wheel.name
+        == "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_34_x86_64.manylinux_2_5_x86_64-x86_64_v3.whl"
+    )
+    assert 'it\'s "here"\n' in b"".join(output).decode()
+    assert product.trial is Trial.NONE
+    assert product.overrides == ()
+
+
+LIMITED = """
+from setuptools import Extension, setup
+extension = Extension(
+    "demo", ["demo.c", "kernel.c"], define_macros=[("Py_LIMITED_API", "0x03090000")], py_limited_api=True
+)
+setup(ext_modules=[extension], options={"bdist_wheel": {"py_limited_api": "cp39"}})
+"""
+
+
+def test_a_wheel_for_the_stable_abi_is_built_once_and_is_no_failure_for_later_pythons(tmp_path: Path) -> None:
+    text = OFFLINE + 'build = ["cp39-manylinux_x86_64", "cp311-manylinux_x86_64"]\naudit-command = ""\n' + LEVELS
+    source = project(tmp_path / "project", text, setup=LIMITED)
+    with inside(source):
+        del os.environ["CIBW_BUILD"]
+        release = cibuildwheel(tmp_path / "dist", variants=["plain", "x86_64_v3"])
+    assert (release.failures, release.notes) == ((), ())
+    tags = "cp39-abi3-manylinux1_x86_64.manylinux_2_5_x86_64"
+    assert [product.wheel.name for product in release.products] == [
+        f"demo-1.0-{tags}.whl",
+        f"demo-1.0-{tags}-x86_64_v3.whl",
+    ]
+    assert {product.target.python for product in release.products} == {"cp39-manylinux_x86_64"}
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from vbuild.release.cibuildwheel import cibuildwheel
+cibuildwheel(Path(sys.argv[1]), variants=["plain"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_container_is_left_by_a_run_that_was_stopped(number: signal.Signals, tmp_path: Path) -> None:
+    mark = tmp_path / "begun"
+    which = f"grep ' /run/.containerenv ' /proc/self/mountinfo > /host{mark}.part"
+    before_all = f"{which} && mv /host{mark}.part /host{mark} && sleep 600"
+    source = project(tmp_path / "project", f'[tool.cibuildwheel]\nbefore-all = "{before_all}"\n' + LEVELS)
+    with inside(source):
+        command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "dist")]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            deadline = time.monotonic() + 60
+            while not mark.exists() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            there = containers()
+            process.send_signal(number)
+            said, _ = process.communicate(timeout=60)
+        assert b"KeyboardInterrupt" in said
+        mount = mark.read_text()
+        assert [identity for identity in there if identity in mount]
+        assert not [identity for identity in containers() if identity in mount]
+    assert not (tmp_path / "dist").exists()
+
+
+def containers() -> list[str]:
+    """The identities of all containers that there are now."""
+    command = ["podman", "ps", "--all", "--no-trunc", "--format", "{{.ID}}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_one_build_for_all_gpus_becomes_the_wheel_of_each_group(tmp_path: Path) -> None:
+    folder = tree(
+        tmp_path / "tally",
+        {
+            str(path.relative_to(PROJECTS / "setuptools-cuda")): path.read_text()
+            for path in (PROJECTS / "setuptools-cuda").rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        },
+    )
+    pyproject = folder / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text() + OFFLINE)
+    with inside(folder):
+        release = cibuildwheel(tmp_path / "dist")
+    assert release.failures == ()
+    assert [product.label for product in release.products] == [None, "sm80", "sm90", "sm120"]
+    sizes = {product.label: product.size for product in release.products}
+    assert max(sizes.values()) == sizes[None]
+    codes = {str(product.target): str(product.target.gpus) for product in release.products}
+    assert codes == {"plain": "None", "sm80": "sm_80,sm_86,sm_89", "sm90": "sm_90,sm_90a", "sm120": "sm_120+PTX"}
+    assert release.lists
+    assert "-march=native" in release.removed
+    for product in release.products:
+        assert not verify(product.wheel, cpu=product.target.cpu).failed
+        with zipfile.ZipFile(product.wheel) as archive:
+            assert not [name for name in archive.namelist() if "libcuda.so" in name]

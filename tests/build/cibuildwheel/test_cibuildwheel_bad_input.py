@@ -1,0 +1,343 @@
+"""What `vbuild cibuildwheel` refuses, and what it keeps where a part of it fails; most of it without a container."""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, project
+from tests.factories.containers import needs_podman
+from tests.factories.projects import KERNEL
+from vbuild.build.cibuildwheel.containers import Engine
+from vbuild.errors import CiError, VbuildError
+from vbuild.release.cibuildwheel import cibuildwheel, planned
+from vbuild.release.outcome import Release
+
+IDENTIFIER = "cp311-manylinux_x86_64"
+ONLY_LINUX = "only wheels for Linux have variants of CPU levels and GPUs; expected linux: run cibuildwheel itself for"
+TOO_OLD = (
+    "cibuildwheel 4.2.1 is too old: 4.3 is the first that can add to a project's own options (CIBW_INHERIT); "
+    "install it: pip install 'vbuild[cibuildwheel]'\n"
+)
+TWO_LEVELS = '[tool.vbuild.matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
+
+pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64")]
+
+
+def refused(source: Path, *arguments: str, variants: Sequence[str] = (), **variables: str) -> str:
+    """Why nothing is built of the project *source*; nothing is left behind either."""
+    with inside(source, **variables), pytest.raises(VbuildError) as error:
+        cibuildwheel(source.parent / "dist", arguments, variants=variants)
+    assert not (source.parent / "dist").exists()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--platform", "macos"],
+            f"--platform macos: {ONLY_LINUX} macos",
+        ),
+        (
+            ["--only=cp311-macosx_x86_64"],
+            f"cp311-macosx_x86_64: {ONLY_LINUX} macosx_x86_64",
+        ),
+        (
+            ["--output-dir", "wheels"],
+            "--output-dir: the wheels go into the folder that vbuild is given; leave it out",
+        ),
+        (
+            ["--print-build-identifiers"],
+            "--print-build-identifiers: makes no wheels; run cibuildwheel itself, or vbuild with --dry-run",
+        ),
+        (
+            ["demo-1.0.tar.gz"],
+            "demo-1.0.tar.gz: not a folder; expected that of a project: unpack the sdist",
+        ),
+        (
+            ["--only", "cp27-nothing"],
+            "cibuildwheel: argument --only: invalid choice: 'cp27-nothing'",
+        ),
+        (["--only"], "cibuildwheel: argument --only: expected one argument"),
+        (["--plaform", "linux"], "cibuildwheel: unrecognized arguments: --plaform"),
+        (["--", "setup.py"], "setup.py: not a folder; expected that of a project: unpack the sdist"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@needs_podman
+def test_arguments_that_give_no_variants_are_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
+    assert refused(project(tmp_path / "project", TWO_LEVELS), *arguments) == message
+
+
+@needs_podman
+def test_variables_that_give_no_variants_are_refused(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", TWO_LEVELS)
+    assert refused(source, CIBW_PLATFORM="windows").startswith("CIBW_PLATFORM=windows: only wheels for Linux have")
+    assert refused(source, CIBW_INHERIT="nothing") == (
+        "cibuildwheel: Failed to parse CIBW_INHERIT environment variable. Unknown option 'nothing' in 'inherit'"
+    )
+    assert refused(source, CIBW_BUILD="cp311-win*") == (
+        "pyproject.toml: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS"
+    )
+
+
+@needs_podman
+def test_a_project_that_is_not_copied_into_the_container_is_refused(tmp_path: Path) -> None:
+    project(tmp_path / "other", TWO_LEVELS)
+    assert refused(project(tmp_path / "project", TWO_LEVELS), "../other") == (
+        "../other: outside of the working folder, which cibuildwheel copies into the container; "
+        "expected one in it: change into a folder that has all of the project"
+    )
+
+
+@needs_podman
+def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", '[tool.cibuildwheel]\nenvironment = "PIP_NO_INDEX=1\\n"\n' + TWO_LEVELS)
+    lost = "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
+    assert refused(source).startswith(lost)
+    with inside(source), pytest.raises(CiError, match=f"^{lost}"):
+        planned()
+
+
+@needs_podman
+def test_a_project_without_a_recipe_is_refused(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", "")
+    assert refused(source) == "pyproject.toml: tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"
+
+
+@needs_podman
+def test_a_variant_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", TWO_LEVELS)
+    message = "pyproject.toml: no target 'x86_64_v9'; there are plain, x86_64_v3"
+    assert refused(source, variants=["plain", "x86_64_v9"]) == message
+    with inside(source), pytest.raises(VbuildError, match=f"^{re.escape(message)}$"):
+        planned(variants=["x86_64_v9"])
+
+
+@needs_podman
+def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", TWO_LEVELS)
+    message = (
+        "no podman on PATH, in which cibuildwheel builds wheels for Linux; install it (apt-get install podman), or "
+        "name another: CIBW_CONTAINER_ENGINE=podman"
+    )
+    assert refused(source, PATH=str(tmp_path)) == message
+    source = project(
+        tmp_path / "other", f'{TWO_LEVELS}[tool.cibuildwheel]\ncontainer-engine = "podman; create_args: -q"\n'
+    )
+    with inside(source, PATH=str(tmp_path)):
+        del os.environ["CIBW_CONTAINER_ENGINE"]
+        with pytest.raises(CiError, match=r"^no podman on PATH"):
+            cibuildwheel(tmp_path / "dist")
+        project(source, f'{TWO_LEVELS}[tool.cibuildwheel.linux]\ncontainer-engine = {{ name = "docker" }}\n')
+        with pytest.raises(CiError, match=r"^no docker on PATH.*apt-get install docker.io, or apt-get install podman"):
+            cibuildwheel(tmp_path / "dist")
+
+
+@needs_podman
+def test_an_engine_that_cibuildwheel_does_not_know_is_one_line(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", TWO_LEVELS)
+    assert refused(source, CIBW_CONTAINER_ENGINE="nerdctl") == (
+        "container-engine nerdctl: cibuildwheel knows docker and podman only; expected one of these, as in "
+        "CIBW_CONTAINER_ENGINE=podman"
+    )
+
+
+def failures(source: Path, **variables: str) -> Release:
+    """The release of *source*, of which something fails."""
+    with inside(source, **variables):
+        return cibuildwheel(source.parent / "dist")
+
+
+def errors(release: Release) -> list[str]:
+    """Why each failed, in the first line of it."""
+    return [failure.error.splitlines()[0] for failure in release.failures]
+
+
+@needs_podman
+def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
+    release = failures(source, CIBW_MANYLINUX_X86_64_IMAGE="localhost/vbuild-none:1", CIBW_BUILD=IDENTIFIER)
+    assert release.products == ()
+    for failure in release.failures:
+        assert failure.error.startswith(
+            "podman create: initializing source docker://localhost/vbuild-none:1: pinging container"
+        )
+        assert len(failure.error.splitlines()) == 1
+    assert [failure.log and failure.log.name for failure in release.failures] == [
+        "demo-plain.log",
+        "demo-x86_64_v3.log",
+    ]
+
+
+@needs_podman
+def test_an_image_without_the_python_is_one_line(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
+    release = failures(source, CIBW_BUILD="cp312-manylinux_x86_64")
+    assert release.products == ()
+    image = re.search(r"localhost/[\w:-]+", release.failures[0].error)
+    assert image
+    reason = (
+        f"'/opt/python/cp312-cp312/bin/python' executable doesn't exist in image '{image[0]}' to build "
+        f"'cp312-manylinux_x86_64'; choose an image that has it, or leave it out with CIBW_SKIP"
+    )
+    assert [failure.error for failure in release.failures] == [reason, reason]
+
+
+@needs_podman
+def test_a_repair_command_that_leaves_two_wheels_is_one_line(tmp_path: Path) -> None:
+    repair = "auditwheel repair -w {dest_dir} {wheel} && cp {wheel} {dest_dir}"
+    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
+    release = failures(source, CIBW_REPAIR_WHEEL_COMMAND=repair)
+    assert release.products == ()
+    for failure in release.failures:
+        assert re.fullmatch(
+            rf"{IDENTIFIER}: Build failed because the repair step completed successfully but produced multiple wheels: "
+            rf"\['demo-1.0-.*\.whl', 'demo-1.0-.*\.whl'\]; vbuild makes the variants of that one; "
+            rf"let the command leave one in {{dest_dir}}",
+            failure.error,
+        )
+
+
+BROKEN = f"#ifdef __AVX2__\n#error no AVX2, please\n#endif\n{KERNEL}"
+
+
+@needs_podman
+def test_a_variant_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + LEVELS, kernel=BROKEN)
+    release = failures(source)
+    assert [product.label for product in release.products] == [None, "x86_64_v2"]
+    (failure,) = release.failures
+    assert (failure.target.label, failure.target.python) == ("x86_64_v3", IDENTIFIER)
+    assert errors(release)[0] == (
+        f"{IDENTIFIER}: python -m build /project --wheel --outdir=/tmp/cibuildwheel/built_wheel failed with code 1; "
+        f"the last it said:"
+    )
+    assert "error: #error no AVX2, please" in failure.error
+    assert failure.log is not None
+    assert "no AVX2, please" in failure.log.read_text()
+    names = {path.name for path in (tmp_path / "dist").iterdir()}
+    wheels = {product.wheel.name for product in release.products}
+    assert names == wheels | {"logs", "demo-1.0-variants.json", "report.json", "report.html", "provenance.json"}
+    # the next run, in which all is well, takes the log away
+    project(source, OFFLINE + LEVELS)
+    assert failures(source).failures == ()
+    assert not (tmp_path / "dist" / "logs").exists()
+
+
+BY_PATH = """
+import os
+from setuptools import Extension, setup
+os.environ["CC"] = os.environ["LDSHARED"] = "/usr/bin/gcc"
+os.environ["LDSHARED"] += " -shared"
+setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=["-fPIC"])])
+"""
+
+
+@needs_podman
+def test_a_level_whose_compiler_is_called_by_its_path_is_no_level(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS, setup=BY_PATH)
+    release = failures(source)
+    assert [product.label for product in release.products] == [None]
+    (error,) = errors(release)
+    assert error == (
+        "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl: no compiler was called through a launcher, "
+        "so its code is not for x86-64-v3: the project calls one by its path, or has put another folder first on PATH"
+    )
+
+
+@needs_podman
+def test_what_keeps_the_launchers_out_is_told_in_their_words(tmp_path: Path) -> None:
+    source = project(
+        tmp_path / "project",
+        "[tool.cibuildwheel.container-engine]\nname = 'podman'\ndisable-host-mount = true\n" + TWO_LEVELS,
+    )
+    with inside(source):
+        del os.environ["CIBW_CONTAINER_ENGINE"]
+        release = cibuildwheel(tmp_path / "dist", variants=["plain"])
+    assert errors(release)[0].startswith(f"{IDENTIFIER}: /host/")
+
+
+NOT_PUT = (
+    "before-build ended without vbuild's part of it, which puts launchers before the compilers: the project's own has "
+    "an exec or a trap for EXIT; expected neither: leave the exec out, or put that command into a script"
+)
+
+
+@needs_podman
+def test_nothing_is_built_without_launchers_and_called_a_variant(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
+    release = failures(source, CIBW_BEFORE_BUILD="exec true")
+    assert release.products == ()
+    wheel = "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl"
+    assert [failure.error for failure in release.failures] == 2 * [f"{wheel}: {NOT_PUT}"]
+    release = failures(source, CIBW_BEFORE_BUILD="trap 'echo bye' EXIT", CIBW_TEST_COMMAND="exit 3")
+    assert [failure.error for failure in release.failures] == 2 * [f"{IDENTIFIER}: {NOT_PUT}"]
+
+
+@needs_podman
+def test_variants_that_fail_alike_say_the_same_of_their_last_step_alone(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
+    variables = {"CIBW_BEFORE_ALL": "echo vbuild: Error: harmless", "CIBW_TEST_COMMAND": "echo it is; exit 3"}
+    release = failures(source, **variables)
+    assert [failure.error for failure in release.failures] == 2 * [
+        f"{IDENTIFIER}: sh -c 'echo it is; exit 3' failed with code 3; the last it said:\nit is"
+    ]
+    assert [failure.log and failure.log.name for failure in release.failures] == [
+        "demo-plain.log",
+        "demo-x86_64_v3.log",
+    ]
+
+
+OLD = """
+import sys
+from pathlib import Path
+from vbuild.release.cibuildwheel import cibuildwheel
+from vbuild.errors import CiError
+try:
+    cibuildwheel(Path("dist"))
+except CiError as error:
+    print(error)
+"""
+
+
+@needs_podman
+@pytest.mark.network
+def test_a_cibuildwheel_that_cannot_add_to_options_is_refused(tmp_path: Path) -> None:
+    source = project(tmp_path / "project", TWO_LEVELS)
+    old = tmp_path / "old"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(old), "cibuildwheel==4.2.1"]
+    subprocess.run(pip, check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(old), str(Path(__file__).parents[3])])}
+    ran = subprocess.run(
+        [sys.executable, "-c", OLD], cwd=source, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ran.stderr, ran.stdout) == ("", TOO_OLD)
+
+
+def test_the_cibuildwheel_on_path_is_asked_by_its_own_python(tmp_path: Path) -> None:
+    def asked(first_line: str) -> Engine | None:
+        (tmp_path / "cibuildwheel").write_text(f"#!{first_line}\n")
+        (tmp_path / "cibuildwheel").chmod(0o755)
+        return Engine.on(str(tmp_path))
+
+    here = Engine.found()
+    found = asked(sys.executable)
+    assert found is not None
+    assert (found.command, found.version) == ((str(tmp_path / "cibuildwheel"),), here.version)
+    venv.create(tmp_path / "venv", with_pip=False)
+    for python in (str(tmp_path / "venv" / "bin" / "python"), "/nowhere/python"):
+        with pytest.raises(CiError) as error:
+            asked(python)
+        assert str(error.value) == (
+            f"{tmp_path}/cibuildwheel: cannot tell which cibuildwheel it is; "
+            f"install it: pip install 'vbuild[cibuildwheel]'"
+        )
+    (tmp_path / "cibuildwheel").unlink()
+    assert Engine.on(str(tmp_path)) is None

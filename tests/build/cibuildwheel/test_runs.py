@@ -1,0 +1,339 @@
+"""The variables of runs, by what cibuildwheel's own code makes of them: with vbuild's, and without."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.factories.cibuildwheels import (
+    ALL,
+    CP311,
+    CP312,
+    KIT,
+    LEVELS,
+    OURS,
+    described,
+    evaluated,
+    identifiers_of,
+    options_of,
+    runs_for,
+    runs_of,
+    with_vbuild,
+)
+from vbuild.build.cibuildwheel import containers as places
+from vbuild.build.cibuildwheel.assignments import check_one_line
+from vbuild.build.cibuildwheel.runs import unheard
+from vbuild.build.plan import Backend
+from vbuild.errors import CiError
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.model import Recipe
+
+# an image has a python, which this machine may not have on PATH
+IMAGE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_only_what_is_needed_is_set(tmp_path: Path) -> None:
+    plain, level = runs_of(described(tmp_path, LEVELS))
+    names = ["CIBW_ENVIRONMENT_LINUX", "CIBW_BEFORE_BUILD", "CIBW_INHERIT", "SOURCE_DATE_EPOCH"]
+    assert [name for name, _ in plain.variables] == names
+    assert dict(level.variables)["CIBW_INHERIT"] == "environment-linux: append; before-build: prepend"
+    assert dict(level.variables)["SOURCE_DATE_EPOCH"] == "315532800"
+    given = runs_of(tmp_path, environment={"SOURCE_DATE_EPOCH": "1"})[0]
+    assert dict(given.variables)["SOURCE_DATE_EPOCH"] == "1"
+
+
+def test_a_builds_environment_has_the_launchers_first_and_the_recipes_values_as_they_are(tmp_path: Path) -> None:
+    text = '[tool.cibuildwheel]\nenvironment = { PATH = "/opt/tool:$PATH", RUSTC_WRAPPER = "sccache" }\n'
+    described(tmp_path, text + LEVELS + OURS)
+    _, added = with_vbuild(tmp_path, {})
+    found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"], "HOME": "/root"})
+    assert found["PATH"] == f"{places.LAUNCHERS}:/opt/tool:{os.environ['PATH']}"
+    assert found["OURS"] == 'it\'s "ours" and $HOME'
+    assert (found["RUSTC_WRAPPER"], found["VBUILD_RUSTC_WRAPPER"]) == (f"{places.LAUNCHERS}/rustc-launcher", "sccache")
+    assert found["CARGO_BUILD_TARGET"] == f"{os.uname().machine}-unknown-linux-gnu"
+
+
+def test_what_makes_builds_the_same_is_set_unless_the_image_the_project_or_the_recipe_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    text = '[tool.cibuildwheel]\nenvironment = { TZ = "Asia/Kolkata", CMAKE_ARGS = "-DA=1" }\n'
+    described(tmp_path, f'{text}{LEVELS}[tool.vbuild.build]\nenv = {{ PYTHONHASHSEED = "7" }}\n')
+    _, level = runs_of(tmp_path)
+    found = evaluated(tmp_path, dict(level.variables), {"PATH": os.environ["PATH"], "LC_ALL": "en_US.UTF-8"})
+    expected = {"LC_ALL": "en_US.UTF-8", "TZ": "Asia/Kolkata", "PYTHONHASHSEED": "7", "ZERO_AR_DATE": "1"}
+    assert {name: found[name] for name in expected} == expected
+    assert found["CMAKE_ARGS"] == "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DA=1"
+
+
+def test_a_cache_of_the_project_has_a_namespace_for_each_level(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\nenvironment = { CCACHE_NAMESPACE = "mine" }\n' + LEVELS)
+    found = [
+        evaluated(tmp_path, dict(run.variables), {"PATH": "/bin"}) for run in (*runs_of(tmp_path), *runs_of(tmp_path))
+    ]
+    names = [each["CCACHE_NAMESPACE"] for each in found]
+    assert all(re.fullmatch(r"mine-[0-9a-f]{16}", name) for name in names)
+    assert (names[:2], len(set(names))) == (names[2:], 2)
+    # the launchers have to hear of each source
+    assert {(each["CCACHE_NODIRECT"], each["SCCACHE_DIRECT"]) for each in found} == {("1", "false")}
+
+
+@pytest.mark.parametrize(
+    ("project", "variables", "is_lost"),
+    [
+        ('environment = "A=1 B=2"', {}, False),
+        ('environment = "A=1\\nB=2"', {}, True),
+        ('environment = "A=1 # and a word on it"', {}, True),
+        ("environment = \"A='#1\\n' B=a#b\"", {}, False),
+        ("environment = \"A=$(sh -c '\\n')\"", {}, False),
+        ('environment = { A = "1\\n" }', {}, False),
+        ('linux.environment = "A=1\\n"', {}, True),
+        ('environment = "A=1\\n"', {"CIBW_ENVIRONMENT": "B=1"}, False),
+        ('environment = "A=1\\n"', {"CIBW_ENVIRONMENT": "B=1", "CIBW_INHERIT": "environment"}, True),
+        ('environment = "A=1"', {"CIBW_ENVIRONMENT": "B=1\n"}, False),
+        ('environment = "A=1"', {"CIBW_ENVIRONMENT_LINUX": "B=1\nC=2"}, True),
+        ("", {"CIBW_ENVIRONMENT": "B=1\nC=2"}, True),
+    ],
+    ids=range(12),
+)
+def test_an_environment_that_ends_early_is_refused_where_it_can_be_read(
+    project: str,
+    variables: dict[str, str],
+    is_lost: bool,  # noqa: FBT001 - a table's column
+) -> None:
+    options = tomllib.loads(project)
+    if not is_lost:
+        check_one_line(options, variables)
+        return
+    with pytest.raises(CiError) as refused:
+        check_one_line(options, variables)
+    assert str(refused.value) == (
+        "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
+        "project's ends it; expected one line"
+    )
+
+
+def test_the_target_of_rust_stays_the_projects(tmp_path: Path) -> None:
+    text = '[tool.cibuildwheel]\nenvironment = { CARGO_BUILD_TARGET = "x86_64-unknown-linux-musl" }\n'
+    described(tmp_path, text + LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"]})
+    assert found["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-musl"
+
+
+@pytest.mark.parametrize(
+    "theirs", ["", "echo theirs", "echo theirs\n", "echo theirs  # and a word on it", "set -e\necho theirs\nexit 0\n"]
+)
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_program_in_the_container_runs_behind_the_projects_command(theirs: str, shell: str, tmp_path: Path) -> None:
+    described(tmp_path, f"[tool.cibuildwheel]\nbefore-build = {json.dumps(theirs)}\n" + LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
+    (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
+    (tmp_path / "vbuild" / "cibw" / "container.py").write_text("import sys; print('ours', sys.argv[1])")
+    ran = subprocess.run([shell, "-c", command], env=IMAGE, capture_output=True, text=True, check=True)
+    lines = ["theirs"] if theirs else []
+    assert ran.stdout.splitlines() == [*lines, f"ours {tmp_path}/runs/x86_64_v3"]
+
+
+def test_nothing_is_put_into_the_container_behind_a_command_that_failed(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\nbefore-build = "exit 7"\n' + LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    ran = subprocess.run(["sh", "-c", options_of(tmp_path, added).before_build], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (7, b"", b"")
+
+
+def test_a_kit_that_is_not_mounted_is_one_line(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    _, added = with_vbuild(tmp_path, {})
+    command = options_of(tmp_path, added).before_build
+    ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "vbuild: /host/kit cannot be read in the container; cibuildwheel mounts the host at /host, unless "
+        "disable-host-mount is set or the engine is on another machine\n"
+    )
+
+
+def test_the_recipes_own_commands_run_in_the_package_behind_ours(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS + '[tool.vbuild.build]\nbefore-build = ["pwd", "echo \'it is\' \\"$HOME\\""]\n')
+    _, added = with_vbuild(tmp_path, {})
+    (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
+    (tmp_path / "vbuild" / "cibw" / "container.py").write_text("print('ours')")
+    command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
+    command = command.replace("{package}", str(tmp_path / "vbuild"))
+    ran = subprocess.run(["sh", "-c", command], env={**IMAGE, "HOME": "/h"}, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["ours", f"{tmp_path}/vbuild", "it is /h"]
+
+
+def test_tests_are_skipped_where_this_machine_cannot_run_the_code(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.cibuildwheel]\ntest-skip = "pp*"\ntest-command = "true"\n' + LEVELS)
+    environment = {"CIBW_TEST_SKIP": "*-musllinux*", "CIBW_INHERIT": "test-skip: append"}
+    for machine, tested in ((Cpu.parse("x86-64-v3"), True), (Cpu.parse("x86-64-v2"), False), (None, False)):
+        plain, level = runs_of(tmp_path, environment=environment, machine=machine)
+        assert options_of(tmp_path, {**environment, **dict(plain.variables)}).is_tested
+        assert options_of(tmp_path, {**environment, **dict(level.variables)}).is_tested is tested
+        assert level.is_tested is tested
+
+
+def test_a_repair_that_the_recipe_asks_for_takes_the_place_of_the_projects(tmp_path: Path) -> None:
+    project = '[tool.cibuildwheel]\nrepair-wheel-command = "their {wheel}"\n' + LEVELS
+    for repair, expected in (
+        ('command = "ours {wheel} {dest_dir}"', "ours {wheel} {dest_dir}"),
+        ("skip = true", ""),
+        ('exclude = ["libfoo.so*"]', "their {wheel}"),
+    ):
+        described(tmp_path, f"{project}[tool.vbuild.repair]\n{repair}\n")
+        assert options_of(tmp_path, dict(runs_of(tmp_path)[-1].variables)).repair == expected
+        # what the user says for this one time counts more
+        for name in ("CIBW_REPAIR_WHEEL_COMMAND", "CIBW_REPAIR_WHEEL_COMMAND_LINUX"):
+            given = {name: "users {wheel}"}
+            run = runs_of(tmp_path, environment=given)[-1]
+            assert options_of(tmp_path, {**given, **dict(run.variables)}).repair == "users {wheel}"
+
+
+def test_the_launcher_of_auditwheel_adds_what_levels_and_the_recipe_need(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS + '[tool.vbuild.repair]\nexclude = ["libfoo.so*"]\nplat = "manylinux_2_28_x86_64"\n')
+    plain, level = runs_of(tmp_path)
+    assert plain.repair == ("--exclude=libfoo.so*", "--plat=manylinux_2_28_x86_64")
+    assert level.repair == ("--disable-isa-ext-check", *plain.repair)
+
+
+def test_each_build_is_for_the_identifiers_of_its_machine(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    plain, bare, level = runs_of(tmp_path, *ALL)
+    assert plain.identifiers == level.identifiers == (CP311, CP312, "cp311-musllinux_x86_64")
+    assert bare.identifiers == ("cp311-manylinux_i686", "cp311-manylinux_aarch64")
+    assert identifiers_of(tmp_path, dict(level.variables), *ALL) == list(level.identifiers)
+    assert identifiers_of(tmp_path, dict(bare.variables), *ALL) == list(bare.identifiers)
+    assert [name for name, _ in bare.variables] == ["CIBW_BUILD", "CIBW_INHERIT", "SOURCE_DATE_EPOCH"]
+    assert (bare.plan, bare.name, bare.settings()) == (None, "plain-bare", {})
+
+
+def test_where_nothing_is_for_the_recipes_machine_only_plain_wheels_are_built(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    (bare,) = runs_of(tmp_path, "cp311-manylinux_aarch64")
+    assert (bare.plan, [name for name, _ in bare.variables]) == (None, ["SOURCE_DATE_EPOCH"])
+
+
+def test_nothing_to_build_is_one_line(tmp_path: Path) -> None:
+    described(tmp_path, '[tool.vbuild.matrix]\ncpu = ["x86-64-v3"]\n')
+    recipe = Recipe.load(tmp_path)
+    with pytest.raises(CiError) as refused:
+        runs_for(tmp_path, ("cp311-manylinux_aarch64",), only=("x86_64_v3",))
+    assert str(refused.value) == f"{recipe.file}: nothing to build for x86_64: cibuildwheel has cp311-manylinux_aarch64"
+
+
+def test_a_selection_of_nothing_is_one_line(tmp_path: Path) -> None:
+    described(tmp_path, LEVELS)
+    with pytest.raises(CiError) as refused:
+        runs_for(tmp_path, ())
+    assert str(refused.value) == (
+        f"{tmp_path}/pyproject.toml: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS"
+    )
+
+
+AXES = """
+[tool.vbuild.matrix]
+cpu = ["x86-64", "x86-64-v3"]
+[tool.vbuild.matrix.axes.blas]
+mkl = { env = { BLAS = "mkl" }, config-settings = { blas = "mkl" } }
+openblas = { properties = ["blas :: kind :: openblas"], env = { BLAS = "openblas" } }
+"""
+
+
+def test_the_values_of_an_axis_reach_their_runs(tmp_path: Path) -> None:
+    described(tmp_path, AXES)
+    found = {str(run): options_of(tmp_path, dict(run.variables)) for run in runs_of(tmp_path)}
+    assert list(found) == ["plain", "openblas", "x86_64_v3", "x86_64_v3_openblas"]
+    assert found["plain"].assignments[0] == 'BLAS="mkl"'
+    assert found["x86_64_v3"].settings == {"blas": ("mkl",)}
+    assert found["x86_64_v3_openblas"].assignments[0] == 'BLAS="openblas"'
+    assert found["x86_64_v3_openblas"].settings == {}
+
+
+CUDA = """
+[tool.vbuild.matrix]
+cpu = ["x86-64", "x86-64-v3"]
+[[tool.vbuild.matrix.cuda]]
+toolkit = "13.0"
+gpus = { cu13_turing = "75", cu13_ampere = "80+ptx" }
+"""
+
+
+def test_the_gpus_of_a_toolkit_share_a_run_that_knows_where_it_is(tmp_path: Path) -> None:
+    described(tmp_path, CUDA + '[tool.cibuildwheel]\nenvironment = { CMAKE_ARGS = "-DA=1", CUDAARCHS = "70" }\n')
+    plain, level = runs_of(tmp_path, CP311, "cp311-musllinux_x86_64")
+    assert str(level) == "x86_64_v3_cu13_turing, x86_64_v3_cu13_ampere"
+    assert plain.identifiers == level.identifiers == (CP311,)
+    assert "--exclude=libcuda.so*" in plain.repair
+    found = evaluated(tmp_path, dict(level.variables), {"PATH": os.environ["PATH"]})
+    assert found["CUDA_HOME"] == found["CUDA_PATH"] == str(places.CUDA)
+    assert found["PATH"].startswith(f"{places.LAUNCHERS}:{places.CUDA}/bin:")
+    assert found["CUDACXX"] == "nvcc"
+    assert found["CUDAARCHS"] == "70"  # the project's knob, which the launcher brings to the request
+    assert found["TORCH_CUDA_ARCH_LIST"] == "7.5;8.0+PTX"
+    given = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DA=1"
+    assert found["CMAKE_ARGS"] == f"{given} -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;80-virtual"
+    settings = level.settings()
+    assert settings["nvcc"]["nvcc"] == "/host/opt/cuda-13.0/bin/nvcc"
+    assert settings["nvcc"]["archs"] == "sm_75,sm_80+PTX"
+
+
+def test_config_settings_that_cuda_needs_are_added_to_the_projects(tmp_path: Path) -> None:
+    described(tmp_path, CUDA + '[tool.cibuildwheel]\nconfig-settings = { "cmake.define.A" = "1" }\n')
+    run = runs_of(tmp_path, backend=Backend.SCIKIT_BUILD_CORE)[-1]
+    assert options_of(tmp_path, dict(run.variables)).settings == {
+        "cmake.define.A": ("1",),
+        "cmake.define.CMAKE_CUDA_ARCHITECTURES": ("75-real;80-real;80-virtual",),
+    }
+
+
+def test_keys_of_the_recipe_without_an_effect_are_told_once_each(tmp_path: Path) -> None:
+    described(
+        tmp_path,
+        LEVELS
+        + """
+[tool.vbuild.build]
+requires = ["cython"]
+isolation = false
+host = "zig"
+glibc = "2.17"
+cache = "none"
+patches = ["fix.patch"]
+pass-env = ["DEMO_*"]
+[tool.vbuild.test]
+command = "true"
+""",
+    ).joinpath("fix.patch").touch()
+    (tmp_path / "vbuild.release.lock").touch()
+    assert unheard(Recipe.load(tmp_path)) == (
+        "build.patches: has no effect with cibuildwheel; apply them in before-all",
+        "build.requires: has no effect with cibuildwheel; name them in build-system.requires",
+        "build.isolation: has no effect with cibuildwheel; that is build-frontend's",
+        "build.host: has no effect with cibuildwheel; the compilers are those of the image",
+        "build.glibc: has no effect with cibuildwheel; the image chooses it",
+        "build.cache: has no effect with cibuildwheel; mount a cache, and set it up in before-all",
+        "build.pass-env: has no effect with cibuildwheel; name them in environment-pass",
+        "vbuild.release.lock: has no effect with cibuildwheel; give build-system.requires versions",
+        "test: has no effect with cibuildwheel; its own test-command counts",
+    )
+    (tmp_path / "vbuild.release.lock").unlink()
+    assert unheard(Recipe.load(described(tmp_path, LEVELS))) == ()
+
+
+def test_a_run_is_told_for_people_and_for_programs(tmp_path: Path) -> None:
+    run = runs_of(described(tmp_path, LEVELS))[-1]
+    assert run.lines()[0] == "x86_64_v3: cp311-manylinux_x86_64"
+    assert run.lines()[-1] == "    SOURCE_DATE_EPOCH=315532800"
+    assert run.data() == {
+        "labels": ["x86_64_v3"],
+        "identifiers": [CP311],
+        "cpu": "x86-64-v3",
+        "tested": True,
+        "variables": dict(run.variables),
+    }

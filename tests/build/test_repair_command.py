@@ -1,0 +1,239 @@
+"""`vbuild repair` on wheels with real libraries in them, as a project that runs cibuildwheel by itself calls it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import KERNEL, tree
+from tests.factories.tools import needs
+from tests.factories.wheels import contents, wheel
+from vbuild.build.repair import repair
+from vbuild.errors import BuildError, TableError, VbuildError, WheelError
+
+LINUX = f"demo-1.0-cp311-cp311-linux_{os.uname().machine}.whl"
+MODULE = "demo.cpython-311-x86_64-linux-gnu.so"
+
+pytestmark = [
+    pytest.mark.skipif(os.uname().sysname != "Linux", reason="auditwheel is for Linux"),
+    needs("gcc"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A current folder and a folder for temporary files of the test's own."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+
+def compiled(folder: Path, name: str, text: str, *flags: str) -> bytes:
+    """The shared library *name* that gcc makes of *text* in *folder*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", *flags, "-o", name]
+    subprocess.run(command, cwd=folder, check=True, input=text.encode())
+    return (folder / name).read_bytes()
+
+
+def built(folder: Path, *needed: str, flags: tuple[str, ...] = ()) -> Path:
+    """A wheel as a backend leaves it, whose module needs libraries called *needed*, which are nowhere."""
+    work = folder / "work"
+    for name in needed:
+        compiled(work, name, "int needed;", f"-Wl,-soname,{name}")
+    links = [f"-l:{name}" for name in needed]
+    module = compiled(work, "demo.so", KERNEL, "-L.", "-Wl,--no-as-needed", *links, *flags)
+    for name in needed:
+        (work / name).unlink()
+    return wheel(folder / "built", LINUX, {MODULE: module})
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*")) if folder.exists() else []
+
+
+def test_one_portable_wheel_is_left_and_nothing_else(tmp_path: Path) -> None:
+    source = built(tmp_path)
+    before = source.read_bytes()
+    result = repair(source, tmp_path / "out")
+    assert left(tmp_path / "out") == [result.wheel.name]
+    assert "manylinux_2_" in result.wheel.name or "musllinux_1_" in result.wheel.name
+    assert result.data() == {"source": LINUX, "wheel": result.wheel.name, "bytes": result.wheel.stat().st_size}
+    assert source.read_bytes() == before
+    assert left(tmp_path / "temporary") == []
+    assert left(tmp_path / "here") == []
+
+
+def test_the_same_wheel_gives_the_same_bytes(tmp_path: Path) -> None:
+    source = built(tmp_path)
+    one, other = (repair(source, tmp_path / name).wheel for name in ("one", "other"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
+def test_a_wheel_for_a_level_is_repaired_too(tmp_path: Path) -> None:
+    source = built(tmp_path, flags=("-march=x86-64-v3", "-Wl,-z,x86-64-v3"))
+    assert "linux_2_" in repair(source, tmp_path / "out").wheel.name
+
+
+def test_the_libraries_of_the_driver_are_each_machines_own(tmp_path: Path) -> None:
+    source = built(tmp_path, "libcuda.so.1", "libnvidia-ml.so.1")
+    result = repair(source, tmp_path / "out")
+    assert not any(".libs/" in name for name in contents(result.wheel))
+
+
+def test_a_library_that_is_nowhere_is_an_error_whose_log_is_kept(tmp_path: Path) -> None:
+    source = built(tmp_path, "libnowhere.so")
+    with pytest.raises(BuildError) as refusal:
+        repair(source, tmp_path / "out")
+    [log] = (tmp_path / "temporary").iterdir()
+    assert str(refusal.value).startswith(f"auditwheel failed with status 1; its log is {log}, which ends:\n")
+    assert 'required library "libnowhere.so" could not be located' in str(refusal.value)
+    assert left(tmp_path / "out") == []
+
+
+# a project's own settings, in the current folder or named
+COPY = "cp {wheel} {dest_dir}/demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+PROJECT = f'[tool.vbuild.repair]\ncommand = "{COPY}"\n'
+
+
+def test_the_project_in_the_current_folder_says_how(tmp_path: Path) -> None:
+    tree(tmp_path / "here", {"pyproject.toml": PROJECT})
+    result = repair(built(tmp_path), tmp_path / "out")
+    assert result.wheel.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[tool.other]\n", "[tool.vbuild.matrix]\ncpu = 1\n", "[project]\nname = 'demo'\n"]
+)
+def test_a_project_that_says_nothing_of_it_changes_nothing(text: str, tmp_path: Path) -> None:
+    tree(tmp_path / "here", {"pyproject.toml": text})
+    assert "linux_" in repair(built(tmp_path), tmp_path / "out").wheel.name
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "project/pyproject.toml", "project"])
+def test_a_recipe_that_is_named_comes_before_the_project(name: str, tmp_path: Path) -> None:
+    tree(tmp_path / "here", {"pyproject.toml": '[tool.vbuild.repair]\ncommand = "false"\n'})
+    files = {"recipe.toml": PROJECT.replace("tool.vbuild.", ""), "project/pyproject.toml": PROJECT}
+    tree(tmp_path / "there", files)
+    result = repair(built(tmp_path), tmp_path / "out", recipe=tmp_path / "there" / name)
+    assert result.wheel.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+
+
+def test_what_the_project_excludes_stays_out_beside_the_driver(tmp_path: Path) -> None:
+    tree(tmp_path / "here", {"pyproject.toml": '[tool.vbuild.repair]\nexclude = ["libnowhere.so"]\n'})
+    source = built(tmp_path, "libnowhere.so", "libcuda.so.1")
+    assert not any(".libs/" in name for name in contents(repair(source, tmp_path / "out").wheel))
+
+
+def test_a_wheel_with_nothing_to_repair_is_taken_over(tmp_path: Path) -> None:
+    source = wheel(tmp_path / "built", "demo-1.0-py3-none-any.whl")
+    assert repair(source, tmp_path / "out").wheel.read_bytes() == source.read_bytes()
+
+
+def test_a_folder_on_the_way_from_here_is_fine(tmp_path: Path) -> None:
+    source = built(tmp_path)
+    assert repair(Path(os.path.relpath(source)), Path("a/b")).wheel.resolve().parent == tmp_path / "here/a/b"
+
+
+REFUSED: list[tuple[str, str, type[VbuildError], str]] = [
+    (
+        "",
+        "demo-1.0-cp311-cp311-linux_x86_64-x86_64_v3.whl",
+        BuildError,
+        (
+            "demo-1.0-cp311-cp311-linux_x86_64-x86_64_v3.whl: has the variant label 'x86_64_v3', which auditwheel does "
+            "not know; expected the plain wheel: repair it first, then vbuild stamp"
+        ),
+    ),
+    (
+        "",
+        "demo.tar.gz",
+        WheelError,
+        "'demo.tar.gz': not a wheel's file name: expected it to end in .whl",
+    ),
+    (
+        "[tool.vbuild.repair]\nplatform = 'x'\n",
+        LINUX,
+        TableError,
+        "pyproject.toml: tool.vbuild.repair.platform: no such key; known here: command, exclude, plat, sbom, skip",
+    ),
+    (
+        "[tool.vbuild]\nrepair = 1\n",
+        LINUX,
+        TableError,
+        "pyproject.toml: tool.vbuild.repair: expected a table, got 1",
+    ),
+    (
+        "tool = ",
+        LINUX,
+        TableError,
+        "pyproject.toml: not TOML: Invalid value (at end of document)",
+    ),
+    (
+        "[tool.vbuild.repair]\ncommand = 'true'\n",
+        LINUX,
+        BuildError,
+        f"repairing {LINUX} left no wheel, expected one wheel; its log is LOG",
+    ),
+    (
+        "[tool.vbuild.repair]\ncommand = 'cp {wheel} {dest_dir}/a-1-py3-none-any.whl; cp {wheel} {dest_dir}'\n",
+        LINUX,
+        BuildError,
+        f"repairing {LINUX} left a-1-py3-none-any.whl, {LINUX}, expected one wheel; its log is LOG",
+    ),
+]
+
+
+@pytest.mark.parametrize(("project", "name", "kind", "message"), REFUSED)
+def test_what_cannot_be_repaired_is_refused_and_leaves_nothing(
+    project: str, name: str, kind: type[VbuildError], message: str, tmp_path: Path
+) -> None:
+    tree(tmp_path / "here", {"pyproject.toml": project})
+    (tmp_path / "built").mkdir()
+    (tmp_path / "built" / name).write_bytes(b"")
+    with pytest.raises(kind) as refusal:
+        repair(tmp_path / "built" / name, tmp_path / "out")
+    logs = [str(path) for path in (tmp_path / "temporary").iterdir()]
+    assert str(refusal.value) == message.replace("LOG", logs[0] if logs else "")
+    assert left(tmp_path / "out") == []
+
+
+def test_a_wheel_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError) as refusal:
+        repair(tmp_path / LINUX, tmp_path / "out")
+    assert str(refusal.value) == f"{tmp_path / LINUX}: no such wheel"
+
+
+def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError) as refusal:
+        repair(built(tmp_path), tmp_path / "out", recipe=tmp_path / "none.toml")
+    assert str(refusal.value) == f"{tmp_path}/none.toml: cannot be read: No such file or directory"
+
+
+def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(BuildError) as refusal:
+        repair(built(tmp_path), tmp_path / "out")
+    assert str(refusal.value) == f"{tmp_path}/out: cannot be written: File exists"
+
+
+@pytest.mark.parametrize("level", ["", "-march=x86-64-v3"])
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
+def test_verify_is_an_audit_command(level: str, tmp_path: Path) -> None:
+    """As cibuildwheel runs it: by its exit status, on the repaired wheel, with a level or without."""
+    result = repair(built(tmp_path, flags=(level,) if level else ()), tmp_path / "out")
+    command = [sys.executable, "-m", "vbuild", "verify", str(result.wheel)]
+    audit = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (audit.returncode, audit.stderr) == (0, "")
+    assert ("[isa-above]" in audit.stdout) == bool(level)
+    broken = tmp_path / "broken" / result.wheel.name
+    broken.parent.mkdir()
+    broken.write_bytes(result.wheel.read_bytes()[:-40])
+    audit = subprocess.run([*command[:-1], str(broken)], capture_output=True, text=True, check=False)
+    assert audit.returncode == 1
+    assert audit.stderr.startswith(f"vbuild: {broken.name}: ")

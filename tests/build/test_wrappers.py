@@ -1,0 +1,186 @@
+"""Launchers with the real compilers of this machine."""
+
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import KERNEL, tree
+from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.wrappers import Launchers, Override, install
+from vbuild.hardware.cpu import Cpu
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import Interpreter
+
+INTERPRETER = Interpreter.found("", os.environ)
+COMPILERS = Compilers.found(INTERPRETER, os.environ)
+
+pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
+
+
+def plan(level: str, *, keep: tuple[str, ...] = ()) -> Plan:
+    cpu = Cpu.known("x86_64", level)
+    return planned(cpu, Backend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=os.environ, keep=keep)
+
+
+def launchers(folder: Path, level: str, *, keep: tuple[str, ...] = ()) -> Launchers:
+    """Launchers for *level* in *folder*, and a source tree beside them."""
+    source = tree(folder / "source", {"kernel.c": KERNEL, "empty.c": "int main(void) { return 0; }"})
+    rules = plan(level, keep=keep).rewriting
+    return install(rules, COMPILERS, folder / "a b" / "launchers", source=source, environment={})
+
+
+def call(made: Launchers, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **made.environment(os.environ), **environment}
+    return subprocess.run(command, cwd=made.source, env=variables, capture_output=True, text=True, check=False)
+
+
+def instructions(file: Path) -> str:
+    return subprocess.run(["objdump", "-d", file], capture_output=True, text=True, check=True).stdout
+
+
+def compiled(made: Launchers, *flags: str) -> str:
+    ran = call(made, "gcc", "-O2", *flags, "-c", "kernel.c", "-o", "kernel.o")
+    assert ran.stderr == ""
+    return instructions(made.source / "kernel.o")
+
+
+REGISTERS = {"v1": "xmm", "v2": "xmm", "v3": "ymm", "v4": "zmm"}
+
+
+@pytest.mark.parametrize("level", REGISTERS)
+@pytest.mark.parametrize("flag", ["-march=native", "-mavx512f", "-mavx2"])
+def test_code_is_for_the_level_whatever_the_project_asks_for(level: str, flag: str, tmp_path: Path) -> None:
+    code = compiled(launchers(tmp_path, level), flag)
+    widest = max(re.findall(r"%([xyz]mm)", code))
+    assert widest == REGISTERS[level]
+    assert bool(re.search(r"\tv\w+", code)) == (level in {"v3", "v4"})
+
+
+def test_the_log_tells_what_was_taken_out_of_which_file(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v2")
+    assert made.overrides() == ()
+    compiled(made, "-march=x86-64-v2", "-mtune=generic")
+    assert made.overrides() == ()
+    compiled(made)
+    assert made.overrides() == ()
+    compiled(made, "-march=native", "-mtune=generic")
+    compiled(made, "-march=native", "-mtune=generic")
+    assert made.overrides() == (Override("gcc", ("kernel.c",), ("-march=native",), ("-march=x86-64-v2",), ()),)
+    assert len(made.log.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_compilers_side_by_side_do_not_mix_their_lines(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v2")
+    flags = [f"-DN{number}" for number in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        ran = list(pool.map(lambda flag: call(made, "gcc", flag, "-mavx", "-c", "kernel.c", "-o", f"{flag}.o"), flags))
+    assert {result.returncode for result in ran} == {0}
+    assert len(made.log.read_text(encoding="utf-8").splitlines()) == len(flags)
+    assert len(made.overrides()) == 1
+
+
+def test_a_library_is_marked_and_a_program_is_not(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v3")
+    call(made, "gcc", "-shared", "-fPIC", "kernel.c", "-o", "kernel.so")
+    call(made, "gcc", "empty.c", "-o", "empty")
+    notes = [
+        subprocess.check_output(["readelf", "-n", made.source / name], text=True) for name in ("kernel.so", "empty")
+    ]
+    assert ["x86-64-v3" in note for note in notes] == [COMPILERS.marks_levels, False]
+
+
+def test_the_building_machines_paths_stay_out(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v3")
+    file = made.source / "kernel.c"
+    rpath = "-Wl,-rpath,/opt/python/lib"
+    made = install(
+        replace(plan("v3").rewriting, dropped=(rpath,)),
+        COMPILERS,
+        tmp_path / "more",
+        source=made.source,
+        environment={},
+    )
+    call(made, "gcc", "-g", "-shared", "-fPIC", rpath, str(file), "-o", "kernel.so")
+    library = (made.source / "kernel.so").read_bytes()
+    assert b"/opt/python" not in library
+    assert str(tmp_path).encode() not in library
+
+
+def test_flags_are_taken_out_without_any_environment(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v2")
+    command = [str(made.folder / "gcc"), "-mavx2", "-c", "kernel.c", "-o", "kernel.o"]
+    subprocess.run(command, cwd=made.source, env={}, check=True)
+    assert "ymm" not in instructions(made.source / "kernel.o")
+    assert made.overrides()[0].removed == ("-mavx2",)
+
+
+def test_a_compiler_script_that_looks_for_the_compiler_finds_the_real_one(tmp_path: Path) -> None:
+    # as ccache does, and Debian's c99-gcc
+    tree(tmp_path / "wrappers", {"clang-99": '#!/bin/sh\nexec gcc "$@"\n'})
+    (tmp_path / "wrappers" / "clang-99").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}/wrappers:{os.environ['PATH']}"}
+    compilers = Compilers.found(INTERPRETER, environment)
+    made = install(plan("v2").rewriting, compilers, tmp_path / "launchers", source=tmp_path, environment={})
+    tree(tmp_path, {"kernel.c": KERNEL})
+    ran = subprocess.run(
+        ["clang-99", "-mavx2", "-c", "kernel.c"],
+        cwd=tmp_path,
+        env=environment | made.environment(environment),
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 0
+    assert [override.program for override in made.overrides()] == ["clang-99"]
+
+
+def test_a_question_whether_the_compiler_takes_a_flag_is_answered(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v2")
+    ran = call(made, "gcc", "-mavx2", "-c", "empty.c")
+    assert ran.returncode == 1
+    assert ran.stderr == "gcc: error: unrecognized command-line option '-mavx2' (kept out by vbuild)\n"
+    assert made.overrides()[0].refused == ("-mavx2",)
+    assert call(made, "gcc", "-msse4.2", "-c", "empty.c").returncode == 0
+
+
+def test_the_compilers_own_errors_and_answers_come_through(tmp_path: Path) -> None:
+    made = launchers(tmp_path, "v2")
+    assert call(made, "gcc", "--version").stdout == subprocess.check_output(["gcc", "--version"], text=True)
+    ran = call(made, "gcc", "-c", "nowhere.c")
+    assert ran.returncode == 1
+    assert "nowhere.c" in ran.stderr
+
+
+def test_code_that_needs_a_flag_of_its_own_keeps_it_where_the_recipe_says_so(tmp_path: Path) -> None:
+    intrinsics = "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
+    made = launchers(tmp_path, "v2", keep=("simd/*.c",))
+    tree(made.source, {"simd/twice.c": intrinsics, "twice.c": intrinsics})
+    assert call(made, "gcc", "-mavx2", "-c", "simd/twice.c").returncode == 0
+    assert "vpaddd" in instructions(made.source / "twice.o")
+    ran = call(made, "gcc", "-mavx2", "-c", "twice.c")
+    assert ran.returncode == 1
+    assert "target specific option mismatch" in ran.stderr or "requires target feature" in ran.stderr
+
+
+@pytest.mark.skipif(COMPILERS.rust is None, reason="needs a Rust compiler")
+def test_a_wrapper_of_rustc_that_was_there_stays_in_use(tmp_path: Path) -> None:
+    assert COMPILERS.rust
+    tree(tmp_path, {"wrapper": '#!/bin/sh\necho wrapped >&2\nexec "$@"\n', "lib.rs": "pub fn f() {}\n"})
+    (tmp_path / "wrapper").chmod(0o755)
+    made = install(
+        plan("v2").rewriting,
+        COMPILERS,
+        tmp_path / "launchers",
+        source=tmp_path,
+        environment={"RUSTC_WRAPPER": str(tmp_path / "wrapper")},
+    )
+    command = ["--crate-type=lib", "--target", COMPILERS.rust.host, "-Ctarget-cpu=native", "lib.rs"]
+    ran = call(made, made.environment(os.environ)["RUSTC_WRAPPER"], str(COMPILERS.rust.rustc), *command)
+    assert (ran.returncode, ran.stderr) == (0, "wrapped\n")
+    assert [(override.sources, override.removed) for override in made.overrides()] == [
+        (("lib.rs",), ("target-cpu=native",))
+    ]

@@ -1,0 +1,180 @@
+"""The command line as a user meets it, in a process of its own: what it prints, where, and its exit status."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.factories.variants import machine
+from tests.factories.wheelhouse import DEEP, NAME, files
+from tests.factories.wheels import wheel
+from vbuild.cli.main import main
+from vbuild.cli.render import release_lines
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.target import Target
+from vbuild.release.outcome import Failure, Release
+
+WIDTH = 80
+
+
+def vbuild(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vbuild", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A folder of a plain wheel and two variants of it."""
+    plain = wheel(tmp_path / "dist")
+    for level in ("v2", "v3"):
+        stamp = ["-l", f"x86_64_{level}", "-p", f"x86_64 :: level :: {level}"]
+        assert vbuild("stamp", plain, "-o", tmp_path / "dist", *stamp).returncode == 0
+    return tmp_path / "dist"
+
+
+def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
+    said = vbuild("--help").stdout
+    commands = ["lock", "matrix", "cibuildwheel", "collect", "repair", "slim", "split", "inspect", "verify", "stamp"]
+    commands += ["index", "select", "check", "publish", "toolkit"]
+    assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
+    assert max(map(len, said.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_command_has_help_that_fits_a_terminal_and_ends_in_an_example(command: str) -> None:
+    said = vbuild(command, "--help").stdout
+    assert max(map(len, said.splitlines())) <= WIDTH
+    assert f"  vbuild {command} " in said
+
+
+def test_help_loads_no_library_but_click() -> None:
+    program = "import sys, vbuild.cli.main; print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    for heavy in ("rich", "packaging", "iced_x86", "elftools", "archspec", "unearth", "build", "uv"):
+        assert repr(heavy) not in loaded
+
+
+def test_a_release_is_stamped_indexed_and_selected_from(release: Path, tmp_path: Path) -> None:
+    indexed = vbuild("index", release, "--simple", tmp_path / "simple")
+    assert indexed.stdout.splitlines() == ["demo-1.0-variants.json: x86_64_v2, x86_64_v3", f"{tmp_path}/simple"]
+    assert "demo-1.0-py3-none-any-x86_64_v3.whl#sha256=" in (tmp_path / "simple/demo/index.html").read_text()
+    described = tmp_path / "machine.toml"
+    described.write_text(str(machine("x86-64-v2", tags=("py3-none-any",))))
+    chosen = vbuild("select", "demo", "-f", release, "--machine", described, "--json")
+    selection = json.loads(chosen.stdout)
+    assert (selection["wheel"], selection["label"]) == ("demo-1.0-py3-none-any-x86_64_v2.whl", "x86_64_v2")
+    assert [item["label"] for item in selection["ranking"]] == ["x86_64_v2", None, "x86_64_v3"]
+    assert (
+        "demo-1.0-py3-none-any-x86_64_v2.whl"
+        in vbuild("select", "demo", "-f", release, "--machine", described).stdout.splitlines()[0]
+    )
+
+
+def test_this_machines_description_can_be_saved_and_chosen_for(release: Path, tmp_path: Path) -> None:
+    vbuild("index", release)
+    saved = vbuild("select", "--write-machine", tmp_path / "here.toml")
+    assert saved.stdout == f"{tmp_path}/here.toml\n"
+    here = vbuild("select", "demo", "-f", release, "--json").stdout
+    assert vbuild("select", "demo", "-f", release, "--json", "--machine", tmp_path / "here.toml").stdout == here
+
+
+def test_verify_reports_each_wheel_and_fails_if_one_fails(tmp_path: Path) -> None:
+    good = wheel(tmp_path)
+    bad = wheel(tmp_path, "demo-2.0-py3-none-any.whl", record="")
+    assert vbuild("verify", good).returncode == 0
+    result = vbuild("verify", good, bad)
+    assert result.returncode == 1
+    assert result.stderr == "vbuild: demo-2.0-py3-none-any.whl: demo/__init__.py: not listed in RECORD\n" or re.match(
+        r"vbuild: demo-2\.0-py3-none-any\.whl: .*RECORD", result.stderr
+    )
+
+
+def test_json_is_all_there_is_on_stdout(release: Path) -> None:
+    for arguments in (("index", release), ("verify", release / "demo-1.0-py3-none-any.whl")):
+        result = vbuild(*arguments, "--json")
+        assert json.loads(result.stdout)
+        assert result.stderr == ""
+
+
+def test_the_end_of_a_failed_targets_log_is_shown_line_by_line() -> None:
+    target = Target("v3", "3.12", Cpu.parse("x86-64-v3"))
+    failure = Failure(target, "make failed with status 2:\n\tg++ -c demo.cpp\n", None)
+    lines = list(release_lines(Release("demo", "project", (), (failure,), ())))
+    assert lines == ["v3 failed: make failed with status 2:", "        g++ -c demo.cpp"]
+
+
+REFUSALS = [
+    (("stamp", "plain.whl", "-o", "out", "--remove"), "plain.whl: not a zip archive, or truncated: no end record"),
+    (("stamp", "missing-1.0-py3-none-any.whl", "-o", "out", "--remove"), "cannot be read: No such file or directory"),
+    (("index", "nowhere"), "nowhere: no such folder of wheels"),
+    (("index", ".", "--simple", "."), ".: exists and is not an empty folder; choose another one"),
+    (("select", "demo", "-f", "nowhere"), "nowhere: no such folder of wheels"),
+    (("matrix", "nowhere.toml", "-o", "out"), "nowhere.toml: cannot be read: No such file or directory"),
+    (("verify", "cut-1.0-py3-none-any.whl"), "cut-1.0-py3-none-any.whl: not a zip archive, or truncated"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS)
+def test_bad_input_gets_one_line_and_leaves_nothing(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "plain.whl").write_bytes(b"")
+    (tmp_path / "cut-1.0-py3-none-any.whl").write_bytes(b"PK\3\4" + bytes(100))
+    result = vbuild(*arguments, folder=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("vbuild: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+USAGE = [
+    (("stamp", "x.whl", "-o", "out"), "expected exactly one of --label, --hash-label, --null and --remove"),
+    (("stamp", "x.whl", "-o", "out", "-l", "x", "-p", "nonsense"), "not a variant property"),
+    (("stamp", "x.whl", "-o", "out", "-l", "x", "--schema", "1"), "unknown variant schema"),
+    (("verify", "x.whl", "--cpu", "i386"), "no CPU level 'i386'"),
+    (("select",), "expected NAME, oci:DIR, --doctor, or --write-machine FILE"),
+    (("select", "demo"), "expected --find-links FOLDER"),
+    (("select", "demo", "--doctor"), "--doctor looks at all that is installed; expected no NAME"),
+    (("select", "oci:demo", "-f", "."), "--find-links and --version are for wheels; expected the NAME of a project"),
+    (("select", "oci:demo", "--version", "1"), "--find-links and --version are for wheels"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE)
+def test_usage_mistakes_are_status_2(arguments: tuple[str, ...], said: str) -> None:
+    result = vbuild(*arguments)
+    assert result.returncode == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_what_loads_what_fits_a_terminal_and_ends_in_what_wheels_repeat(tmp_path: Path) -> None:
+    names = [NAME, NAME.replace("cp311", "cp312")]
+    wheels = [wheel(tmp_path, name, files()) for name in names]
+    said = vbuild("inspect", *wheels, "--closure")
+    lines = said.stdout.splitlines()
+    assert (said.returncode, said.stderr) == (0, "")
+    assert max(map(len, lines)) <= WIDTH
+    assert [line.split()[0] for line in lines if line.startswith("demo 1.0")] == ["demo", "demo"]
+    assert lines[-1].endswith(" of that is repeated; see `vbuild split`")
+    assert "repeated" not in vbuild("inspect", *wheels, "--closure", "--library", "*").stdout
+    assert said.stdout.count("  also in     1 other wheel\n") == 10
+    assert f"  also in     {names[1]}\n" in vbuild("inspect", *wheels, "--closure", "--library", "*deep*").stdout
+    told = json.loads(vbuild("inspect", *wheels, "--closure", "--json").stdout)
+    assert [contents["wheel"] for contents in told] == names
+    assert told[0]["closure"]["nodes"][0]["also_in"] == names[1:]
+
+
+def test_one_library_of_the_closure_can_be_asked_for(tmp_path: Path) -> None:
+    said = vbuild("inspect", wheel(tmp_path, NAME, files()), "--closure", "--library", "*deep*").stdout
+    assert f"demo.libs/{DEEP}" in said
+    assert "libidle" not in said
+    assert said.count("  why  ") == 2
+
+
+def test_the_page_has_the_closure_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = wheel(tmp_path, NAME, files())
+    for options, shown in (((), False), (("--closure",), True)):
+        assert vbuild("inspect", path, *options, "--html", tmp_path / "page.html").returncode == 0
+        assert ("Which library loads which" in (tmp_path / "page.html").read_text()) == shown

@@ -1,0 +1,132 @@
+"""The commands of CI as a user meets them: what they print, where, and their exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import tree
+from tests.factories.wheels import wheel
+
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "demo"
+version = "1.0"
+
+[tool.vbuild.matrix]
+cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]
+"""
+
+
+def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vbuild", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tree(tmp_path / "project", {"pyproject.toml": PROJECT})
+
+
+def test_the_parts_of_a_release_are_printed_as_json(project: Path) -> None:
+    said = vbuild("matrix", ".", "--emit", "json", folder=project)
+    assert said.stderr == ""
+    data = json.loads(said.stdout)
+    assert [part["labels"] for part in data["parts"]] == [["plain"], ["x86_64_v2"], ["x86_64_v3"]]
+    assert data["parts"][2]["shell"].startswith("vbuild matrix . -o ")
+
+
+def test_what_brings_vbuild_and_what_runs_it_can_be_chosen(project: Path) -> None:
+    chosen = ["--install", "pipx install vbuild==1.2", "--runner", "my-runner", "--schema", "825/0.1.1"]
+    said = vbuild("matrix", ".", "--emit", "github", *chosen, folder=project).stdout
+    assert "pipx install vbuild==1.2" in said
+    assert "my-runner" in said
+    assert "--schema 825/0.1.1" in said
+
+
+def test_how_each_job_builds_is_handed_on(project: Path) -> None:
+    options = ("--jobs", "4", "--fresh", "--locked", "--pass-env", "DEMO_*")
+    said = vbuild("matrix", ".", "--emit", "json", *options, folder=project).stdout
+    assert all("--jobs 4 --fresh --locked --pass-env 'DEMO_*'" in part["shell"] for part in json.loads(said)["parts"])
+
+
+@pytest.mark.parametrize(
+    "more", [["--only", "plain"], ["--part"], ["-o", "dist"], ["--json"], ["--executor", "dask://h:1"]], ids="-".join
+)
+def test_what_has_no_effect_on_emitted_jobs_is_a_usage_mistake(project: Path, more: list[str]) -> None:
+    said = vbuild("matrix", ".", "--emit", "slurm", *more, folder=project)
+    assert said.returncode == 2
+    assert "--emit prints the jobs of every part" in said.stderr
+
+
+def test_a_runner_is_for_emitted_jobs_alone(project: Path) -> None:
+    said = vbuild("matrix", ".", "-o", "dist", "--runner", "mine", folder=project)
+    assert (said.returncode, said.stderr.splitlines()[-1]) == (2, "Error: --install and --runner are for --emit")
+
+
+@pytest.mark.parametrize("command", [["matrix", "."], ["cibuildwheel"]], ids=["matrix", "cibuildwheel"])
+def test_building_needs_a_folder_for_the_results(project: Path, command: list[str]) -> None:
+    said = vbuild(*command, folder=project)
+    assert said.returncode == 2
+    assert "expected --output-dir FOLDER" in said.stderr
+
+
+@pytest.mark.parametrize("command", ["matrix", "slim"])
+def test_an_executor_nobody_knows_is_a_usage_mistake(project: Path, command: str) -> None:
+    said = vbuild(command, ".", "-o", "dist", "--executor", "ray://here", folder=project)
+    assert said.returncode == 2
+    assert "no executor 'ray://here'; expected local or dask://host:port" in " ".join(said.stderr.split())
+
+
+def test_an_old_report_that_is_none_is_refused_before_anything_is_built(project: Path) -> None:
+    (project / "old.json").write_text("{", encoding="utf-8")
+    said = vbuild("matrix", ".", "-o", "dist", "--compare", "old.json", folder=project)
+    assert said.returncode == 1
+    assert said.stderr.startswith("vbuild: old.json: ")
+    assert len(said.stderr.splitlines()) == 1
+    assert not (project / "dist").exists()
+
+
+def test_a_folder_is_checked_before_it_goes_out(tmp_path: Path) -> None:
+    wheel(tmp_path / "dist")
+    said = vbuild("check", "dist", folder=tmp_path)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.splitlines()[-1].endswith(": 1 file, 0 errors, 1 warning")
+    assert max(map(len, said.stdout.splitlines())) <= 80
+
+
+def test_what_pypi_refuses_is_status_1(tmp_path: Path) -> None:
+    stamp = ["-o", "dist", "-l", "fast", "-p", "x86_64 :: level :: v3"]
+    assert vbuild("stamp", wheel(tmp_path / "plain"), *stamp, folder=tmp_path).returncode == 0
+    said = vbuild("check", "dist", "--pypi", "--json", folder=tmp_path)
+    assert said.returncode == 1
+    assert said.stderr == "vbuild: dist: not to be published as it is\n"
+    assert "variant" in {finding["rule"] for finding in json.loads(said.stdout)["findings"]}
+
+
+def test_a_limit_that_pypi_never_grants_is_a_usage_mistake(tmp_path: Path) -> None:
+    wheel(tmp_path / "dist")
+    assert vbuild("check", "dist", "--limit", "2000", folder=tmp_path).returncode == 2
+
+
+def test_a_wheel_without_code_is_portable_as_it_is(tmp_path: Path) -> None:
+    source = wheel(tmp_path / "built")
+    said = vbuild("repair", source, "portable", folder=tmp_path)
+    assert (said.returncode, said.stdout) == (0, f"portable/{source.name}\n")
+    assert (tmp_path / "portable" / source.name).read_bytes() == source.read_bytes()
+
+
+def test_collecting_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    said = vbuild("collect", "parts", "-o", "dist", folder=tmp_path)
+    assert said.returncode == 1
+    assert said.stderr.startswith("vbuild: parts: ")
+    assert len(said.stderr.splitlines()) == 1
+    assert not (tmp_path / "dist").exists()

@@ -1,0 +1,234 @@
+"""`vbuild slim` and `vbuild inspect` as a user meets them: what they refuse, and that they leave nothing behind."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import shared_object
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.tools import unmeasured
+from tests.factories.wheels import wheel
+
+WIDTH = 80
+NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
+CUT, CLOSED, GONE = (f"{name}-1.0-py3-none-any.whl" for name in ("cut", "closed", "gone"))
+FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 13)) for arch in (80, 90))))
+SENTENCE = "You may not modify it, or create derivative works."
+FAMILY = ("--variant", "sm80=80", "--variant", "sm90=90")
+
+
+def vbuild(
+    *arguments: object, folder: Path | None = None, under: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """What comes of the command, itself run by the command *under*, with more in its *environment*."""
+    command = [*under, sys.executable, "-m", "vbuild", *map(str, arguments)]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.fixture
+def fat(tmp_path: Path) -> Path:
+    """A folder with a fat wheel, and what else a command line may name by mistake."""
+    wheel(tmp_path, NAME, {"demo/_C.so": FAT})
+    wheel(tmp_path / "other", NAME, {"demo/_C.so": FAT})
+    wheel(tmp_path, CLOSED, {"closed/_C.so": FAT, "closed-1.0.dist-info/LICENSE": SENTENCE})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / CUT).write_bytes((tmp_path / NAME).read_bytes()[:-1])
+    return tmp_path
+
+
+def test_slim_says_what_is_left(fat: Path) -> None:
+    result = vbuild("slim", NAME, "--gpu", "sm_90", "-o", "out", folder=fat)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == NAME
+    assert {"    1 of 2 entries kept", "    sm_90: machine code in 1 fatbin"} < set(lines)
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_what_inspect_says_fits_a_terminal_and_its_json_is_alone(fat: Path) -> None:
+    said = vbuild("inspect", NAME, folder=fat)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert max(map(len, said.stdout.splitlines())) <= WIDTH
+    told = vbuild("inspect", NAME, f"other/{NAME}", "--json", folder=fat)
+    assert [contents["wheel"] for contents in json.loads(told.stdout)] == [NAME, NAME]
+    assert told.stderr == ""
+
+
+def test_a_dry_run_needs_no_folder_and_writes_nothing(fat: Path) -> None:
+    before = sorted(fat.rglob("*"))
+    dry = vbuild("slim", NAME, "--gpu", "90", "--dry-run", "--json", folder=fat)
+    (outcome,) = json.loads(dry.stdout)
+    assert (dry.returncode, dry.stderr, outcome["path"]) == (0, "", None)
+    assert vbuild("slim", NAME, "--gpu", "90", "--dry-run", "-o", "out", folder=fat).returncode == 0
+    assert sorted(fat.rglob("*")) == before
+    wet = vbuild("slim", NAME, "--gpu", "90", "-o", "out", "--json", folder=fat)
+    assert json.loads(wet.stdout)[0]["libraries"] == outcome["libraries"]
+
+
+def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
+    wheel(tmp_path, NAME, {"demo/\x1b[2J.so": FAT})
+    for arguments in (("inspect", NAME), ("slim", NAME, "--dry-run", "--gpu", "90"), ("verify", NAME)):
+        result = vbuild(*arguments, folder=tmp_path)
+        refusal = f"vbuild: {NAME}: 'demo/\\x1b[2J.so': a path with a character that cannot be printed\n"
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", refusal)
+
+
+NOTHING = "nothing for sm_100 in any of its fatbins (1), which have sm_80, sm_90"
+METADATA = "demo-1.0.dist-info/METADATA"
+REFUSALS = [
+    (("--gpu", "sm_9"), "no GPU architecture 'sm_9'; near it: sm_90"),
+    (("--gpu", "sm_85"), "no GPU architecture 'sm_85'; near it: sm_86, sm_87, sm_88, sm_89"),
+    (("--gpu", ""), "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
+    ((), "nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd"),
+    (("--variant", "a=80", "--variant", "a=90"), "two variants are called a; expected a label for each"),
+    (
+        ("--gpu", "100"),
+        f"{NAME}: demo/_C.so: {NOTHING}; choose among those, or let it go with --allow-unsupported",
+    ),
+    (("--drop", "*.lib"), "--drop '*.lib': names no member of any wheel given; * also crosses slashes"),
+    (
+        ("--drop", "*/METADATA"),
+        f"{NAME}: --drop '*/METADATA' names {METADATA}, which describes the wheel; expected other members",
+    ),
+    (("other", "--gpu", "90"), f"other/{NAME}: called as {NAME}, and both would become one file; give them apart"),
+    (("empty", "--gpu", "90"), "empty: no wheels in this folder; expected files that end in .whl"),
+]
+
+
+@pytest.mark.parametrize("more", [("--json",), ("--json", "--dry-run")], ids=" ".join)
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS)
+def test_what_slim_refuses_is_one_line_and_leaves_nothing(
+    fat: Path, arguments: tuple[str, ...], said: str, more: tuple[str, ...]
+) -> None:
+    result = vbuild("slim", NAME, *arguments, "-o", "out", *more, folder=fat)
+    # a GPU that there is not is a mistake of the command line, and may be told as one
+    if result.returncode == 2:
+        assert said in " ".join(result.stderr.split())
+    else:
+        assert (result.returncode, result.stderr) == (1, f"vbuild: {said}\n")
+    assert result.stdout == ""
+    assert not list(fat.glob("out/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("slim", CUT, "-o", "out", "--gpu", "90"), f"{CUT}: "),
+        (("slim", GONE, "-o", "out", "--gpu", "90"), "cannot be read: No such file or directory"),
+        (("slim", "file", "-o", "out", "--gpu", "90"), "file: not a zip archive, or truncated: no end record"),
+        (("slim", NAME, "-o", "file/out", "--gpu", "90"), ": Not a directory"),
+        (("slim", NAME, "-o", ".", "--gpu", "90"), "would overwrite the wheel it is made from; choose another folder"),
+        (("slim", CLOSED, "-o", "out", "--gpu", "90"), "say so with --accept-license"),
+        (("inspect", CUT), f"{CUT}: "),
+        (("inspect", GONE), "cannot be read: No such file or directory"),
+        (("inspect", NAME, "--html", "file/page.html"), "file/page.html: cannot be written: Not a directory"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_one_line(fat: Path, arguments: tuple[str, ...], said: str) -> None:
+    before = sorted(fat.rglob("*"))
+    result = vbuild(*arguments, "--json", folder=fat)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("vbuild: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert sorted(path for path in fat.rglob("*") if path != fat / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("slim", NAME, "--gpu", "90"), "expected --output-dir FOLDER, or --dry-run"),
+        (("slim", NAME, "--gpu", "90", "--variant", "a=90", "-o", "out"), "expected --gpu for one wheel, or --variant"),
+        (("slim", NAME, "--variant", "90", "-o", "out"), "no variant '90'; expected a label and GPUs"),
+        (("slim", NAME, "--variant", "a=85", "-o", "out"), "no GPU architecture '85'"),
+        (("slim", NAME, "--variant", "A=90", "-o", "out"), "'A'"),
+        (("slim", NAME, "--gpu", "90", "--ptx", "all", "-o", "out"), "'all' is not one of 'auto', 'keep', 'none'"),
+        (("slim", NAME, "--gpu", "90", "-o", "file"), "Directory 'file' is a file"),
+        (("slim", "-o", "out"), "Missing argument 'WHEELS...'"),
+        (("inspect",), "Missing argument 'WHEELS...'"),
+        (("inspect", "."), "File '.' is a directory"),
+        (("inspect", NAME, NAME, "--html", "x.html"), "expected one wheel with --html"),
+    ],
+)
+def test_usage_mistakes_are_status_2(fat: Path, arguments: tuple[str, ...], said: str) -> None:
+    before = sorted(fat.rglob("*"))
+    result = vbuild(*arguments, folder=fat)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert said in " ".join(result.stderr.split())
+    assert sorted(fat.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_wheel_that_may_not_be_read_and_a_folder_that_may_not_be_written(fat: Path) -> None:
+    (fat / NAME).chmod(0)
+    assert "cannot be read: Permission denied" in vbuild("slim", NAME, "--gpu", "90", "-o", "out", folder=fat).stderr
+    (fat / "empty").chmod(0o500)
+    assert "Permission denied" in vbuild("slim", f"other/{NAME}", "--gpu", "90", "-o", "empty", folder=fat).stderr
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel with 16 MB of GPU code, and host code that is worth deflating."""
+    rng = random.Random(7)
+    codes = [[entry(arch=arch, code=rng.randbytes(1 << 20)) for arch in (80, 90)] for _ in range(8)]
+    host = shared_object(f"const char text[] = {{{','.join(map(str, rng.choices(range(7), k=1 << 17)))}}};")
+    files = {f"demo/_{number}.so": device_library(fatbin(*code)) for number, code in enumerate(codes)}
+    return wheel(tmp_path_factory.mktemp("large"), NAME, {**files, "demo/host.so": host})
+
+
+def test_two_runs_give_the_same_bytes_on_any_number_of_cores(large: Path, tmp_path: Path) -> None:
+    one_core = ("taskset", "-c", "0") if shutil.which("taskset") else ()
+    assert vbuild("slim", large, *FAMILY, "-o", tmp_path / "a", PYTHONHASHSEED="1").returncode == 0
+    assert vbuild("slim", large, *FAMILY, "-o", tmp_path / "b", PYTHONHASHSEED="2", under=one_core).returncode == 0
+    first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "ab")
+    assert len(first) == 3
+    assert first == second
+
+
+def test_new_members_get_the_time_of_source_date_epoch(fat: Path) -> None:
+    for name, epoch in (("a", "1700000000"), ("b", "1700000000"), ("c", "1600000000")):
+        assert vbuild("slim", NAME, *FAMILY, "-o", name, folder=fat, SOURCE_DATE_EPOCH=epoch).returncode == 0
+    one, same, other = (next((fat / name).glob("*sm80.whl")).read_bytes() for name in "abc")
+    assert one == same != other
+    assert vbuild("slim", NAME, *FAMILY, "-o", "d", folder=fat, SOURCE_DATE_EPOCH="soon").returncode == 1
+    assert not list((fat / "d").iterdir())
+
+
+@pytest.mark.parametrize("after", [0.5, 0.9, 1.3])
+def test_an_interrupt_leaves_all_or_nothing(large: Path, tmp_path: Path, after: float) -> None:
+    command = [sys.executable, "-m", "vbuild", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()) as run:
+        time.sleep(after)
+        run.send_signal(signal.SIGINT)
+        said, complained = run.communicate(timeout=30)
+    # a fast machine has done it by then, or is on its way out
+    if run.returncode and not said:
+        assert len(list(tmp_path.glob("out/*"))) in {0, 2}
+        # a slow one has not yet begun
+        assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
+
+
+@pytest.mark.parametrize("room", [100_000, 3_000_000])
+def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(large: Path, tmp_path: Path, room: int) -> None:
+    program = (
+        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
+        "sys.argv = sys.argv[1:]; runpy.run_module('vbuild.cli.main', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program, "vbuild", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
+    # a measurement of coverage would want to write, too
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(r"vbuild: .*cannot be (unpacked|written).*: File too large\n", run.stderr)
+    assert not list(tmp_path.glob("out/*"))

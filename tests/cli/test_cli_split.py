@@ -1,0 +1,218 @@
+"""`vbuild split` as a user meets it: a plan to read, JSON, one line where it refuses, and nothing left behind."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import everything as files
+from tests.factories.elf import shared_object
+from tests.factories.extensions import library, module
+from tests.factories.market import calls_fft, everything, fft, linker, offered
+from tests.factories.ranges import Serving
+from tests.factories.repaired import LINUX, hashed, release
+from tests.factories.tools import needs
+from tests.factories.wheels import wheel
+
+pytestmark = needs("gcc", "ldd")
+
+WIDTH = 80
+VERSION = "cp{}{}".format(*sys.version_info)
+NAMES = tuple(f"demo-1.0-{python}-{python}-{LINUX}.whl" for python in (VERSION, "cp39"))
+PURE = "pure-1.0-py3-none-any.whl"
+COUNT = library("libcount.so.1", source="int count(void) { return 42; }")
+SHARED = {"libcount.so.1": COUNT}
+FILES: dict[str, bytes | str] = {
+    "demo/__init__.py": "from demo import _c\n",
+    "demo/_c.so": module("libcount.so.1", source="int count(void); int answer(void) { return count(); }"),
+}
+CUDA = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("market")
+    with offered(folder, *everything(folder / "made")) as server:
+        yield server
+
+
+@pytest.fixture
+def fat(tmp_path: Path) -> Path:
+    """A folder with wheels that share a library, one that has NVIDIA's, and what else a user may name by mistake."""
+    release(tmp_path / "in", FILES, SHARED, names=NAMES)
+    wheel(tmp_path / "in", PURE, {"pure.py": "x = 1\n"})
+    release(tmp_path / "cuda", {"demo/_c.so": calls_fft()}, CUDA, names=NAMES[:1])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    return tmp_path
+
+
+def vbuild(*arguments: object, folder: Path, index: Serving | None = None) -> subprocess.CompletedProcess[str]:
+    """What comes of ``vbuild split`` with *index* as the only place where packages are."""
+    places = {"PIP_INDEX_URL": index.url} if index else {"PIP_NO_INDEX": "1"}
+    plain = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    env = {**plain, "PIP_CONFIG_FILE": os.devnull, **places}
+    command = [sys.executable, "-m", "vbuild", "split", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
+
+
+def plain(text: str) -> list[str]:
+    """The lines of *text* without what is other in each run or on each machine: sizes, versions of contents."""
+    text = re.sub(r"\d+\.\d+ (MB|->)", r"N \1", text)
+    return re.sub(r"0\.\d{12,}", "0.N", text).splitlines()
+
+
+def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
+    ran = vbuild("in", "-o", "thin", "--min-size", 0, folder=fat)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert max(len(line) for line in ran.stdout.splitlines() if " " in line.strip()) <= WIDTH
+    said = plain(ran.stdout)
+    assert said[0] == "3 wheels and 1 wheel beside: N -> N MB"
+    assert "N MB moved to demo-libs==0.N" in said
+    assert f"  {hashed('libcount.so.1', COUNT)} in 2 wheels" in said
+    assert f"demo_libs-0.N-py3-none-{LINUX}.whl" in said
+    for name in NAMES:
+        account = said[said.index(name) :]
+        assert account[1].startswith("  N -> N MB, unpacked N -> N MB")
+        assert account[2] == "  requires demo-libs==0.N"
+        assert account[3] == "  demo/_c.so: RPATH $ORIGIN/../demo_libs/lib"
+    assert said[said.index(PURE) + 1] == "  as it was: nothing in it to take out"
+
+
+def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, market: Serving) -> None:
+    ran = vbuild("cuda", "-o", "thin", folder=fat, index=market)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    said = plain(ran.stdout)
+    place = said.index("N MB replaced by nvidia-cufft-cu12==11.2.1.3")
+    assert said[place + 1] == f"  {hashed('libcufft.so.11', fft())} in 1 wheel (restored)"
+    assert "RPATH $ORIGIN/../nvidia/cufft/lib:$ORIGIN/../nvidia/nvjitlink/lib" in " ".join(ran.stdout.split())
+
+
+def test_what_stays_says_why(fat: Path) -> None:
+    ran = vbuild("in", "--dry-run", "--no-replace", "--keep", "libcount*", folder=fat)
+    said = plain(ran.stdout)
+    place = said.index("N MB left as it was, because kept as asked")
+    assert said[place + 1] == f"  {hashed('libcount.so.1', COUNT)} in 2 wheels"
+    assert not (fat / "thin").exists()
+
+
+def test_json_is_all_there_is_and_a_dry_run_says_the_same(fat: Path) -> None:
+    before = files(fat)
+    dry = vbuild("in", "--dry-run", "--min-size", 0, "--json", folder=fat)
+    assert (dry.returncode, dry.stderr) == (0, "")
+    assert files(fat) == before
+    wet = vbuild("in", "-o", "thin", "--min-size", 0, "--json", folder=fat)
+    told, planned = json.loads(wet.stdout), json.loads(dry.stdout)
+    assert told["libraries"] == planned["libraries"]
+    assert planned["after"] == {"packed_bytes": None}
+    sizes = {path.name: path.stat().st_size for path in (fat / "thin").iterdir()}
+    assert {one["wheel"]: one["after"]["packed_bytes"] for one in told["wheels"]}.items() <= sizes.items()
+    assert told["after"]["packed_bytes"] == sum(sizes.values())
+    assert told["checked"] == []
+
+
+def test_results_are_installed_and_imported_on_request(fat: Path) -> None:
+    ran = vbuild("in", "-o", "thin", "--min-size", 0, "--check", folder=fat)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for installer in ("pip", "uv"):
+        assert f"{NAMES[0]}: installed with {installer}, works: " in " ".join(ran.stdout.split())
+    # and again, of wheels that are split
+    again = vbuild("thin", "--check", "--json", folder=fat)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert {one["wheel"]: one["ok"] for one in json.loads(again.stdout)} == dict.fromkeys((*NAMES, PURE), True)
+
+
+def test_results_that_do_not_work_are_status_1(tmp_path: Path) -> None:
+    broken: dict[str, bytes | str] = {
+        "demo/__init__.py": "from demo import _c\n",
+        "demo/_c.so": module("libnowhere.so.1"),
+    }
+    wheel(tmp_path / "in", NAMES[0], broken)
+    ran = vbuild("in", "--check", folder=tmp_path)
+    assert ran.returncode == 1
+    assert ran.stderr == f"vbuild: {NAMES[0]}: does not work as it was written\n"
+    assert "libnowhere.so.1" in ran.stdout
+
+
+REFUSALS = [
+    (("empty", "-o", "out"), "empty: no wheels in this folder; expected files that end in .whl"),
+    (("file", "-o", "out"), "file: "),
+    (("in", "-o", "in"), "would overwrite the wheel it is made from; choose another folder"),
+    (("in", "nothing.whl", "-o", "out"), "nothing.whl"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=lambda value: str(value[0]))
+def test_what_split_refuses_is_one_line_and_leaves_nothing(fat: Path, arguments: tuple[str, ...], said: str) -> None:
+    before = files(fat)
+    ran = vbuild(*arguments, folder=fat)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("vbuild: ")
+    assert said in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert files(fat) == before
+
+
+def test_without_network_there_is_one_line(fat: Path) -> None:
+    ran = vbuild("cuda", "-o", "thin", folder=fat, index=Serving(url="http://127.0.0.1:1"))
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.fullmatch(r"vbuild: .*nvidia-\S+: .*127\.0\.0\.1.*\n", ran.stderr)
+    assert not (fat / "thin").exists()
+
+
+USAGE = [
+    (("in",), "expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check"),
+    (("-o", "out"), "Missing argument 'WHEELS...'"),
+    (("in", "-o", "file"), "Directory 'file' is a file"),
+    (("in", "-o", "out", "--cuda", "twelve"), "no CUDA version 'twelve'; expected a major, or a major and a minor"),
+    (("in", "-o", "out", "--cuda", "12.6.1"), "no CUDA version '12.6.1'"),
+    (("in", "-o", "out", "--pin", "loose"), "'loose' is not one of 'exact', 'compatible'"),
+    (("in", "-o", "out", "--libs", "a/b"), "no project name 'a/b'; expected letters and digits"),
+    (("in", "-o", "out", "--libs", ""), "no project name ''"),
+    (("in", "-o", "out", "--min-size", "-1"), "-1 is not in the range x>=0"),
+    (("in", "-o", "out", "--gpu", "sm_9"), "no GPU architecture 'sm_9'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE, ids=lambda value: str(value[-1]))
+def test_usage_mistakes_are_status_2(fat: Path, arguments: tuple[str, ...], said: str) -> None:
+    before = files(fat)
+    ran = vbuild(*arguments, folder=fat)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert said in " ".join(ran.stderr.split())
+    assert files(fat) == before
+
+
+def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
+    files_ = {**FILES, "demo/\x1b[2J.so": shared_object("int x;", "-Wl,-soname,liba.so")}
+    release(tmp_path / "in", files_, SHARED, names=NAMES)
+    ran = vbuild("in", "-o", "thin", "--min-size", 0, folder=tmp_path)
+    refusal = f"vbuild: {NAMES[0]}: 'demo/\\x1b[2J.so': a path with a character that cannot be printed\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", refusal)
+
+
+@pytest.mark.parametrize("room", [2_000, 60_000])
+def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path: Path, room: int) -> None:
+    noise = ",".join(map(str, random.Random(7).randbytes(200_000)))
+    large = shared_object(f"const unsigned char bytes[] = {{{noise}}};", "-Wl,-soname,liblarge.so")
+    given = {**FILES, "demo/large.so": large}
+    release(tmp_path / "in", given, SHARED, names=NAMES)
+    program = (
+        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
+        "sys.argv = sys.argv[1:]; runpy.run_module('vbuild.cli.main', run_name='__main__')"
+    )
+    arguments = ["split", "in", "-o", "thin", "--min-size", "0", "--no-replace"]
+    # a measurement of coverage would want to write, too
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    command = [sys.executable, "-c", program, "vbuild", *arguments]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.fullmatch(r"vbuild: .*File too large\n", ran.stderr)
+    assert not list(tmp_path.glob("thin/*"))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "thin") == ["in"]

@@ -1,0 +1,253 @@
+"""`vbuild toolkit` as a user meets it: in a process, with a cache of his own, in 80 columns."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import WIDTH, Desk, everything, refusal, without_installed_toolkits
+from vbuild.cli.building import toolkit
+from vbuild.hardware.driver import Dotted
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.toolchain.toolkit.pins import releases
+from vbuild.toolchain.toolkit.provision import packaged
+
+VERSION = Dotted(13, 0)
+NEWEST = str(max(releases()))
+MONTH = 30 * 24 * 3600
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def stocked(folder: Path) -> Desk:
+    """A desk whose cache has the components of CUDA 13.0, and no toolkit."""
+    desk, kept = Desk.at(folder, shared=()), packaged(ToolkitSpec(VERSION))
+    components = kept.root.parent / "components"
+    names = [path.name for pin in kept.pins for path in components.glob(f"{pin.project}-{pin.version}-*")]
+    for name in names:
+        shutil.copytree(
+            components / name, desk.cache / "vbuild/toolkits/components" / name, copy_function=_linked, symlinks=True
+        )
+    return desk
+
+
+@pytest.fixture(scope="module")
+def having(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    """A desk with CUDA 13.0, to be looked at only."""
+    desk = stocked(tmp_path_factory.mktemp("having"))
+    assert desk.vbuild("toolkit", "install", "13.0").returncode == 0
+    return desk
+
+
+def kept(desk: Desk) -> list[Path]:
+    """The toolkits in the desk's cache."""
+    return sorted((desk.cache / "vbuild/toolkits").glob("cuda-*"))
+
+
+def narrow(text: str) -> list[str]:
+    """The lines of *text*, of which none is wider than a terminal but for a path that stands alone."""
+    for line in text.splitlines():
+        assert len(line) <= WIDTH or re.fullmatch(r"\s*/\S+", line), line
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("command", ["", *toolkit.commands])
+def test_every_command_has_help_with_an_example(tmp_path: Path, command: str) -> None:
+    ran = Desk.at(tmp_path, shared=()).vbuild(*("toolkit", command, "--help") if command else ("toolkit", "--help"))
+    assert max(map(len, ran.stdout.splitlines())) <= WIDTH
+    assert f"vbuild toolkit {command}" in ran.stdout.partition("Example:")[2]
+    if not command:
+        shown = re.findall(r"^  (\w+) +(.*)$", ran.stdout.partition("Commands:")[2], re.MULTILINE)
+        assert [name for name, _ in shown[:4]] == ["list", "install", "path", "prune"]
+        assert all(text.endswith(".") and not text.endswith("...") for _, text in shown[:4])
+    if command == "prune":
+        assert "No build should be running then" in ran.stdout
+
+
+def test_where_nothing_is_kept_the_list_says_how_to_get_one(tmp_path: Path) -> None:
+    desk = without_installed_toolkits(Desk.at(tmp_path, shared=()))
+    path = os.pathsep.join(
+        folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "nvcc").exists()
+    )
+    ran = desk.vbuild("toolkit", "list", PATH=path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert narrow(ran.stdout) == ["no CUDA toolkit, kept or installed; vbuild toolkit install 13.0 fetches one"]
+    listed = json.loads(desk.vbuild("toolkit", "list", "--json", PATH=path).stdout)
+    assert listed == {"store": str(desk.cache / "vbuild/toolkits"), "kept": [], "installed": []}
+    assert not (desk.cache / "vbuild/toolkits").exists()
+
+
+@pytest.mark.network
+def test_a_toolkit_is_installed_once_and_its_licence_is_said_once(tmp_path: Path) -> None:
+    desk = stocked(tmp_path)
+    first, again = (desk.vbuild("toolkit", "install", "13.0") for _ in range(2))
+    assert (first.returncode, first.stderr) == (again.returncode, again.stderr) == (0, "")
+    [root] = kept(desk)
+    assert first.stdout.splitlines() == [
+        str(root),
+        f"CUDA 13.0 comes under NVIDIA's licence agreement for the CUDA Toolkit: {root}/licenses",
+    ]
+    assert again.stdout == f"{root}\n"
+    assert "CUDA" in (root / "licenses/nvidia-cuda-nvcc/License.txt").read_text()
+
+
+@pytest.mark.network
+def test_json_is_all_that_is_said(tmp_path: Path, having: Desk) -> None:
+    desk = stocked(tmp_path)
+    ran = desk.vbuild("toolkit", "install", "13.0", "--json")
+    installed = json.loads(ran.stdout)
+    [root] = kept(desk)
+    assert ran.stderr == ""
+    assert (installed["version"], installed["path"], installed["new"]) == ("13.0", str(root), True)
+    assert [one["project"] for one in installed["components"]] == [
+        "nvidia-cuda-cccl",
+        "nvidia-cuda-crt",
+        "nvidia-cuda-nvcc",
+        "nvidia-cuda-runtime",
+        "nvidia-nvvm",
+    ]
+    assert json.loads(desk.vbuild("toolkit", "path", "13.0", "--json").stdout) == {**installed, "new": False}
+    listed = json.loads(desk.vbuild("toolkit", "list", "--json").stdout)
+    assert [(one["version"], one["path"]) for one in listed["kept"]] == [("13.0", str(root))]
+    pruned = json.loads(desk.vbuild("toolkit", "prune", "--json").stdout)
+    assert [one["path"] for one in pruned["removed"]] == [str(root)]
+    assert kept(having)  # which shares its files
+
+
+@pytest.mark.network
+def test_the_path_is_a_cuda_home(having: Desk) -> None:
+    ran = having.vbuild("toolkit", "path", "13.0")
+    assert (ran.returncode, ran.stderr, ran.stdout.count("\n")) == (0, "", 1)
+    home = Path(ran.stdout.strip())
+    said = subprocess.run([home / "bin/nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    assert "release 13.0" in said
+
+
+@pytest.mark.network
+def test_the_list_fits_a_terminal(having: Desk) -> None:
+    [root] = kept(having)
+    first, path, *components = narrow(having.vbuild("toolkit", "list").stdout)
+    assert re.fullmatch(r"13\.0  \d+ MB, last used \d{4}-\d\d-\d\d", first)
+    assert path == f"      {root}"
+    assert "      nvidia-cuda-nvcc==13.0.88" in components
+
+
+@pytest.mark.network
+def test_two_who_install_at_once_get_the_same_and_one_makes_it(tmp_path: Path) -> None:
+    desk = stocked(tmp_path)
+    both = [desk.started("toolkit", "install", "13.0", "--json") for _ in range(2)]
+    said = [process.communicate() for process in both]
+    assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
+    found = [json.loads(out) for out, _ in said]
+    assert sorted(one["new"] for one in found) == [False, True]
+    assert found[0]["path"] == found[1]["path"] == str(kept(desk)[0])
+
+
+@pytest.mark.network
+def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
+    desk = stocked(tmp_path)
+    store = desk.cache / "vbuild/toolkits"
+    process = desk.started("toolkit", "install", "13.0")
+    while not list(store.glob(".cuda-*.part")):
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    assert len(list(store.glob(".cuda-*.part"))) == 1
+    assert json.loads(desk.vbuild("toolkit", "list", "--json").stdout)["kept"] == []
+    assert refusal(desk.vbuild("toolkit", "path", "13.0")).startswith("CUDA 13.0: not kept")
+    assert desk.vbuild("toolkit", "install", "13.0").returncode == 0
+    assert len(kept(desk)) == 1
+    assert not list(store.glob(".*.part*"))
+
+
+@pytest.mark.network
+def test_pruning_takes_what_is_old_or_everything(tmp_path: Path) -> None:
+    desk = stocked(tmp_path)
+    desk.vbuild("toolkit", "install", "13.0")
+    [root] = kept(desk)
+    assert desk.vbuild("toolkit", "prune", "--unused-for", "20").stdout == "0 MB free now\n"
+    assert kept(desk) == [root]
+    os.utime(root / ".vbuild.json", (time.time() - MONTH,) * 2)
+    ran = desk.vbuild("toolkit", "prune", "--unused-for", "20")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.fullmatch(rf"13\.0  removed: {root}\n\d+ MB free now\n", ran.stdout)
+    assert kept(desk) == []
+    assert desk.vbuild("toolkit", "prune").stdout == "0 MB free now\n"
+    left = everything(desk.cache / "vbuild/toolkits")
+    assert [path for path in left if not path.startswith(".locks") and left[path]] == []
+
+
+@pytest.mark.network
+def test_nothing_is_pruned_while_a_toolkit_is_made(tmp_path: Path) -> None:
+    desk = stocked(tmp_path)
+    desk.vbuild("toolkit", "install", "13.0")
+    store = desk.cache / "vbuild/toolkits"
+    with (store / ".locks/store").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        said = refusal(desk.vbuild("toolkit", "prune"))
+    assert said == f"{store}: a toolkit is being fetched there; try again when it is done"
+    assert len(kept(desk)) == 1
+
+
+REFUSALS = {
+    "no nvcc of that version": (
+        ("install", "12.4"),
+        (
+            f"CUDA 12.4: the package index has no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}; install CUDA 12.4 "
+            'and set CUDA_HOME, or write toolkit = { path = "…", version = "12.4" }'
+        ),
+    ),
+    "no such version": (
+        ("install", "14.0"),
+        (
+            f"CUDA 14.0: the package index has nothing for it that this vbuild knows of, only 13.0 to {NEWEST}; "
+            'install CUDA 14.0 and set CUDA_HOME, or write toolkit = { path = "…", version = "14.0" }'
+        ),
+    ),
+    "no version": (("install", "new"), "no CUDA version 'new'; expected two numbers with a dot, as in 13.0"),
+    "not kept": (("path", "13.0"), "CUDA 13.0: not kept; run first: vbuild toolkit install 13.0"),
+    "not kept with libraries": (
+        ("path", "13.0", "cublas", "cufft"),
+        "CUDA 13.0: not kept with cublas and cufft; run first: vbuild toolkit install 13.0 cublas cufft",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_is_not_to_be_had_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
+    arguments, said = REFUSALS[what]
+    desk = Desk.at(tmp_path, shared=())
+    for more in ((), ("--json",)):
+        ran = desk.vbuild("toolkit", *arguments, *more)
+        assert refusal(ran) == said
+        assert ran.stdout == ""
+    assert everything(desk.cache / "vbuild") == {}
+
+
+USAGE = {
+    "no command": ("toolkit",),
+    "another command": ("toolkit", "remove"),
+    "no version": ("toolkit", "install"),
+    "days that are none": ("toolkit", "prune", "--unused-for", "-1"),
+    "more days than there were": ("toolkit", "prune", "--unused-for", "1000000000"),
+    "days in words": ("toolkit", "prune", "--unused-for", "week"),
+}
+
+
+@pytest.mark.parametrize("what", USAGE)
+def test_usage_mistakes_are_status_2(tmp_path: Path, what: str) -> None:
+    ran = Desk.at(tmp_path, shared=()).vbuild(*USAGE[what])
+    assert ran.returncode == 2
+    assert "Usage: " in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,232 @@
+"""Libraries of many linkers, cut and then loaded: what they compute must be what was ordered."""
+
+import itertools
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.factories import elf
+from tests.factories.devices import (
+    AARCH64,
+    AARCH64_LARGE_PAGES,
+    X86_64,
+    Toolchain,
+    blobs,
+    checksum,
+    library,
+    said,
+    shortened,
+)
+from tests.factories.tools import needs
+from vbuild.elf.image import Form, Image
+from vbuild.elf.records import SectionType
+from vbuild.elf.surgery.cutting import Replacement, Strip, cut, operated
+from vbuild.errors import SurgeryError
+
+BFD_ONE = ("-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=2097152")
+BFD_SEPARATE = ("-Wl,-z,separate-code",)
+BFD_RELR = ("-Wl,-z,pack-relative-relocs",)
+LLD = ("-fuse-ld=lld",)
+SHAPES = {"one segment, 2 MB": BFD_ONE, "separate code": BFD_SEPARATE, "relr": BFD_RELR, "lld": LLD}
+every_shape = pytest.mark.parametrize(
+    "shape", [pytest.param(name, marks=needs("ld.lld") if name == "lld" else ()) for name in SHAPES]
+)
+Edit = Callable[[bytes], bytes]
+
+
+def untouched(data: bytes) -> bytes:
+    return data
+
+
+def debug_stripped(data: bytes) -> bytes:
+    return elf.stripped(data, "--strip-debug")
+
+
+def all_stripped(data: bytes) -> bytes:
+    return elf.stripped(data)
+
+
+def objcopied(data: bytes) -> bytes:
+    return elf.objcopied(data, "--strip-debug")
+
+
+def slimmed(data: bytes, *, strip: Strip = Strip.NOTHING) -> bytes:
+    """*data* with two entries of each blob, loaded once to see that nothing else changed."""
+    image = Image.parse(data)
+    return bytes(cut(image, shortened(image), strip=strip))
+
+
+def expected(data: bytes, toolchain: Toolchain = X86_64) -> list[str]:
+    """What the library says after `slimmed`."""
+    image = Image.parse(data)
+    return [f"{checksum(image, shortened(image)):x}", *said(data, toolchain=toolchain)[1:]]
+
+
+@pytest.mark.parametrize("before", [untouched, all_stripped, elf.patchelfed])
+@every_shape
+def test_a_library_reads_what_was_kept_and_is_smaller_by_the_rest(shape: str, before: Edit) -> None:
+    data = before(library(*SHAPES[shape]))
+    small = slimmed(data)
+    assert said(small) == expected(data)
+    assert len(data) - len(small) in range(262144, 270336)
+
+
+@pytest.mark.parametrize("after", [debug_stripped, all_stripped, objcopied, elf.patchelfed])
+@every_shape
+def test_other_tools_can_edit_a_cut_library(shape: str, after: Edit) -> None:
+    data = library(*SHAPES[shape])
+    assert said(after(slimmed(data))) == expected(data)
+
+
+@every_shape
+def test_a_cut_library_can_be_cut_again(shape: str) -> None:
+    data = library(*SHAPES[shape])
+    image = Image.parse(data)
+    once = bytes(cut(image, [blob.keeping(image, *range(12)) for blob in blobs(image)]))
+    twice = slimmed(once)
+    assert said(twice)[1:] == said(data)[1:]
+    assert len(twice) < len(once) < len(data)
+
+
+@every_shape
+def test_binutils_and_elfutils_find_nothing_to_complain_of(shape: str) -> None:
+    data = library(*SHAPES[shape])
+    small = slimmed(data, strip=Strip.DEBUG)
+    assert elf.complaints("readelf", small, "-aW") == elf.complaints("readelf", data, "-aW")
+    if shutil.which("eu-elflint"):
+        assert elf.complaints("eu-elflint", small, "--gnu-ld") <= elf.complaints("eu-elflint", data, "--gnu-ld")
+
+
+def test_packed_relocations_are_words_that_lead_to_the_new_places() -> None:
+    image = Image.parse(library(*BFD_RELR))
+    assert {pointer.form for blob in blobs(image) for pointer in blob.pointers} == {Form.RELR}
+
+
+@pytest.mark.skipif(not AARCH64.is_there, reason="needs a cross compiler for aarch64 and qemu")
+@pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
+@pytest.mark.parametrize("before", [untouched, elf.patchelfed])
+def test_on_aarch64_holes_are_of_large_pages_and_starts_keep_their_alignment(
+    before: Edit, toolchain: Toolchain
+) -> None:
+    data = before(library(toolchain=AARCH64, align=256))
+    small = slimmed(data)
+    assert said(small, toolchain=toolchain) == expected(data, toolchain)
+    assert (len(data) - len(small)) % 0x10000 == 0
+    assert len(data) - len(small) >= 0x30000
+    assert {pointer.target % 256 for blob in blobs(Image.parse(small)) for pointer in blob.pointers} == {0}
+
+
+def test_what_no_replacement_covers_stays_and_makes_a_second_hole() -> None:
+    data = library(gap=b"here I stay" * 9)
+    image = Image.parse(data)
+    small = bytes(cut(image, shortened(image)))
+    assert said(small) == expected(data)
+    parts = Image.parse(small).named(".dev")
+    assert [part.header.sh_type for part in parts] == [SectionType.PROGBITS] * 2
+    assert bytes(Image.parse(small).view(parts[1].span)).startswith(b"here I stay")
+    assert len(data) - len(small) in range(253952, 266240)
+
+
+def test_a_blob_without_pointers_becomes_shorter_where_it_is() -> None:
+    data = library()
+    image = Image.parse(data)
+    first, *rest = shortened(image)
+    fixed = Replacement(first.span, first.parts)
+    small = Image.parse(bytes(cut(image, [fixed, *rest])))
+    assert next(blob.span.start for blob in blobs(small)) == first.span.start
+
+
+def test_only_the_orders_that_gain_a_page_change_a_file() -> None:
+    image = Image.parse(library())
+    first = blobs(image)[0]
+    assert cut(image, [first.keeping(image, *range(22))]).is_unchanged
+    assert cut(image, []).is_unchanged
+
+
+def test_an_object_file_is_left_alone_and_cannot_be_cut() -> None:
+    data = elf.object_file("int number = 3;", "-g")
+    image = Image.parse(data)
+    assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged
+    with pytest.raises(SurgeryError, match=r"^file of type 0x1: expected a shared library or program$"):
+        cut(image, [Replacement(range(64, 72), ())])
+
+
+def test_the_order_of_the_orders_does_not_matter() -> None:
+    image = Image.parse(library())
+    orders = shortened(image)
+    assert bytes(cut(image, orders)) == bytes(cut(image, orders[::-1]))
+
+
+def test_the_new_file_is_few_parts_of_the_old_one() -> None:
+    image = Image.parse(library())
+    parts = cut(image, shortened(image, kept=lambda _: range(0, 24, 2))).parts
+    assert all(isinstance(one, range) or isinstance(other, range) for one, other in itertools.pairwise(parts))
+    assert len(parts) < 12
+
+
+class TestRefusals:
+    image = Image.parse(library())
+    blob = blobs(image)[1]
+
+    def refused(self, *replacements: Replacement) -> str:
+        with pytest.raises(SurgeryError) as caught:
+            operated(self.image, replacements)
+        return str(caught.value)
+
+    def test_more_bytes_than_before(self) -> None:
+        start = self.image.address(self.blob.span.start)
+        order = Replacement(self.blob.span, (bytes(len(self.blob.span) + 1),), self.blob.pointers)
+        assert self.refused(order) == f"0x6011 bytes for the 0x6010 at address {start:#x}: it may not grow"
+
+    def test_a_span_that_is_not_in_one_section(self) -> None:
+        end = self.image.size
+        assert self.refused(Replacement(range(end - 8, end + 8), ())) == (
+            f"replaced {end - 8:#x} to {end + 8:#x} is not inside one section"
+        )
+
+    def test_spans_that_overlap(self) -> None:
+        one = self.blob.keeping(self.image, 1)
+        half = Replacement(range(one.span.start + 8, one.span.stop), (b"",))
+        start = self.image.address(one.span.start + 8)
+        assert self.refused(one, half).startswith(f"replaced {start:#x} to ")
+
+    def test_a_pointer_that_is_not_told(self) -> None:
+        [pointer] = self.blob.pointers
+        span = range(self.blob.span.start - 16, self.blob.span.stop)
+        assert self.refused(Replacement(span, (bytes(8),))) == (
+            f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away"
+        )
+
+    def test_a_pointer_that_no_relocation_fills(self) -> None:
+        [pointer] = self.blob.pointers
+        more = replace(pointer, place=pointer.place + 8)
+        order = Replacement(self.blob.span, (bytes(8),), (pointer, more))
+        assert self.refused(order) == f"no relocation fills the pointer at {more.place:#x}"
+
+    def test_a_pointer_to_somewhere_else(self) -> None:
+        order = Replacement(self.blob.span, (bytes(8),), blobs(self.image)[0].pointers)
+        [pointer] = blobs(self.image)[0].pointers
+        start = self.image.address(self.blob.span.start)
+        assert self.refused(order) == f"pointer to {pointer.target:#x} for what begins at {start:#x}"
+
+    def test_a_pointer_into_the_middle(self) -> None:
+        one, other = blobs(self.image)[:2]
+        both = Replacement(range(one.span.start, other.span.stop), (bytes(8),), one.pointers)
+        [pointer] = other.pointers
+        assert self.refused(both) == (
+            f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away"
+        )
+
+    def test_code(self) -> None:
+        section = self.image.section(".text")
+        assert section is not None
+        assert self.refused(Replacement(section.span, (bytes(8),))) == "section .text is code, which other code reaches"
+
+    def test_an_exported_symbol(self) -> None:
+        image = Image.parse(elf.shared_object("const char kept[40000] = {1};"))
+        section = image.section(".rodata")
+        assert section is not None
+        with pytest.raises(SurgeryError, match=r"^exported symbol at 0x\w+, in what would move away$"):
+            cut(image, [Replacement(section.span, (bytes(8),))])

@@ -1,0 +1,93 @@
+"""Each way to make room for a program header, hit by the library whose linker leaves no other."""
+
+import pytest
+
+from tests.factories import elf
+from tests.factories.devices import checksum, library, said, shortened
+from tests.factories.tools import needs
+from vbuild.elf.image import Image
+from vbuild.elf.records import SegmentType
+from vbuild.elf.surgery.cutting import Operation, operated
+from vbuild.elf.surgery.slots import Slot
+from vbuild.errors import SurgeryError
+
+OLD_HASH = "-Wl,--hash-style=sysv"
+ONE = "-Wl,-z,noseparate-code"
+NO_NOTES = ("-Wl,--build-id=none", "-fcf-protection=none")
+
+
+def operation(data: bytes, *, force: bool = False) -> tuple[Image, Operation]:
+    image = Image.parse(data)
+    done = operated(image, shortened(image), force=force)
+    return image, done
+
+
+def ways(data: bytes, *, force: bool = False) -> tuple[Slot, ...]:
+    """The ways taken to cut *data*, which then still says what it should."""
+    image, done = operation(data, force=force)
+    after = said(bytes(done.rope))
+    assert after == [f"{checksum(image, shortened(image)):x}", *said(data)[1:]]
+    return done.slots
+
+
+def types(data: bytes) -> set[int]:
+    return {segment.p_type for segment in Image.parse(data).segments}
+
+
+def test_what_patchelf_left_behind_the_table_comes_first() -> None:
+    assert ways(elf.patchelfed(library())) == (Slot.SLACK,)
+
+
+@needs("ld.lld")
+def test_a_library_needs_no_pt_phdr() -> None:
+    data = library("-fuse-ld=lld")
+    assert ways(data) == (Slot.PHDR,)
+    assert SegmentType.PHDR in types(data)
+    assert SegmentType.PHDR not in types(bytes(operation(data)[1].rope))
+
+
+def test_the_filter_of_the_hash_table_is_shortened() -> None:
+    data = library(functions=400)
+    image, done = operation(data)
+    after = Image.parse(bytes(done.rope))
+    before, now = image.section(".gnu.hash"), after.section(".gnu.hash")
+    assert ways(data) == (Slot.GNU_HASH,)
+    assert before is not None
+    assert now is not None
+    assert now.addresses.stop <= before.addresses.stop
+    assert len(now.span) < len(before.span)
+    notes = {section.name: bytes(image.view(section.span)) for section in image.sections if ".note" in section.name}
+    assert {name: bytes(after.view(section.span)) for name in notes if (section := after.section(name))} == notes
+
+
+def test_neighbouring_read_only_segments_become_one() -> None:
+    assert ways(library(OLD_HASH, "-Wl,-z,separate-code")) == (Slot.MERGE,)
+
+
+def test_a_note_gives_its_row_and_stays_as_a_section() -> None:
+    data = library(OLD_HASH, ONE)
+    assert ways(data) == (Slot.NOTE,)
+    assert Image.parse(bytes(operation(data)[1].rope)).section(".note.gnu.build-id")
+
+
+@needs("ld.lld")
+def test_two_holes_may_take_two_ways() -> None:
+    data = library("-fuse-ld=lld", gap=b"here I stay" * 9)
+    assert ways(data)[0] is Slot.PHDR
+    assert len(ways(data)) > 1
+
+
+def test_without_any_of_them_a_library_is_refused() -> None:
+    with pytest.raises(SurgeryError, match=r"^no room for more than the 7 program headers it has: expected slack, "):
+        operation(library(OLD_HASH, ONE, *NO_NOTES))
+
+
+def test_the_table_is_moved_only_by_force_and_the_library_loads() -> None:
+    data = library(OLD_HASH, ONE, *NO_NOTES)
+    assert ways(data, force=True) == (Slot.MOVED,)
+    assert said(elf.patchelfed(bytes(operation(data, force=True)[1].rope)))[1:] == said(data)[1:]
+
+
+def test_force_changes_nothing_where_it_is_not_needed() -> None:
+    data = library()
+    assert bytes(operation(data)[1].rope) == bytes(operation(data, force=True)[1].rope)

@@ -1,0 +1,123 @@
+"""What GNU strip drops is dropped without it: from plain libraries, and from the middle of those patchelf was at."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories import elf
+from tests.factories.devices import checksum, library, said, shortened
+from tests.factories.tools import needs
+from vbuild.elf.image import Image
+from vbuild.elf.records import SectionType
+from vbuild.elf.surgery.cutting import Strip, cut
+
+DEBUG = ("-g", "-Wl,--build-id")
+FLAG = {Strip.DEBUG: "--strip-debug", Strip.UNNEEDED: "--strip-unneeded"}
+
+
+def stripped(data: bytes, strip: Strip) -> bytes:
+    return bytes(cut(Image.parse(data), [], strip=strip))
+
+
+def names(data: bytes) -> set[str]:
+    return {section.name for section in Image.parse(data).sections if section.header.sh_type != SectionType.NULL}
+
+
+@pytest.mark.parametrize("strip", FLAG)
+@pytest.mark.parametrize("edit", [bytes, elf.patchelfed])
+def test_the_sections_that_gnu_strip_leaves_are_left(edit: type[bytes], strip: Strip) -> None:
+    data = library(*DEBUG)
+    assert names(stripped(edit(data), strip)) == names(elf.stripped(data, FLAG[strip]))
+
+
+@pytest.mark.parametrize("strip", FLAG)
+def test_the_file_is_as_small_as_gnu_strip_makes_it(strip: Strip) -> None:
+    data = library(*DEBUG)
+    assert len(stripped(data, strip)) <= len(elf.stripped(data, FLAG[strip])) + 4096
+
+
+@pytest.mark.parametrize("strip", FLAG)
+@pytest.mark.parametrize("linker", ["-Wl,-z,noseparate-code", pytest.param("-fuse-ld=lld", marks=needs("ld.lld"))])
+def test_a_stripped_library_does_what_it_did(linker: str, strip: Strip) -> None:
+    data = library(linker, *DEBUG)
+    assert said(stripped(data, strip)) == said(data)
+
+
+@pytest.mark.parametrize("strip", FLAG)
+def test_what_lies_before_the_segments_that_patchelf_appends_is_cut_in_pages(strip: Strip) -> None:
+    data = elf.patchelfed(library(*DEBUG))
+    image = Image.parse(data)
+    symbols = image.section(".symtab")
+    assert symbols is not None
+    assert symbols.span.start < max(load.p_offset for load in image.loads)
+    small = stripped(data, strip)
+    assert said(small) == said(data)
+    assert (len(data) - len(small)) % 4096 == 0
+    assert len(data) > len(small)
+
+
+@pytest.mark.parametrize("strip", FLAG)
+@pytest.mark.parametrize("edit", [bytes, elf.patchelfed])
+def test_both_are_done_in_one_cut(edit: type[bytes], strip: Strip) -> None:
+    data = edit(library(*DEBUG))
+    image = Image.parse(data)
+    orders = shortened(image)
+    small = bytes(cut(image, orders, strip=strip))
+    assert said(small) == [f"{checksum(image, orders):x}", *said(data)[1:]]
+    assert len(small) < len(bytes(cut(image, orders))) < len(data)
+    assert elf.complaints("readelf", small, "-aW") == elf.complaints("readelf", data, "-aW")
+
+
+def test_symbols_stay_under_debug_and_have_their_names() -> None:
+    data = library(*DEBUG)
+    wanted = elf.judged_by("nm", elf.stripped(data, "--strip-debug"))
+    assert elf.judged_by("nm", stripped(data, Strip.DEBUG)) == wanted
+
+
+@pytest.mark.parametrize("strip", FLAG)
+def test_other_tools_can_edit_a_stripped_library(strip: Strip) -> None:
+    data = library(*DEBUG)
+    small = stripped(data, strip)
+    for edited in (elf.stripped(small), elf.objcopied(small, "--strip-debug"), elf.patchelfed(small)):
+        assert said(edited) == said(data)
+
+
+def test_patchelf_has_nothing_to_warn_of() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lib.so"
+        path.write_bytes(stripped(library(*DEBUG), Strip.DEBUG))
+        run = subprocess.run(
+            [elf.PATCHELF, "--set-rpath", "/somewhere", path], check=True, capture_output=True, text=True
+        )
+    assert run.stderr == ""
+
+
+def test_the_build_id_and_the_small_symbol_table_of_fedora_stay() -> None:
+    data = elf.objcopied(library(*DEBUG), "--rename-section", ".comment=.gnu_debugdata")
+    assert {".note.gnu.build-id", ".gnu_debugdata"} <= names(stripped(data, Strip.UNNEEDED))
+
+
+def test_stripping_twice_is_stripping_once() -> None:
+    once = stripped(library(*DEBUG), Strip.UNNEEDED)
+    assert cut(Image.parse(once), [], strip=Strip.UNNEEDED).is_unchanged
+
+
+def test_relocations_kept_for_another_linker_keep_the_symbols_they_need() -> None:
+    data = library(*DEBUG, "-Wl,--emit-relocs")
+    kept = names(stripped(data, Strip.UNNEEDED))
+    assert {".rela.text", ".symtab", ".strtab"} <= kept
+    assert not any(name.startswith((".debug", ".rela.debug")) for name in kept)
+
+
+def test_a_program_is_stripped_as_a_library_is() -> None:
+    program = elf.program("int main(void) { return 3; }", "-g", "-no-pie")
+    small = stripped(program, Strip.UNNEEDED)
+    assert len(small) < len(program)
+    assert elf.status(small) == 3
+
+
+def test_separate_debug_information_is_left_alone() -> None:
+    image = Image.parse(elf.objcopied(library(*DEBUG), "--only-keep-debug"))
+    assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged

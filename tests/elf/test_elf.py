@@ -1,0 +1,126 @@
+"""What an ELF file says, held against binutils' own words about the same file."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.elf import SUM, judged_by, rpath, shared_object, stripped, without_sections
+from vbuild.elf.disassembly import Isa, regions_of
+from vbuild.elf.file import Elf
+from vbuild.errors import BinaryError
+
+LIBRARY = """
+#include <stdio.h>
+static int twice(int x) { return x * 2; }
+static int thrice(int x) { return x * 3; }
+static int (*table[])(int) = {twice, thrice};
+int call(int x) { return table[x](x); }
+double root(double x) { printf("%f\\n", x); return x / 2; }
+"""
+
+
+def library(*flags: str) -> bytes:
+    return shared_object(LIBRARY, "-Wl,-soname,libdemo.so.1", *flags)
+
+
+def test_the_loader_s_facts_are_those_that_readelf_shows() -> None:
+    data = library()
+    elf = Elf.parse(data)
+    assert (elf.machine, elf.bits, elf.type, elf.soname) == ("x86_64", 64, "ET_DYN", "libdemo.so.1")
+    shown = judged_by("readelf", data, "-dW")
+    assert list(elf.needed) == re.findall(r"NEEDED.*\[(.*)\]", shown)
+    assert elf.build_id
+    assert elf.build_id in judged_by("readelf", data, "-nW")
+
+
+def test_rpath_and_runpath_are_told_apart() -> None:
+    new, old = (Elf.parse(library(*rpath("$ORIGIN/lib:/opt", new=new))) for new in (True, False))
+    assert (new.rpath, new.runpath) == ((), ("$ORIGIN/lib", "/opt"))
+    assert (old.rpath, old.runpath) == (("$ORIGIN/lib", "/opt"), ())
+
+
+def test_the_mark_of_a_level_is_read() -> None:
+    assert Elf.parse(library()).isa_needed == ()
+    assert Elf.parse(library("-Wl,-z,x86-64-v3")).isa_needed == ("v3",)
+
+
+def test_imports_carry_the_version_and_library_that_nm_shows() -> None:
+    data = library()
+    shown = set(re.findall(r"\bU (\w+)@(\S+)", judged_by("nm", data, "-D")))
+    found = {(symbol.name, symbol.version): symbol.library for symbol in Elf.parse(data).imports if symbol.version}
+    assert set(found) >= shown
+    assert found["printf", "GLIBC_2.2.5"] == "libc.so.6"
+
+
+def test_functions_are_those_that_nm_shows() -> None:
+    data = library()
+    shown = {(int(address, 16), name) for address, name in re.findall(r"(\w+) [tT] (\S+)", judged_by("nm", data))}
+    found = {(symbol.address, name) for symbol in Elf.parse(data).functions for name in symbol.names}
+    assert shown
+    assert found >= shown
+    assert {"call", "root"} <= Elf.parse(data).exported
+    assert "twice" not in Elf.parse(data).exported
+
+
+def test_a_stripped_file_keeps_the_starts_and_sizes_of_its_functions() -> None:
+    whole, bare = Elf.parse(library()), Elf.parse(stripped(library()))
+    twice = next(symbol for symbol in whole.functions if "twice" in symbol.names)
+    nameless = next(symbol for symbol in bare.functions if symbol.address == twice.address)
+    assert (nameless.size, nameless.names) == (twice.size, ())
+    assert str(nameless) == f"function at {twice.address:#x}"
+
+
+def test_code_is_found_without_section_headers() -> None:
+    whole, bare = Elf.parse(library()), Elf.parse(without_sections(library()))
+    text = next(code for code in whole.code if code.name == ".text")
+    assert any(code.address <= text.address and text.end <= code.end for code in bare.code)
+    assert not bare.has_sections
+    assert bare.needed == whole.needed
+
+
+@pytest.mark.parametrize("flag", ["-Wl,-z,nopack-relative-relocs", "-Wl,-z,pack-relative-relocs"])
+def test_pointers_in_data_are_found_packed_or_not(flag: str) -> None:
+    elf = Elf.parse(library(flag))
+    twice = next(symbol for symbol in elf.functions if "twice" in symbol.names)
+    table = next(symbol for symbol in elf.objects if "table" in symbol.names)
+    assert (table.address, twice.address) in elf.pointers
+
+
+def test_regions_cover_every_byte_of_code_that_is_not_padding() -> None:
+    elf = Elf.parse(shared_object(SUM))
+    covered = {region.address + offset for region in regions_of(elf) for offset in range(len(region.data))}
+    left = {code.data[place - code.address] for code in elf.code for place in range(code.address, code.end)
+            if place not in covered}  # fmt: skip
+    assert left <= set(bytes.fromhex("00 0f 1f 2e 40 44 66 80 84 90 cc"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not an ELF file: begins with nothing, expected 7f 45 4c 46"),
+        (b"PK\3\4", "not an ELF file: begins with 50 4b 03 04, expected 7f 45 4c 46"),
+        (b"\x7fELF\2", "damaged ELF file: Invalid EI_DATA b''"),
+        (b"\x7fELF\7\1", "damaged ELF file: Invalid EI_CLASS b'\\x07'"),
+    ],
+)
+def test_what_is_no_elf_file_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(BinaryError) as caught:
+        Elf.parse(data)
+    assert str(caught.value) == message
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_damage_gives_a_value_or_a_binary_error(data: st.DataObject) -> None:
+    whole = bytearray(library())
+    headers = st.integers(0, 0x400) | st.integers(len(whole) - 0x1000, len(whole) - 1) | st.integers(0, len(whole) - 1)
+    for place in data.draw(st.lists(headers, min_size=1, max_size=8)):
+        whole[place] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+    kept = data.draw(st.just(len(whole)) | st.integers(0, len(whole)))
+    try:
+        elf = Elf.parse(bytes(whole[:kept]))
+    except BinaryError:
+        return
+    Isa.scan(elf)

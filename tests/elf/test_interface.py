@@ -1,0 +1,110 @@
+"""What a library gives and takes, held against nm; and which libraries are the same code under other names."""
+
+import re
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.factories import elf
+from tests.factories.joinable import module, shared
+from vbuild.elf.image import Image
+from vbuild.elf.interface import Interface, Versioned
+from vbuild.errors import BinaryError
+
+SCRIPT = "ONE { global: old; local: *; }; TWO { global: new; } ONE;"
+SOURCE = "int old(void) { return 1; } int new(void) { return 2; } int kept(void) { return 3; }"
+TEMPLATES = """
+#include <vector>
+int sum(int n) { std::vector<int> all; for (int i = 0; i < n; i++) all.push_back(i); return all.back(); }
+__attribute__((weak)) int replaced() { return 1; }
+extern "C" __attribute__((weak)) int promised() { return 1; }
+"""
+
+
+def symbols(data: bytes, *flags: str) -> set[str]:
+    """The names that nm lists, with versions."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo.so"
+        path.write_bytes(data)
+        run = subprocess.run(["nm", "-D", *flags, path], capture_output=True, text=True, check=True)
+        lines = run.stdout.splitlines()
+    rows = [line.split() for line in lines]
+    return {re.sub("@+", "@", row[-1]) for row in rows if row[-2] not in {"w", "v", "A"}}
+
+
+def said(found: frozenset[Versioned]) -> set[str]:
+    return {str(symbol) for symbol in found}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        shared("v1"),
+        elf.linked(SOURCE, script=SCRIPT),
+        elf.linked('#include <stdio.h>\nint said(void) { return puts(""); }'),
+        elf.shared_object(TEMPLATES, language="c++"),
+        module("v1"),
+    ],
+    ids=["library", "versions", "libc", "C++", "module"],
+)
+def test_what_it_gives_and_takes_is_what_nm_lists(data: bytes) -> None:
+    interface = Interface.parse(data)
+    assert said(interface.given | interface.vague) == symbols(data, "--defined-only")
+    assert said(interface.taken) == symbols(data, "--undefined-only")
+
+
+def test_what_every_user_of_a_template_has_is_kept_apart() -> None:
+    interface = Interface.parse(elf.shared_object(TEMPLATES, language="c++"))
+    assert said(interface.given) == {"_Z3sumi", "promised"}
+    assert "_Z8replacedv" in said(interface.vague)
+
+
+def test_a_version_that_is_asked_for_is_found_and_no_other() -> None:
+    interface = Interface.parse(elf.linked(SOURCE, script=SCRIPT))
+    asked = (Versioned("old", "ONE"), Versioned("old", "TWO"), Versioned("old"), Versioned("kept"))
+    assert [interface.answers(one) for one in asked] == [True, False, True, False]
+
+
+def test_what_one_lacks_of_another_is_listed() -> None:
+    one = Interface.parse(elf.linked(SOURCE, script=SCRIPT))
+    other = Interface.parse(elf.linked(SOURCE))
+    # what was linked without a version takes the default one
+    assert said(frozenset(one.lacking(other))) == {"kept"}
+    assert said(frozenset(other.lacking(one))) == {"new@TWO", "old@ONE"}
+    assert one.further(other) == other.lacking(one)
+    assert one.lacking(one) == ()
+
+
+def test_other_names_of_libraries_are_no_other_code() -> None:
+    one = elf.linked(
+        "int x(void); int y(void) { return x(); }", libraries=(("libx-1a2b3c4d.so", shared("v1", "libx-1a2b3c4d.so")),)
+    )
+    for data in (
+        elf.patchelfed(one, "--replace-needed", "libx-1a2b3c4d.so", "libx-5e6f7a8b.so"),
+        elf.patchelfed(one, "--set-rpath", "$ORIGIN/../a/long/way/to/go"),
+        elf.patchelfed(one, "--set-soname", "libother.so"),
+        elf.objcopied(one, "--remove-section", ".note.gnu.build-id"),
+        elf.stripped(one),
+    ):
+        assert Interface.parse(data).digest == Interface.parse(one).digest
+
+
+def test_other_code_and_other_data_are_another_digest() -> None:
+    sources = ["int x = 1;", "int x = 2;", "int y = 1;", "int x = 1; int y;", "int x(void) { return 1; }"]
+    assert len({Interface.parse(elf.linked(source)).digest for source in sources}) == len(sources)
+
+
+def test_a_damaged_library_is_refused_or_read() -> None:
+    whole = elf.linked(SOURCE, script=SCRIPT)
+    image = Image.parse(whole)
+    spans = [section.span for section in image.sections if section.name.startswith((".dynsym", ".gnu.version"))]
+    for span in spans:
+        for place in range(span.start, span.stop, 2):
+            for word in (b"\xff\xff", b"\0\x80"):
+                with suppress(BinaryError):
+                    Interface.parse(whole[:place] + word + whole[place + 2 :])
+    with pytest.raises(BinaryError):
+        Interface.parse(whole[:100])

@@ -1,0 +1,299 @@
+"""What the loader sees of a file: as readelf shows it, with and without section headers, and no other error."""
+
+import mmap
+import re
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories.elf import (
+    MODULE,
+    judged_by,
+    object_file,
+    patchelfed,
+    program,
+    rpath,
+    shared_object,
+    stripped,
+    without_sections,
+)
+from tests.factories.tools import needs
+from vbuild.elf.loading import Loading, Taken
+from vbuild.elf.outline import Outline
+from vbuild.errors import BinaryError
+
+SOURCE = """
+#include <stdio.h>
+const char *opened = "/usr/lib/libcuda.so.1";
+static const char more[] = "libone.so:libtwo.so.3, xlibthree.so and libfour.so.%d; libfive.soap libc.so.6 libsix.so_";
+const char *last(int i) { puts(more); return i ? "libself.so.1" : "plugin.so"; }
+"""
+VERSIONS = "DEMO_1 { global: opened; }; DEMO_2 { global: last; local: *; } DEMO_1;"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    script = tmp_path_factory.mktemp("script") / "versions"
+    script.write_text(VERSIONS)
+    return shared_object(SOURCE, f"-Wl,--version-script={script}", "-Wl,-soname,libself.so.1", *rpath("$ORIGIN"))
+
+
+def test_versions_are_those_that_readelf_shows(data: bytes) -> None:
+    shown = judged_by("readelf", data, "-VW")
+    found = Loading.parse(data)
+    assert found.given == ("DEMO_1", "DEMO_2")
+    assert found.base == "libself.so.1"
+    files = re.findall(r"Version: 1\s+File: (\S+)\s+Cnt: (\d+)((?:\s+0x\w+:\s+Name: \S+.*)+)", shown)
+    assert files
+    assert found.taken == tuple(
+        Taken(file, tuple(re.findall(r"Name: (\S+)", versions))) for file, _count, versions in files
+    )
+
+
+def test_the_outline_is_the_files(data: bytes) -> None:
+    assert Loading.parse(data).outline == Outline.parse(data)
+
+
+def test_the_base_version_stays_when_the_soname_is_changed(data: bytes) -> None:
+    found = Loading.parse(patchelfed(data, "--set-soname", "libself-1a2b3c4d.so.1"))
+    assert (found.outline.soname, found.base) == ("libself-1a2b3c4d.so.1", "libself.so.1")
+
+
+def test_a_file_without_section_headers_says_the_same(data: bytes) -> None:
+    whole, bare = Loading.parse(data), Loading.parse(without_sections(data))
+    assert bare.taken == whole.taken
+    assert (bare.given, bare.base) == (whole.given, whole.base)
+    assert bare.mentioned == whole.mentioned
+    module = shared_object(MODULE)
+    assert Loading.parse(without_sections(module)).modules == Loading.parse(module).modules == ("demo",)
+
+
+def test_libraries_in_its_strings_are_mentioned_but_not_itself_and_what_it_needs(data: bytes) -> None:
+    assert Loading.parse(data).mentioned == {"libcuda.so.1", "libone.so", "libtwo.so.3", "libfour.so", "plugin.so"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("engine.so", {"engine.so"}),
+        ("plugins/engine.so.2", {"engine.so.2"}),
+        ("engine.so is missing", set()),
+        ("the engine.so", set()),
+        (".abi3.so", set()),
+        ("%s.so", set()),
+        ("x.socket", set()),
+    ],
+)
+def test_other_names_are_mentioned_where_they_are_all_of_a_string_or_the_end_of_a_path(
+    text: str, expected: set[str]
+) -> None:
+    assert Loading.parse(shared_object(f'const char *last(int i) {{ return i ? "{text}" : "none"; }}')).mentioned == (
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("-F", "libreal.so.1"), {"libreal.so.1"}),
+        (("-f", "libreal.so.1", "-f", "$ORIGIN/libmore.so"), {"libreal.so.1", "libmore.so"}),
+        (("--audit", "libone.so:/opt/libtwo.so"), {"libone.so", "libtwo.so"}),
+        (("--depaudit", "libone.so"), {"libone.so"}),
+    ],
+    ids=["filter", "auxiliary filters", "audit", "audit of what it needs"],
+)
+def test_what_the_loader_opens_along_with_it_is_mentioned(flags: tuple[str, ...], expected: set[str]) -> None:
+    linker = (f"-Wl,{','.join(flags)}", "-Wl,-soname,libself.so.1")
+    assert Loading.parse(shared_object("int nothing;", *linker)).mentioned == expected
+
+
+def test_names_of_needed_libraries_and_of_gpu_code_are_not_mentioned() -> None:
+    plain = shared_object("int nothing;", needs="libother.so.1")
+    assert Loading.parse(plain).mentioned == frozenset()
+    gpu = 'const char code[] __attribute__((section("%s"))) = "libdevice.so.1";'
+    assert Loading.parse(shared_object(gpu % ".nv_fatbin")).mentioned == frozenset()
+    assert Loading.parse(shared_object(gpu % ".more_data")).mentioned == {"libdevice.so.1"}
+
+
+def test_code_and_debug_information_are_not_searched() -> None:
+    code = '__attribute__((section(".text"))) const char name[] = "libcode.so.1";'
+    named = 'int x; __asm__(".section .debug_str\\n.string \\"libdebug.so.1\\"\\n.previous");'
+    assert Loading.parse(shared_object(code)).mentioned == frozenset()
+    assert Loading.parse(shared_object(named)).mentioned == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (MODULE, ("demo",)),
+        ("void *PyInit_b(void) { return 0; } void *PyInit_a(void) { return 0; }", ("a", "b")),
+        ("void *PyInitU_lanin_2kb(void) { return 0; }", ("lanin_2kb",)),
+        ("void *PyModExport_new(void) { return 0; }", ("new",)),
+        ("void *PyInit_other(void); void *here(void) { return PyInit_other(); }", ()),
+        ('__attribute__((visibility("hidden"))) void *PyInit_hidden(void) { return 0; }', ()),
+        ("int PyInit; int here;", ()),
+    ],
+)
+def test_modules_are_what_it_exports_to_be_imported_by(source: str, expected: tuple[str, ...]) -> None:
+    assert tuple(sorted(Loading.parse(stripped(shared_object(source))).modules)) == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (program("int main(void) { return 0; }"), True),
+        (program("int main(void) { return 0; }", "-static", "-no-pie"), True),
+        (shared_object("int nothing;"), False),
+        # as libc.so.6 and libcap.so.2: a library that can be run
+        (
+            shared_object(
+                'const char run[] __attribute__((section(".interp"))) = "/lib64/ld-linux-x86-64.so.2";',
+                "-Wl,-soname,libcap.so.2",
+            ),
+            False,
+        ),
+        (object_file("int nothing;"), False),
+    ],
+    ids=["pie", "static", "library", "library that runs", "object file"],
+)
+def test_programs_are_those_that_are_started(made: bytes, expected: bool) -> None:  # noqa: FBT001 - a case
+    assert Loading.parse(made).is_program is expected
+
+
+@needs("aarch64-linux-gnu-gcc")
+def test_other_machines_files_are_read(tmp_path: Path) -> None:
+    source, output = tmp_path / "demo.c", tmp_path / "demo.so"
+    source.write_text("#include <stdio.h>\n" + MODULE + 'void say(void) { puts("libone.so"); }')
+    subprocess.run(["aarch64-linux-gnu-gcc", "-shared", "-fPIC", source, "-o", output], check=True)
+    found = Loading.parse(output.read_bytes())
+    assert (found.modules, found.mentioned, found.outline.machine) == (("demo",), frozenset({"libone.so"}), "aarch64")
+    assert found.taken[0].library == "libc.so.6"
+
+
+def test_32_bit_files_are_read() -> None:
+    # no 32-bit libraries to link with are needed for this
+    found = Loading.parse(shared_object(MODULE, "-m32", "-march=i686", "-nostdlib", "-Wl,-soname,libdemo.so"))
+    assert (found.modules, found.outline.machine) == (("demo",), "i686")
+
+
+def test_a_mapped_file_is_read_where_it_lies(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "libself.so"
+    path.write_bytes(data)
+    # closing the map raises if the value holds on to it
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        found = Loading.parse(view)
+    assert found == Loading.parse(data)
+
+
+def test_a_large_file_is_read_quickly_and_without_a_copy(tmp_path: Path) -> None:
+    blob = tmp_path / "blob"
+    with blob.open("wb") as file:
+        file.truncate(300 << 20)
+    path = tmp_path / "large.so"
+    path.write_bytes(shared_object(MODULE + 'const char *name = "libone.so";'))
+    # a sparse file of 300 MB of GPU code, as cuFFT has it among its data
+    subprocess.run(
+        ["objcopy", "--add-section", f".more={blob}", "--set-section-flags", ".more=alloc,data", path], check=True
+    )
+    script = (
+        "import mmap, sys\nfrom vbuild.elf.loading import Loading\n"
+        "with open(sys.argv[1], 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:\n"
+        "    print(Loading.parse(memoryview(mapped)).mentioned)\n"
+        "print([line for line in open('/proc/self/status') if 'VmData' in line or 'RssAnon' in line])"
+    )
+    started = time.monotonic()
+    ran = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    assert "libone.so" in ran.stdout
+    assert int(re.findall(r"RssAnon:\\t\s*(\d+)", ran.stdout)[0]) < 100_000  # kB
+    assert time.monotonic() - started < 10
+
+
+def with_tag(data: bytes, tag: int, value: int) -> bytes:
+    """*data* with *value* in the row of *tag* in its dynamic table."""
+    start = int(re.findall(r"DYNAMIC\s+0x(\w+)", judged_by("readelf", data, "-lW"))[0], 16)
+    while struct.unpack_from("<Q", data, start)[0] != tag:
+        start += 16
+    return data[: start + 8] + struct.pack("<Q", value) + data[start + 16 :]
+
+
+def with_bytes(data: bytes, section: str, offset: int, new: bytes) -> bytes:
+    """*data* with *new* at *offset* of its *section*."""
+    found = re.findall(rf" {re.escape(section)}\s+\S+\s+\w+\s+(\w+)", judged_by("readelf", data, "-SW"))
+    start = int(found[0], 16) + offset
+    return data[:start] + new + data[start + len(new) :]
+
+
+@pytest.mark.parametrize(
+    ("offset", "new", "message"),
+    [
+        (4, b"\xff\xff\xff\x7f", "name at 0x"),
+        (8, b"\xff\xff\xff\x7f", "symbol version record at 0x"),
+    ],
+    ids=["file name", "first version"],
+)
+def test_damaged_version_records_are_refused(data: bytes, offset: int, new: bytes, message: str) -> None:
+    with pytest.raises(BinaryError) as refusal:
+        Loading.parse(with_bytes(data, ".gnu.version_r", offset, new))
+    assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("tag", "record", "message"),
+    [
+        (0x6FFFFFFC, ".short 1, 0, 1, 0; .long 0, 0, 20", "more than 32768 symbol version records"),
+        (0x6FFFFFFE, ".short 1, 0; .long 1, 16, 16", "more than 32768 symbol version records"),
+        (0x6FFFFFFE, ".short 1, 60000; .long 1, 16, 16", "more than 32768 symbol versions"),
+    ],
+    ids=["DT_VERDEF", "DT_VERNEED", "one library's"],
+)
+def test_more_versions_than_there_are_numbers_are_refused(tag: int, record: str, message: str) -> None:
+    blob = f'__asm__(".section .rodata; .globl blob; blob: .rept 70000; {record}; .endr; .previous");'
+    data = shared_object(SOURCE + blob, "-Wl,-soname,libself.so.1", "-Wl,--default-symver")
+    address = int(
+        re.findall(r"(\w+)\s+0 NOTYPE\s+GLOBAL DEFAULT\s+\d+ blob@", judged_by("readelf", data, "-sW"))[0], 16
+    )
+    with pytest.raises(BinaryError) as refusal:
+        Loading.parse(with_tag(data, tag, address))
+    assert str(refusal.value) == f"{message}, which .gnu.version cannot number"
+
+
+def test_a_version_table_outside_the_file_is_none(data: bytes) -> None:
+    assert Loading.parse(with_tag(data, 0x6FFFFFFE, 1 << 40)).taken == ()
+
+
+def test_a_module_without_a_symbol_table_is_none() -> None:
+    assert Loading.parse(with_tag(shared_object(MODULE), 6, 1 << 40)).modules == ()
+
+
+def test_what_is_no_elf_file_is_refused() -> None:
+    with pytest.raises(BinaryError) as refusal:
+        Loading.parse(b"MZ\x90\0")
+    assert str(refusal.value) == "not an ELF file: begins with 4d 5a 90 00, expected 7f 45 4c 46"
+
+
+SMALL = stripped(shared_object(MODULE + 'const char *name = "libone.so";'))
+
+
+@given(place=st.integers(0, len(SMALL) - 1), byte=st.integers(0, 255))
+def test_a_changed_byte_gives_no_other_error(place: int, byte: int) -> None:
+    damaged = bytearray(SMALL)
+    damaged[place] = byte
+    with suppress(BinaryError):
+        Loading.parse(damaged)
+
+
+@given(end=st.integers(0, len(SMALL)))
+def test_a_file_cut_short_gives_no_other_error(end: int) -> None:
+    with suppress(BinaryError):
+        Loading.parse(SMALL[:end])

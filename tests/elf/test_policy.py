@@ -1,0 +1,59 @@
+"""What platform tags promise, as auditwheel's data has it."""
+
+import pytest
+
+from vbuild.elf.policy import Platform
+
+
+def platform(tag: str) -> Platform:
+    found = Platform.parse(tag)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tag", "machine", "glibc"),
+    [
+        ("manylinux1_i686", "i686", (2, 5)),
+        ("manylinux2014_aarch64", "aarch64", (2, 17)),
+        ("manylinux_2_28_x86_64", "x86_64", (2, 28)),
+        ("manylinux_2_99_x86_64", "x86_64", (2, 99)),
+        ("musllinux_1_2_x86_64", "x86_64", None),
+        ("linux_x86_64", "x86_64", None),
+    ],
+)
+def test_a_tag_names_a_machine_and_a_glibc(tag: str, machine: str, glibc: tuple[int, int] | None) -> None:
+    assert (platform(tag).machine, platform(tag).glibc) == (machine, glibc)
+
+
+@pytest.mark.parametrize("tag", ["any", "win_amd64", "macosx_11_0_arm64", "manylinux_2_28_z80", ""])
+def test_a_tag_of_another_system_is_none(tag: str) -> None:
+    assert Platform.parse(tag) is None
+
+
+def test_a_platform_has_its_libraries_the_loader_and_python_but_no_others() -> None:
+    manylinux = platform("manylinux_2_28_x86_64")
+    assert all(map(manylinux.has, ["libc.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2", "libpython3.11.so.1.0"]))
+    assert not any(map(manylinux.has, ["libgfortran.so.5", "libcudart.so.12", "ld-linux-x86-64.so.2.so"]))
+    assert platform("musllinux_1_2_x86_64").has("libc.musl-x86_64.so.1")
+    assert not platform("linux_x86_64").promises
+
+
+@pytest.mark.parametrize(
+    ("tag", "version", "old_enough"),
+    [
+        ("manylinux_2_17_x86_64", "GLIBC_2.2.5", True),
+        ("manylinux_2_17_x86_64", "GLIBC_2.17", True),
+        ("manylinux_2_17_x86_64", "GLIBC_2.18", False),
+        ("manylinux_2_17_x86_64", "GLIBCXX_3.4.19", True),
+        ("manylinux_2_17_x86_64", "GLIBCXX_3.4.26", False),
+        ("manylinux_2_99_x86_64", "GLIBC_2.90", True),
+        ("manylinux_2_28_x86_64", "GLIBC_PRIVATE", False),
+        ("manylinux_2_28_x86_64", "GLIBC_ABI_DT_RELR", False),
+        ("manylinux_2_39_x86_64", "GLIBC_ABI_DT_RELR", True),
+        ("manylinux_2_17_x86_64", "OPENSSL_3.0.0", True),
+        ("linux_x86_64", "GLIBC_2.90", True),
+    ],
+)
+def test_symbol_versions_are_as_old_as_the_tag_says_or_newer(tag: str, version: str, *, old_enough: bool) -> None:
+    assert platform(tag).has_version(version) is old_enough

@@ -1,0 +1,132 @@
+"""What is read of AMD's bundles, and what becomes of one when some of its code objects are kept."""
+
+import pytest
+
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
+from vbuild.errors import DeviceError
+from vbuild.files.edited import Rope
+from vbuild.gpu_code.bundle import Method, extent, packed, read
+from vbuild.gpu_code.model import Compression, Reading, Target, verbatim
+from vbuild.hardware.gpu import Code
+
+CODES = {HOST: b"", GFX90A: b"first" * 9, GFX942: b"second"}
+PLAIN = bundle(CODES)
+
+
+def reading_of(data: bytes) -> Reading:
+    return read(memoryview(data), extent(memoryview(data), range(len(data))))
+
+
+def test_a_bundle_ends_with_its_last_code_object() -> None:
+    assert extent(memoryview(PLAIN + bytes(999)), range(len(PLAIN) + 999)) == range(len(PLAIN))
+    assert extent(memoryview(bundle({})), range(32)) == range(32)
+    assert extent(memoryview(bundle({HOST: b""})), range(86)) == range(86)
+
+
+def test_an_entry_says_for_whom_it_is_and_where() -> None:
+    host, first, second = reading_of(PLAIN).entries
+    assert (host.kind, str(host.arch), host.code, host.size) == ("host", "host", Code.OTHER, 0)
+    assert (first.kind, first.arch, first.code) == ("code-object", Target("gfx90a", ("xnack+",)), Code.MACHINE)
+    assert (str(first.arch), first.ident, first.uncompressed_size) == ("gfx90a:xnack+", GFX90A, 45)
+    assert PLAIN[second.span.start : second.span.stop] == b"second"
+    assert [one.span.start % 4096 for one in (first, second)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("ident", "shown"),
+    [
+        ("host-x86_64-unknown-linux", "host host"),
+        ("host-x86_64-unknown-linux--", "host host"),
+        ("hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-", "code-object gfx90a:xnack-"),
+        ("hip-amdgcn-amd-amdhsa--gfx9-4-generic", "code-object gfx9-4-generic"),
+        ("hip-spirv64-amd-amdhsa--amdgcnspirv", "spirv spirv"),
+        ("hip-spirv64-amd-amdhsa-unknown-amdgcnspirv", "spirv spirv"),
+        ("openmp-amdgcn-amd-amdhsa--gfx90a", "unknown gfx90a"),
+        ("something", "unknown something"),
+    ],
+)
+def test_ids_are_read_in_every_spelling(ident: str, shown: str) -> None:
+    (found,) = reading_of(bundle({ident: b"x"})).entries
+    assert f"{found.kind} {found.arch}" == shown
+    assert found.ident == ident
+
+
+def test_code_for_amd_offers_nothing_to_nvidia() -> None:
+    (found,) = reading_of(bundle({GFX942: b"x"})).entries
+    with pytest.raises(DeviceError, match=r"^entry at 0x1000 is for gfx942; expected code for an NVIDIA GPU$"):
+        _ = found.offer
+
+
+def test_keeping_entries_gives_the_bundle_of_those() -> None:
+    entries = reading_of(PLAIN).entries
+    assert bytes(Rope.of(PLAIN, packed(entries, verbatim))) == PLAIN
+    assert bytes(Rope.of(PLAIN, packed([entries[0], entries[2]], verbatim))) == bundle({HOST: b"", GFX942: b"second"})
+    assert bytes(Rope.of(PLAIN, packed((), verbatim))) == bundle({})
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("method", list(Method))
+def test_a_compressed_bundle_tells_its_entries_and_their_share_of_it(version: int, method: Method) -> None:
+    data = compressed(PLAIN, version=version, method=method)
+    assert extent(memoryview(data + bytes(64)), range(len(data) + 64)) == range(len(data))
+    reading = reading_of(data)
+    assert reading.why_pinned == "is compressed as a whole"
+    assert [(str(one.arch), one.uncompressed_size) for one in reading.entries] == [
+        ("host", 0),
+        ("gfx90a:xnack+", 45),
+        ("gfx942", 6),
+    ]
+    assert {one.compression for one in reading.entries} == {Compression.ZSTD if method else Compression.ZLIB}
+    assert 0 < reading.entries[2].size < reading.entries[1].size
+    assert sum(one.size for one in reading.entries) <= len(data)
+
+
+def poked(data: bytes, offset: int, value: int, width: int = 8) -> bytes:
+    return data[:offset] + value.to_bytes(width, "little") + data[offset + width :]
+
+
+V3 = compressed(PLAIN)
+ROW = 32 + 24 + len(HOST)
+REFUSED = {
+    b"": "no bundle at 0x0: begins with b'', expected __CLANG_OFFLOAD_BUNDLE__ or CCOB",
+    PLAIN[:24]: "bundle at 0x0 is cut short",
+    PLAIN[:40]: "bundle at 0x0 has no room for 3 entries in its first 0x28 bytes",
+    PLAIN[:-1]: "bundle at 0x0 ends at 0x2006, past the end of its section, 0x2005",
+    poked(PLAIN, 24, 1 << 60): (
+        "bundle at 0x0 has no room for 1152921504606846976 entries in its first 0x1000 bytes"
+    ),
+    poked(PLAIN, 48, 5000): "bundle at 0x0 has an id of 0x1388 bytes for entry 0",
+    poked(PLAIN, 56, 0xFF, 1): (
+        "bundle at 0x0 has an id that is no ASCII: b'\\xffost-x86_64-unknown-linux-gnu-'"
+    ),
+    poked(PLAIN, ROW, 64): "bundle at 0x0 has code at 0x40, inside its table of 0xc9 bytes",
+    poked(PLAIN, ROW + 8, 0x1006): "bundle at 0x0 has code objects that overlap",
+    poked(PLAIN, ROW, 1 << 63): (
+        "bundle at 0x0 ends at 0x800000000000002d, past the end of its section, 0x2006"
+    ),
+    b"CCOB": "CompressedStart at 0x0 runs past the end, 0x4",
+    V3[:16]: "Sizes3 at 0x8 runs past the end, 0x10",
+    poked(V3, 4, 1, 2): "compressed bundle at 0x0 has version 1; only 2 and 3 are known",
+    poked(V3, 6, 2, 2): "compressed bundle at 0x0 has method 2; only 0 (zlib) and 1 (zstd) are known",
+    poked(V3, 8, 31): "compressed bundle at 0x0 is 0x1f bytes long, less than its header",
+    poked(V3, 8, 1 << 40): f"bundle at 0x0 ends at 0x10000000000, past the end of its section, {len(V3):#x}",
+    poked(V3, 16, 100): "compressed bundle at 0x0 has code behind its end, 0x64",
+    poked(V3, 32, 0): (
+        "compressed bundle at 0x0 is damaged: zstd decompress error: Unknown frame descriptor"
+    ),
+    poked(compressed(PLAIN, method=Method.ZLIB), 32, 0): (
+        "compressed bundle at 0x0 is damaged: Error -3 while decompressing data: unknown compression method"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "message"), REFUSED.items(), ids=list(map(str, range(len(REFUSED)))))
+def test_what_is_damaged_or_not_known_is_refused_with_its_place(data: bytes, message: str) -> None:
+    with pytest.raises(DeviceError) as refusal:
+        reading_of(data)
+    assert str(refusal.value) == message
+
+
+def test_an_entry_of_no_bytes_is_inside_whatever_place_it_says() -> None:
+    data = poked(PLAIN, 32, 0x9000)
+    assert reading_of(data).entries[0].span == range(0)

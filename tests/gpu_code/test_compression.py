@@ -1,0 +1,150 @@
+"""What entries hold, and entries compressed anew; lies about sizes cost nothing."""
+
+import tracemalloc
+
+import pytest
+import zstandard
+
+from tests.factories.bundles import GFX942, bundle, compressed
+from tests.factories.fatbins import PTX, cubin, entry, fatbin
+from vbuild.errors import DeviceError
+from vbuild.gpu_code import bundle as bundles
+from vbuild.gpu_code.compression import LIMIT, decompressed, inflated, recompressed
+from vbuild.gpu_code.fatbin import EntryHeader, Flag, Kind, packed, read
+from vbuild.gpu_code.model import Compression, Entry
+
+LONG = cubin(90, 4096)
+
+
+def first(data: bytes) -> Entry:
+    return read(memoryview(data), range(len(data))).entries[0]
+
+
+@pytest.mark.parametrize("flags", [0, Flag.LZ4, Flag.ZSTD])
+def test_an_entry_holds_what_was_put_in(flags: int) -> None:
+    data = fatbin(entry(code=LONG, flags=flags))
+    assert decompressed(data, first(data)) == LONG
+
+
+REFUSED = {
+    fatbin(entry(Kind.LTO_IR, flags=Flag.LZ4 | Flag.OBFUSCATED)): (
+        "lto-ir at 0x10 is obfuscated: only NVIDIA's linker can read it"
+    ),
+    fatbin(entry(flags=Flag.LZ4_SECOND, compressed_size=8)): (
+        "code at 0x10 is compressed in a way that is not known"
+    ),
+    fatbin(entry(flags=Flag.ZSTD, uncompressed_size=1 << 32)): (
+        "code at 0x10 claims to inflate to 0x100000000 bytes; more than 0x40000000 is refused"
+    ),
+    fatbin(entry(flags=Flag.LZ4, uncompressed_size=LIMIT)): (
+        "0x26 bytes at 0x10 claim to inflate to 0x40000000; more than 32 times as many is refused"
+    ),
+    fatbin(entry(flags=Flag.LZ4, uncompressed_size=1 << 24)): (
+        "code at 0x10 is damaged: lz4: 0x26 bytes cannot become 0x1000000"
+    ),
+    fatbin(entry(flags=Flag.LZ4, uncompressed_size=129)): (
+        "code at 0x10 inflates to 0x80 bytes, but claims 0x81"
+    ),
+    fatbin(entry(flags=Flag.ZSTD, uncompressed_size=129)): (
+        "code at 0x10 is damaged: zstd: a frame of 0x80 bytes, expected 0x81"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "message"), REFUSED.items(), ids=list(map(str, range(len(REFUSED)))))
+def test_what_cannot_be_read_is_refused_with_its_place(data: bytes, message: str) -> None:
+    with pytest.raises(DeviceError) as refusal:
+        decompressed(data, first(data))
+    assert str(refusal.value) == message
+
+
+def test_a_block_that_holds_more_than_it_claims_is_damaged() -> None:
+    data = fatbin(entry(flags=Flag.LZ4, uncompressed_size=127))
+    with pytest.raises(DeviceError, match=r"^code at 0x10 is damaged: lz4: "):
+        decompressed(data, first(data))
+
+
+def test_a_claim_of_a_gibibyte_takes_no_memory() -> None:
+    data = fatbin(entry(flags=Flag.LZ4, uncompressed_size=LIMIT))
+    found = first(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DeviceError):
+            decompressed(data, found)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_in_a_zlib_stream_than_it_claims_is_refused() -> None:
+    plain = bundle({GFX942: b"code"})
+    packed = memoryview(compressed(plain, method=bundles.Method.ZLIB))[32:]
+    assert inflated(packed, Compression.ZLIB, size=len(plain), place=0) == plain
+    with pytest.raises(DeviceError, match=r"^code at 0x20 inflates to 0x1000 bytes, but claims 0xfff$"):
+        inflated(packed, Compression.ZLIB, size=0xFFF, place=0x20)
+
+
+def test_code_in_a_bundle_that_is_compressed_as_a_whole_cannot_be_read_alone() -> None:
+    data = compressed(bundle({GFX942: b"code"}))
+    (found,) = bundles.read(memoryview(data), range(len(data))).entries
+    with pytest.raises(DeviceError, match=r"^code-object at 0x0 cannot be read alone: its container is compressed$"):
+        decompressed(data, found)
+
+
+@pytest.mark.parametrize("flags", [0, Flag.LZ4, Flag.LZ4 | Flag.ARCH_SPECIFIC | Flag.DEBUG])
+def test_an_entry_in_zstd_is_the_same_entry_but_smaller(flags: int) -> None:
+    code = bytes(range(256)) * 64
+    data = fatbin(entry(code=code, flags=flags, header_size=80, ident_offset=64, ident_size=4))
+    before = first(data)
+    part = recompressed(data, before)
+    assert isinstance(part, bytes)
+    assert len(part) % 8 == 0
+    assert len(part) < before.size
+    after = first(fatbin(part))
+    assert decompressed(fatbin(part), after) == code
+    assert (after.kind, after.arch, after.uncompressed_size) == (before.kind, before.arch, len(code))
+    assert (after.compression, after.flags) == (Compression.ZSTD, before.flags & ~Flag.LZ4 | Flag.ZSTD)
+    assert part[64:80] == data[before.span.start + 64 : before.payload.start]
+    header_after = EntryHeader.parse(part)
+    assert header_after.compressed_size == len(after.payload)
+    assert header_after.payload_size - header_after.compressed_size in range(8)
+    frame = zstandard.get_frame_parameters(part[80:])
+    assert (frame.content_size, frame.has_checksum) == (len(code), False)
+
+
+@pytest.mark.parametrize("level", [1, 9, 19, 22])
+def test_no_window_is_larger_than_those_of_nvcc(level: int) -> None:
+    code = bytes(20 << 20)
+    data = fatbin(entry(code=code))
+    part = recompressed(data, first(data), level=level)
+    assert isinstance(part, bytes)
+    assert zstandard.get_frame_parameters(part[64:]).window_size <= 8 << 20
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        entry(Kind.PTX, code=PTX),
+        entry(code=LONG, flags=Flag.ZSTD),
+        entry(Kind.LTO_IR, code=LONG),
+        entry(Kind.LTO_IR, code=LONG, flags=Flag.LZ4 | Flag.OBFUSCATED),
+    ],
+    ids=["not smaller", "in zstd already", "not for the driver", "obfuscated"],
+)
+def test_an_entry_stays_where_zstd_does_not_help(packed: bytes) -> None:
+    data = fatbin(packed)
+    assert recompressed(data, first(data)) == first(data).span
+
+
+def test_a_container_can_be_kept_with_its_entries_in_zstd() -> None:
+    data = fatbin(entry(arch=80, code=LONG), entry(Kind.PTX), entry(code=LONG, flags=Flag.ZSTD))
+    entries = read(memoryview(data), range(len(data))).entries
+    parts = packed(entries, lambda one: recompressed(data, one))
+    whole = b"".join(part if isinstance(part, bytes) else data[part.start : part.stop] for part in parts)
+    after = read(memoryview(whole), range(len(whole))).entries
+    assert [(str(one.arch), one.kind, str(one.compression)) for one in after] == [
+        ("sm_80", "cubin", "zstd"),
+        ("sm_90", "ptx", "raw"),
+        ("sm_90", "cubin", "zstd"),
+    ]
+    assert [decompressed(whole, one) for one in after] == [decompressed(data, one) for one in entries]

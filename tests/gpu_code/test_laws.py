@@ -1,0 +1,123 @@
+"""What holds for every fatbin and every bundle, and for every damage done to a library with GPU code."""
+
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
+from tests.factories.fatbins import device_library, entry, fatbin
+from vbuild.elf.image import Image
+from vbuild.errors import VbuildError
+from vbuild.files.edited import Rope
+from vbuild.gpu_code import bundle as bundles
+from vbuild.gpu_code import fatbin as fatbins
+from vbuild.gpu_code.compression import decompressed, recompressed
+from vbuild.gpu_code.fatbin import Flag, Kind
+from vbuild.gpu_code.model import verbatim
+from vbuild.gpu_code.survey import device_code
+
+SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
+_PLAIN = bundle({HOST: b"", GFX90A: bytes(99), GFX942: b"x" * 5000})
+LIBRARIES = [
+    *(path.read_bytes() for path in SAMPLES),
+    device_library(
+        _PLAIN, compressed(_PLAIN), section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096
+    ),
+]
+INTERESTING = ("fatbin", "FatBin", ".rela.dyn", ".relr.dyn")
+
+entries = st.builds(
+    entry,
+    st.sampled_from([Kind.CUBIN, Kind.PTX, Kind.LTO_IR, 3]),
+    st.sampled_from([50, 80, 90, 120]),
+    code=st.binary(min_size=1, max_size=300),
+    flags=st.sampled_from([0, Flag.LZ4, Flag.ZSTD, Flag.ARCH_SPECIFIC, Flag.ARCH_FAMILY | Flag.ZSTD]),
+)
+codes = st.dictionaries(
+    st.text("abcxyz-0123456789:+", min_size=1, max_size=60), st.binary(max_size=5000), min_size=1, max_size=8
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A library with bytes of its GPU code, its wrappers or its relocations changed, or with its end cut off."""
+    library = bytearray(draw(st.sampled_from(LIBRARIES)))
+    sections = Image.parse(bytes(library)).sections
+    spans = [each.span for each in sections if any(word in each.name for word in INTERESTING) and len(each.span)]
+    for _ in range(draw(st.integers(1, 4))):
+        span = draw(st.sampled_from(spans))
+        # headers are at the start, and most of what follows is code that nobody reads
+        place = draw(st.integers(0, min(len(span) - 1, 400)) | st.integers(0, len(span) - 1))
+        library[span.start + place] = draw(st.integers(0, 255))
+    if draw(st.booleans()):
+        del library[draw(st.integers(0, len(library))) :]
+    return bytes(library)
+
+
+@settings(max_examples=100, deadline=None)
+@given(damaged())
+def test_a_damaged_library_gives_a_result_or_a_refusal(data: bytes) -> None:
+    try:
+        image = Image.parse(data)
+        code = device_code(image)
+    except VbuildError:
+        return
+    spans = [*(container.span for container in code.containers), *(blob.span for blob in code.blobs)]
+    spans.sort(key=lambda span: span.start)
+    assert all(one.stop <= after.start for one, after in pairwise(spans))
+    for container in code.containers:
+        for one in container.entries:
+            assert container.span.start <= one.span.start <= one.span.stop <= container.span.stop
+            with suppress(VbuildError):
+                assert len(decompressed(data, one)) == one.uncompressed_size
+                recompressed(data, one)
+        if container.movable:
+            assert len(container.wrappers) == 1
+            assert bytes(Rope.of(data, container.keeping(container.entries[:1])))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(entries, max_size=6), st.data())
+def test_a_fatbin_that_was_parsed_is_packed_into_the_same_bytes(packed: list[bytes], data: st.DataObject) -> None:
+    whole = fatbin(*packed)
+    found = fatbins.read(memoryview(whole), range(len(whole))).entries
+    assert bytes(Rope.of(whole, fatbins.packed(found, verbatim))) == whole
+    kept = data.draw(st.sets(st.integers(0, len(packed) - 1)) if packed else st.just(set[int]()))
+    chosen = [found[index] for index in sorted(kept)]
+    assert bytes(Rope.of(whole, fatbins.packed(chosen, verbatim))) == fatbin(*(packed[index] for index in sorted(kept)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(entries.filter(lambda one: one[:2] != b"\x03\0"), min_size=1, max_size=4))
+def test_code_is_the_same_in_zstd(packed: list[bytes]) -> None:
+    whole = fatbin(*packed)
+    found = fatbins.read(memoryview(whole), range(len(whole))).entries
+    smaller = bytes(Rope.of(whole, fatbins.packed(found, lambda one: recompressed(whole, one))))
+    assert len(smaller) <= len(whole)
+    after = fatbins.read(memoryview(smaller), range(len(smaller))).entries
+    assert [decompressed(smaller, one).rstrip(b"\0") for one in after] == [
+        decompressed(whole, one).rstrip(b"\0") for one in found
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(codes)
+def test_a_bundle_that_was_parsed_is_packed_into_the_same_bytes(code: dict[str, bytes]) -> None:
+    whole = bundle(code)
+    view = memoryview(whole)
+    span = bundles.extent(view, range(len(whole)))
+    found = bundles.read(view, span).entries
+    assert bytes(Rope.of(whole, bundles.packed(found, verbatim))) == whole
+    assert {one.ident: whole[one.span.start : one.span.stop] for one in found if one.size} == {
+        ident: data for ident, data in code.items() if data
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: bundles.MAGIC + b"\x02" + bytes(7) + tail))
+def test_any_bytes_are_a_bundle_or_refused(data: bytes) -> None:
+    with suppress(VbuildError):
+        bundles.read(memoryview(data), bundles.extent(memoryview(data), range(len(data))))

@@ -1,0 +1,223 @@
+"""Where the GPU code of a library is found, and which of it may be moved: libraries linked by gcc."""
+
+import pytest
+
+from tests.factories.bundles import GFX942, HOST, bundle, compressed
+from tests.factories.elf import shared_object
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from vbuild.elf.image import Form, Image
+from vbuild.errors import DeviceError
+from vbuild.files.edited import Rope
+from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.model import Container, DeviceCode, Vendor, offered
+from vbuild.gpu_code.survey import device_code
+
+TWO = (fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(Kind.PTX, 90)))
+FAR_POINTER = ".data\n.balign 8\n.quad c0 + 24\n"
+NEAR_POINTER = ".data\n.balign 8\n.quad c0\n"
+HIP = (".hipFatBinSegment", 0x48495046, 1)
+
+
+def surveyed(data: bytes) -> DeviceCode:
+    return device_code(Image.parse(data))
+
+
+def shown(code: DeviceCode) -> list[str]:
+    return [f"{one.section} {','.join(str(entry.arch) for entry in one.entries)}" for one in code.containers]
+
+
+def reasons(code: DeviceCode) -> list[str | None]:
+    return [one.why_pinned for one in code.containers]
+
+
+def test_a_container_with_one_wrapper_is_movable() -> None:
+    data = device_library(*TWO)
+    code = surveyed(data)
+    assert shown(code) == [".nv_fatbin sm_80,sm_90", ".nv_fatbin sm_90"]
+    assert reasons(code) == [None, None]
+    assert (code.blobs, code.notes, code.pinned) == ((), (), ())
+    image = Image.parse(data)
+    for container, packed in zip(code.containers, TWO, strict=True):
+        assert data[container.span.start : container.span.stop] == packed
+        assert container.address == image.address(container.span.start)
+        (wrapper,) = container.wrappers
+        assert (wrapper.target, wrapper.form) == (container.address, Form.RELA)
+
+
+def test_a_wrapper_filled_through_packed_relocations_counts() -> None:
+    code = surveyed(device_library(*TWO, flags=["-Wl,-z,pack-relative-relocs"]))
+    assert reasons(code) == [None, None]
+    assert [pointer.form for one in code.containers for pointer in one.wrappers] == [Form.RELR, Form.RELR]
+
+
+def test_gaps_of_zeros_between_containers_are_passed_over() -> None:
+    code = surveyed(device_library(*TWO, align=256))
+    assert reasons(code) == [None, None]
+    assert [container.span.start % 256 for container in code.containers] == [0, 0]
+
+
+def test_relocatable_code_is_found_in_its_own_section() -> None:
+    code = surveyed(device_library(*TWO, section="__nv_relfatbin", wrapper=(".nvFatBinSegment", 0x466243B1, 2)))
+    assert shown(code) == ["__nv_relfatbin sm_80,sm_90", "__nv_relfatbin sm_90"]
+    assert reasons(code) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (device_library(*TWO, wrapped=[1]), ["no wrapper points to it", None]),
+        (device_library(*TWO, wrapped=[0, 1, 1]), [None, "2 wrappers point to it"]),
+        (device_library(*TWO, more=FAR_POINTER), ["the loader fills 1 more pointers into it", None]),
+        (device_library(*TWO, more=NEAR_POINTER), ["the loader fills 1 more pointers into it", None]),
+        (
+            device_library(fatbin(entry(), entry(0x200)), TWO[1]),
+            ["holds an entry of kind 0x200, which is not known", None],
+        ),
+    ],
+)  # fmt: skip
+def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned(
+    data: bytes, expected: list[str | None]
+) -> None:
+    code = surveyed(data)
+    assert reasons(code) == expected
+    assert [one.movable for one in code.containers] == [reason is None for reason in expected]
+    assert code.pinned == tuple(one for one in code.containers if one.why_pinned)
+
+
+def test_a_pinned_container_can_be_kept_whole_but_not_be_changed() -> None:
+    data = device_library(*TWO, wrapped=[1])
+    pinned, movable = surveyed(data).containers
+    assert bytes(Rope.of(data, pinned.keeping(pinned.entries))) == TWO[0]
+    assert bytes(Rope.of(data, movable.keeping(()))) == fatbin()
+    with pytest.raises(DeviceError, match=r"^\.nv_fatbin at 0x\w+ cannot be changed: no wrapper points to it$"):
+        pinned.keeping(())
+
+
+def test_a_wrapper_of_a_version_that_is_not_known_moves_nothing_and_is_named() -> None:
+    code = surveyed(device_library(*TWO, wrapper=(".nvFatBinSegment", 0x466243B1, 3)))
+    assert reasons(code) == ["no wrapper points to it"] * 2
+    assert all("magic 0x466243b1, of version 3, which is not known" in note for note in code.notes)
+    assert len(code.notes) == 2
+
+
+def test_bytes_behind_the_last_wrapper_are_named() -> None:
+    code = surveyed(device_library(*TWO, more='.section .nvFatBinSegment,"aw"\n.quad 0\n'))
+    assert code.notes == (".nvFatBinSegment has 8 bytes behind its last wrapper",)
+    assert reasons(code) == [None, None]
+
+
+def test_a_damaged_container_is_left_alone_and_those_around_it_are_not() -> None:
+    broken = fatbin(entry(version=0x102))
+    code = surveyed(device_library(TWO[0], broken, TWO[1]))
+    assert reasons(code) == [None, None]
+    (blob,) = code.blobs
+    assert (blob.section, len(blob.span), blob.is_damaged) == (".nv_fatbin", len(broken), True)
+    assert blob.what == "damaged or unknown fatbin"
+    (note,) = code.notes
+    assert note == (
+        f".nv_fatbin: fatbin entry at {blob.span.start + 16:#x} has version 0x102; only 0x101 is known"
+    )  # fmt: skip
+
+
+def test_behind_a_container_that_says_it_is_longer_the_next_wrapper_leads_on() -> None:
+    liar = fatbin(entry(arch=80), fat_size=192 + len(TWO[0]))
+    code = surveyed(device_library(liar, *TWO))
+    assert shown(code) == [".nv_fatbin sm_80,sm_90", ".nv_fatbin sm_90"]
+    assert reasons(code) == [None, None]
+    assert [len(blob.span) for blob in code.blobs] == [len(liar)]
+
+
+def test_a_container_that_runs_past_its_section_is_named() -> None:
+    code = surveyed(device_library(TWO[0], fatbin(entry(), fat_size=1 << 20)))
+    assert shown(code) == [".nv_fatbin sm_80,sm_90"]
+    assert len(code.blobs) == 1
+    assert "past the end of its section" in code.notes[0]
+
+
+def test_fatbins_elsewhere_are_found_and_stay() -> None:
+    words = "\n".join(f".byte {byte}" for byte in TWO[0])
+    code = surveyed(device_library(TWO[1], more=f'.section .ldata,"aw"\n.long 7\n.balign 8\n{words}\n'))
+    assert sorted(shown(code)) == [".ldata sm_80,sm_90", ".nv_fatbin sm_90"]
+    (pinned,) = code.pinned
+    assert isinstance(pinned, Container)
+    assert pinned.why_pinned == "lies in .ldata, where the library's own code looks for it"
+
+
+def test_the_magic_alone_is_no_fatbin() -> None:
+    code = surveyed(device_library(TWO[1], more='.section .rodata,"a"\n.long 0xBA55ED50\n.long 0xBA55ED50\n'))
+    assert shown(code) == [".nv_fatbin sm_90"]
+    (note,) = code.notes
+    assert note.startswith(".rodata has the magic of a fatbin 2 times where none begins, first at 0x")
+
+
+def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() -> None:
+    bare = cubin(80, 64)
+    host = shared_object("int one;")[:64]
+    lines = "\n".join(f".byte {byte}" for byte in bare + host)
+    code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n'))
+    (blob,) = code.blobs
+    assert (blob.section, blob.what, blob.is_damaged) == (".rodata", "bare cubin", False)
+
+
+def test_cubins_inside_fatbins_are_not_counted_twice() -> None:
+    lines = "\n".join(f".byte {byte}" for byte in TWO[0])
+    assert surveyed(device_library(more=f'.section .rodata,"a"\n{lines}\n')).blobs == ()
+
+
+def test_a_library_without_gpu_code_has_none() -> None:
+    code = surveyed(shared_object("int one;"))
+    assert not code
+    assert code == DeviceCode()
+
+
+def test_damaged_relocations_move_nothing() -> None:
+    data = bytearray(device_library(*TWO))
+    image = Image.parse(bytes(data))
+    offset = image.dynamic_offsets()[9]  # DT_RELAENT
+    data[offset + 8] = 25
+    code = surveyed(bytes(data))
+    assert reasons(code) == ["no wrapper points to it"] * 2
+    assert code.notes == ("no fatbin can be moved: relocations of 0x19 bytes each, expected 0x18",)
+
+
+def test_amds_bundles_are_found_by_the_same_survey() -> None:
+    plain = bundle({HOST: b"", GFX942: b"code"})
+    data = device_library(plain, compressed(plain), section=".hip_fatbin", wrapper=HIP, align=4096)
+    code = surveyed(data)
+    assert shown(code) == [".hip_fatbin host,gfx942"] * 2
+    assert [one.vendor for one in code.containers] == [Vendor.AMD, Vendor.AMD]
+    assert reasons(code) == [None, "is compressed as a whole"]
+
+
+def test_code_that_kpack_moved_out_is_named() -> None:
+    data = device_library(bytes(4096), section=".hip_fatbin", wrapper=(HIP[0], 0x4B504948, 1), align=4096)
+    code = surveyed(data)
+    assert not code
+    (note,) = code.notes
+    assert note.endswith("has magic 0x4b504948, its code was moved to .kpack files and is left alone")
+
+
+@pytest.mark.parametrize(("wrapped", "chosen"), [([0, 1], [0, 1]), ([1], [1]), ([], [0, 1])])
+def test_the_runtime_chooses_from_what_wrappers_hand_it_or_else_from_all(wrapped: list[int], chosen: list[int]) -> None:
+    containers = surveyed(device_library(*TWO, wrapped=wrapped)).containers
+    assert offered(containers) == tuple(containers[number] for number in chosen)
+    assert offered(()) == ()
+
+
+def test_the_smallest_entry_is_the_first_of_the_fewest_bytes() -> None:
+    first, second = surveyed(device_library(TWO[0], fatbin())).containers
+    assert first.smallest is first.entries[0]
+    assert second.smallest is None
+
+
+@pytest.mark.parametrize("strange", [fatbin(), fatbin(entry(0x200))], ids=["empty", "of a kind that is not known"])
+def test_what_may_be_a_fatbin_elsewhere_is_only_taken_for_one_that_is_known(strange: bytes) -> None:
+    lines = "\n".join(f".byte {byte}" for byte in strange)
+    code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n'))
+    assert shown(code) == [".nv_fatbin sm_90"]
+    assert len(code.notes) == 1
+
+
+def test_an_elf_header_that_is_cut_short_is_no_cubin() -> None:
+    lines = "\n".join(f".byte {byte}" for byte in cubin(80)[:20])
+    assert surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n')).blobs == ()

@@ -1,0 +1,152 @@
+"""pip's configuration: read from pip itself, and handed on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories.sources import index, pinned, sdist, served
+from vbuild.build.source import fetched
+from vbuild.errors import FetchError
+from vbuild.index_client.configuration import Indexes
+
+
+def _env(tmp_path: Path, conf: str = "", **more: str) -> dict[str, str]:
+    """An environment in which pip has only the configuration *conf*, and the variables in *more*."""
+    (tmp_path / "pip.conf").write_text(conf)
+    bare = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    empty = {name: str(tmp_path / "nothing") for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "HOME")}
+    return {**bare, **empty, "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), **more}
+
+
+def test_a_file_an_install_section_and_the_environment_override_in_this_order(tmp_path: Path) -> None:
+    conf = """
+    [global]
+    index-url = https://global.example/simple
+    extra-index-url =
+        https://one.example/simple
+        https://two.example/it's
+    trusted-host = one.example
+    timeout = 60
+    [install]
+    index-url = https://install.example/simple
+    no-index = true
+    [download]
+    find-links = https://download.example
+    """
+    indexes = Indexes.configured(_env(tmp_path, conf, PIP_TRUSTED_HOST="two.example three.example", PIP_QUIET="3"))
+    assert indexes == Indexes(
+        index_url="https://install.example/simple",
+        extra_index_urls=("https://one.example/simple", "https://two.example/it's"),
+        no_index=True,
+        trusted_hosts=("two.example", "three.example"),
+        timeout=60.0,
+        cert=indexes.cert,
+    )
+
+
+def test_without_a_configuration_the_tools_keep_their_defaults(tmp_path: Path) -> None:
+    indexes = Indexes.configured(_env(tmp_path, PIP_CERT=""))
+    assert indexes == Indexes(cert=indexes.cert)
+    assert not {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"} & indexes.environment().keys()
+
+
+def test_paths_become_urls(tmp_path: Path) -> None:
+    indexes = Indexes.configured(_env(tmp_path, PIP_FIND_LINKS=f"{tmp_path}/a,b https://x.example"))
+    assert indexes.find_links == (f"{tmp_path.as_uri()}/a%2Cb", "https://x.example")
+    assert indexes.environment()["UV_FIND_LINKS"] == f"{tmp_path.as_uri()}/a%2Cb,https://x.example"
+
+
+def test_every_setting_has_its_variable_for_uv() -> None:
+    indexes = Indexes(
+        index_url="https://a.example/simple",
+        extra_index_urls=("https://b.example/simple", "https://c.example/simple"),
+        no_index=True,
+        trusted_hosts=("b.example", "c.example:8080"),
+        cert="/ca.pem",
+        client_cert="/me.pem",
+        proxy="http://proxy.example:3128",
+        timeout=30.0,
+        keyring="subprocess",
+    )
+    assert indexes.environment() == {
+        "UV_DEFAULT_INDEX": "https://a.example/simple",
+        "UV_INDEX": "https://b.example/simple https://c.example/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_NO_INDEX": "1",
+        "UV_INSECURE_HOST": "b.example c.example:8080",
+        "UV_HTTP_TIMEOUT": "30",
+        "UV_KEYRING_PROVIDER": "subprocess",
+        "SSL_CERT_FILE": "/ca.pem",
+        "SSL_CLIENT_CERT": "/me.pem",
+        "ALL_PROXY": "http://proxy.example:3128",
+    }
+
+
+@pytest.mark.parametrize(
+    ("listing", "message"),
+    [
+        ("global.timeout='soon'", "pip config list: timeout 'soon' is not a number of seconds"),
+        ("global.timeout='nan'", "pip config list: timeout 'nan' is not a number of seconds"),
+        ("global.timeout='-1'", "pip config list: timeout '-1' is not a number of seconds"),
+        ("global.timeout='inf'", "pip config list: timeout 'inf' is not a number of seconds"),
+        (
+            "global.index-url='~no-such-user/simple'",
+            "pip config list: '~no-such-user/simple' is not a path: Could not determine home directory.",
+        ),
+        ("global.cert='/a", 'pip config list: "global.cert=\'/a" is not a setting that can be read'),
+    ],
+)
+def test_settings_that_cannot_be_read_are_refused(listing: str, message: str) -> None:
+    with pytest.raises(FetchError) as refused:
+        Indexes.parse(listing)
+    assert str(refused.value) == message
+
+
+def test_a_configuration_that_pip_refuses_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match="pip config list: exit status"):
+        Indexes.configured(_env(tmp_path, "not a section"))
+
+
+_URLS = st.lists(st.from_regex(r"https://[a-z]{1,9}\.example/[a-z']{0,9}", fullmatch=True), max_size=3).map(tuple)
+
+
+@given(_URLS, _URLS, st.booleans())
+def test_what_pip_prints_is_read_back(extra: tuple[str, ...], links: tuple[str, ...], no_index: bool) -> None:  # noqa: FBT001 - drawn
+    settings = {"extra-index-url": "\n".join(extra), "find-links": " ".join(links), "no-index": str(no_index).lower()}
+    listing = "\n".join(f"global.{key}={value!r}" for key, value in settings.items())
+    assert Indexes.parse(listing) == Indexes(extra_index_urls=extra, find_links=links, no_index=no_index)
+
+
+def test_uv_finds_what_pip_is_configured_for(tmp_path: Path) -> None:
+    with served(index(tmp_path / "simple", sdist(tmp_path))) as url:
+        env = _env(tmp_path, PIP_INDEX_URL=url, PIP_EXTRA_INDEX_URL=str(tmp_path / "none"))
+        env |= {**Indexes.configured(env).environment(), "UV_CACHE_DIR": str(tmp_path / "cache")}
+        command = [
+            sys.executable,
+            "-m",
+            "uv",
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-header",
+            "--no-annotate",
+            "--no-deps",
+            "-",
+        ]
+        ran = subprocess.run(command, env=env, input="demo", capture_output=True, text=True, check=True)
+    assert ran.stdout == "demo==1.0\n"
+
+
+def test_a_proxy_is_used(tmp_path: Path) -> None:
+    archive = sdist(tmp_path)
+    # a static server is proxy enough: it is asked for http://nowhere.example/demo/, and answers by the path
+    with (
+        served(tmp_path) as proxy,
+        pytest.raises(FetchError, match=r"no sdist of this version on http://nowhere\.example"),
+    ):
+        fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url="http://nowhere.example", proxy=proxy))

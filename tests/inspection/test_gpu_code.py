@@ -1,0 +1,145 @@
+"""GPU code summed up, held against what cutting the same library container by container leaves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
+from tests.factories.fatbins import device_library, entry, fatbin
+from vbuild.elf.image import Image
+from vbuild.files.edited import Rope
+from vbuild.files.records import Buffer
+from vbuild.gpu_code.fatbin import Flag, Kind
+from vbuild.gpu_code.model import Container, Target
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.gpu import Arch, Ptx, Request, needed
+from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Runs, devices
+
+SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
+SM_75, SM_80, SM_90, SM_103, SM_120 = map(Arch, (75, 80, 90, 103, 120))
+HIP = {"section": ".hip_fatbin", "wrapper": (".hipFatBinSegment", 0x48495046, 1), "align": 4096}
+
+
+def summed(data: Buffer) -> GpuCode:
+    return GpuCode.of(device_code(Image.parse(data)))
+
+
+def left(data: Buffer, container: Container, device: Arch) -> int:
+    """The bytes of *container* after slimming to *device*, as its own packing gives them."""
+    if not container.movable:
+        return len(container.span)
+    kept = needed([entry.offer for entry in container.entries], Request(device), ptx=Ptx.AUTO)
+    entries = [entry for place, entry in enumerate(container.entries) if place in kept]
+    return Rope.of(data, container.keeping(entries or [e for e in (container.smallest,) if e])).size
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("device", [SM_75, SM_80, SM_90, SM_103], ids=str)
+def test_what_a_gpu_needs_of_a_compiled_library_is_what_cutting_it_leaves(sample: Path, device: Arch) -> None:
+    data = sample.read_bytes()
+    code = device_code(Image.parse(data))
+    assert GpuCode.of(code).outlook(device).kept == sum(left(data, each, device) for each in code.containers)
+
+
+offers = st.tuples(
+    st.sampled_from([Kind.CUBIN, Kind.PTX, Kind.LTO_IR]),
+    st.sampled_from([75, 80, 86, 87, 90, 100, 103, 120]),
+    st.sampled_from([0, Flag.ARCH_SPECIFIC]),
+    st.sampled_from([128, 136, 512]),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(offers, max_size=4), min_size=1, max_size=5))
+def test_containers_of_any_sort_add_up_to_themselves(drawn: Sequence[Sequence[tuple[Kind, int, Flag, int]]]) -> None:
+    containers = [
+        fatbin(*(entry(kind, arch, flags=flags, code=bytes(size)) for kind, arch, flags, size in one)) for one in drawn
+    ]
+    data = device_library(*containers)
+    code = device_code(Image.parse(data))
+    gpu = GpuCode.of(code)
+    assert gpu.size == sum(map(len, containers))
+    assert (gpu.containers, gpu.entries) == (len(drawn), sum(map(len, drawn)))
+    assert sum(portion.entries for portion in gpu.portions) == gpu.entries
+    for device in (SM_80, SM_103):
+        outlook = gpu.outlook(device)
+        assert outlook.kept == sum(left(data, each, device) for each in code.containers)
+        assert outlook.machine + outlook.jit + outlook.nothing == len(drawn)
+
+
+def test_containers_of_the_same_sorts_become_one_stack() -> None:
+    gpu = summed(
+        device_library(*(fatbin(entry(arch=80), entry(Kind.PTX, 90)) for _ in range(5)), fatbin(entry(arch=90)))
+    )
+    assert [(stack.count, [str(sort.arch) for sort in stack.sorts]) for stack in gpu.stacks] == [
+        (5, ["sm_80", "sm_90"]),
+        (1, ["sm_90"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "outlook"),
+    [
+        (SM_75, (Runs.NO, 0, 0, 2)),
+        (SM_80, (Runs.NATIVELY, 1, 0, 1)),
+        (SM_90, (Runs.JIT, 0, 1, 1)),
+        (SM_120, (Runs.PARTLY_JIT, 1, 1, 0)),
+    ],
+    ids=str,
+)
+def test_a_gpu_is_served_by_machine_code_or_ptx_or_not_at_all(
+    device: Arch, outlook: tuple[Runs, int, int, int]
+) -> None:
+    gpu = summed(device_library(fatbin(entry(arch=80), entry(Kind.PTX, 80)), fatbin(entry(arch=120))))
+    found = gpu.outlook(device)
+    assert (found.runs, found.machine, found.jit, found.nothing) == outlook
+    assert gpu.serves(device) == (found.runs is not Runs.NO)
+
+
+def test_a_container_with_nothing_for_a_gpu_keeps_its_smallest_entry() -> None:
+    small, large = entry(arch=90, code=bytes(128)), entry(arch=120, code=bytes(512))
+    assert summed(device_library(fatbin(large, small))).outlook(SM_80).kept == len(fatbin(small))
+
+
+def test_what_no_wrapper_points_to_stays_whole_and_says_why() -> None:
+    free, pinned = fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(arch=80), entry(arch=120))
+    gpu = summed(device_library(free, pinned, wrapped=[0]))
+    ((section, size, count, why),) = [(one.section, one.size, one.count, one.why) for one in gpu.pinned]
+    assert (section, size, count) == (".nv_fatbin", len(pinned), 1)
+    assert why
+    # and says nothing about what the library runs on
+    assert gpu.outlook(SM_80) == Outlook(SM_80, machine=1, kept=len(fatbin(entry(arch=80))) + len(pinned))
+    assert gpu.outlook(SM_120).machine == 0
+
+
+def test_code_that_only_the_library_chooses_from_still_tells_what_it_runs_on() -> None:
+    gpu = summed(device_library(fatbin(entry(arch=80)), wrapped=[]))
+    assert gpu.outlook(SM_80).runs is Runs.NATIVELY
+
+
+def test_the_gpus_of_a_wheel_are_all_that_some_of_its_code_runs_on() -> None:
+    gpu = summed(device_library(fatbin(entry(arch=80), entry(arch=90, flags=Flag.ARCH_SPECIFIC))))
+    assert list(map(str, devices([gpu, GpuCode()]))) == ["sm_80", "sm_86", "sm_88", "sm_89", "sm_90"]
+
+
+def test_amd_s_targets_are_served_by_name() -> None:
+    codes = {HOST: b"", GFX90A: bytes(4096), GFX942: bytes(8192)}
+    data = device_library(bundle(codes), **HIP)  # type: ignore[arg-type]  # one dictionary for three types
+    gpu = summed(data)
+    found: dict[Device, Outlook] = {device: gpu.outlook(device) for device in devices([gpu])}
+    assert list(map(str, found)) == ["gfx90a", "gfx942"]
+    assert [str(portion.sort.arch) for portion in gpu.portions] == ["gfx90a:xnack+", "gfx942"]
+    assert {outlook.runs for outlook in found.values()} == {Runs.NATIVELY}
+    assert found[Target("gfx90a")].kept < found[Target("gfx942")].kept < gpu.size
+
+
+def test_a_file_of_gpu_code_alone_is_all_pinned() -> None:
+    gpu = GpuCode.alone(100, "a cubin in a file of its own")
+    assert (gpu.size, gpu.outlook(SM_80).kept, [one.why for one in gpu.pinned]) == (
+        100,
+        100,
+        ["a cubin in a file of its own"],
+    )

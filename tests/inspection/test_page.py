@@ -1,0 +1,150 @@
+"""The page, as its source says and as Chromium shows it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.factories.browser import Tags, browsed
+from tests.factories.elf import MODULE, shared_object
+from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.tools import needs
+from tests.factories.wheelhouse import DEEP, files
+from tests.factories.wheels import wheel
+from vbuild.gpu_code.fatbin import Kind
+from vbuild.inspection.inspect import inspect
+from vbuild.inspection.model import Contents
+from vbuild.inspection.page import page
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+HOSTILE = "demo/<script>alert('x')<!--&amp;\"--></script>.so"
+CODES = [entry(arch=80, code=bytes(200_000)), entry(arch=90, code=bytes(300_000)), entry(Kind.PTX, 90)]
+
+
+def contents(folder: Path) -> Contents:
+    files = {
+        HOSTILE: device_library(fatbin(*CODES)),
+        "demo/host.so": shared_object(MODULE),
+        "demo/again.so": shared_object(MODULE),
+        "demo/bad.so": b"\x7fELF" + bytes(100),
+    }
+    metadata = "License: </script><script>alert(1)</script>\nLicense-File: LICENSE\n"
+    return inspect(wheel(folder, NAME, files, metadata=metadata))
+
+
+def drawn(text: str) -> Any:
+    """The data that the page's script draws."""
+    return json.loads(Tags(text).scripts[0])
+
+
+def leaves(node: Any) -> list[Any]:
+    return [leaf for child in node["children"] for leaf in leaves(child)] if "children" in node else [node]
+
+
+def test_names_in_the_wheel_stay_text(tmp_path: Path) -> None:
+    tags = Tags(page(contents(tmp_path)))
+    assert [attributes for tag, attributes in tags.found if tag == "script"] == [
+        {"type": "application/json", "id": "contents"},
+        {},
+    ]
+    assert json.loads(tags.scripts[0])["root"]["children"][0]["note"].startswith(HOSTILE)
+
+
+def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
+    text = page(contents(tmp_path))
+    links = [value for _, attributes in Tags(text).found for key, value in attributes.items() if key in {"src", "href"}]
+    assert links == ["data:,"]
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+
+
+def test_no_element_has_a_style_or_a_handler_that_the_policy_forbids(tmp_path: Path) -> None:
+    attributes = {key for _, found in Tags(page(contents(tmp_path))).found for key in found}
+    assert not {key for key in attributes if key == "style" or key.startswith("on")}
+
+
+def test_the_map_adds_up_to_the_wheel(tmp_path: Path) -> None:
+    found = contents(tmp_path)
+    data = drawn(page(found))
+    assert data["root"]["size"] == data["installed"] == found.size
+    assert sum(leaf["size"] for leaf in leaves(data["root"])) == found.size
+
+
+def test_what_stays_for_a_gpu_is_what_the_rule_says(tmp_path: Path) -> None:
+    found = contents(tmp_path)
+    data = drawn(page(found))
+    for outlook in found.outlooks:
+        gone = sum(leaf["size"] - leaf["kept"][str(outlook.device)] for leaf in leaves(data["root"]) if "kept" in leaf)
+        assert found.gpu_size - outlook.kept == gone
+    assert [item["gpu"] for item in data["gpus"]] == list(map(str, found.devices))
+
+
+def test_a_wheel_without_gpu_code_has_no_choice_of_gpus(tmp_path: Path) -> None:
+    text = page(inspect(wheel(tmp_path, NAME, {"demo/host.so": shared_object(MODULE)})))
+    assert "<select" not in text
+    assert "What each GPU needs" not in text
+
+
+@needs("chromium")
+def test_chromium_draws_the_map_without_a_word_and_without_the_network(tmp_path: Path) -> None:
+    shown = browsed(page(contents(tmp_path)), tmp_path, "sm_80")
+    assert (shown.complaints, shown.hosts) == ((), ())
+    elements = shown.elements
+    tiles = [
+        attributes["aria-label"] or ""
+        for tag, attributes in Tags(elements).found
+        if "tile" in (attributes.get("class") or "")
+    ]
+    assert any("host.so" in label for label in tiles)
+    assert any("sm_90 cubin" in label and "slimmed to sm_80: 0 B" in label for label in tiles)
+    assert "Slimmed to sm_80 alone" in elements
+    assert HOSTILE.rpartition("/")[2] not in elements
+
+
+def linked(folder: Path) -> Contents:
+    whole = {**files(), HOSTILE: shared_object("int hostile;")}
+    return inspect(wheel(folder, NAME, whole), closure=True)
+
+
+def test_the_table_of_the_closure_is_there_without_a_script(tmp_path: Path) -> None:
+    text = page(linked(tmp_path))
+    table = text[text.index('id="closure-table"') :]
+    for said in (
+        "linux-gnu.so &gt; libtop.so</td>",
+        DEEP,
+        "if loaded before:",
+        "nvidia-cufft-cu12 (CUDA\N{NO-BREAK SPACE}12): libcufft.so.11",
+        "not found:",
+        "opened by name: demo/",
+    ):
+        assert said in table
+    assert "<script>alert" not in text
+    assert not re.search(r"url\(|@import|https?://", text)
+
+
+def test_a_page_without_a_closure_has_neither_its_style_nor_its_script(tmp_path: Path) -> None:
+    text = page(contents(tmp_path))
+    assert "linkage" not in text
+    assert "closure" not in drawn(text)
+
+
+@needs("chromium")
+def test_chromium_draws_every_library_and_tells_why_the_chosen_one_is_there(tmp_path: Path) -> None:
+    shown = browsed(page(linked(tmp_path)), tmp_path, f"demo.libs/{DEEP}")
+    assert (shown.complaints, shown.hosts) == ((), ())
+    elements = shown.elements
+    found = [(tag, attributes, (attributes.get("class") or "").split()) for tag, attributes in Tags(elements).found]
+    cards = {attributes["aria-label"] or "": classes for _, attributes, classes in found if "card" in classes}
+    (chosen,) = [label for label, classes in cards.items() if "chosen" in classes]
+    assert chosen.startswith("libdeep.so.1. ")
+    assert {label.partition(".")[0] for label, classes in cards.items() if "on" in classes} == {
+        "_C",
+        "_D",
+        "libtop",
+        "libdeep",
+    }
+    assert [attributes["tabindex"] for _, attributes, classes in found if "card" in classes].count("0") == 1
+    assert "Why it is here" in elements
+    assert '<details class="table" id="closure-table">' in elements
+    marked = [classes for tag, _, classes in found if tag == "path" and "on" in classes]
+    assert sorted(classes[0] for classes in marked) == ["name", "own", "own"]

@@ -1,0 +1,108 @@
+"""What the terminal shows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import MODULE, shared_object, stripped
+from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.wheels import wheel
+from vbuild.gpu_code.fatbin import Kind
+from vbuild.inspection.inspect import inspect
+from vbuild.inspection.model import Contents
+from vbuild.inspection.text import WIDTH, details, percent, shortened, sized, summary
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+FATBIN = fatbin(entry(arch=80, code=bytes(300_000)), entry(arch=90, code=bytes(600_000)), entry(Kind.PTX, 90))
+
+
+def contents(folder: Path) -> Contents:
+    host = stripped(shared_object(MODULE, "-Wl,-soname,libhost.so.1"))
+    files = {
+        "demo/gpu.so": stripped(device_library(FATBIN)),
+        "demo/libhost.so": host,
+        "demo.libs/libhost-1a2b3c4d.so.1": host,
+        "demo/bad.so": host[:100],
+    }
+    return inspect(wheel(folder, NAME, files, metadata="License-Expression: MIT\n"))
+
+
+def test_the_summary_says_where_the_bytes_are_and_for_which_gpus(tmp_path: Path) -> None:
+    lines = list(summary(contents(tmp_path)))
+    assert lines[0] == "demo 1.0 cp311-cp311-manylinux_2_17_x86_64"
+    assert lines[1].endswith(" installed, 7 files, 3 libraries")
+    assert lines[2].startswith("0.9 MB GPU code: ")
+    assert lines[2].endswith(" of it, in 1 library")
+    assert lines[3] == "licence MIT"
+    table = lines[5:]
+    assert [" ".join(line.split()) for line in table[:4]] == [
+        "GPU code for size share entries stored as",
+        "sm_80 cubin 0.3 MB 33 % 1 raw ██████",
+        "sm_90 cubin 0.6 MB 67 % 1 raw ████████████",
+        f"sm_90 ptx {len(entry(Kind.PTX, 90))} B <1 % 1 raw",
+    ]
+    assert " ".join(table[5].split()) == "GPU code runs needs slimming saves"
+    assert table[6].startswith("sm_80 86 88 89             natively          0.3 MB ")
+    assert table[8].startswith("sm_100 101 103 107 110 120 by JIT ")
+    assert table[9] == "121"
+    assert [line.split()[0] for line in table if line.startswith("demo")] == [
+        "demo/gpu.so",
+        "demo.libs/libhost-1a2b3c4d.so.1",
+        "demo/libhost.so",
+    ]
+    assert any(line.startswith("damaged  demo/bad.so: damaged ELF file: ") for line in table)
+    assert any(line.startswith("bundled  libhost-1a2b3c4d.so.1") for line in table)
+
+
+def test_no_line_is_wider_than_the_terminal(tmp_path: Path) -> None:
+    found = contents(tmp_path)
+    lines = [*summary(found), *(line for library in found.libraries for line in [*details(library, found.devices)][1:])]
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_the_details_of_a_library_have_a_row_for_each_sort_of_code(tmp_path: Path) -> None:
+    found = contents(tmp_path)
+    lines = [" ".join(line.split()) for line in details(found.libraries[0], found.devices)]
+    assert lines[0] == "demo/gpu.so"
+    assert ".nv_fatbin sm_80 cubin raw 1 0.3 MB 0.3 MB" in lines
+    assert "runs natively: sm_80 86 88 89 90" in lines
+    assert "runs by JIT: sm_100 101 103 107 110 120 121" in lines
+
+
+def test_a_wheel_without_gpu_code_has_no_tables_of_it(tmp_path: Path) -> None:
+    found = inspect(wheel(tmp_path, NAME, {"demo/libhost.so": shared_object(MODULE)}))
+    assert not any("GPU code" in line or "sm_" in line for line in summary(found))
+
+
+def test_many_architectures_stay_on_one_screen(tmp_path: Path) -> None:
+    archs = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 107, 110, 120, 121)
+    codes = fatbin(*(entry(arch=arch, code=bytes(8 * (arch + number))) for number, arch in enumerate(archs)))
+    lines = list(summary(inspect(wheel(tmp_path, NAME, {"demo/gpu.so": device_library(codes)}))))
+    assert len(lines) < 50
+    assert any(line.startswith("… and 6 more ") for line in lines)
+    assert any(line == "… and 6 GPUs more" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_999, "100.0 kB"),
+        (100_000, "0.1 MB"),
+        (1_144_500_000, "1144.5 MB"),
+        (12_345_678_901, "12.3 GB"),
+    ],
+)
+def test_sizes_are_decimal_and_comparable(size: int, text: str) -> None:
+    assert sized(size) == text
+
+
+def test_a_share_that_is_not_nothing_is_not_shown_as_nothing() -> None:
+    assert [percent(part, 1000) for part in (0, 1, 5, 500, 1000)] == ["0 %", "<1 %", "0 %", "50 %", "100 %"]
+    assert percent(0, 0) == "0 %"
+
+
+def test_the_end_of_a_path_stays() -> None:
+    assert (shortened("a/b.so", 6), shortened("long/name.so", 8)) == ("a/b.so", "…name.so")

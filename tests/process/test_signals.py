@@ -1,0 +1,89 @@
+"""Signals that ask a run to end, and whoever has other plans for them."""
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.factories.tools import needs, unmeasured
+from vbuild.process.signals import interruptible, uninterrupted
+
+INTERRUPTED = "vbuild: interrupted: nothing half-done was left behind\n"
+
+
+def ran(program: str, *, inside: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    head = "import os, signal\nfrom vbuild.process.signals import interruptible\n"
+    command = [*inside, sys.executable, "-c", head + program]
+    return subprocess.run(
+        command, env=unmeasured(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_an_interrupt_once_and_after_the_block_what_it_was(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with interruptible() as interruption:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        signal.raise_signal(number)  # that of somebody who is impatient
+        assert interruption.heard is not None
+    assert signal.getsignal(number) == before
+
+
+def test_what_must_not_be_left_in_the_middle_is_done_first() -> None:
+    done = []
+
+    @uninterrupted()
+    def clean() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+        done.append("cleaned")
+
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            clean()
+        clean()  # within ten seconds: not heard
+    assert done == ["cleaned", "cleaned"]
+
+
+def test_nothing_is_held_where_signals_are_somebody_elses() -> None:
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+
+
+@needs("nohup")
+def test_what_nohup_started_goes_on_without_its_terminal() -> None:
+    program = "with interruptible():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('on')"
+    assert ran(program).stderr.endswith("KeyboardInterrupt\n")
+    assert ran(program, inside=("nohup",)).stdout == "on\n"
+
+
+def test_who_has_plans_for_a_signal_keeps_them() -> None:
+    program = (
+        "signal.signal(signal.SIGTERM, lambda *_: print('mine'))\n"
+        "with interruptible():\n    os.kill(os.getpid(), signal.SIGTERM)\n    print('on')"
+    )
+    assert ran(program).stdout == "mine\non\n"
+
+
+def test_a_worker_thread_has_no_signals_to_hear() -> None:
+    def work() -> None:
+        with interruptible():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def test_an_interrupt_that_ends_as_another_error_is_told_as_one() -> None:
+    program = (
+        "from vbuild.cli.group import Commands\n"
+        "class Field:\n    def __set_name__(self, owner, name):\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "commands = Commands()\n"
+        "@commands.command()\ndef importing():\n    type('Machine', (), {'field': Field()})\n"
+        "commands(['importing'])"
+    )
+    ended = ran(program)
+    assert (ended.returncode, ended.stderr) == (1, INTERRUPTED)

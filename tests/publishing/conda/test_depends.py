@@ -1,0 +1,119 @@
+"""Requires-Dist as dependencies of conda packages."""
+
+import pytest
+
+from vbuild.errors import LayoutError
+from vbuild.publishing.conda.depends import Names, Resolved, depends_on_machine, extras_of, patches_of, resolved
+from vbuild.wheel.metadata import Metadata
+
+
+def metadata(*lines: str) -> Metadata:
+    return Metadata.parse("\n".join(["Metadata-Version: 2.1", "Name: demo", "Version: 1.0", *lines, ""]))
+
+
+def requiring(*requirements: str) -> Metadata:
+    return metadata(*(f"Requires-Dist: {line}" for line in requirements))
+
+
+def depends(
+    found: Metadata, *, python: int = 11, machine: str = "x86_64", names: Names | None = None
+) -> tuple[str, ...]:
+    [one] = resolved(found, [python], machine=machine, names=names or Names())
+    return one.depends
+
+
+def test_markers_are_decided_for_the_python_and_linux() -> None:
+    found = requiring(
+        'tomli>=2; python_version < "3.11"',
+        'numpy>=1.26; python_version >= "3.11"',
+        'colorama; sys_platform == "win32"',
+        'uvloop; platform_python_implementation == "CPython" and os_name == "posix"',
+        'special; platform_machine == "aarch64"',
+        'async-timeout; python_full_version < "3.11.3"',
+    )
+    assert depends(found) == ("async-timeout", "numpy >=1.26", "uvloop")
+    assert depends(found, python=10) == ("async-timeout", "tomli >=2", "uvloop")
+    assert depends(found, python=12, machine="aarch64") == ("numpy >=1.26", "special", "uvloop")
+
+
+def test_extras_are_dropped_on_both_sides() -> None:
+    found = metadata(
+        'Requires-Dist: torch; extra == "gpu"', "Requires-Dist: uvicorn[standard]>=1", "Provides-Extra: gpu"
+    )
+    assert depends(found) == ("uvicorn >=1",)
+    assert extras_of(found) == ("gpu",)
+
+
+def test_names_are_mapped_and_lines_of_one_project_joined() -> None:
+    names = Names((("Torch", "pytorch"),))
+    assert depends(requiring("torch>=2", "TORCH<3", "Typing_Extensions"), names=names) == (
+        "pytorch >=2,<3a0",
+        "typing-extensions",
+    )
+
+
+def test_a_run_of_pythons_that_ask_for_the_same_is_one_package() -> None:
+    found = requiring('numpy<2; python_version < "3.9"', 'numpy>=2; python_version >= "3.9"', "six")
+    assert resolved(found, range(7, 12), machine="x86_64", names=Names()) == (
+        Resolved((7, 8), ("numpy <2a0", "six")),
+        Resolved((9, 10, 11), ("numpy >=2", "six")),
+    )
+
+
+def test_requires_python_leaves_gaps_and_patches() -> None:
+    found = metadata("Requires-Python: >=3.8.1,!=3.9.*,!=3.10.7,<3.12")
+    assert [run.pythons for run in resolved(found, range(25), machine="x86_64", names=Names())] == [(8,), (10, 11)]
+    assert patches_of(found) == ">=3.8.1,!=3.10.7"
+    assert patches_of(metadata()) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "differs"),
+    [
+        ('colorama; sys_platform == "win32"', True),
+        ('nvtx; platform_machine == "x86_64" and platform_system == "Linux"', True),
+        ('tomli; python_version < "3.11"', False),
+        ("numpy", False),
+    ],
+)
+def test_what_only_some_machines_require_is_known(line: str, *, differs: bool) -> None:
+    assert depends_on_machine(requiring(line)) is differs
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["Requires-Dist: numpy @ https://example.org/numpy.whl"],
+            "Requires-Dist numpy @ https://example.org/numpy.whl: conda has no equivalent of a URL; expected a version",
+        ),
+        (["Requires-Dist: numpy (>"], "Requires-Dist numpy (>: expected a requirement as PEP 508 writes it"),
+        (
+            ["Requires-Dist: n===nightly"],
+            "Requires-Dist n===nightly: ===nightly: conda has no equivalent; expected a version as PEP 440 writes it",
+        ),
+        (
+            ['Requires-Dist: n; sys_platform ~= "linux"'],
+            'Requires-Dist n; sys_platform ~= "linux": its marker cannot be decided',
+        ),
+        (["Requires-Python: <3"], "Requires-Python is <3; expected one that some Python 3 fits"),
+        (["Requires-Python: three"], "Requires-Python 'three': expected version specifiers"),
+    ],
+)
+def test_what_conda_cannot_say_is_refused(lines: list[str], said: str) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        resolved(metadata(*lines), range(25), machine="x86_64", names=Names())
+    assert str(refusal.value) == said
+
+
+def test_a_name_that_no_conda_package_has_is_refused() -> None:
+    with pytest.raises(LayoutError) as refusal:
+        Names((("torch", "PyTorch GPU"),))
+    assert str(refusal.value) == "torch=PyTorch GPU: no name of a conda package; expected a-z, 0-9, _, . and -"
+
+
+def test_a_project_with_two_names_is_refused() -> None:
+    assert Names((("Torch_X", "pytorch"), ("torch-x", "pytorch"))).of("torch.x") == "pytorch"
+    with pytest.raises(LayoutError) as refusal:
+        Names((("torch", "pytorch"), ("Torch", "libtorch")))
+    assert str(refusal.value) == "Torch=libtorch: it is called pytorch already; expected one name for it"

@@ -1,0 +1,174 @@
+"""Variant properties as conditions of conda, and the order of variants as build numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.factories.rattlers import answer
+from tests.factories.variants import document, machine, metadata, variant
+from vbuild.errors import LayoutError
+from vbuild.hardware.machine import Machine
+from vbuild.publishing.conda.hardware import condition, conditions, level_packages
+from vbuild.publishing.conda.plan import choices
+from vbuild.variants.document import Document
+from vbuild.variants.model import NULL, Property, Variant
+from vbuild.variants.order import ranked
+
+
+def said(*texts: str) -> tuple[str, ...]:
+    return conditions([[Property.parse(text)] for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x86_64 :: level :: v1", ()),
+        ("x86_64 :: level :: v3", ("_x86_64-microarch-level >=3",)),
+        ("nvidia :: cuda_version_lower_bound :: 12.6", ("__cuda >=12.6",)),
+        ("nvidia :: cuda_version_lower_bound :: 13", ("__cuda >=13.0",)),
+        ("nvidia :: cuda_version_upper_bound :: 13.1", ("__cuda <13.1",)),
+        ("nvidia :: sm_arch :: 90_real", ("__cuda_arch >=9.0,<10",)),
+        ("nvidia :: sm_arch :: 86_real", ("__cuda_arch >=8.6,<9,!=8.7",)),
+        ("nvidia :: sm_arch :: 87_real", ("__cuda_arch ==8.7",)),
+        ("nvidia :: sm_arch :: 120_real", ("__cuda_arch >=12.0,<13",)),
+        ("nvidia :: sm_arch :: 90_virtual", ("__cuda_arch >=9.0",)),
+    ],
+)
+def test_a_property_is_asked_for_by_a_virtual_package(text: str, expected: tuple[str, ...]) -> None:
+    assert said(text) == expected
+
+
+def test_one_of_several_values_is_enough() -> None:
+    found = said("nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 90_real", "nvidia :: sm_arch :: 90_virtual")
+    assert found == ("__cuda_arch >=8.0,<9,!=8.7|>=9.0,<10|>=9.0",)
+    spec = found[0].removeprefix("__cuda_arch ")
+    gpus = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "12.1"]
+    [allowed] = answer("matches", specs=[spec], versions=gpus)
+    assert [gpu for gpu, fits in zip(gpus, allowed, strict=True) if fits] == [
+        "8.0",
+        "8.6",
+        "8.9",
+        "9.0",
+        "10.0",
+        "12.1",
+    ]
+
+
+def test_what_alternatives_share_is_asked_for_once() -> None:
+    bound = "nvidia :: cuda_version_lower_bound :: 12.0"
+    both = [[Property.parse(text) for text in (bound, f"nvidia :: sm_arch :: {arch}_real")] for arch in (80, 90)]
+    assert conditions(both) == ("__cuda >=12.0", "__cuda_arch >=8.0,<9,!=8.7|>=9.0,<10")
+
+
+def test_several_properties_are_all_asked_for() -> None:
+    texts = ("nvidia :: cuda_version_lower_bound :: 12.0", "nvidia :: cuda_version_upper_bound :: 13")
+    assert conditions([[Property.parse(text) for text in (*texts, "x86_64 :: level :: v2")]]) == (
+        "__cuda >=12.0,<13.0",
+        "_x86_64-microarch-level >=2",
+    )
+
+
+LETTERS = "no conda equivalent: __cuda_arch is a number without letters; expected {0}_real or {0}_virtual: {1}"
+LEAVE = "leave the wheels that say so out"
+KNOWN = "x86_64 :: level, nvidia :: cuda_version_lower_bound, cuda_version_upper_bound or sm_arch"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nvidia :: sm_arch :: 90a_real", LETTERS.format(90, LEAVE)),
+        ("nvidia :: sm_arch :: 100f_virtual", LETTERS.format(100, LEAVE)),
+        ("nvidia :: sm_arch :: hopper", "no conda equivalent; expected a value as in 90_real or 90_virtual"),
+        (
+            "nvidia :: cuda_version_lower_bound :: twelve",
+            "no version 'twelve'; expected two numbers with a dot, as in 12.8",
+        ),
+        ("aarch64 :: version :: 8.2a", f"no conda equivalent; expected {KNOWN}: {LEAVE}"),
+        ("x86_64 :: level :: v5", f"no conda equivalent; expected {KNOWN}: {LEAVE}"),
+        ("amd :: gfx_arch :: gfx942", f"no conda equivalent; expected {KNOWN}: {LEAVE}"),
+    ],
+)
+def test_a_property_without_equivalent_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        condition(Property.parse(text))
+    assert str(refusal.value) == f"{text}: {why}"
+
+
+def test_every_cpu_has_a_package_of_the_level_it_reaches() -> None:
+    found = {record.depends[0].split()[-1]: record.version for record in level_packages()}
+    expected = {"x86_64": "1", "x86_64_v2": "2", "nehalem": "2", "haswell": "3", "zen2": "3", "zen4": "4"}
+    assert expected.items() <= found.items()
+    assert {record.subdir for record in level_packages()} == {"noarch"}
+
+
+def numbers(*variants: Variant, namespaces: tuple[str, ...] = ("nvidia", "x86_64")) -> list[tuple[str, int]]:
+    found = choices(document(*variants, metadata=metadata(*namespaces)))
+    return [(choice.label, choice.number) for choice in found]
+
+
+LEVELS = tuple(variant(f"v{level}", f"x86_64 :: level :: v{level}") for level in range(1, 5))
+CUDA = tuple(variant(f"cu{major}", f"nvidia :: cuda_version_lower_bound :: {major}.0") for major in (12, 13))
+
+
+def test_levels_keep_their_numbers_whichever_are_there() -> None:
+    assert numbers(*LEVELS) == [("v1", 100), ("v2", 200), ("v3", 300), ("v4", 400)]
+    assert numbers(LEVELS[2]) == [("v3", 300)]
+    assert numbers(NULL, LEVELS[1]) == [("null", 50), ("v2", 200)]
+    assert numbers(*CUDA) == [("cu12", 200), ("cu13", 300)]
+
+
+def test_namespaces_are_in_the_order_of_the_release() -> None:
+    mixed = (*LEVELS[2:], CUDA[0])
+    assert numbers(*mixed) == [("v3", 300), ("v4", 400), ("cu12", 500)]
+    assert numbers(*mixed, namespaces=("x86_64", "nvidia")) == [("cu12", 200), ("v3", 300), ("v4", 400)]
+
+
+def test_values_apart_in_the_order_become_packages_apart() -> None:
+    arch = "nvidia :: sm_arch :: "
+    wide = variant("wide", f"{arch}80_real", f"{arch}90_real")
+    narrow = variant("narrow", f"{arch}86_real")
+    found = choices(document(wide, narrow, metadata=metadata("nvidia")))
+    assert [(choice.label, [found[0].value for found in choice.alternatives], choice.number) for choice in found] == [
+        ("wide", ["80_real"], 200),
+        ("narrow", ["86_real"], 300),
+        ("wide", ["90_real"], 400),
+    ]
+    [alone] = choices(document(wide, metadata=metadata("nvidia")))
+    assert conditions(alone.alternatives) == ("__cuda_arch >=8.0,<9,!=8.7|>=9.0,<10",)
+
+
+def test_levels_as_alternatives_are_packages_apart_where_one_needs_nothing() -> None:
+    either = variant("either", "x86_64 :: level :: v1", "x86_64 :: level :: v3")
+    found = choices(document(either, metadata=metadata("x86_64")))
+    assert [conditions(choice.alternatives) for choice in found] == [(), ("_x86_64-microarch-level >=3",)]
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("driver", "gpus"), [(None, ()), ("12.4", ("8.9",)), ("12.8", ("9.0",)), ("13.0", ("7.5",))])
+@pytest.mark.parametrize("namespaces", [("nvidia", "x86_64"), ("x86_64", "nvidia")])
+def test_the_highest_number_is_what_installers_take(
+    cpu: str, driver: str | None, gpus: tuple[str, ...], namespaces: tuple[str, ...]
+) -> None:
+    arch, bound = "nvidia :: sm_arch :: ", "nvidia :: cuda_version_lower_bound :: "
+    found = document(
+        *LEVELS[1:],
+        *(variant(f"cu{minor}", f"{bound}12.{minor}") for minor in (2, 8)),
+        variant("gpu", f"{bound}12.2", f"{arch}80_real", f"{arch}90_real"),
+        variant("ada", f"{bound}12.2", f"{arch}89_real"),
+        variant("both", f"{bound}12.2", "x86_64 :: level :: v3"),
+        metadata=metadata(*namespaces),
+    )
+    there = machine(cpu, driver=driver, gpus=gpus)
+    expected = [item.variant.label for item in ranked(found, there) if item.is_supported]
+    fitting = [
+        choice.label
+        for choice in reversed(choices(found))
+        if any(_has(there, found, properties) for properties in choice.alternatives)
+    ]
+    assert list(dict.fromkeys(fitting)) == expected
+
+
+def _has(there: Machine, found: Document, properties: tuple[Property, ...]) -> bool:
+    """Whether the machine *there* has all of *properties*."""
+    [item] = ranked(replace(found, variants=(Variant("one", properties),)), there)
+    return item.is_supported

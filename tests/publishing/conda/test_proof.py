@@ -1,0 +1,260 @@
+"""What `vbuild check --layout conda` finds in a channel that was damaged."""
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree, rmtree
+
+import pytest
+import zstandard
+
+from tests.factories.channels import package
+from tests.factories.variants import variant
+from tests.factories.wheels import hashed, wheel
+from vbuild.files.hashing import sha256_of
+from vbuild.publishing.conda.check import problems
+from vbuild.publishing.conda.plan import Conda
+from vbuild.publishing.conda.writing import listed
+from vbuild.publishing.lint.check import check_layout
+from vbuild.publishing.publish import publish
+from vbuild.variants.stamp import stamped
+
+PLAIN, V3 = (f"linux-64/demo-1.0-py311_{build}.conda" for build in ("0", "x86_64_v3_300"))
+
+
+SITE = "lib/python3.11/site-packages/"
+RECORD = f"{SITE}demo-1.0.dist-info/RECORD"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("channel")
+    plain = wheel(folder / "dist", "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl", {"demo.py": "x = 1\n"})
+    stamped(plain, folder / "dist", variant=variant("x86_64_v3", "x86_64 :: level :: v3"))
+    publish([folder / "dist"], folder / "site", layouts=[Conda()])
+    return folder / "site" / "conda"
+
+
+def repodata(folder: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
+    """Change what the repodata of linux-64 lists, compressed and not."""
+    path = folder / "linux-64/repodata.json"
+    data = json.loads(path.read_text())
+    change(data["packages.conda"])
+    text = json.dumps(data).encode()
+    path.write_bytes(text)
+    path.with_name("repodata.json.zst").write_bytes(zstandard.compress(text))
+
+
+def relisted(folder: Path) -> None:
+    """Let the repodata of linux-64 agree with the file of the plain package, whatever that is now."""
+    name = PLAIN.rpartition("/")[2]
+    said = listed(folder / PLAIN, sha256=sha256_of(folder / PLAIN))
+    repodata(folder, lambda packages: packages.update({name: said}))
+
+
+def exchanged(folder: Path, name: str, data: bytes) -> None:
+    """Put *data* in place of the plain package's member *name*."""
+    with zipfile.ZipFile(folder / PLAIN) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(folder / PLAIN, "w") as archive:
+        for path, content in {**members, name: data}.items():
+            archive.writestr(path, content)
+
+
+def tampered(folder: Path) -> None:
+    """Let the plain package hold files of another."""
+    package(folder / "other", "demo", "1.0", "py311_0", files={"etc/x": "x"})
+    with zipfile.ZipFile(folder / "other" / PLAIN) as archive:
+        exchanged(folder, "pkg-demo-1.0-py311_0.tar.zst", archive.read("pkg-demo-1.0-py311_0.tar.zst"))
+    rmtree(folder / "other")
+    relisted(folder)
+
+
+def linking(folder: Path) -> None:
+    """Put a link into the plain package, which paths.json does not list."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        link = tarfile.TarInfo("../x")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+        archive.addfile(link)
+    package(folder, "demo", "1.0", "py311_0")
+    exchanged(folder, "pkg-demo-1.0-py311_0.tar.zst", zstandard.compress(file.getvalue()))
+    relisted(folder)
+
+
+def changed(folder: Path) -> None:
+    """Let a file of the plain package be another than paths.json and RECORD say."""
+    rows = (f"demo.py,{hashed(b'old')},3", "other.py,,", "odd.py,sha256=a,3", "long.py,sha512=abc,3")
+    record = "\n".join([*rows, f"{RECORD.removeprefix(SITE)},,", ""])
+    there = {RECORD: record, **{f"{SITE}{name}.py": "old" for name in ("demo", "odd", "long")}}
+    package(folder / "other", "demo", "1.0", "py311_0", files=there | {f"{SITE}demo.py": "new"})
+    package(folder, "demo", "1.0", "py311_0", files=there)
+    with zipfile.ZipFile(folder / "other" / PLAIN) as archive:
+        exchanged(folder, "pkg-demo-1.0-py311_0.tar.zst", archive.read("pkg-demo-1.0-py311_0.tar.zst"))
+    rmtree(folder / "other")
+    relisted(folder)
+
+
+def unreadable(folder: Path) -> None:
+    """Put a package in place of the plain one whose RECORD is none."""
+    package(folder, "demo", "1.0", "py311_0", files={RECORD: "demo.py\n"})
+    relisted(folder)
+
+
+def informing(folder: Path, **members: bytes) -> None:
+    """Let the plain package describe itself by *members*, by the names without suffix."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(f"info/{name}.json")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    exchanged(folder, "info-demo-1.0-py311_0.tar.zst", zstandard.compress(file.getvalue()))
+
+
+def undescribed(folder: Path) -> None:
+    """Let the plain package have no paths.json."""
+    informing(folder, index=b'{"depends": []}')
+    relisted(folder)
+
+
+def misrecorded(folder: Path) -> None:
+    """Put a package in place of the plain one whose RECORD lists what is not there, and not what is."""
+    files = {RECORD: "gone.py,sha256=abc,3\ndemo.py,sha256=abc,1\n"}
+    package(folder, "demo", "1.0", "py311_0", files={**files, f"{SITE}demo.py": "x", "bin/tool": "#!/bin/sh"})
+    relisted(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda _folder: None, []),
+        (lambda folder: (folder / PLAIN).unlink(), [f"{PLAIN}: is in repodata.json, and is not there"]),
+        (
+            lambda folder: (folder / PLAIN).rename(folder / "linux-64/x-1-0.conda"),
+            [
+                f"{PLAIN}: is in repodata.json, and is not there",
+                "linux-64/x-1-0.conda: is not in repodata.json, so that clients do not see it",
+            ],
+        ),
+        (
+            lambda folder: repodata(folder, lambda found: found["demo-1.0-py311_0.conda"].update(build_number=7)),
+            [f"{PLAIN}: repodata.json says build_number is 7, and the file has 0"],
+        ),
+        (
+            lambda folder: (folder / "linux-64/repodata.json.zst").write_bytes(b"zst"),
+            ["linux-64/repodata.json.zst: is not repodata.json compressed, and most clients read it first"],
+        ),
+        (
+            lambda folder: (folder / "linux-64/repodata.json").write_text("{}"),
+            [
+                "conda: holds no conda package of a wheel",
+                "linux-64/repodata.json: is not repodata: expected JSON with info and packages.conda",
+            ],
+        ),
+        (lambda folder: rmtree(folder / "linux-64"), ["conda: holds no conda package of a wheel"]),
+        (
+            lambda folder: copytree(folder / "linux-64", folder / "linux-aarch64"),
+            ["linux-aarch64/repodata.json: says that it is of linux-64, and lies in linux-aarch64"],
+        ),
+        (
+            lambda folder: rmtree(folder / "noarch"),
+            [
+                f"{V3}: requires _x86_64-microarch-level, which is not in the channel",
+                "noarch/repodata.json: is not there, and clients refuse a channel without it",
+            ],
+        ),
+        (
+            lambda folder: exchanged(folder, "info-demo-1.0-py311_0.tar.zst", b"no frame"),
+            [f"{PLAIN}: cannot be read: info-demo-1.0-py311_0.tar.zst: damaged: …"],
+        ),
+        (
+            tampered,
+            [
+                f"{PLAIN}: etc/x: is not in paths.json",
+                *(
+                    f"{PLAIN}: {SITE}{path}: is in paths.json, and is not there"
+                    for path in ("demo-1.0.dist-info/INSTALLER", "demo-1.0.dist-info/METADATA")
+                ),
+                f"{PLAIN}: {RECORD}: is in paths.json, and is not there",
+                *(
+                    f"{PLAIN}: {SITE}{path}: is in paths.json, and is not there"
+                    for path in ("demo-1.0.dist-info/WHEEL", "demo.py")
+                ),
+            ],
+        ),
+        (
+            misrecorded,
+            [
+                f"{PLAIN}: {RECORD}: demo.py does not match its size and hash",
+                f"{PLAIN}: {RECORD}: does not list bin/tool",
+                f"{PLAIN}: {RECORD}: does not list {RECORD}",
+                f"{PLAIN}: {RECORD}: lists gone.py, which is not there",
+            ],
+        ),
+        (linking, [f"{PLAIN}: ../x: is no regular file below the prefix", f"{PLAIN}: ../x: is not in paths.json"]),
+        (
+            changed,
+            [
+                f"{PLAIN}: {RECORD}: demo.py does not match its size and hash",
+                f"{PLAIN}: {RECORD}: odd.py does not match its size and hash",
+                f"{PLAIN}: {SITE}demo.py: does not match its size and hash in paths.json",
+            ],
+        ),
+        (unreadable, [f"{PLAIN}: {RECORD}: line 1: 1 columns, expected path, hash and size"]),
+        (undescribed, [f"{PLAIN}: has no paths.json that lists its files"]),
+        (
+            lambda folder: informing(folder, index=b"[]"),
+            [f"{PLAIN}: cannot be read: info/index.json: expected a JSON object"],
+        ),
+        (informing, [f"{PLAIN}: cannot be read: info/index.json: not JSON"]),
+        (
+            lambda folder: informing(folder, index=b"[" * 100_000),
+            [f"{PLAIN}: cannot be read: info/index.json: not JSON"],
+        ),
+        (
+            lambda folder: (folder / PLAIN).write_bytes((folder / V3).read_bytes()),
+            [f"{PLAIN}: cannot be read: no pkg-demo-1.0-py311_0.tar.zst; expected a package of conda's format 2"],
+        ),
+    ],
+    ids=[
+        *(
+            "sound",
+            "gone",
+            "renamed",
+            "renumbered",
+            "not compressed",
+            "no repodata",
+            "no linux-64",
+            "elsewhere",
+            "no noarch",
+            "no information",
+        ),
+        *(
+            "other files",
+            "wrong RECORD",
+            "a link",
+            "a file changed",
+            "no rows",
+            "no paths",
+            "a list",
+            "no index",
+            "an abyss",
+        ),
+        "another package",
+    ],
+)
+def test_damage_is_found(made: Path, tmp_path: Path, damage: Callable[[Path], object], said: list[str]) -> None:
+    folder = tmp_path / "conda"
+    copytree(made, folder)
+    damage(folder)
+    found = sorted(f"{problem.files[0]}: {problem.what}" for problem in problems(folder))
+    assert [line.partition("damaged: ")[0] for line in found] == [line.partition("damaged: ")[0] for line in said]
+
+
+def test_the_command_s_check_finds_the_channel(made: Path) -> None:
+    checked = check_layout(made.parent, "conda")
+    assert checked.problems == ()

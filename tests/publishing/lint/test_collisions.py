@@ -1,0 +1,108 @@
+"""Distributions of a folder that install the same files."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.shelf import LINUX, release, shipped
+from tests.factories.wheels import wheel
+from vbuild.publishing.lint.check import check
+from vbuild.publishing.lint.model import Demand, Problem
+
+INIT = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": "code"}
+CP311, CP312 = (f"cp{version}-cp{version}-{LINUX}" for version in ("311", "312"))
+
+
+def found(folder: Path) -> list[Problem]:
+    return [problem for problem in check(folder).problems if problem.demand is Demand.SHARED_FILES]
+
+
+def said(folder: Path) -> list[str]:
+    return [problem.what for problem in found(folder)]
+
+
+def test_two_projects_with_the_same_files_are_named_with_them(tmp_path: Path) -> None:
+    wheel(tmp_path, f"demo-1.0-{CP311}.whl", INIT)
+    wheel(tmp_path, f"demo_cu12-1.0-{CP311}.whl", {**INIT, "demo/_gpu.so": "more"})
+    [problem] = found(tmp_path)
+    assert problem.files == (f"demo-1.0-{CP311}.whl", f"demo_cu12-1.0-{CP311}.whl")
+    assert str(problem) == (
+        f"warning: demo-1.0-{CP311}.whl and 1 more: "
+        "demo has files shared with demo-cu12: demo/__init__.py, demo/_c.so; "
+        "say that one excludes the others: no installer notices, the last one's files win, and go with any of them "
+        "[shared-files]"
+    )
+
+
+def test_all_that_share_files_are_named_together_and_not_every_file(tmp_path: Path) -> None:
+    files = {f"demo/{name}.py": "" for name in "abcde"}
+    for name in ("demo", "demo_cu12", "demo_cu13"):
+        wheel(tmp_path, f"{name}-1.0-{CP311}.whl", files)
+    wheel(tmp_path, f"other-1.0-{CP311}.whl", {"other/__init__.py": ""})
+    assert said(tmp_path) == [
+        "demo has files shared with demo-cu12, demo-cu13: demo/a.py, demo/b.py, demo/c.py and 2 more"
+    ]
+
+
+def test_those_that_only_a_third_links_are_named_with_it(tmp_path: Path) -> None:
+    for project, names in (("a", "xy"), ("b", "yz"), ("c", "zw"), ("d", "w"), ("e", "v")):
+        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {f"{name}.py": project for name in names})
+    assert said(tmp_path) == ["a has files shared with b, c, d: w.py, y.py, z.py"]
+
+
+def test_two_groups_are_two_problems(tmp_path: Path) -> None:
+    for project, path in (("a1", "a/x.py"), ("a2", "a/x.py"), ("b1", "b/x.py"), ("b2", "b/x.py")):
+        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {path: project})
+    assert said(tmp_path) == ["a1 has files shared with a2: a/x.py", "b1 has files shared with b2: b/x.py"]
+
+
+def test_wheels_of_one_project_are_alternatives(tmp_path: Path) -> None:
+    release(tmp_path)
+    for name in (f"demo-1.0-{CP312}.whl", f"demo-1.1-{CP311}.whl"):
+        shipped(tmp_path, name, INIT)
+    assert said(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meets"),
+    [
+        (CP311, CP312, False),
+        (CP311, "py3-none-any", True),
+        (f"cp39-abi3-{LINUX}", CP312, True),
+        (CP311, "cp311-cp311-musllinux_1_2_x86_64", False),
+        (CP311, "cp311-cp311-manylinux_2_28_aarch64", False),
+        (CP311, "cp311-cp311-manylinux_2_28_x86_64", True),
+    ],
+)
+def test_only_wheels_that_one_environment_takes_collide(one: str, other: str, tmp_path: Path, *, meets: bool) -> None:
+    wheel(tmp_path, f"demo-1.0-{one}.whl", INIT)
+    wheel(tmp_path, f"demo_cu12-1.0-{other}.whl", INIT)
+    assert bool(said(tmp_path)) is meets
+
+
+def test_folders_that_installers_choose_are_told_apart(tmp_path: Path) -> None:
+    members = {
+        "one": {"one-1.0.data/scripts/tool": "#!python", "one-1.0.data/headers/x.h": "", "scripts/x": ""},
+        "two": {"two-1.0.data/scripts/tool": "#!python", "two-1.0.data/headers/x.h": ""},
+        "three": {"three-1.0.data/platlib/scripts/x": ""},
+    }
+    for project, files in members.items():
+        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", files)
+    assert said(tmp_path) == [
+        "one has files shared with three, two: .data/scripts/tool, scripts/x",
+    ]
+
+
+def test_an_init_of_many_distributions_is_no_collision_while_it_is_the_same(tmp_path: Path) -> None:
+    old = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+    wheel(tmp_path, "space_a-1.0-py3-none-any.whl", {"space/__init__.py": old, "space/a.py": ""})
+    wheel(tmp_path, "space_b-1.0-py3-none-any.whl", {"space/__init__.py": old, "space/b.py": ""})
+    assert said(tmp_path) == []
+    wheel(tmp_path, "space_c-1.0-py3-none-any.whl", {"space/__init__.py": "", "space/c.py": ""})
+    assert said(tmp_path) == ["space-a has files shared with space-b, space-c: space/__init__.py"]
+
+
+def test_what_describes_a_distribution_is_its_own(tmp_path: Path) -> None:
+    for project in ("one", "two"):
+        wheel(tmp_path, f"{project}-1.0-py3-none-any.whl", {f"{project}-1.0.dist-info/licenses/LICENSE": "text"})
+    assert said(tmp_path) == []

@@ -1,0 +1,54 @@
+"""Which wheels stand in for which, held against what packaging would install."""
+
+import pytest
+from packaging.tags import compatible_tags, cpython_tags
+
+from vbuild.publishing.lint.names import Slot, covers, slots
+from vbuild.wheel.name import WheelName
+
+LINUX = "manylinux_2_28_x86_64"
+
+
+def of(tags: str) -> tuple[Slot, ...]:
+    return slots(WheelName.parse(f"demo-1.0-{tags}.whl"))
+
+
+def test_a_slot_is_written_as_a_tag_without_the_version_of_the_system() -> None:
+    assert [str(slot) for slot in of("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64")] == [
+        "cp311-cp311-manylinux_x86_64"
+    ]
+    assert len(of("py2.py3-none-any")) == 2
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "expected"),
+    [
+        (f"cp312-cp312-{LINUX}", f"cp312-cp312-{LINUX}", True),
+        ("cp312-cp312-manylinux2014_x86_64", f"cp312-cp312-{LINUX}", True),
+        (f"cp39-abi3-{LINUX}", f"cp312-cp312-{LINUX}", True),
+        (f"cp313-abi3-{LINUX}", f"cp312-cp312-{LINUX}", False),
+        (f"cp39-abi3-{LINUX}", f"cp313-cp313t-{LINUX}", False),
+        (f"cp39-abi3-{LINUX}", f"pp310-pypy310_pp73-{LINUX}", False),
+        ("py3-none-any", f"cp312-cp312-{LINUX}", True),
+        ("py2-none-any", f"cp312-cp312-{LINUX}", False),
+        ("py2.py3-none-any", f"cp312-cp312-{LINUX}", True),
+        ("py313-none-any", f"cp312-cp312-{LINUX}", False),
+        ("py311-none-any", f"cp312-cp312-{LINUX}", True),
+        (f"py3-none-{LINUX}", f"cp312-cp312-{LINUX}", True),
+        ("py3-none-win_amd64", f"cp312-cp312-{LINUX}", False),
+        (f"cp311-cp311-{LINUX}", f"cp312-cp312-{LINUX}", False),
+        (f"cp311-none-{LINUX}", f"cp312-cp312-{LINUX}", True),
+        ("py3-none-any", "py2.py3-none-any", False),
+    ],
+)
+def test_a_wheel_covers_who_can_install_it(offered: str, wanted: str, expected: bool) -> None:  # noqa: FBT001
+    assert covers(of(offered), of(wanted)) is expected
+
+
+def test_what_packaging_installs_covers_the_interpreter() -> None:
+    wanted = of(f"cp312-cp312-{LINUX}")
+    installed = [
+        *cpython_tags((3, 12), ["cp312"], [LINUX]),
+        *compatible_tags((3, 12), "cp312", [LINUX]),
+    ]
+    assert [str(tag) for tag in installed if not covers((Slot.of(tag),), wanted)] == []

@@ -1,0 +1,150 @@
+"""Layers: tar archives of gzip members, some of them copied out of wheels."""
+
+import gzip
+import hashlib
+import io
+import random
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.wheels import everything, hashed, record_of, wheel
+from vbuild.errors import LayoutError, WheelError
+from vbuild.publishing.oci.model import File, Layer, Made, Taken
+from vbuild.publishing.oci.writing import Written, write_layer
+
+MOMENT = 1_700_000_000
+LARGE = "\n".join(str(number**3) for number in range(30_000)).encode()
+NOISE = random.Random(7).randbytes(100_000)
+
+paths = st.lists(
+    st.text("abcdé._-", min_size=1, max_size=40).filter(lambda part: set(part) - {"."}), min_size=1, max_size=6
+).map("/".join)
+
+
+def taken(path: Path, member: str, data: bytes, *, to: str = "", mode: int = 0o644) -> Taken:
+    return Taken(to or member, mode, len(data), hashed(data), path, member)
+
+
+def wheel_of(folder: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    return wheel(folder, files=dict(files), compression=compression)
+
+
+def layer(folder: Path, *files: File) -> tuple[Written, bytes]:
+    folder.mkdir(exist_ok=True)
+    written = write_layer(Layer(files, "test"), folder, moment=MOMENT)
+    return written, (folder / written.descriptor.digest.removeprefix("sha256:")).read_bytes()
+
+
+def members(data: bytes) -> list[tuple[str, bytes | None, int]]:
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data))) as archive:
+        return [
+            (info.name, found.read() if (found := archive.extractfile(info)) else None, info.mode) for info in archive
+        ]
+
+
+def test_a_layer_is_a_tar_archive_of_its_files_each_folder_before_what_is_in_it(tmp_path: Path) -> None:
+    _, data = layer(tmp_path, Made("usr/b/x", 0o755, b"x"), Made("usr/a", 0o644, b""))
+    assert members(data) == [
+        ("usr", None, 0o755),
+        ("usr/a", b"", 0o644),
+        ("usr/b", None, 0o755),
+        ("usr/b/x", b"x", 0o755),
+    ]
+
+
+def test_names_of_owners_are_not_in_it_and_every_time_is_the_moment(tmp_path: Path) -> None:
+    _, data = layer(tmp_path, Made("usr/a", 0o644, b"x"))
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data))) as archive:
+        said = {(info.uid, info.gid, info.uname, info.gname, info.mtime) for info in archive}
+    assert said == {(0, 0, "", "", MOMENT)}
+
+
+def test_digests_are_of_the_blob_and_of_what_it_is_uncompressed(tmp_path: Path) -> None:
+    written, data = layer(tmp_path, Made("a", 0o644, LARGE))
+    assert written.descriptor.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert written.descriptor.size == len(data)
+    assert written.diff_id == f"sha256:{hashlib.sha256(gzip.decompress(data)).hexdigest()}"
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+@pytest.mark.parametrize(
+    "data", [b"", b"small", LARGE, NOISE, LARGE * 9], ids=["empty", "small", "large", "noise", "huge"]
+)
+def test_a_member_of_a_wheel_arrives_as_it_is(tmp_path: Path, data: bytes, compression: int) -> None:
+    path = wheel_of(tmp_path, {"demo/x": data}, compression)
+    _, blob = layer(tmp_path / "blobs", taken(path, "demo/x", data, to="usr/x"), Made("usr/y", 0o644, b"y"))
+    assert members(blob)[1:] == [("usr/x", data, 0o644), ("usr/y", b"y", 0o644)]
+
+
+def test_a_large_member_is_not_compressed_again(tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, {"demo/x": LARGE})
+    _, blob = layer(tmp_path / "blobs", taken(path, "demo/x", LARGE))
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("demo/x")
+        start = info.header_offset + 30 + len(info.filename)
+    deflated = path.read_bytes()[start : start + info.compress_size]
+    assert deflated in blob
+    assert len(blob) < len(deflated) + 600
+
+
+def test_a_copied_member_may_come_where_one_has_just_ended(tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, {"demo/x": LARGE})
+    before = bytes((1 << 20) - 1024)
+    _, blob = layer(tmp_path / "blobs", Made("a", 0o644, before), taken(path, "demo/x", LARGE, to="b"))
+    assert members(blob) == [("a", before, 0o644), ("b", LARGE, 0o644)]
+
+
+def test_other_readers_of_gzip_see_the_same(tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, {"demo/x": LARGE, "demo/y": NOISE})
+    _, blob = layer(tmp_path / "blobs", taken(path, "demo/x", LARGE), taken(path, "demo/y", NOISE))
+    inflater, whole, rest = zlib.decompressobj(31), b"", blob
+    count = 0
+    while rest:
+        whole += inflater.decompress(rest)
+        rest, inflater = inflater.unused_data, zlib.decompressobj(31)
+        count += 1
+    assert whole == gzip.decompress(blob)
+    assert count > 2
+
+
+def test_long_and_foreign_names_are_kept(tmp_path: Path) -> None:
+    names = ["a" * 90 + "/" + "b" * 120, "é/ß", "x" * 100]
+    _, blob = layer(tmp_path, *(Made(name, 0o644, b"1") for name in names))
+    assert {name for name, data, _ in members(blob) if data} == set(names)
+
+
+def test_a_member_that_does_not_match_its_record_is_refused(tmp_path: Path) -> None:
+    path = wheel(tmp_path, files={"demo/x": LARGE}, record=record(b"other" + LARGE[5:]))
+    with pytest.raises(WheelError) as refusal:
+        layer(tmp_path / "blobs", taken(path, "demo/x", LARGE))
+    assert str(refusal.value) == ("demo-1.0-py3-none-any.whl: demo/x: does not match its hash in RECORD")
+
+
+def test_a_wheel_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    path = wheel_of(tmp_path, {"demo/x": b"new"})
+    for gone in (taken(path, "demo/x", b"older"), taken(path, "demo/y", b"new")):
+        with pytest.raises(LayoutError) as refusal:
+            layer(tmp_path / "blobs", gone)
+        assert str(refusal.value) == (
+            f"demo-1.0-py3-none-any.whl: {gone.member}: is not what it was when this was planned; "
+            f"leave wheels alone while they are published"
+        )
+
+
+def record(data: bytes) -> str:
+    return record_of({**everything("demo-1.0-py3-none-any.whl"), "demo/x": data}, "demo-1.0.dist-info")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(paths, st.binary(max_size=2000), max_size=8))
+def test_what_is_put_in_comes_out(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+    folders = {path.rsplit("/", end)[0] for path in files for end in range(1, path.count("/") + 1)}
+    kept = {path: data for path, data in files.items() if path not in folders}
+    _, blob = layer(tmp_path_factory.mktemp("layer"), *(Made(path, 0o644, data) for path, data in kept.items()))
+    assert {name: data for name, data, _ in members(blob) if data is not None} == kept

@@ -1,0 +1,400 @@
+"""What the layout oci makes of wheels: images, indexes, annotations, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.factories.images import (
+    images_of,
+    index_of,
+    labelled,
+    laid_out,
+    read,
+    release,
+)
+from tests.factories.tools import needs
+from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.wheels import dist_info_of, wheel
+from vbuild.errors import LayoutError
+from vbuild.publishing.model import Plan
+from vbuild.publishing.oci.model import Images
+from vbuild.publishing.oci.plan import Emit, Oci
+from vbuild.publishing.offer import offers
+
+PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
+LINUX = "cp311-cp311-manylinux_2_17_x86_64"
+
+
+def planned(*wheels: Path, **options: object) -> Plan:
+    return Oci(**options).planned(offers(wheels))  # type: ignore[arg-type] # whatever a test gives
+
+
+def families(plan: Plan) -> dict[str, list[tuple[str, str, str]]]:
+    """Name, platform in the index, and platform of the config of each image, by family."""
+    return {
+        family.ref: [(image.ref, str(image.listed), str(image.platform)) for image in family.images]
+        for output in plan.outputs
+        if isinstance(output, Images)
+        for family in output.families
+    }
+
+
+def told(plan: Plan) -> tuple[str, ...]:
+    """The notes of *plan*, but for those that it always has without a base: what is there, and that no Python is."""
+    return plan.notes[2:]
+
+
+def plain(folder: Path, tag: str = LINUX) -> Path:
+    return tiny_wheel(folder, f"demo-1.0-{tag}.whl")
+
+
+def level(folder: Path, level: str, tag: str = LINUX) -> Path:
+    return labelled(folder, f"x86_64_{level}", f"x86_64 :: level :: {level}", tag=tag, namespaces=["nvidia", "x86_64"])
+
+
+def cuda(folder: Path, *levels: str) -> Path:
+    label = "_".join(("cu126", *levels))
+    properties = ["nvidia :: cuda_version_lower_bound :: 12.6", *(f"x86_64 :: level :: {one}" for one in levels)]
+    return labelled(folder, label, *properties, tag=LINUX, namespaces=["nvidia", "x86_64"])
+
+
+def test_an_image_that_every_machine_can_run_comes_first_and_the_highest_level_next(tmp_path: Path) -> None:
+    wheels = [level(tmp_path, "v2"), plain(tmp_path), level(tmp_path, "v3")]
+    assert families(planned(*wheels)) == {
+        "cp311": [
+            ("cp311-plain", "linux/amd64", "linux/amd64"),
+            ("cp311-x86_64_v3", "linux/amd64/v3", "linux/amd64/v3"),
+            ("cp311-x86_64_v2", "linux/amd64/v2", "linux/amd64/v2"),
+        ]
+    }
+
+
+def test_an_accelerators_image_is_listed_under_a_level_only_behind_one_that_needs_no_accelerator(
+    tmp_path: Path,
+) -> None:
+    alone = planned(plain(tmp_path / "one"), cuda(tmp_path / "one", "v3"))
+    assert families(alone)["cp311"][1] == ("cp311-cu126_v3", "linux/amd64", "linux/amd64/v3")
+    behind = planned(plain(tmp_path / "two"), level(tmp_path / "two", "v3"), cuda(tmp_path / "two", "v3"))
+    assert families(behind)["cp311"][1:] == [
+        ("cp311-x86_64_v3", "linux/amd64/v3", "linux/amd64/v3"),
+        ("cp311-cu126_v3", "linux/amd64/v3", "linux/amd64/v3"),
+    ]
+
+
+def test_both_architectures_are_in_one_index_and_each_python_and_musl_have_their_own(tmp_path: Path) -> None:
+    arm = LINUX.replace("x86_64", "aarch64")
+    wheels = [plain(tmp_path), plain(tmp_path, arm), plain(tmp_path, "cp311-abi3-musllinux_1_2_x86_64")]
+    wheels.append(
+        variant_wheel(
+            tmp_path,
+            f"demo-1.0-{arm}-arm.whl",
+            document(variant("arm", "aarch64 :: version :: 9.0a"), metadata=metadata("aarch64")),
+        )
+    )
+    assert families(planned(*wheels)) == {
+        "cp311": [
+            ("cp311-plain-amd64", "linux/amd64", "linux/amd64"),
+            ("cp311-plain-arm64", "linux/arm64", "linux/arm64"),
+            ("cp311-arm-arm64", "linux/arm64/v9", "linux/arm64/v9"),
+        ],
+        "cp311-abi3-musl": [("cp311-abi3-musl-plain", "linux/amd64", "linux/amd64")],
+    }
+
+
+def test_a_wheel_for_any_machine_is_the_plain_image_of_the_others_or_one_for_each_architecture(tmp_path: Path) -> None:
+    anywhere = plain(tmp_path / "any", "py3-none-any")
+    assert [name for name, _, _ in families(planned(anywhere, level(tmp_path, "v3")))["cp311"]] == [
+        "cp311-plain",
+        "cp311-x86_64_v3",
+    ]
+    assert families(planned(anywhere)) == {
+        "py3": [("py3-plain-amd64", "linux/amd64", "linux/amd64"), ("py3-plain-arm64", "linux/arm64", "linux/arm64")]
+    }
+    own = plain(tmp_path / "own", "py3-none-manylinux_2_17_x86_64")
+    assert families(planned(anywhere, own)) == {"py3": [("py3-plain", "linux/amd64", "linux/amd64")]}
+
+
+def test_a_null_variant_is_as_good_as_a_plain_wheel(tmp_path: Path) -> None:
+    null = labelled(tmp_path, "null", tag=LINUX, namespaces=["nvidia", "x86_64"])
+    assert families(planned(null, level(tmp_path, "v3")))["cp311"][0][0] == "cp311-null"
+
+
+@needs("gcc")
+def test_properties_stand_in_the_index_and_in_the_images_own_labels_and_annotations(tmp_path: Path) -> None:
+    layout = laid_out(release(tmp_path), tmp_path) / "demo-1.0"
+    (first, _, plain_config), (image, manifest, config), _ = images_of(layout)
+    said = {PROPERTIES: "x86_64 :: level :: v4", LABEL: "x86_64_v4"}
+    titles = {"org.opencontainers.image.title": "demo", "org.opencontainers.image.version": "1.0"}
+    assert image["platform"] == {"architecture": "amd64", "os": "linux", "variant": "v4"}
+    assert image["annotations"] == said
+    assert manifest["annotations"] == titles | said
+    assert config["config"]["Labels"] == titles | said
+    assert (config["architecture"], config["os"], config["variant"]) == ("amd64", "linux", "v4")
+    assert "annotations" not in first
+    assert "variant" not in plain_config
+    assert plain_config["config"]["Labels"] == titles
+    assert '"x86_64_v3"' in index_of(layout)["annotations"]["dev.wheelnext.variant.document"]
+
+
+def test_several_properties_are_sorted_lines(tmp_path: Path) -> None:
+    layout = laid_out([plain(tmp_path), cuda(tmp_path, "v3")], tmp_path) / "demo-1.0"
+    assert images_of(layout, "cp311")[1][0]["annotations"][PROPERTIES] == (
+        "nvidia :: cuda_version_lower_bound :: 12.6\nx86_64 :: level :: v3"
+    )
+
+
+def test_the_key_of_annotations_can_be_chosen(tmp_path: Path) -> None:
+    wheels = [plain(tmp_path), level(tmp_path, "v3")]
+    layout = laid_out(wheels, tmp_path, key="org.example.hardware") / "demo-1.0"
+    assert images_of(layout, "cp311")[1][0]["annotations"] == {
+        "org.example.hardware": "x86_64 :: level :: v3",
+        "org.example.hardware.label": "x86_64_v3",
+    }
+
+
+@needs("gcc")
+def test_what_variants_have_in_common_is_one_layer_and_the_rest_one_of_each(tmp_path: Path) -> None:
+    layout = laid_out(release(tmp_path), tmp_path) / "demo-1.0"
+    layers = [[layer["digest"] for layer in manifest["layers"]] for _, manifest, _ in images_of(layout)]
+    assert len({lower for lower, _ in layers}) == 1
+    assert len({own for _, own in layers}) == 3
+    sizes = {layer["size"] for _, manifest, _ in images_of(layout) for layer in manifest["layers"][1:]}
+    assert max(sizes) < 5000  # the large table is in the layer of all
+
+
+@needs("gcc")
+def test_the_same_wheels_give_the_same_bytes_whatever_their_folder(tmp_path: Path) -> None:
+    first = laid_out(release(tmp_path / "one"), tmp_path / "a")
+    second = laid_out(list(reversed(release(tmp_path / "two"))), tmp_path / "b")
+    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
+    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
+
+
+def test_source_date_epoch_is_the_time_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    layout = laid_out([plain(tmp_path)], tmp_path) / "demo-1.0"
+    assert images_of(layout, "cp311")[0][2]["created"] == "2023-11-14T22:13:20Z"
+
+
+def test_a_wheel_for_another_system_is_passed_over_and_told(tmp_path: Path) -> None:
+    plan = planned(plain(tmp_path), plain(tmp_path, "cp311-cp311-macosx_11_0_arm64"))
+    assert list(families(plan)) == ["cp311"]
+    assert told(plan) == (
+        "demo-1.0-cp311-cp311-macosx_11_0_arm64.whl is not for Linux on x86_64 or aarch64, and is in no image",
+    )
+
+
+def test_what_a_release_requires_is_told_unless_it_is_an_extras(tmp_path: Path) -> None:
+    lines = (
+        "numpy>=1.26",
+        "tomli; python_version < '3.11'",
+        "pytest; extra == 'test'",
+        "uvloop; sys_platform == 'linux'",
+    )
+    asked = "".join(f"Requires-Dist: {line}\n" for line in lines)
+    assert told(planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=asked))) == (
+        'demo 1.0 requires numpy>=1.26, uvloop; sys_platform == "linux": only the base can bring that.',
+    )
+
+
+def test_names_of_images_are_told_and_that_they_hold_no_python(tmp_path: Path) -> None:
+    plan = planned(plain(tmp_path), level(tmp_path, "v3"), plain(tmp_path, "cp312-cp312-manylinux_2_17_x86_64"))
+    assert plan.notes == (
+        "demo-1.0 has cp311 (plain, x86_64_v3), cp312 (plain); oci:demo-1.0:cp311-plain is one image.",
+        "Without --base images hold no Python: copy their /usr/local into one that does.",
+    )
+    assert [use.text.split()[-1] for use in plan.uses if "podman" in use.text] == ["oci:demo-1.0:cp311-plain"]
+
+
+def companion(folder: Path, files: dict[str, bytes | str] | None = None) -> Path:
+    name = "demo_libs-7-py3-none-manylinux_2_17_x86_64.whl"
+    said = "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: true\nTag: py3-none-manylinux_2_17_x86_64\n"
+    whole = files or {"demo_libs/lib/libx.so": "x"}
+    return wheel(folder, name, {**whole, f"{dist_info_of(name)}/WHEEL": said})
+
+
+def test_the_companion_of_a_split_is_in_the_image_of_what_requires_it(tmp_path: Path) -> None:
+    thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", {"demo/_c.so": "c"}, metadata="Requires-Dist: demo-libs==7\n")
+    plan = planned(thin, companion(tmp_path))
+    images = plan.outputs[0]
+    assert isinstance(images, Images)
+    paths = {file.path for layer in images.layers for file in layer.files}
+    assert {
+        "usr/local/lib/python3.11/site-packages/demo_libs/lib/libx.so",
+        "usr/local/lib/python3.11/site-packages/demo/_c.so",
+    } <= paths
+    assert told(plan) == ()
+
+
+def test_two_different_files_at_one_place_of_an_image_are_refused(tmp_path: Path) -> None:
+    thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", {"shared.py": "1"}, metadata="Requires-Dist: demo-libs==7\n")
+    with pytest.raises(LayoutError) as refusal:
+        planned(thin, companion(tmp_path, {"shared.py": "2"}))
+    assert str(refusal.value) == (
+        "usr/local/lib/python3.11/site-packages/shared.py: demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl and "
+        "demo_libs-7-py3-none-manylinux_2_17_x86_64.whl have different files there; expected one of them"
+    )
+
+
+def test_an_index_without_a_plain_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(level(tmp_path, "v3"), cuda(tmp_path))
+    assert str(refusal.value) == (
+        "demo 1.0: cp311, x86_64: has cu126, x86_64_v3, and no plain wheel: clients that ask for no variant would find "
+        "no image; give the plain wheel"
+    )
+
+
+def test_two_wheels_of_one_label_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path), plain(tmp_path, LINUX.replace("2_17", "2_28")))
+    assert str(refusal.value) == (
+        "demo 1.0: cp311, x86_64: demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl, "
+        "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl: an image each, and nothing to tell them apart by; "
+        "give one of them"
+    )
+
+
+def test_a_wheel_whose_properties_are_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(
+            plain(tmp_path, LINUX.replace("x86_64", "aarch64")),
+            level(tmp_path, "v3", LINUX.replace("x86_64", "aarch64")),
+        )
+    assert str(refusal.value) == (
+        "demo 1.0: cp311, aarch64: demo-1.0-cp311-cp311-manylinux_2_17_aarch64-x86_64_v3.whl: needs "
+        "x86_64 :: level :: v3, and is for aarch64"
+    )
+
+
+def test_a_variant_that_would_be_called_as_another_image_is_refused(tmp_path: Path) -> None:
+    one = plain(tmp_path)
+    with pytest.raises(LayoutError) as refusal:
+        planned(one, labelled(tmp_path, "plain", "x86_64 :: level :: v3", tag=LINUX))
+    assert str(refusal.value).endswith(": an image each, and nothing to tell them apart by; give one of them")
+    with pytest.raises(LayoutError) as refusal:
+        planned(
+            one,
+            labelled(tmp_path, "abi3", "x86_64 :: level :: v3", tag=LINUX),
+            plain(tmp_path, LINUX.replace("cp311-cp311", "cp311-abi3")),
+        )
+    assert str(refusal.value) == "demo 1.0: two images would be called cp311-abi3; give the variant another label"
+
+
+@pytest.mark.parametrize("label", ["fast__v3", "fast_"])
+def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, label: str) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path), labelled(tmp_path, label, "x86_64 :: level :: v3", tag=LINUX))
+    assert str(refusal.value) == (
+        f"demo 1.0: 'cp311-{label}' is no name of an image; expected letters and digits with one of ._- between them: "
+        "give the variant another label"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a b c", "Requires-Dist a b c: expected a requirement as PEP 508 writes it"),
+        ("a; os_name ~= 'posix'", 'Requires-Dist a; os_name ~= "posix": its marker cannot be decided'),
+    ],
+    ids=["no requirement", "no marker"],
+)
+def test_a_requirement_that_is_none_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=f"Requires-Dist: {line}\n"))
+    assert str(refusal.value) == f"demo-1.0-{LINUX}.whl: {message}"
+
+
+def test_a_companion_of_another_version_is_in_no_image(tmp_path: Path) -> None:
+    thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata="Requires-Dist: demo-libs==8\n")
+    assert told(planned(thin, companion(tmp_path))) == (
+        "demo 1.0 requires demo-libs==8: only the base can bring that.",
+    )
+
+
+def test_an_archive_without_times_is_of_1980(tmp_path: Path) -> None:
+    layout = laid_out([wheel(tmp_path, f"demo-1.0-{LINUX}.whl", day=(1980, 0, 0, 0, 0, 0))], tmp_path) / "demo-1.0"
+    assert images_of(layout, "cp311")[0][2]["created"] == "1980-01-01T00:00:00Z"
+
+
+def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path, "cp311-cp311-win_amd64"))
+    assert str(refusal.value) == (
+        "demo 1.0: no wheel that an image can be made of: demo-1.0-cp311-cp311-win_amd64.whl is not for Linux on "
+        "x86_64 or aarch64, and is in no image"
+    )
+
+
+def test_companions_alone_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(companion(tmp_path))
+    assert str(refusal.value) == "no wheel of a release; expected one that images can be made of"
+
+
+@pytest.mark.parametrize("key", ["properties", "Dev.x", "a..b", "a b.c", ""])
+def test_a_key_that_is_no_annotations_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path), key=key)
+    assert str(refusal.value) == (
+        f"annotation key {key!r}; expected a name with dots, as in dev.wheelnext.variant.properties"
+    )
+
+
+def test_a_key_that_the_oci_keeps_for_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path), key="org.opencontainers.image.title")
+    assert str(refusal.value) == (
+        "annotation key 'org.opencontainers.image.title': org.opencontainers.* is the OCI's; "
+        "expected your own, as in dev.wheelnext.variant.properties"
+    )
+
+
+@pytest.mark.parametrize("epoch", ["yesterday", "-1", "9" * 12])
+def test_a_source_date_epoch_that_is_no_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    with pytest.raises(LayoutError) as refusal:
+        planned(plain(tmp_path))
+    assert str(refusal.value) == f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970"
+
+
+def test_what_clusters_are_told_is_attached_to_its_image_and_lies_beside_the_layout(tmp_path: Path) -> None:
+    wheels = [plain(tmp_path), level(tmp_path, "v3"), cuda(tmp_path)]
+    folder = laid_out(wheels, tmp_path, emits=(Emit.NFD, Emit.DRA))
+    layout = folder / "demo-1.0"
+    listed = read_listed(layout)
+    named = {one["annotations"]["org.opencontainers.image.ref.name"]: one["digest"] for one in listed}
+    refs = [image.removesuffix(".referrers") for image in named if image.endswith(".referrers")]
+    assert refs == ["cp311-x86_64_v3", "cp311-cu126"]
+    [attached, _] = both = [read(layout, named[f"{ref}.referrers"])["manifests"] for ref in refs]
+    assert attached[0]["artifactType"] == "application/vnd.nfd.image-compatibility.v1alpha1"
+    subjects = [read(layout, one["digest"])["subject"]["digest"] for [one] in both]
+    assert subjects == [image["digest"] for image, _, _ in images_of(layout, "cp311")[1:]]
+    specification = read(layout, attached[0]["digest"])["layers"][0]
+    assert specification["mediaType"] == "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
+    text = (folder / "demo-1.0-cp311-x86_64_v3.nfd.yaml").read_bytes()
+    assert (layout / "blobs" / specification["digest"].replace(":", "/")).read_bytes() == text
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "demo-1.0",
+        "demo-1.0-cp311-cu126.nfd.yaml",
+        "demo-1.0-cp311-x86_64_v3.nfd.yaml",
+        "demo-1.0-cp311.dra.yaml",
+    ]
+    assert "\n```sh\nkubectl apply -f demo-1.0-cp311.dra.yaml\n```\n" in (folder / "README.md").read_text()
+
+
+def test_a_claim_is_not_made_where_no_image_needs_a_device(tmp_path: Path) -> None:
+    plan = planned(plain(tmp_path), level(tmp_path, "v3"), emits=(Emit.DRA,))
+    assert told(plan) == ("demo-1.0-cp311: no image needs a device that DRA knows, so there is no claim",)
+    assert len(plan.outputs) == 1
+
+
+def read_listed(layout: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((layout / "index.json").read_bytes())["manifests"]
+    return found

@@ -1,0 +1,367 @@
+"""The layout redirect: what the sdist holds, how small it is, and which wheels cannot be laid out so."""
+
+import hashlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+
+from tests.factories.redirecting import COMPANION, METADATA, NAME, URL, V3, V4, laid_out, release, unpacked
+from tests.factories.wheels import wheel
+from vbuild.errors import LayoutError
+from vbuild.files.hashing import sha256_of
+from vbuild.publishing.model import Linked, Plan, Text
+from vbuild.publishing.offer import offers
+from vbuild.publishing.redirect.plan import PINS, Redirect
+from vbuild.publishing.redirect.sdist import admitted
+
+EXPECTED = "expected the URL of a folder, https, http or file, as in https://example.org/whl"
+LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+_PUBLISH = "import sys; from tests.factories.redirecting import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
+
+
+def planned(folder: Path, url: str | None = URL, *mirrors: str, by_hardware: bool = False) -> Plan:
+    return Redirect(url, mirrors, by_hardware=by_hardware).planned(offers([folder]))
+
+
+def files(plan: Plan) -> dict[str, str]:
+    """What the sdist of *plan* holds, by name."""
+    sdist = plan.outputs[0]
+    assert isinstance(sdist, Text)
+    with tarfile.open(fileobj=io.BytesIO(sdist.data)) as archive:
+        found = ((entry.name, archive.extractfile(entry)) for entry in archive)
+        return {name.removeprefix("demo-1.0/"): stream.read().decode() for name, stream in found if stream}
+
+
+def table(plan: Plan) -> dict[str, Any]:
+    return dict(json.loads(files(plan)["wheels.json"]))
+
+
+def pins(plan: Plan) -> str:
+    return next(one.data for one in plan.outputs if isinstance(one, Text) and str(one.target) == PINS).decode()
+
+
+def many(folder: Path, *pythons: str, platforms: tuple[str, ...] = (LINUX,)) -> Path:
+    """A release with a wheel for each of the CPythons and platforms, and two variants."""
+    for python in pythons:
+        for platform in platforms:
+            name = f"demo-1.0-{python}-{python}-{platform}.whl"
+            wheel(folder, name, {"demo/__init__.py": f"{name!r}\n"}, metadata=METADATA)
+    return release(folder, "v3", "v4", name=f"demo-1.0-cp311-cp311-{LINUX}.whl")
+
+
+@pytest.mark.parametrize("pythons", [("cp312",), ("cp39", "cp310", "cp312", "cp313", "cp314")])
+def test_with_four_or_eight_wheels_the_sdist_takes_four_kilobytes(tmp_path: Path, pythons: tuple[str, ...]) -> None:
+    plan = planned(many(tmp_path, *pythons))
+    assert len(table(plan)["wheels"]) == len(pythons) + 3
+    assert isinstance(plan.outputs[0], Text)
+    assert len(plan.outputs[0].data) <= 4000
+
+
+def test_a_wheel_more_takes_fifty_bytes_and_choosing_by_hardware_one_and_a_half_kilobytes(tmp_path: Path) -> None:
+    pythons = [f"cp3{minor}" for minor in (9, 10, 12, 13, 14)]
+    eight, forty = many(tmp_path / "8", *pythons), many(tmp_path / "40", *pythons)
+    for number in range(32):
+        wheel(forty, f"demo-1.0-{number}-cp311-cp311-musllinux_1_2_aarch64.whl", {"x": f"{number}"}, metadata=METADATA)
+    sizes = []
+    for folder, by_hardware in ((eight, False), (forty, False), (eight, True)):
+        sdist = planned(folder, by_hardware=by_hardware).outputs[0]
+        assert isinstance(sdist, Text)
+        sizes.append(len(sdist.data))
+    assert (sizes[1] - sizes[0]) / 32 < 55
+    assert sizes[2] - sizes[0] < 1600
+
+
+def test_every_wheel_is_pinned_by_hash_and_size(tmp_path: Path) -> None:
+    found = table(planned(release(tmp_path, "v3"), by_hardware=True))
+    assert found["urls"] == [f"{URL}/wheels"]
+    assert found["order"] == [["x86_64_v3", ["x86_64 :: level :: v3"]]]
+    assert [(row["file"], row["tags"], row.get("label")) for row in found["wheels"]] == [
+        (V3, ["py3-none-any"], "x86_64_v3"),
+        (NAME, ["py3-none-any"], None),
+    ]
+    assert [row["size"] for row in found["wheels"]] == [(tmp_path / name).stat().st_size for name in (V3, NAME)]
+    assert all(len(row["sha256"]) == 64 and row["python"] == [[[3, 9], [99]]] for row in found["wheels"])
+
+
+def test_mirrors_come_before_the_publishers_url(tmp_path: Path) -> None:
+    found = table(planned(release(tmp_path), f"{URL}/", "https://mirror.example.org/x/", "file:///srv/wheels"))
+    assert found["urls"] == ["https://mirror.example.org/x", "file:///srv/wheels", f"{URL}/wheels"]
+
+
+def test_platforms_are_told_as_pep_600_calls_them(tmp_path: Path) -> None:
+    wheel(tmp_path, "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.manylinux2010_x86_64.whl")
+    assert table(planned(tmp_path))["wheels"][0]["tags"] == [
+        "cp311-cp311-manylinux_2_12_x86_64",
+        "cp311-cp311-manylinux_2_5_x86_64",
+    ]
+
+
+def test_of_two_wheels_that_fit_alike_the_higher_build_stands_first(tmp_path: Path) -> None:
+    for name in (NAME, "demo-1.0-2-py3-none-any.whl", "demo-1.0-10-py3-none-any.whl", "demo-1.0-py2.py3-none-any.whl"):
+        wheel(tmp_path, name)
+    assert [row["file"] for row in table(planned(tmp_path))["wheels"]] == [
+        "demo-1.0-10-py3-none-any.whl",
+        "demo-1.0-2-py3-none-any.whl",
+        NAME,
+        "demo-1.0-py2.py3-none-any.whl",
+    ]
+
+
+def test_pkg_info_is_static_and_says_what_the_sdist_is(tmp_path: Path) -> None:
+    wheel(tmp_path, NAME, metadata="Requires-Python: >=3.9\nDynamic: License\n")
+    assert files(planned(tmp_path))["PKG-INFO"] == (
+        "Metadata-Version: 2.2\nName: demo\nVersion: 1.0\nRequires-Python: >=3.9\n"
+        "Description-Content-Type: text/plain\n\n"
+        "This sdist holds no source: its backend hands over the finished wheel that fits, from\n"
+        "https://wheels.example.org/demo/wheels or another place, as pinned in wheels.json.\n"
+    )
+
+
+def test_what_only_wheels_have_is_dynamic(tmp_path: Path) -> None:
+    wheel(tmp_path, NAME, metadata="License-File: LICENSE\nDescription-Content-Type: text/markdown\n\nwords\n")
+    info = files(planned(tmp_path))["PKG-INFO"]
+    assert [line for line in info.splitlines() if line.startswith(("Dynamic", "License"))] == [
+        "Dynamic: License-File",
+        "Dynamic: Description",
+        "Dynamic: Description-Content-Type",
+    ]
+
+
+def test_what_wheels_disagree_about_is_dynamic_and_stands_with_each(tmp_path: Path) -> None:
+    wheel(tmp_path, NAME, metadata="Requires-Dist: six\r\nSummary: One\r\n")
+    wheel(tmp_path, "demo-1.0-py311-none-any.whl", metadata="Requires-Dist: six\nRequires-Dist: attrs\nSummary: One")
+    plan = planned(tmp_path)
+    info = files(plan)["PKG-INFO"]
+    assert "Dynamic: Requires-Dist\n" in info
+    assert "\nRequires-Dist" not in info
+    assert "Summary: One\n" in info
+    assert [row["fields"] for row in table(plan)["wheels"]] == [
+        "Requires-Dist: six\n",
+        "Requires-Dist: six\nRequires-Dist: attrs\n",
+    ]
+
+
+def test_the_text_of_a_licence_is_left_to_the_wheels(tmp_path: Path) -> None:
+    text = "\n".join(f"        line {number} of it" for number in range(200))
+    wheel(tmp_path, NAME, metadata=f"License: All of\n{text}\nSummary: One\n")
+    wheel(tmp_path, "demo-1.0-py311-none-any.whl", metadata="License: Other\nSummary: One\n")
+    plan = planned(tmp_path)
+    info = files(plan)["PKG-INFO"]
+    assert "Dynamic: License\n" in info
+    assert "line 1" not in info
+    assert all("fields" not in row for row in table(plan)["wheels"])
+
+
+def test_the_newest_metadata_version_is_kept(tmp_path: Path) -> None:
+    text = "Metadata-Version: {}\nName: demo\nVersion: 1.0\n"
+    for name, version in ((NAME, "2.4"), ("demo-1.0-py311-none-any.whl", "new")):
+        wheel(tmp_path, name, {"demo-1.0.dist-info/METADATA": text.format(version)})
+    assert files(planned(tmp_path))["PKG-INFO"].startswith("Metadata-Version: 2.4\n")
+
+
+def test_wheels_keep_their_names_and_companions_lie_beside_the_sdist(tmp_path: Path) -> None:
+    release(tmp_path, "v3")
+    companion = "demo_libs-1.0-py3-none-any.whl"
+    wheel(tmp_path, companion, {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
+    plan = planned(tmp_path)
+    assert [str(one.target) for one in plan.outputs] == [
+        "demo-1.0.tar.gz",
+        "requirements.txt",
+        f"wheels/{NAME}",
+        f"wheels/{V3}",
+        companion,
+    ]
+    assert all(isinstance(one, Linked) for one in plan.outputs[2:])
+
+
+def test_wheels_that_the_backend_does_not_know_lie_beside_the_sdist(tmp_path: Path) -> None:
+    """macOS, Windows, PyPy, 32 bits and old Pythons: whoever has one of them takes a wheel before an sdist."""
+    others = [f"demo-1.0-cp311-cp311-{one}.whl" for one in ("macosx_11_0_arm64", "manylinux1_i686", "win_amd64")]
+    others += ["demo-1.0-cp311-cp311-musllinux_1_2_armv7l.whl", "demo-1.0-pp310-pypy310_pp73-linux_x86_64.whl"]
+    others += ["demo-1.0-cp38-cp38-linux_x86_64.whl", "demo-1.0-py2-none-any.whl"]
+    served = [
+        f"demo-1.0-cp311-abi3-{one}.whl" for one in ("linux_x86_64", "manylinux2014_s390x", "musllinux_1_1_aarch64")
+    ]
+    for name in (*others, *served, NAME):
+        wheel(tmp_path, name)
+    plan = planned(tmp_path)
+    assert [row["file"] for row in table(plan)["wheels"]] == [*served, NAME]
+    assert sorted(str(one.target) for one in plan.outputs[2:]) == [
+        *sorted(others),
+        *(f"wheels/{name}" for name in (*served, NAME)),
+    ]
+    assert plan.notes[0] == (
+        "Upload the sdist, and the wheels beside it: the backend knows CPython 3.9 or newer on 64-bit Linux, "
+        "and installers elsewhere take a wheel before an sdist."
+    )
+    assert all(f"--hash=sha256:{sha256_of(tmp_path / name)}" in pins(plan) for name in others)
+
+
+def test_requirements_pin_the_newest_release_of_each_project_and_its_companions(tmp_path: Path) -> None:
+    for name in (NAME, "demo-1.1-py3-none-any.whl", "other-1-py3-none-any.whl"):
+        wheel(tmp_path, name)
+    companions = ["demo_libs-1.0-py3-none-any.whl", "demo_libs-1.0-py3-none-linux_x86_64.whl"]
+    for name in companions:
+        wheel(tmp_path, name, {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
+    plan = planned(tmp_path)
+    sdists = {str(one.target): hashlib.sha256(one.data).hexdigest() for one in plan.outputs if isinstance(one, Text)}
+    libs = " ".join(f"--hash=sha256:{sha256_of(tmp_path / name)}" for name in sorted(companions))
+    assert pins(plan).splitlines() == [
+        f"demo==1.1 --hash=sha256:{sdists['demo-1.1.tar.gz']}",
+        f"demo-libs==1.0 {libs}",
+        f"other==1 --hash=sha256:{sdists['other-1.tar.gz']}",
+    ]
+    # and no command names a project twice
+    assert plan.uses[0].text.endswith(" demo other")
+    assert [line.count("sha256=") for line in plan.uses[-3].text.splitlines()] == [2, 2]
+
+
+def test_a_url_is_one_word_to_the_shell(tmp_path: Path) -> None:
+    plan = planned(release(tmp_path), "https://x.example.org/it's;touch$IFS/here")
+    words = [shlex.split(use.text) for use in plan.uses]
+    assert "VBUILD_MIRROR=https://x.example.org/it's;touch$IFS/here/wheels" in words[-1]
+    assert any(
+        word.startswith("demo @ https://x.example.org/it's;touch$IFS/here/demo-1.0.tar.gz#sha256=")
+        for word in words[-3]
+    )
+
+
+def test_a_variant_is_asked_for_without_cache(tmp_path: Path) -> None:
+    release(tmp_path, "v3", "v4")
+    wheel(tmp_path, "other-1-py3-none-any.whl")
+    use = planned(tmp_path).uses[2]
+    assert use.what == "A variant of x86_64_v3, x86_64_v4; caches do not know which one was asked for:"
+    variables = 'VBUILD_SELECT=x86_64_v3 VBUILD_FIND_LINKS="$PWD/wheels"'
+    words = "pip install --no-cache-dir --no-index --find-links . demo"
+    assert use.text == f"{variables} {words}\n{variables} uv {words}"
+
+
+def test_the_cache_hazard_is_stated_where_hardware_chooses(tmp_path: Path) -> None:
+    release(tmp_path, "v3")
+    plan, by_tags = planned(tmp_path, by_hardware=True), planned(tmp_path)
+    hazard = "which the caches of pip and uv do not know"
+    assert hazard in " ".join(plan.notes)
+    assert hazard in files(plan)["PKG-INFO"].replace("\n", " ")
+    assert "redirecthardware.py" in files(plan)
+    assert hazard not in " ".join(by_tags.notes)
+    assert "redirecthardware.py" not in files(by_tags)
+    assert by_tags.notes[-1] == (
+        "demo 1.0: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
+    )
+
+
+def test_the_same_wheels_give_the_same_bytes_whoever_runs_it_and_when(tmp_path: Path) -> None:
+    release(tmp_path / "dist", "v3")
+    made = []
+    for number, (umask, zone) in enumerate(((0o22, "UTC"), (0o77, "Asia/Kathmandu"))):
+        out = tmp_path / str(number)
+        command = [sys.executable, "-c", _PUBLISH, str(tmp_path / "dist"), str(out)]
+        subprocess.run(command, check=True, env={**os.environ, "TZ": zone, "PYTHONPATH": "."}, umask=umask)
+        made.append((out / "redirect" / "demo-1.0.tar.gz").read_bytes())
+    assert made[0] == made[1]
+    with tarfile.open(fileobj=io.BytesIO(made[0])) as archive:
+        owners = {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in archive}
+    assert owners == {(315532800, 0o644, 0, "")}
+
+
+def test_a_time_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    folder = unpacked(laid_out(release(tmp_path / "dist"), tmp_path / "out"))
+    assert (folder / "PKG-INFO").stat().st_mtime == 1700000000
+
+
+@pytest.mark.parametrize(
+    ("url", "mirrors", "message"),
+    [
+        (None, (), "no URL: the sdist has to say where the wheels are; give --url URL"),
+        ("wheels", (), f"'wheels': {EXPECTED}"),
+        ("https://x.org/y?token=secret", (), f"'https://x.org/y?token=secret': {EXPECTED}"),
+        (URL, ("/srv/wheels",), f"'/srv/wheels': {EXPECTED}"),
+        (URL, ("https://me:secret@x.org/y",), "x.org: a URL with a login, which everyone could read; leave that out"),
+    ],
+)
+def test_urls_that_no_one_could_use_are_refused(
+    tmp_path: Path, url: str | None, mirrors: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(LayoutError) as refusal:
+        planned(release(tmp_path), url, *mirrors)
+    assert str(refusal.value) == message
+
+
+def test_variants_alone_are_refused_where_tags_choose(tmp_path: Path) -> None:
+    (release(tmp_path, "v3", "v4") / NAME).unlink()
+    with pytest.raises(LayoutError) as refusal:
+        planned(tmp_path)
+    assert str(refusal.value) == (
+        "demo 1.0: only variants (x86_64_v3, x86_64_v4), and tags alone choose; "
+        "expected a plain wheel, or --by-hardware"
+    )
+    plan = planned(tmp_path, by_hardware=True)
+    assert [row["file"] for row in table(plan)["wheels"]] == [V3, V4]
+    # none is fit for a mirror, where installers of any machine would take it
+    assert "pip wheel" not in str(plan.uses)
+
+
+def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
+    wheel(tmp_path, "demo-1.0-cp311-cp311-win_amd64.whl")
+    with pytest.raises(LayoutError) as refusal:
+        planned(tmp_path)
+    assert str(refusal.value) == (
+        "demo 1.0: no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one"
+    )
+
+
+def test_companions_alone_are_refused(tmp_path: Path) -> None:
+    wheel(tmp_path, "demo_libs-1.0-py3-none-any.whl", {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
+    with pytest.raises(LayoutError) as refusal:
+        planned(tmp_path)
+    assert str(refusal.value) == "only companions of a split; expected wheels of the release that they are of, too"
+
+
+@pytest.mark.parametrize("epoch", ["now", "-1", "99999999999"])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    with pytest.raises(LayoutError) as refusal:
+        planned(release(tmp_path))
+    assert str(refusal.value) == f"demo 1.0: SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970"
+
+
+@pytest.mark.parametrize(
+    ("requires", "expected"),
+    [
+        (None, [[[3], [99]]]),
+        ("as you like", [[[3], [99]]]),
+        (">=3.9", [[[3, 9], [99]]]),
+        (">=3.9,<4", [[[3, 9], [4]]]),
+        (">=3.9.2,!=3.10.*,<=3.12.4", [[[3, 9, 2], [3, 10]], [[3, 11], [3, 12, 5]]]),
+        ("<3", []),
+    ],
+)
+def test_requires_python_becomes_ranges(requires: str | None, expected: list[Any]) -> None:
+    assert admitted(requires) == expected
+
+
+operators = st.sampled_from([">=", "<", "<=", ">", "!=", "~="])
+versions = st.builds("{}.{}".format, st.just("3"), st.integers(0, 20)) | st.builds(
+    "{}.{}.{}".format, st.just("3"), st.integers(0, 20), st.integers(0, 9)
+)
+specifiers = st.lists(st.builds("{}{}".format, operators, versions), max_size=3).map(",".join)
+
+
+@settings(deadline=None)
+@given(specifiers, st.tuples(st.just(3), st.integers(0, 20), st.integers(0, 12)))
+def test_the_ranges_admit_what_requires_python_admits(requires: str, python: tuple[int, int, int]) -> None:
+    now = list(python)
+    wanted = SpecifierSet(requires).contains(".".join(map(str, python)), prereleases=True)
+    assert any(first <= now < end for first, end in admitted(requires)) == wanted

@@ -1,0 +1,328 @@
+"""Plans of renamed wheels: what they are called, what follows the name, and what a publisher is told."""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.factories.releases import LICENCE, V3, V4, companion, offered, release
+from tests.factories.wheels import contents, wheel
+from vbuild.errors import VbuildError
+from vbuild.publishing.lint.model import Demand
+from vbuild.publishing.model import Linked, NewWheel, Plan, Put
+from vbuild.publishing.publish import publish
+from vbuild.publishing.suffix import Suffix, guard, problems
+from vbuild.publishing.suffix_names import suffixed, wired
+
+EXTRAS = (
+    "Provides-Extra: all\nRequires-Dist: numpy; extra == 'all'\n"
+    "Provides-Extra: dev\nRequires-Dist: demo[all]; extra == 'dev'\n"
+)
+
+
+def planned(folder: Path, **options: Any) -> Plan:
+    return Suffix(**options).planned(offered(folder))
+
+
+def targets(plan: Plan) -> list[str]:
+    return [str(output.target) for output in plan.outputs]
+
+
+def metadata(plan: Plan, target: str) -> str:
+    """METADATA of the new wheel at *target*."""
+    [made] = [output for output in plan.outputs if isinstance(output, NewWheel) and str(output.target) == target]
+    [put] = [member for member in made.members if isinstance(member, Put) and member.path.endswith("/METADATA")]
+    return put.data.decode()
+
+
+@pytest.mark.parametrize(
+    ("naming", "label", "expected"),
+    [
+        ("{name}-{label}", "cu13", "demo-two-cu13"),
+        ("{name}-{label}", "cu12.6", "demo-two-cu12-6"),
+        ("{name}_{label}", "x86_64_v3", "demo-two-x86-64-v3"),
+        ("{label}.{name}", "cu13", "cu13-demo-two"),
+        ("{name}-gpu", "cu13", "demo-two-gpu"),
+    ],
+)
+def test_names_are_normalised(naming: str, label: str, expected: str) -> None:
+    assert suffixed("demo-two", label, naming) == expected
+
+
+def test_variants_get_names_of_their_own_and_the_plain_wheel_stays(tmp_path: Path) -> None:
+    companion(tmp_path)
+    release(tmp_path, "demo", metadata="Requires-Dist: demo-libs==0.187650320598251\n")
+    plan = planned(tmp_path)
+    assert targets(plan) == [
+        "demo-1.0-py3-none-any.whl",
+        "demo_x86_64_v3-1.0-py3-none-any.whl",
+        "demo_x86_64_v4-1.0-py3-none-any.whl",
+        "demo_libs-0.187650320598251-py3-none-any.whl",
+        "simple",
+    ]
+    assert [isinstance(output, Linked) for output in plan.outputs] == [True, False, False, True, False]
+    assert "Requires-Dist: demo-libs==0.187650320598251\n" in metadata(plan, "demo_x86_64_v3-1.0-py3-none-any.whl")
+
+
+def test_extras_and_siblings_follow_the_name(tmp_path: Path) -> None:
+    release(tmp_path, metadata=EXTRAS + "Requires-Dist: libfoo >=1\nRequires-Dist: numpy\n")
+    release(tmp_path, "vision", metadata="Requires-Dist: Demo ~=1.0 ; python_version > '3'\nRequires-Dist: libfoo\n")
+    plan = planned(tmp_path, siblings=("LibFoo",))
+    assert metadata(plan, "demo_x86_64_v3-1.0-py3-none-any.whl") == (
+        "Metadata-Version: 2.1\nName: demo-x86-64-v3\nVersion: 1.0\n"
+        + EXTRAS.replace("demo[all]", "demo-x86-64-v3[all]")
+        + "Requires-Dist: libfoo-x86-64-v3 >=1\nRequires-Dist: numpy\n"
+    )
+    assert metadata(plan, "vision_x86_64_v4-1.0-py3-none-any.whl") == (
+        "Metadata-Version: 2.1\nName: vision-x86-64-v4\nVersion: 1.0\n"
+        "Requires-Dist: demo-x86-64-v4 ~=1.0 ; python_version > '3'\nRequires-Dist: libfoo-x86-64-v4\n"
+    )
+
+
+def test_a_metapackage_requires_the_default_and_hands_extras_on(tmp_path: Path) -> None:
+    release(tmp_path / "dist", metadata=f"License-File: LICENSE\n{EXTRAS}\nAbout demo.\n")
+    [laid] = publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V4)])
+    assert targets(laid.plan)[0] == "demo-1.0-py3-none-any.whl"
+    found = contents(tmp_path / "site/suffix/demo-1.0-py3-none-any.whl")
+    assert [path.partition("/")[2] for path in found] == ["licenses/LICENSE", "METADATA", "WHEEL", "RECORD"]
+    assert found["demo-1.0.dist-info/licenses/LICENSE"].decode() == LICENCE
+    assert found["demo-1.0.dist-info/METADATA"].decode() == (
+        "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nLicense-File: LICENSE\nProvides-Extra: all\n"
+        "Requires-Dist: demo-x86-64-v4==1.0\n"
+        'Requires-Dist: demo-x86-64-v4[all]==1.0; extra == "all"\n'
+        'Requires-Dist: demo-x86-64-v4[dev]==1.0; extra == "dev"\n'
+        "Provides-Extra: dev\n\nAbout demo.\n"
+    )
+    assert "demo 1.0: the plain wheel is left out: demo is an empty one now." in laid.plan.notes
+
+
+CALLS = [
+    ("from importlib.metadata import version\nV = version('demo')\n", ["2: importlib.metadata.version('demo')"]),
+    ("import importlib.metadata as m\nm.files('Demo')\n", ["2: importlib.metadata.files('Demo')"]),
+    ("import importlib.metadata\nimportlib.metadata.version(__name__)\n", ["2: importlib.metadata.version(__name__)"]),
+    (
+        "from importlib import metadata\nmetadata.requires(distribution_name='demo')\n",
+        ["2: importlib.metadata.requires('demo')"],
+    ),
+    ("import importlib_metadata as m\nN = 'demo'\nm.metadata(N)\n", ["3: importlib_metadata.metadata(N)"]),
+    (
+        "from pkg_resources import require\nN: str = 'demo'\nrequire('demo>=1'), require(N)\n",
+        ["3: pkg_resources.require('demo>=1')", "3: pkg_resources.require(N)"],
+    ),
+    (
+        "import pkg_resources\ndef f():\n    return pkg_resources.get_distribution('demo')\n",
+        ["3: pkg_resources.get_distribution('demo')"],
+    ),
+    (
+        "from importlib.metadata import Distribution as D\nD.from_name(__package__)\n",
+        ["2: importlib.metadata.Distribution.from_name(__package__)"],
+    ),
+    (
+        "from importlib.metadata import version\nversion(__name__.split('.')[0])\n",
+        ["2: importlib.metadata.version(__name__.split('.')[0])"],
+    ),
+    ("from importlib.metadata import version\nversion('numpy'), version(name), version(), version(*x)\n", []),
+    ("from .metadata import version\nversion('demo')\nmetadata().version('demo')\n", []),
+    ("def version(name): ...\nversion('demo')\n", []),
+    ("print 'not Python 3'\n", []),
+]
+
+
+@pytest.mark.parametrize(("source", "expected"), CALLS)
+def test_calls_that_ask_for_the_old_name_are_found(source: str, expected: list[str]) -> None:
+    found = wired(source.encode(), "demo/__init__.py", project="demo")
+    assert [str(place).removeprefix("demo/__init__.py:") for place in found] == expected
+
+
+def test_a_submodule_is_called_otherwise_and_its_package_is_not() -> None:
+    source = b"from importlib.metadata import version\nversion(__name__)\nversion(__package__)\n"
+    assert [place.line for place in wired(source, "demo/_version.py", project="demo")] == [3]
+
+
+def test_a_publisher_is_told_of_the_same_files_and_of_names_in_the_code(tmp_path: Path) -> None:
+    source = "from importlib.metadata import version\n\nVERSION = version('demo')\n"
+    headers = {"demo-1.0.data/headers/demo.h": "", "demo/_version.py": source}
+    release(tmp_path, files=headers)
+    assert planned(tmp_path, guard=True).notes == (
+        (
+            "demo, demo-x86-64-v3, demo-x86-64-v4 have the same files, which no installer notices: uninstall one "
+            "before the other is installed. A guard in them says so on import."
+        ),
+        (
+            "demo/_version.py:3: importlib.metadata.version('demo') finds no demo where only demo-x86-64-v3 or "
+            "demo-x86-64-v4 is installed."
+        ),
+        "demo 1.0: its headers are installed into a folder called after the new name.",
+        (
+            "Anybody may take these names on an index that has none: register demo-x86-64-v3, demo-x86-64-v4 there "
+            "first."
+        ),
+    )
+
+
+def test_a_label_that_the_last_release_lacks_has_no_command(tmp_path: Path) -> None:
+    release(tmp_path, labels=[V3, V4])
+    release(
+        tmp_path,
+        version="1.1",
+        labels=[V4],
+        files={"demo/old.py": "import importlib.metadata as m\nm.version('a b')\n"},
+    )
+    assert [use.text.partition("simple ")[2].partition("\n")[0] for use in planned(tmp_path).uses] == [
+        "demo-x86-64-v4==1.1",
+        "demo==1.1",
+    ]
+
+
+def test_a_wheel_without_code_asks_for_nothing(tmp_path: Path) -> None:
+    [made] = release(tmp_path, labels=[V3], plain=False)
+    kept = {path: data for path, data in contents(made).items() if "info/" in path and "RECORD" not in path}
+    wheel(tmp_path, made.name, kept)
+    assert targets(planned(tmp_path)) == ["demo_x86_64_v3-1.0-py3-none-any.whl", "simple"]
+
+
+REFUSED = [
+    ({}, [("demo", ["cu12.6", "cu12_6"])], "name '{name}-{label}': demo-cu12-6 would be demo cu12_6 and demo cu12.6; "),
+    ({"naming": "{name}"}, [("demo", [V3])], "name '{name}': demo would be demo x86_64_v3 and the project demo; "),
+    (
+        {"naming": "{name}-gpu"},
+        [("demo", [V3, V4])],
+        "name '{name}-gpu': demo-gpu would be demo x86_64_v4 and demo x86_64_v3; ",
+    ),
+    (
+        {},
+        [("demo", ["cu13"]), ("demo-cu13", [])],
+        "name '{name}-{label}': demo-cu13 would be demo cu13 and the project demo-cu13; ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "releases", "message"), REFUSED)
+def test_names_that_stand_for_two_things_are_refused(
+    tmp_path: Path, options: dict[str, Any], releases: list[tuple[str, list[str]]], message: str
+) -> None:
+    for project, labels in releases:
+        release(tmp_path, project, labels=labels)
+    with pytest.raises(VbuildError) as refusal:
+        planned(tmp_path, **options)
+    assert str(refusal.value) == (
+        f"{message}expected a name for each: give --name a {{name}} and a {{label}}, or stamp one under another label"
+    )
+
+
+NAMED = "expected {name}, {label}, and letters, digits, -, _ and . between letters or digits"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"naming": "{name}-{version}"}, f"name '{{name}}-{{version}}': 'demo-{{version}}' is none; {NAMED}"),
+        ({"naming": "{name"}, f"name '{{name': '{{name' is none; {NAMED}"),
+        ({"naming": "{name}/{label}"}, f"name '{{name}}/{{label}}': 'demo/x86_64_v3' is none; {NAMED}"),
+        ({"siblings": ("libfo",)}, "sibling libfo: no wheel requires it; expected one of those required: numpy"),
+        ({"metapackage": "cu13"}, "metapackage 'cu13': no such label; expected one of x86_64_v3, x86_64_v4"),
+    ],
+)
+def test_options_that_fit_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    release(tmp_path, metadata=EXTRAS)
+    with pytest.raises(VbuildError) as refusal:
+        planned(tmp_path, **options)
+    assert str(refusal.value) == message
+
+
+def test_a_sibling_without_the_label_is_refused(tmp_path: Path) -> None:
+    release(tmp_path)
+    release(tmp_path, "vision", labels=["cu13"], metadata="Requires-Dist: demo==1.0\n")
+    with pytest.raises(VbuildError) as refusal:
+        planned(tmp_path)
+    assert str(refusal.value) == (
+        "vision-1.0-py3-none-any-cu13.whl: requires demo==1.0, and demo 1.0 has no cu13; expected the same labels of "
+        "both: build it, or publish them apart"
+    )
+
+
+def test_packages_import_a_guard_that_knows_the_family(tmp_path: Path) -> None:
+    files = {"ns/inner/__init__.py": "", "old/__init__.py": "__import__('pkg_resources').declare_namespace(__name__)\n"}
+    release(tmp_path / "dist", files=files, labels=[V3])
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(guard=True)])
+    found = contents(tmp_path / "site/suffix/demo_x86_64_v3-1.0-py3-none-any.whl")
+    assert {path for path in found if "guard" in path} == {"demo/_vbuild_guard.py", "ns/inner/_vbuild_guard.py"}
+    assert found["demo/__init__.py"].decode().startswith('"""Demo."""\n\nfrom . import _vbuild_guard  # noqa: F401\n')
+    assert found["ns/inner/_vbuild_guard.py"].decode() == guard(
+        "ns/inner", "demo-x86-64-v3", ["demo", "demo-x86-64-v3"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"demo.py": ""}, "no package with an __init__.py that could import a guard; leave --guard out"),
+        ({"demo/__init__.py": "print 1"}, "demo/__init__.py: cannot be parsed as Python "),
+    ],
+)
+def test_a_guard_that_nobody_would_import_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    dist_info = "demo-1.0.dist-info"
+    [made] = release(tmp_path / "dist", labels=[V3], plain=False)
+    kept = {path: data for path, data in contents(made).items() if path.startswith(dist_info) and "RECORD" not in path}
+    wheel(tmp_path / "dist", made.name, {**kept, **files})
+    with pytest.raises(VbuildError) as refusal:
+        planned(tmp_path / "dist", guard=True)
+    assert str(refusal.value).startswith(f"{made.name}: {message}")
+    assert "leave --guard out" in str(refusal.value)
+
+
+def test_the_bill_of_materials_follows_the_name(tmp_path: Path) -> None:
+    bill = '{"metadata": {"component": {"name": "demo", "bom-ref": "pkg:pypi/demo@1.0", "version": "1.0"}}}'
+    release(tmp_path / "dist", files={"demo-1.0.dist-info/sboms/auditwheel.cdx.json": bill}, labels=[V3])
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
+    found = contents(tmp_path / "site/suffix/demo_x86_64_v3-1.0-py3-none-any.whl")
+    assert b'"name": "demo-x86-64-v3"' in found["demo_x86_64_v3-1.0.dist-info/sboms/auditwheel.cdx.json"]
+
+
+def said(site: Path) -> Iterator[str]:
+    return (str(problem).partition(";")[0] for problem in problems(site) if problem.demand != Demand.INDEX)
+
+
+def test_a_folder_as_it_was_published_has_no_problems(tmp_path: Path) -> None:
+    release(tmp_path / "dist", metadata=EXTRAS)
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V3, guard=True)])
+    assert [*problems(tmp_path / "site" / "suffix")] == []
+
+
+def test_an_older_release_under_the_old_name_is_not_what_the_empty_wheel_brings(tmp_path: Path) -> None:
+    release(tmp_path / "dist", labels=[V3])
+    release(tmp_path / "dist", version="1.1")
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix(metapackage=V4)])
+    assert (tmp_path / "site" / "suffix" / "demo-1.0-py3-none-any.whl").exists()
+    assert [*problems(tmp_path / "site" / "suffix")] == []
+
+
+def test_wheels_that_bring_others_with_the_same_files_are_found(tmp_path: Path) -> None:
+    release(tmp_path, labels=[])
+    release(tmp_path, "vision", labels=[V3], metadata="Requires-Dist: demo==0.9\nRequires-Dist: unknown line ==\n")
+    wheel(tmp_path, "demo_cu13-1.0-py3-none-any.whl", {"demo/level.py": ""}, metadata="Requires-Dist: demo[all]\n")
+    text = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+    wheel(tmp_path, "demo_cu12-1.0-py3-none-any.whl", {"demo_cu12-1.0.dist-info/METADATA": text})
+    (tmp_path / "bad-1.0-py3-none-any.whl").write_bytes(b"PK")
+    assert [*said(tmp_path)] == [
+        "error: bad-1.0-py3-none-any.whl: not a zip archive, or truncated: no end record",
+        "error: demo_cu12-1.0-py3-none-any.whl: its METADATA says Name: demo, which the file name does not",
+        "error: demo_cu13-1.0-py3-none-any.whl: requires demo[all], which has the same files: demo/level.py",
+        "error: vision-1.0-py3-none-any-x86_64_v3.whl: has a variant label, which only installers of variants read",
+        "warning: vision-1.0-py3-none-any-x86_64_v3.whl: requires demo==0.9, and only other releases are here",
+        "warning: vision-1.0-py3-none-any.whl: requires demo==0.9, and only other releases are here",
+    ]
+
+
+def test_an_empty_folder_is_found(tmp_path: Path) -> None:
+    assert [*said(tmp_path)] == [f"error: {tmp_path.name}: has no wheel"]
+
+
+def test_scripts_keep_their_permissions(tmp_path: Path) -> None:
+    release(tmp_path / "dist")
+    publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
+    with zipfile.ZipFile(tmp_path / "site/suffix/demo_x86_64_v3-1.0-py3-none-any.whl") as archive:
+        info = archive.getinfo("demo_x86_64_v3-1.0.data/scripts/demo-tool")
+    assert info.external_attr >> 16 == 0o100755

@@ -1,0 +1,288 @@
+"""`vbuild publish` as a frame: all layouts are planned before one is written, and folders are whole or not there."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests.factories.desk import VBUILD, WIDTH
+from tests.factories.variants import variant
+from tests.factories.wheels import wheel
+from vbuild.cli.publishing import LAYOUTS
+from vbuild.errors import LayoutError, PublishError, VbuildError
+from vbuild.publishing.lint.check import check_layout
+from vbuild.publishing.model import Copied, NewWheel, Plan, Put, Text, Use
+from vbuild.publishing.offer import Offer, Offered, offers, only
+from vbuild.publishing.publish import publish
+from vbuild.publishing.variants import Variants
+from vbuild.variants.stamp import stamped
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.name import WheelName
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+LABELLED = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64-x86_64_v3.whl"
+V3 = variant("x86_64_v3", "x86_64 :: level :: v3")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A layout that plans what it was given."""
+
+    plan: Plan | None
+
+    @property
+    def name(self) -> str:
+        return "given"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        if self.plan is None:
+            raise LayoutError(f"{offers[0]}: has no place here")
+        return self.plan
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Path:
+    """A release of two wheels: a plain one, and one for x86-64-v3."""
+    plain = wheel(tmp_path / "dist", NAME, {"demo/__init__.py": "x = 1\n"})
+    stamped(plain, tmp_path / "dist", variant=V3)
+    return tmp_path / "dist"
+
+
+def below(folder: Path) -> list[str]:
+    """The paths of all files in *folder*."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def text(name: str, data: bytes = b"x") -> Text:
+    return Text(PurePosixPath(name), data)
+
+
+def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": str(WIDTH)}
+    command = [*VBUILD, *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_wheel_is_offered_with_what_it_says_of_itself(dist: Path) -> None:
+    [offer] = offers([dist])
+    plain, other = offer.wheels
+    assert (str(offer), offer.labels) == ("demo 1.0", ("x86_64_v3",))
+    assert (plain.label, plain.variant, plain.properties, str(plain.cpu)) == (None, None, (), "x86-64")
+    assert (other.label, other.variant, str(other.cpu)) == ("x86_64_v3", V3, "x86-64-v3")
+    assert plain.tag == other.tag == ("cp311", "cp311", "manylinux_2_28_x86_64")
+    assert [row.path for row in plain.rows][:1] == ["demo/__init__.py"]
+    assert only([offer]) is offer
+
+
+def test_releases_of_one_project_are_told_apart(tmp_path: Path) -> None:
+    first, second = (wheel(tmp_path, f"demo-{version}-py3-none-any.whl") for version in ("1.0", "1.0.1"))
+    assert [str(offer) for offer in offers([first, second])] == ["demo 1.0", "demo 1.0.1"]
+    with pytest.raises(LayoutError) as refusal:
+        only(offers([first, second]))
+    assert str(refusal.value) == (
+        "found demo 1.0, demo 1.0.1; expected the wheels of one release: give those of others apart"
+    )
+
+
+def test_what_a_layout_links_is_the_same_file(dist: Path, tmp_path: Path) -> None:
+    [laid] = publish([dist], tmp_path / "site", layouts=[Variants()])
+    there = tmp_path / "site" / "variants"
+    assert (there / NAME).samefile(dist / NAME)
+    assert (there / "simple" / "demo" / LABELLED).samefile(dist / LABELLED)
+    assert below(there) == sorted(str(file.path) for file in laid.files)
+    assert {str(file.path) for file in laid.files if file.is_linked} == {
+        *(NAME, LABELLED),
+        *(f"simple/demo/{name}" for name in (NAME, LABELLED)),
+    }
+    assert laid.size < 10_000
+
+
+def test_members_are_passed_on_as_they_lie_in_the_archive(dist: Path, tmp_path: Path) -> None:
+    [offer] = offers([dist])
+    [plain] = offer.plain
+    name = WheelName.parse("other-2.0-py3-none-any.whl")
+    members = (
+        Copied(plain.path, "demo/__init__.py", "other/__init__.py"),
+        Put("other/new.py", b"y = 2\n"),
+        Put("other-2.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: other\nVersion: 2.0\n"),
+        Copied(plain.path, f"{plain.dist_info}/WHEEL", "other-2.0.dist-info/WHEEL"),
+    )
+    plan = Plan("given", (NewWheel(PurePosixPath("new"), name, plain.path, members),), ())
+    publish([dist], tmp_path / "site", layouts=[Given(plan)])
+    with open_wheel(tmp_path / "site/given/new/other-2.0-py3-none-any.whl", check=True) as made:
+        assert made.read("other/__init__.py") == b"x = 1\n"
+        assert made.read("other/new.py") == b"y = 2\n"
+
+
+def test_a_member_that_is_not_there_is_told_and_nothing_stays(dist: Path, tmp_path: Path) -> None:
+    [offer] = offers([dist])
+    path = offer.plain[0].path
+    wrong = NewWheel(PurePosixPath(), WheelName.parse(NAME), path, (Copied(path, "demo/none.py", "demo/none.py"),))
+    with pytest.raises(LayoutError, match=rf"^given: {NAME}: demo/none.py: no such member$"):
+        publish([dist], tmp_path / "site", layouts=[Variants(), Given(Plan("given", (wrong,), ()))])
+    assert not (tmp_path / "site").exists()
+
+
+def test_all_layouts_are_planned_before_one_is_written(dist: Path, tmp_path: Path) -> None:
+    with pytest.raises(LayoutError, match=r"^given: demo 1\.0: has no place here$"):
+        publish([dist], tmp_path / "site", layouts=[Variants(), Given(None)])
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_folder_that_is_in_use_is_left_alone(dist: Path, tmp_path: Path) -> None:
+    there = tmp_path / "site" / "variants"
+    there.mkdir(parents=True)
+    (there / "precious").write_text("x")
+    with pytest.raises(LayoutError) as refusal:
+        publish([dist], tmp_path / "site", layouts=[Variants()])
+    assert str(refusal.value) == (
+        f"{there}: exists and is not an empty folder; remove it, or choose another output folder"
+    )
+    assert below(tmp_path / "site") == ["variants/precious"]
+
+
+@pytest.mark.parametrize("leads_somewhere", [True, False])
+def test_a_link_in_the_place_of_a_folder_is_left_alone(dist: Path, tmp_path: Path, *, leads_somewhere: bool) -> None:
+    there = tmp_path / "site" / "variants"
+    there.parent.mkdir()
+    if leads_somewhere:
+        (tmp_path / "elsewhere").mkdir()
+    there.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LayoutError, match="exists and is not an empty folder"):
+        publish([dist], tmp_path / "site", layouts=[Variants()])
+    assert there.is_symlink()
+    assert below(tmp_path / "site") == []
+
+
+def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:
+    (tmp_path / "site" / "variants").mkdir(parents=True)
+    publish([dist], tmp_path / "site", layouts=[Variants()])
+    assert NAME in below(tmp_path / "site" / "variants")
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a/b", "a")])
+def test_two_outputs_of_one_name_are_refused(names: tuple[str, str]) -> None:
+    with pytest.raises(LayoutError, match=r"^a(/b)?: two outputs of this name; publish what they are made of apart$"):
+        Plan("given", tuple(map(text, names)), ())
+
+
+def test_without_a_folder_plans_are_given_and_nothing_is_written(dist: Path) -> None:
+    before = below(dist)
+    [laid] = publish([dist], None, layouts=[Variants()])
+    assert [str(output.target) for output in laid.plan.outputs] == [NAME, LABELLED, "demo-1.0-variants.json", "simple"]
+    assert laid.files == ()
+    assert below(dist) == before
+
+
+def test_a_readme_says_what_consumers_run(dist: Path, tmp_path: Path) -> None:
+    plan = Plan("given", (text("a"),), (Use("With pip:", "pip install demo"),), ("Mind the gap.",))
+    publish([dist], tmp_path / "site", layouts=[Given(plan)])
+    assert (tmp_path / "site/given/README.md").read_text() == (
+        "# Layout `given`\n\nWith pip:\n\n```sh\npip install demo\n```\n\nGood to know:\n\n- Mind the gap.\n"
+    )
+
+
+def test_the_same_wheels_give_the_same_bytes(dist: Path, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        publish([dist], tmp_path / name, layouts=[Variants()])
+    assert below(tmp_path / "one") == below(tmp_path / "other")
+    for path in below(tmp_path / "one"):
+        assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "other" / path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "said"),
+    [
+        (NAME, {"demo-1.0.dist-info/variant.json": "{}"}, "has a variant.json and no label"),
+        (LABELLED, {"demo/x.py": ""}, "has a label and no variant.json"),
+    ],
+)
+def test_a_wheel_that_contradicts_itself_is_refused(
+    tmp_path: Path, name: str, files: dict[str, bytes | str], said: str
+) -> None:
+    path = wheel(tmp_path, name, files)
+    with pytest.raises(VbuildError) as refusal:
+        Offered.of(path)
+    assert str(refusal.value) == f"{name}: {said}; expected both or none: stamp it again (PEP 825)"
+
+
+def test_the_command_tells_files_and_commands_in_80_columns(dist: Path, tmp_path: Path) -> None:
+    ran = vbuild("publish", dist, "--layout", "variants", "-o", "site", folder=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("site/variants: 0.00 MB in ")
+    assert f"\n  {LABELLED}\n  {NAME}\n" in ran.stdout
+    assert "how to use it: site/variants/README.md" in " ".join(ran.stdout.split())
+    assert max(map(len, ran.stdout.splitlines())) <= WIDTH
+    vbuild("publish", dist, "--layout", "local", "-o", "site", folder=tmp_path)
+    checked = vbuild("check", "site", "--layout", "variants", "--layout", "local", folder=tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert [line.split(":")[0] for line in checked.stdout.splitlines()] == ["site/variants", "site/local"]
+
+
+def test_the_command_gives_json_and_nothing_else(dist: Path, tmp_path: Path) -> None:
+    ran = vbuild("publish", "dist", "--layout", "variants", "-o", "site", "--json", folder=tmp_path)
+    [laid] = json.loads(ran.stdout)
+    assert (laid["layout"], laid["folder"]) == ("variants", "site/variants")
+    assert {"path": NAME, "bytes": (dist / NAME).stat().st_size, "linked": True} in laid["files"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--layout", "variants"), "expected --output-dir FOLDER, or --dry-run"),
+        (("-o", "site"), "Missing option '--layout'"),
+        (("--layout", "variants", "-o", "site", "--guard"), "--guard is for --layout suffix, which is not asked for"),
+        (("--layout", "hwcaps", "-o", "site", "--add", "v3"), "'v3': expected a CPU level and a wheel, as in v3=other"),
+        (("--layout", "hwcaps", "-o", "site", "--add", "v7=x.whl"), "no CPU level 'v7'"),
+        (("--layout", "conda", "-o", "site", "--map", "torch"), "'torch': expected two names, as in torch=pytorch"),
+        (("--layout", "local", "-o", "site", "--metapackage", ""), "--metapackage is for --layout suffix, which is"),
+        (
+            ("--layout", "local", "-o", "site", "--url", "example.org/whl"),
+            "'example.org/whl': expected the URL of a folder, https, http or file, as in https://example.org/whl",
+        ),
+    ],
+)
+def test_options_that_say_nothing_are_usage_mistakes(
+    dist: Path, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = vbuild("publish", dist, *arguments, folder=tmp_path)
+    assert ran.returncode == 2
+    assert said in " ".join(ran.stderr.split())
+    assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--name", "suffix: name '': '' is none; expected {name}, "),
+        ("--metapackage", "suffix: metapackage '': no such"),
+    ],
+)
+def test_options_that_are_empty_are_not_taken_for_left_out(dist: Path, tmp_path: Path, option: str, said: str) -> None:
+    ran = vbuild("publish", dist, "--layout", "suffix", "-o", "site", option, "", folder=tmp_path)
+    assert ran.returncode == 1
+    assert said in " ".join(ran.stderr.split())
+
+
+def test_pypi_takes_no_layouts(dist: Path, tmp_path: Path) -> None:
+    ran = vbuild("check", dist, "--layout", "local", "--pypi", folder=tmp_path)
+    assert ran.returncode == 2
+    assert "--pypi is for files that are uploaded as they are; expected it, or --layout" in " ".join(ran.stderr.split())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_folder_that_is_not_there_has_no_layout(tmp_path: Path, layout: str) -> None:
+    with pytest.raises(PublishError) as refusal:
+        check_layout(tmp_path / "none", layout)
+    assert str(refusal.value) == (
+        f"{tmp_path / 'none'}: no such folder; expected one that vbuild publish --layout {layout} made"
+    )
+
+
+def test_a_layout_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match=r"^no layout 'tarballs'; expected one of hwcaps, redirect, local,"):
+        check_layout(tmp_path, "tarballs")

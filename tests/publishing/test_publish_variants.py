@@ -1,0 +1,80 @@
+"""Variant wheels from their index: uv takes the best for the machine, pip the plain one, and companions come along."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.clients import masked
+from tests.factories.customers import Customer, served
+from tests.factories.releases import V3, companion, release
+from vbuild.publishing.local import Local
+from vbuild.publishing.model import Layout
+from vbuild.publishing.publish import publish
+from vbuild.publishing.suffix import Suffix
+from vbuild.publishing.variants import Variants
+
+
+@pytest.fixture
+def customer(tmp_path: Path) -> Customer:
+    return Customer.at(tmp_path / "home")
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Path:
+    """Two releases of demo, the last of which requires a companion."""
+    release(tmp_path / "dist", version="0.9")
+    release(tmp_path / "dist", metadata="Requires-Dist: demo-libs==0.187650320598251\n", labels=[V3])
+    companion(tmp_path / "dist")
+    return tmp_path / "dist"
+
+
+def commands(site: Path) -> list[str]:
+    """The shell commands in README: uv's for the best variant, and pip's and uv's for the plain wheel."""
+    blocks = (site / "README.md").read_text().split("```sh\n")[1:]
+    return [line for block in blocks for line in block.partition("\n```")[0].splitlines()]
+
+
+@pytest.mark.parametrize(("level", "expected"), [("x86-64-v3", V3), ("x86-64", "plain")])
+def test_uv_takes_what_the_machine_can_run(
+    dist: Path, tmp_path: Path, customer: Customer, level: str, expected: str
+) -> None:
+    publish([dist], tmp_path / "site", layouts=[Variants()])
+    site = tmp_path / "site" / "variants"
+    inside = " ".join(f"'{word}'" for word in masked(level, tmp_path))
+    customer.runs(f"{inside} {commands(site)[0]}", folder=site)
+    assert customer.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
+    assert customer.runs("demo-level; demo-tool") == f"{expected}\ntool"
+    customer.runs("pip check && uv pip check && uv pip uninstall demo demo-libs")
+    assert customer.installed == {}
+
+
+def test_who_knows_no_variants_takes_the_plain_wheel_over_http(dist: Path, tmp_path: Path, customer: Customer) -> None:
+    with served(tmp_path) as url:
+        publish([dist], tmp_path, layouts=[Variants(url=f"{url}/variants/")])
+        for command in commands(tmp_path / "variants")[1:]:
+            customer.runs(f"uv pip uninstall demo demo-libs; {command}")
+            assert customer.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
+            assert customer.runs("demo-level") == "plain"
+
+
+@pytest.mark.parametrize("layout", [Local(), Suffix(), Variants()], ids=lambda layout: str(layout.name))
+def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
+    dist: Path, tmp_path: Path, customer: Customer, layout: Layout
+) -> None:
+    release(tmp_path / "rival", labels=[], files={"demo/level.py": "LEVEL = 'rival'\n"})
+    publish([tmp_path / "rival"], tmp_path / "rivals", layouts=[Variants()])
+    publish([dist], tmp_path / "a site", layouts=[layout])
+    index = f"file://{tmp_path}/rivals/variants/simple"
+    there = tmp_path / "a site" / layout.name
+    known = f"PIP_INDEX_URL={index} UV_DEFAULT_INDEX={index}"
+    for command in commands(there)[-2:]:
+        customer.runs(f"uv pip uninstall demo demo-libs; {known} {command}", folder=there)
+        assert customer.runs("demo-level") == "plain"
+
+
+def test_an_earlier_release_keeps_its_variants(dist: Path, tmp_path: Path, customer: Customer) -> None:
+    publish([dist], tmp_path / "site", layouts=[Variants()])
+    site = tmp_path / "site" / "variants"
+    inside = " ".join(f"'{word}'" for word in masked("x86-64-v3", tmp_path))
+    customer.runs(f"{inside} {commands(site)[0].replace('==1.0', '==0.9')}", folder=site)
+    assert (customer.installed, customer.runs("demo-level")) == ({"demo": "0.9"}, V3)

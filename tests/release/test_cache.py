@@ -1,0 +1,264 @@
+"""Finished work kept from run to run: whole or not there, whatever happens to it in between."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.model import Check, Verify
+from vbuild.recipe.target import Target
+from vbuild.release.cache import Kind, Store, product_key
+
+KEY = "0123456789abcdef" * 4
+NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
+RECORD = {"seconds": 1.5, "overrides": [{"program": "gcc", "removed": ["-march=native"]}], "order": {"b": 1, "a": 2}}
+
+
+def wheel(folder: Path, text: str = "a wheel") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_text(text)
+    return folder / NAME
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def entry(store: Store, key: str = KEY) -> Path:
+    return store.root / "builds" / key
+
+
+def test_what_is_kept_comes_back(store: Store, tmp_path: Path) -> None:
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    assert store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD) is None
+    kept = store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert kept
+    assert (kept.wheel, kept.wheel.read_text()) == (tmp_path / "into" / NAME, "a wheel")
+    assert kept.record == RECORD
+    assert json.dumps(kept.record) == json.dumps(RECORD)  # in its order, too
+    assert store.taken(Kind.PRODUCT, KEY, tmp_path / "into") is None
+    assert not list(store.root.glob(".keeping*"))
+
+
+def test_it_comes_back_as_often_as_one_likes(store: Store, tmp_path: Path) -> None:
+    store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD)
+    for _ in range(2):
+        assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "elsewhere")
+
+
+def _shortened(folder: Path) -> None:
+    (folder / NAME).write_text("a whe")
+
+
+def _emptied(folder: Path) -> None:  # what a power failure leaves
+    (folder / NAME).write_text("")
+    (folder / "entry.json").write_text("")
+
+
+def _without_wheel(folder: Path) -> None:
+    (folder / NAME).unlink()
+
+
+def _without_entry(folder: Path) -> None:
+    (folder / "entry.json").unlink()
+
+
+def _changed_record(folder: Path) -> None:
+    file = folder / "entry.json"
+    file.write_text(file.read_text().replace("1.5", "2.5"))
+
+
+def _no_object(folder: Path) -> None:
+    (folder / "entry.json").write_text("[]")
+
+
+@pytest.mark.parametrize("damage", [_shortened, _emptied, _without_wheel, _without_entry, _changed_record, _no_object])
+def test_a_damaged_entry_is_dropped_and_can_be_kept_again(
+    damage: Callable[[Path], None], store: Store, tmp_path: Path
+) -> None:
+    store.keep(Kind.BUILD, KEY, wheel(tmp_path / "made"), RECORD)
+    damage(entry(store))
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    assert not entry(store).exists()
+    assert not (tmp_path / "into" / NAME).exists()
+    store.keep(Kind.BUILD, KEY, wheel(tmp_path / "again"), RECORD)
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+
+
+def test_what_a_user_does_to_a_wheel_never_comes_back(store: Store, tmp_path: Path) -> None:
+    mine = wheel(tmp_path / "dist")
+    store.keep(Kind.BUILD, KEY, mine, RECORD)
+    mine.write_text("edited")
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+
+
+def test_fresh_passes_over_what_is_there_and_replaces_it(store: Store, tmp_path: Path) -> None:
+    store.keep(Kind.BUILD, KEY, wheel(tmp_path / "old", "old"), RECORD)
+    fresh = replace(store, fresh=True)
+    assert fresh.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    fresh.keep(Kind.BUILD, KEY, wheel(tmp_path / "new", "new"), RECORD)
+    kept = store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert kept
+    assert kept.wheel.read_text() == "new"
+
+
+KEEP = """
+import sys
+from pathlib import Path
+from vbuild.release.cache import Kind, Store
+store, folder, key = Store(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
+for number in range(100):
+    wheel = folder / "NAME"
+    wheel.unlink(missing_ok=True)
+    wheel.write_text("x" * 100_000 + str(number))
+    note = store.keep(Kind.BUILD, key, wheel, {"number": number})
+    kept = store.taken(Kind.BUILD, key, folder / "into")
+    assert note is None, note
+    assert kept is None or kept.wheel.read_text().endswith("x" + str(kept.record["number"])), kept
+    if number % 10 == 0:
+        store.sweep(limit=0)
+""".replace("NAME", NAME)
+
+
+def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: Store, tmp_path: Path) -> None:
+    processes = []
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+        command = [sys.executable, "-c", KEEP, str(store.root), str(tmp_path / name), KEY]
+        processes.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, "")
+    assert not list(store.root.glob(".keeping*"))
+
+
+def test_a_killed_run_leaves_a_whole_entry_or_none(store: Store, tmp_path: Path) -> None:
+    for pause in (0.15, 0.2, 0.25, 0.3):
+        command = [sys.executable, "-c", KEEP, str(store.root), str(tmp_path), KEY]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            time.sleep(pause)
+            process.kill()
+        kept = store.taken(Kind.BUILD, KEY, tmp_path / "look")
+        assert kept is None or kept.wheel.read_text().endswith(f"x{kept.record['number']}")
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from vbuild.release.cache import Kind, Store
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+note = Store(Path(sys.argv[1])).keep(Kind.BUILD, "key", Path(sys.argv[2]), {"a": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(note)
+"""
+
+
+def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(store.root), str(wheel(tmp_path))]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{NAME}: not kept in {store.root}: File too large\n"
+    assert [path.name for path in store.root.rglob("*")] == []
+
+
+def test_all_runs_of_a_user_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Store.of_user().keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD) is None
+    assert Store.of_user().taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert Store.of_user(fresh=True).taken(Kind.BUILD, KEY, tmp_path / "into") is None
+
+
+def test_a_store_that_cannot_be_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = Store(tmp_path / "file" / "store")
+    note = store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD)
+    assert note == f"{NAME}: not kept in {store.root}: Not a directory"
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    store.sweep()
+
+
+def test_no_room_for_the_wheel_is_no_reason_to_drop_the_entry(store: Store, tmp_path: Path) -> None:
+    store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD)
+    (tmp_path / "file").write_text("")
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "file" / "into") is None
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no second file system")  # noqa: S108
+def test_a_wheel_on_another_file_system_is_copied(store: Store, tmp_path: Path) -> None:
+    folder = Path("/dev/shm") / f"vbuild-test-{os.getpid()}"  # noqa: S108
+    try:
+        store.keep(Kind.BUILD, KEY, wheel(folder), RECORD)
+        kept = store.taken(Kind.BUILD, KEY, folder / "into")
+        assert kept
+        assert kept.wheel.read_text() == "a wheel"
+    finally:
+        shutil.rmtree(folder)
+    assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+
+
+def test_what_is_not_used_for_long_is_swept(store: Store, tmp_path: Path) -> None:
+    for key in ("old", "used", "new"):
+        store.keep(Kind.BUILD, key, wheel(tmp_path / key), RECORD)
+    for key in ("old", "used"):
+        os.utime(entry(store, key), (1, 1))
+    assert store.taken(Kind.BUILD, "used", tmp_path / "into")
+    for name, age in ((".keeping-dead", 90000), (".keeping-alive", 0)):
+        (store.root / name).mkdir()
+        os.utime(store.root / name, (time.time() - age,) * 2)
+    store.sweep()
+    assert sorted(path.name for path in (store.root / "builds").iterdir()) == ["new", "used"]
+    assert [path.name for path in store.root.glob(".keeping*")] == [".keeping-alive"]
+
+
+def test_a_store_that_is_too_large_loses_what_was_used_longest_ago(store: Store, tmp_path: Path) -> None:
+    for number in range(4):
+        store.keep(Kind.PRODUCT, str(number), wheel(tmp_path / str(number), "x" * 1000), RECORD)
+        os.utime(store.root / "products" / str(number), (time.time() - number,) * 2)
+    store.sweep(limit=3500)
+    assert sorted(path.name for path in (store.root / "products").iterdir()) == ["0", "1"]
+
+
+TARGET = Target("x86_64_v3", "3.12", Cpu.parse("x86-64-v3"), ("x86_64 :: level :: v3",))
+
+
+def key(build: str = KEY, target: Target = TARGET, **changes: object) -> str:
+    given = {
+        "document": b"{}",
+        "verify": Verify(),
+        "check": Check("python -c 'import demo'"),
+        "baseline": KEY,
+        "cpu": Cpu.parse("x86-64-v4"),
+    }
+    return product_key(build, target, **(given | changes))  # type: ignore[arg-type]
+
+
+def test_a_product_depends_on_all_that_is_done_to_a_build() -> None:
+    keys = [
+        key(),
+        key("another"),
+        key(target=replace(TARGET, label="fast")),
+        key(target=replace(TARGET, properties=())),
+        key(target=replace(TARGET, gpus=GpuList.parse("80"))),
+        key(document=None),
+        key(document=b"[]"),
+        key(verify=Verify(("kernel",))),
+        key(check=Check()),
+        key(check=Check("python -c 'import demo'", ("numpy",))),
+        key(baseline=None),
+        key(cpu=None),
+        key(cpu=Cpu.parse("x86-64")),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key() == key()

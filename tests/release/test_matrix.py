@@ -1,0 +1,416 @@
+"""The main job on real projects with real compilers; the projects are small, so that a build takes about a second."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.variants import document, variant, variant_wheel
+from vbuild.build.source import fetched
+from vbuild.errors import VariantError, VbuildError
+from vbuild.recipe.model import Recipe
+from vbuild.release.cache import Store
+from vbuild.release.matrix import matrix, planned
+from vbuild.release.outcome import Release
+
+LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
+TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
+
+BROKEN = "#ifdef __AVX2__\n#error no AVX2, please\n#endif\n"
+
+pytestmark = [pytest.mark.network, pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")]
+
+
+def recipe(folder: Path, text: str, *, kernel: str = KERNEL) -> Path:
+    """A recipe for a setuptools project that hard-codes -march=native, beside the project."""
+    setuptools_project(folder / "project", kernel=kernel)
+    tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
+    return folder / "demo.toml"
+
+
+def wheels(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.whl"))
+
+
+def labels(release: Release) -> list[str | None]:
+    return [product.label for product in release.products]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release]:
+    folder = tmp_path_factory.mktemp("release")
+    source = recipe(folder, f"[matrix]\n{LEVELS}\n{TEST}")
+    # other tests may have built the same, in this process
+    return folder / "dist", matrix(source, folder / "dist", jobs=2, store=Store.of_user(fresh=True))
+
+
+def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tuple[Path, Release]) -> None:
+    folder, release = built
+    assert labels(release) == [None, "x86_64_v2", "x86_64_v3"]
+    assert not release.failures
+    assert len(wheels(folder)) == 3
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".whl") == [
+        "demo-1.0-variants.json",
+        "provenance.json",
+        "report.html",
+        "report.json",
+    ]
+
+
+def test_the_code_is_what_the_labels_promise(built: tuple[Path, Release], tmp_path: Path) -> None:
+    disassembled = {}
+    for product in built[1].products:
+        with zipfile.ZipFile(product.wheel) as archive:
+            library = next(name for name in archive.namelist() if ".so" in name)
+            path = archive.extract(library, tmp_path)
+        text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
+        disassembled[product.label] = ("%ymm" in text, "%zmm" in text)
+    assert disassembled == {None: (False, False), "x86_64_v2": (False, False), "x86_64_v3": (True, False)}
+
+
+def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, Release]) -> None:
+    folder, release = built
+    report = json.loads((folder / "report.json").read_text())
+    assert report == json.loads(json.dumps(release.data()))
+    last = report["wheels"][-1]
+    assert last["label"] == "x86_64_v3"
+    assert last["verdict"]["isa"] == "ok"
+    assert last["test"] in {"passed", "not run"}
+    assert {"-march=native"} <= {flag for change in last["overrides"] for flag in change["removed"]}
+    assert "-march=x86-64-v3" in last["environment"]["CFLAGS"]
+
+
+def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
+    built: tuple[Path, Release], tmp_path: Path
+) -> None:
+    folder = built[0]
+    common = ["install", "--no-index", "--find-links", str(folder), "demo", "--target"]
+    pip = [sys.executable, "-m", "pip", *common, str(tmp_path / "pip")]
+    subprocess.run(pip, check=True, capture_output=True)
+    assert not list((tmp_path / "pip").glob("*.dist-info/variant.json"))
+    uv = [sys.executable, "-m", "uv", "pip", *common, str(tmp_path / "uv"), "--preview-features", "wheel-variants"]
+    environment = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_FIND_LINKS": ""}
+    subprocess.run(uv, check=True, capture_output=True, env=environment)
+    ours = subprocess.run(
+        [sys.executable, "-m", "vbuild", "select", "demo", "-f", folder, "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    chosen = json.loads(ours.stdout)["label"]
+    installed = list((tmp_path / "uv").glob("*.dist-info/variant.json"))
+    said = list(json.loads(installed[0].read_text())["variants"]) if installed else [None]
+    assert said == [chosen]
+
+
+def test_two_runs_give_the_same_bytes(built: tuple[Path, Release], tmp_path: Path) -> None:
+    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=Store(tmp_path / "store"))
+    assert not again.kept
+    assert [product.wheel.read_bytes() for product in again.products] == [
+        product.wheel.read_bytes() for product in built[1].products
+    ]
+
+
+def test_what_is_the_same_is_not_built_again(built: tuple[Path, Release], tmp_path: Path) -> None:
+    again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
+    assert again.kept == again.targets == 3
+    data = [{**product.data(), "built": True, "kept": False} for product in again.products]
+    assert data == [product.data() for product in built[1].products]
+    (built[0].parent / "project" / "new.txt").write_text("")
+    assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept
+
+
+def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "project" / "new.txt"
+    build = f"[build]\nbefore-build = ['echo >> {file}']\n"
+    source = recipe(tmp_path, f"[matrix]\ncpu = ['x86-64']\n{build}")
+    first = matrix(source, tmp_path / "dist")
+    assert first.notes == (f"{tmp_path}/project: edited while it was built: nothing of it is kept",)
+    file.unlink()  # as it was when the first run began
+    assert not matrix(source, tmp_path / "dist").kept
+
+
+def test_the_log_of_a_failure_is_of_this_run_alone(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n", kernel=BROKEN)
+    [first] = matrix(source, tmp_path / "dist", only=["x86_64_v3"]).failures
+    assert first.log
+    size = first.log.stat().st_size
+    [again] = matrix(source, tmp_path / "dist", only=["x86_64_v3"]).failures
+    assert again.log == first.log
+    assert first.log.stat().st_size < 1.5 * size
+
+
+def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
+    for label in ("plain", "x86_64_v2", "x86_64_v3"):
+        matrix(source, tmp_path / "dist", only=[label])
+    assert len(wheels(tmp_path / "dist")) == 3
+    index = json.loads((tmp_path / "dist/demo-1.0-variants.json").read_text())
+    assert list(index["variants"]) == ["x86_64_v2", "x86_64_v3"]
+
+
+def test_a_failed_target_is_named_and_the_others_are_finished(tmp_path: Path) -> None:
+    source = recipe(
+        tmp_path, f"[matrix]\n{LEVELS}\n", kernel=f"{BROKEN}void kernel(float *a, const float *b) {{ *a = *b; }}\n"
+    )
+    release = matrix(source, tmp_path / "dist", jobs=2)
+    assert labels(release) == [None, "x86_64_v2"]
+    [failure] = release.failures
+    assert failure.target.label == "x86_64_v3"
+    assert "no AVX2, please" in failure.error
+    assert failure.log
+    assert failure.log.parent == tmp_path / "dist/logs"
+    assert "no AVX2, please" in failure.log.read_text()
+    assert len(wheels(tmp_path / "dist")) == 2
+    assert json.loads((tmp_path / "dist/report.json").read_text())["failures"][0]["label"] == "x86_64_v3"
+
+
+def test_the_log_of_a_build_environment_that_cannot_be_made_stays(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
+    [failure] = matrix(source, tmp_path / "dist").failures
+    [log] = (tmp_path / "dist/logs").iterdir()
+    assert f"its log is {log}" in failure.error
+    assert "vbuild-has-no-such-requirement" in log.read_text()
+
+
+def test_code_above_the_claimed_level_is_not_published(tmp_path: Path) -> None:
+    asm = 'void kernel(float *a, const float *b) { __asm__("vpaddd %ymm0, %ymm1, %ymm2"); *a = *b; }\n'
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n', kernel=asm)
+    release = matrix(source, tmp_path / "dist")
+    assert not release.products
+    assert wheels(tmp_path / "dist") == []
+    assert all("kernel" in failure.error for failure in release.failures)
+
+
+def test_a_build_that_leaves_its_modules_out_is_no_variant(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\n')
+    setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
+    tree(tmp_path / "project", {"setup.py": setup, "demo.py": ""})
+    release = matrix(source, tmp_path / "dist")
+    assert labels(release) == [None]
+    assert "no compiled code for x86-64-v3" in release.failures[0].error
+
+
+def test_a_failing_test_keeps_the_wheel_back(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[test]\ncommand = "python -c \'import demo, nothing\'"\n')
+    release = matrix(source, tmp_path / "dist")
+    assert wheels(tmp_path / "dist") == []
+    assert "No module named 'nothing'" in release.failures[0].error
+
+
+def test_free_axes_reach_the_build_and_the_metadata(tmp_path: Path) -> None:
+    source = recipe(
+        tmp_path,
+        """
+[matrix]
+cpu = ["x86-64"]
+priority = ["blas", "x86_64"]
+[matrix.axes.blas.openblas]
+properties = ["blas :: library :: openblas"]
+env = { CFLAGS = "-DBLAS=1" }
+[matrix.axes.blas.mkl]
+properties = ["blas :: library :: mkl"]
+env = { CFLAGS = "-DBLAS=2" }
+[variant.providers.blas]
+static-properties.library = ["mkl", "openblas"]
+""",
+        kernel="int blas = BLAS; void kernel(float *a, const float *b) { *a = *b + blas; }\n",
+    )
+    release = matrix(source, tmp_path / "dist")
+    assert labels(release) == [None, "openblas", "mkl"]
+    index = json.loads((tmp_path / "dist/demo-1.0-variants.json").read_text())
+    assert index["default-priorities"] == {"namespace": ["blas", "x86_64"]}
+    assert "-DBLAS=2" in dict(release.products[2].plan.environment)["CFLAGS"]
+
+
+def test_hash_labels(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\nlabels = "hash"\n')
+    assert labels(matrix(source, tmp_path / "dist")) == [None, "fa7c1393"]
+
+
+def test_a_project_with_its_own_table_needs_no_recipe(tmp_path: Path) -> None:
+    project = setuptools_project(tmp_path / "project")
+    tree(project, {"pyproject.toml": '[tool.vbuild]\nname = "demo"\n[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\n'})
+    assert labels(matrix(project, tmp_path / "dist")) == [None, "x86_64_v2"]
+
+
+def test_variants_that_a_project_declares_are_built_under_its_labels(tmp_path: Path) -> None:
+    project = setuptools_project(tmp_path / "project")
+    declared = """
+[tool.vbuild]
+name = "demo"
+[variant.default-priorities]
+namespace = ["x86_64", "blas"]
+[variant.providers.blas]
+static-properties.library = ["openblas", "mkl"]
+[variant.variants.fast]
+x86_64.level = ["v2"]
+blas.library = ["mkl"]
+"""
+    tree(project, {"pyproject.toml": declared})
+    release = matrix(project, tmp_path / "dist")
+    assert labels(release) == [None, "fast"]
+    index = json.loads((tmp_path / "dist/demo-1.0-variants.json").read_text())
+    assert index["variants"] == {"fast": {"blas": {"library": ["mkl"]}, "x86_64": {"level": ["v2"]}}}
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare")
+def test_a_wheel_above_this_machine_is_built_and_its_test_not_run(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n{TEST}")
+    cpuinfo = tmp_path / "cpuinfo"
+    flags = "fpu lm sse sse2 pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm mmx fxsr cmov cx8 syscall nx"
+    cpuinfo.write_text(f"processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: {flags}\n\n")
+    inside = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/cpuinfo && exec "$@"', str(cpuinfo)]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounts are not permitted here")
+    command = [
+        *inside,
+        sys.executable,
+        "-m",
+        "vbuild",
+        "matrix",
+        str(source),
+        "-o",
+        str(tmp_path / "dist"),
+        "--json",
+    ]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert {wheel["label"]: wheel["test"] for wheel in report["wheels"]} == {
+        None: "passed",
+        "x86_64_v2": "passed",
+        "x86_64_v3": "not run",
+    }
+
+
+def test_two_pythons_that_give_one_file_are_told_apart_or_refused(tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(twin)], check=True)
+    pythons = json.dumps([sys.executable, str(twin / "bin/python")])
+    source = recipe(tmp_path, f'[matrix]\ncpu = ["x86-64"]\npython = {pythons}\n')
+    release = matrix(source, tmp_path / "dist")
+    assert len(release.products) == 1
+    assert "gives the same file" in release.failures[0].error
+
+
+def test_a_dry_run_shows_every_flag_and_writes_nothing(tmp_path: Path) -> None:
+    jobs = planned(recipe(tmp_path, f"[matrix]\n{LEVELS}\n"))
+    assert [str(job.target) for job in jobs] == ["plain", "x86_64_v2", "x86_64_v3"]
+    assert all(f"-march={job.target.cpu}" in dict(job.plan.environment)["CFLAGS"] for job in jobs)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.toml", "project"]
+
+
+def refusal(source: Path, folder: Path, **options: object) -> str:
+    with pytest.raises(VbuildError) as caught:
+        matrix(source, folder, **options)  # type: ignore[arg-type]
+    assert not folder.exists()
+    return str(caught.value).replace(str(source.parent), "DIR")
+
+
+def test_a_dry_run_with_zig_fetches_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = recipe(tmp_path, f'[matrix]\n{LEVELS}\n[build]\nhost = "zig"\n')
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    jobs = planned(source)
+    assert [job.compilers.zig_target for job in jobs] == ["x86_64-linux-gnu.2.17"] * 3
+    assert {path.name for path in (tmp_path / "cache").glob("vbuild/*")} <= {"probes"}
+
+
+def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
+    said = refusal(source, tmp_path / "dist", only=["x86_64_v9"])
+    assert said == "DIR/demo.toml: no target 'x86_64_v9'; there are plain, x86_64_v2, x86_64_v3"
+
+
+def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "recipes/annoy.toml").read_text()
+    tree(tmp_path, {"demo.toml": text.replace("annoy==1.17.3", "annoy==1.17.4")})
+    fetched(Recipe.load(Path(__file__).parents[2] / "recipes/annoy.toml").source)  # into the cache, by its hash
+    said = refusal(tmp_path / "demo.toml", tmp_path / "dist")
+    assert said == "DIR/demo.toml: source.sdist: sha256 is of annoy==1.17.3, expected annoy==1.17.4"
+
+
+def test_a_wheel_of_another_project_is_a_failure(tmp_path: Path) -> None:
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n')
+    source.write_text(source.read_text().replace('"demo"', '"other"'))
+    [failure] = matrix(source, tmp_path / "dist").failures
+    assert failure.error.startswith("demo-1.0-")
+    assert failure.error.endswith(": not of other, which the recipe builds")
+
+
+def test_a_namespace_without_provider_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    text = '[matrix.axes.npu.atom]\nproperties = ["rebellions :: arch :: atom_max"]\n'
+    said = refusal(recipe(tmp_path, text), tmp_path / "dist")
+    assert said == "DIR/demo.toml: no provider of rebellions; give static-properties or requires (PEP 850)"
+
+
+@pytest.mark.parametrize("compiler", ["nowhere-gcc", "/nowhere/gcc"])
+def test_a_missing_compiler_is_refused_before_anything_is_built(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
+    monkeypatch.setenv("CC", compiler)
+    said = refusal(source, tmp_path / "dist")
+    assert f"CC={compiler}: no such compiler" in said
+
+
+def test_wheels_that_contradict_the_folder_are_refused_and_the_folder_stays(tmp_path: Path) -> None:
+    other = document(variant("other", "x86_64 :: level :: v2"))
+    variant_wheel(tmp_path / "dist", "demo-1.0-py3-none-any-other.whl", other)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()}
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v2"]\n')
+    with pytest.raises(
+        VariantError, match=r"other\.whl: the labels 'x86_64_v2' and 'other' stand for the same properties"
+    ):
+        matrix(source, tmp_path / "dist", only=["x86_64_v2"])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()} == before
+
+
+def test_ctrl_c_leaves_no_wheel_and_no_process(tmp_path: Path) -> None:
+    slow = "import time\nprint('sleeping', flush=True)\ntime.sleep(60)\n"
+    source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
+    setup = tmp_path / "project/setup.py"
+    setup.write_text(slow + setup.read_text())
+    marker = str(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vbuild", "matrix", source, "-o", tmp_path / "dist", "--jobs", "2"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not _running(marker, besides=process.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said == "vbuild: interrupted: nothing half-done was left behind\n"
+    assert not list((tmp_path / "dist").rglob("*.whl"))
+    assert not _running(marker, besides=process.pid)
+
+
+def _running(marker: str, *, besides: int) -> list[int]:
+    """The processes whose working folder or command line is below *marker*."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and int(folder.name) not in {besides, os.getpid()}:
+                where = str((folder / "cwd").readlink())
+                if where.startswith(marker):
+                    found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_errors_of_the_recipe_name_the_file(tmp_path: Path) -> None:
+    said = refusal(recipe(tmp_path, '[matrix]\ncpus = ["x86-64"]\n'), tmp_path / "dist")
+    assert said.startswith("DIR/demo.toml: matrix.cpus: no such key")

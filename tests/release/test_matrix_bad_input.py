@@ -1,0 +1,267 @@
+"""What goes wrong with a matrix, as a user meets it: one line that says where and what, and nothing half-written.
+
+Nothing is lost either: the wheels of a former release stay as they are, and so does all finished work.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.factories.desk import Desk, everything, refusal, without_installed_toolkits
+from tests.factories.kernels import TWO, cuda_project, with_recipe
+from tests.factories.nvcc import Build
+from tests.factories.projects import tree
+from tests.factories.toolkits import installed
+from tests.factories.tools import host_compilers, needs
+from tests.factories.wheels import wheel
+from vbuild.hardware.driver import Dotted
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.toolchain.toolkit.pins import releases
+from vbuild.toolchain.toolkit.provision import packaged
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
+
+NEWEST = str(max(releases()))
+
+
+def cuda(entry: str) -> str:
+    """A matrix of one toolkit."""
+    return f"cuda = [{{ {entry} }}]"
+
+
+def gpus(table: str) -> str:
+    return cuda(f'toolkit = "13.0", gpus = {table}')
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    cuda_project(tmp_path / "project")
+    return Desk.at(tmp_path)
+
+
+AXIS = "expected labels with their GPUs, as in sm90 = '90'"
+COMPONENTS = (
+    "cccl, crt, cublas, cudart, cufft, cufile, culibos, cupti, curand, cusolver, cusparse, cuxxfilt, npp, nvcc, "
+    "nvfatbin, nvjitlink, nvjpeg, nvml, nvptxcompiler, nvrtc, nvtx, nvvm, opencl, profiler, sanitizer"
+)
+RECIPES = {
+    "an unknown architecture": (
+        gpus('{ a = "42" }'),
+        "matrix.cuda[0].gpus.a: no GPU architecture '42'; near it: sm_50, sm_52, sm_53, sm_60",
+    ),
+    "a marketing name": (
+        gpus('{ a = "hopper" }'),
+        ("matrix.cuda[0].gpus.a: no GPU architecture 'hopper'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+    ),
+    "a removed architecture": (
+        gpus('{ a = "70" }'),
+        "matrix.cuda[0].gpus.a: sm_70: CUDA 13.0 cannot compile for it; 9.0 to 12.9 can",
+    ),
+    "PTX for one GPU alone": (
+        gpus('{ a = "sm_90a+ptx" }'),
+        (
+            "matrix.cuda[0].gpus.a: sm_90a+PTX: PTX for sm_90a alone runs on no later GPU; "
+            "expected sm_90a, sm_90+PTX, or both"
+        ),
+    ),
+    "no groups": (gpus("{}"), f"matrix.cuda[0].gpus: has no groups; {AXIS}"),
+    "a group of no GPUs": (
+        gpus('{ a = "" }'),
+        "matrix.cuda[0].gpus.a: no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX",
+    ),
+    "no toolkits": ("cuda = []", "matrix.cuda: empty; name a toolkit, or leave the key out"),
+    "one label twice in a table": (
+        gpus('{ a = "80", a = "90" }'),
+        "not TOML: Duplicate inline table key 'a' (at line 5, column 56)",
+    ),
+    "one label of two toolkits": (
+        'cuda = [{ toolkit = "13.0", gpus = { a = "80" } }, { toolkit = "13.1", gpus = { a = "90" } }]',
+        "matrix.cuda[1].gpus.a: matrix.cuda[0].gpus.a is a group of this label; expected another",
+    ),
+    "one list twice": (
+        gpus('{ a = "80,86", b = "8.6 8.0" }'),
+        (
+            "matrix.cuda[0].gpus.b: has the properties of a, nvidia :: sm_arch :: 80_real, "
+            "nvidia :: sm_arch :: 86_real, nvidia :: cuda_version_lower_bound :: 13.0; "
+            "expected other GPUs, or one group"
+        ),
+    ),
+    "two codes that nvcc does not make in one run": (
+        gpus('{ a = "100", b = "100f,120" }'),
+        (
+            "matrix.cuda[0]: sm_100 and sm_100f: nvcc does not compile for both in one build; "
+            "expected sm_100f alone, whose code runs on sm_100 too"
+        ),
+    ),
+    "a toolkit's path that is not there": (
+        cuda('toolkit = { path = "nowhere", version = "13.0" }, gpus = { a = "80" }'),
+        "matrix.cuda[0].toolkit.path: no folder 'nowhere'; paths start where the recipe stands",
+    ),
+    # what is easily typed
+    "a table instead of an array of them": (
+        'cuda = { toolkit = "13.0", gpus = { a = "80" } }',
+        "matrix.cuda: expected an array, got {'toolkit': '13.0', 'gpus': {'a': '80'}}",
+    ),
+    "GPUs without labels": (gpus('["80", "90"]'), "matrix.cuda[0].gpus: expected a table, got ['80', '90']"),
+    "GPUs as numbers": (gpus("{ a = [80, 90] }"), "matrix.cuda[0].gpus.a[0]: expected a string, got 80"),
+    "a toolkit as a number": (
+        cuda('toolkit = 13.0, gpus = { a = "80" }'),
+        "matrix.cuda[0].toolkit: expected a string, got 13.0",
+    ),
+    "a toolkit without a minor version": (
+        cuda('toolkit = "13", gpus = { a = "80" }'),
+        "matrix.cuda[0].toolkit: '13' is no version of CUDA; expected two numbers with a dot, as in '13.0'",
+    ),
+    "a library with a range of versions": (
+        cuda('toolkit = "13.0", libraries = ["nccl>=2.28"], gpus = { a = "80" }'),
+        (
+            "matrix.cuda[0].libraries[0]: 'nccl>=2.28' is no library of CUDA; "
+            "expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
+        ),
+    ),
+    "rules for CUDA without CUDA": (
+        'cpu = ["x86-64"]\n[build.cuda]\narchs = "replace"',
+        "build.cuda: would have no effect without matrix.cuda",
+    ),
+    "zig for nvcc": (
+        f'{TWO}\n[build]\nhost = "zig"',
+        "build.host: nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda",
+    ),
+    "a glibc that never was": (
+        'cpu = ["x86-64"]\n[build]\nhost = "zig"\nglibc = "3.0"',
+        "build.glibc: '3.0' is no glibc to build for; expected 2.17 to 2.44",
+    ),
+    "a word for what becomes of lists": (
+        f'{TWO}\n[build.cuda]\narchs = "override"',
+        "build.cuda.archs: found 'override'; expected 'intersect', 'replace' or 'keep'",
+    ),
+}
+
+
+def refused(desk: Desk, **variables: str) -> str:
+    """What is said of the recipe there; the folder for results, which has a former release, stays as it is."""
+    out = desk.folder / "out"
+    wheel(out, "demo-1.0-py3-none-any.whl")
+    tree(out, {"report.json": "{}\n", "demo-1.0-variants.json": "{}\n"})
+    before, source = everything(out), everything(desk.folder / "project")
+    ran = desk.vbuild("matrix", "demo.toml", "-o", "out", **variables)
+    assert ran.stdout == ""
+    assert everything(out) == before
+    assert everything(desk.folder / "project") == source
+    assert desk.finished_work() == {}
+    return refusal(ran).replace(str(desk.folder), "DIR")
+
+
+@pytest.mark.parametrize("what", RECIPES)
+def test_a_recipe_that_cannot_be_carried_out_is_refused_in_one_line(desk: Desk, what: str) -> None:
+    matrix, said = RECIPES[what]
+    assert refused(with_recipe(desk, matrix)) == f"demo.toml: {said}"
+
+
+def test_a_folder_for_results_that_was_not_there_is_not_there_afterwards(desk: Desk) -> None:
+    for matrix in (gpus('{ a = "70" }'), cuda('toolkit = "12.4", gpus = { a = "80" }')):
+        refusal(with_recipe(desk, matrix).vbuild("matrix", "demo.toml", "-o", "new/dist"))
+        assert not (desk.folder / "new/dist").exists()
+
+
+LIBRARIES = {
+    "a library of which there are many versions": (
+        "nccl",
+        (
+            f"nccl: not one of its components, which are {COMPONENTS}; "
+            "expected one of them, or a version, as in nccl==VERSION"
+        ),
+    ),
+    "a library's name with a slip": (
+        "cubals",
+        (
+            f"cubals: not one of its components, which are {COMPONENTS}; "
+            "expected one of them, or a version, as in cubals==VERSION"
+        ),
+    ),
+    "a package that is not there": (
+        "ncll==2.28.9",
+        "the package index has no wheel for Linux on x86_64 of nvidia-ncll-cu13 or nvidia-ncll",
+    ),
+}
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("what", LIBRARIES)
+def test_a_library_that_is_not_there_is_named(desk: Desk, what: str) -> None:
+    library, said = LIBRARIES[what]
+    with_recipe(desk, cuda(f'toolkit = "13.0", libraries = ["{library}"], gpus = {{ a = "80" }}'))
+    assert refused(desk) == f"demo: plain: CUDA 13.0: {said}"
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [("12.4", f"no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}"), ("14.0", "nothing for it that this vbuild")],
+)
+def test_a_toolkit_that_is_not_to_be_had_is_named_with_those_that_are(desk: Desk, version: str, why: str) -> None:
+    said = refused(with_recipe(desk, cuda(f'toolkit = "{version}", gpus = {{ a = "80" }}')))
+    assert said.startswith(f"demo: plain: CUDA {version}: the package index has {why}")
+    way_out = f'install CUDA {version} and set CUDA_HOME, or write toolkit = {{ path = "…", version = "{version}" }}'
+    assert way_out in said
+
+
+def test_a_toolkits_path_that_does_not_fit_is_refused(desk: Desk) -> None:
+    (desk.folder / "empty").mkdir()
+    installed(desk.folder / "older", 12040)
+    installed(desk.folder / "half", 13000, without="bin/ptxas")
+    for name, said in (
+        ("empty", "no bin/nvcc; expected the folder of an installed CUDA 13.0"),
+        (
+            "older",
+            'CUDA 12.4; the recipe says version 13.0: name the folder of that, or write version = "12.4"',
+        ),
+        ("half", "CUDA 13.0 without bin/ptxas; install what is missing"),
+    ):
+        with_recipe(desk, cuda(f'toolkit = {{ path = "{name}", version = "13.0" }}, gpus = {{ a = "80" }}'))
+        assert refused(desk) == f"demo: plain: DIR/{name}: {said}"
+
+
+TOO_NEW = """case " $* " in
+*" -dM "*) {program} "$@" | sed 's/^#define __GNUC__ .*/#define __GNUC__ 99/' ;;
+*) exec {program} "$@" ;;
+esac"""
+
+
+@pytest.mark.network
+@needs("gcc", "g++")
+@pytest.mark.parametrize("how", ["PATH", "CC"])
+def test_a_host_compiler_that_nvcc_does_not_take_is_refused(desk: Desk, how: str) -> None:
+    for name, program in host_compilers().items():
+        desk.seems(name, TOO_NEW.format(program=program))
+    variables = {"PATH": desk.path()} if how == "PATH" else {"CC": str(desk.folder / "programs/gcc")}
+    said = refused(with_recipe(desk, TWO), **variables)
+    form = r"demo: plain: gcc 99\.\d+ is too new for nvcc 13\.0, which takes gcc up to 15; "
+    assert re.fullmatch(form + r"install gcc-15 and set CC=gcc-15 CXX=g\+\+-15", said)
+
+
+@pytest.mark.network
+@needs("gcc", "g++")
+@pytest.mark.parametrize("how", ["CUDA_HOME", "PATH"])
+def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(desk: Desk, how: str) -> None:
+    launchers = Build(desk.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
+    variables = {"CUDA_HOME": str(launchers.cuda)}
+    if how == "PATH":
+        desk = without_installed_toolkits(desk)
+        variables = {"PATH": f"{launchers.cuda}/bin{os.pathsep}{os.environ['PATH']}"}
+    assert refused(with_recipe(desk, TWO), **variables) == (
+        "demo: plain: DIR/other/launchers/cuda/bin/nvcc: a launcher of vbuild, which would start itself without end; "
+        "expected the nvcc of a CUDA toolkit: point CUDA_HOME at one, or leave it out"
+    )
+
+
+@pytest.mark.network
+@needs("gcc", "g++")
+def test_launchers_of_another_build_on_path_are_passed_over(desk: Desk) -> None:
+    launchers = Build(desk.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
+    with_recipe(desk, 'cpu = ["x86-64"]\n' + gpus('{ sm80 = "80" }'))
+    ran = desk.vbuild("matrix", "demo.toml", "-o", "out", PATH=f"{launchers.folder}{os.pathsep}{os.environ['PATH']}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not (launchers.folder / "nvcc.jsonl").exists()
+    assert not launchers.log.exists()

@@ -1,0 +1,302 @@
+"""CUDA in the matrix, on a small real project with the toolkit of the package index: what each wheel is, who gets it.
+
+The project calls nvcc itself, for a list of its own, one file for sm_90a alone, and host code for the machine it is
+built on. NVIDIA's cuobjdump says what is in the wheels, and uv and pip say who gets which.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.factories.clients import installed_by_pip, masked, taken_by_uv
+from tests.factories.gpuprojects import FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library
+from tests.factories.listing import listed
+from tests.factories.published import Shelf
+from tests.factories.tools import needs
+from vbuild.elf.image import Image
+from vbuild.gpu_code.fatbin import MAGIC_BYTES
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted, Nvidia
+from vbuild.hardware.machine import Machine
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.release.cache import Store
+from vbuild.release.matrix import matrix
+from vbuild.release.outcome import Release
+from vbuild.toolchain.toolkit.provision import provided
+from vbuild.variants.index import index
+from vbuild.variants.select import machine_at, save_machine, select
+from vbuild.verification.model import Rule, Severity
+from vbuild.verification.verify import verify
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="-march=native and its levels are those of x86-64"),
+    needs("gcc", "g++"),
+]
+
+CLAIMS = {
+    "sm75": ["75_real"],
+    "sm80": ["80_real", "86_real", "89_real"],
+    "sm90": ["90_real"],
+    "sm120": ["120_real"],
+}
+BY_GPU = {"7.5": "sm75", "8.0": "sm80", "8.6": "sm80", "8.9": "sm80", "9.0": "sm90", "10.0": None, "12.0": "sm120"}
+DRIVERS = ("12.4", "13.0", None)
+FEW = {"sm75": "75", "sm80": "80"}
+
+
+@pytest.fixture(scope="module")
+def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Shelf(tmp_path_factory).tool("cuobjdump", "nvidia-cuda-cuobjdump")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The release for two CPU levels and four groups of GPUs."""
+    text = f"[matrix]\n{LEVELS}{cuda()}{FRESH}{TALLY.rules}"
+    release = TALLY.released(tmp_path_factory.mktemp("cuda"), text)
+    assert not release.failures
+    return release
+
+
+@pytest.fixture(scope="module")
+def with_cpu_wheels(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The release whose plain wheel is built without CUDA."""
+    groups = {"sm80": "80,86,89", "sm120": "120"}
+    switch = 'env = { TALLY_CUDA = "1" }'
+    text = f'[matrix]\n{LEVELS}plain = "cpu"\n{cuda(groups, switch)}{FRESH}env = {{ TALLY_CUDA = "0" }}\n{TALLY.rules}'
+    release = TALLY.released(tmp_path_factory.mktemp("cpu"), text)
+    assert not release.failures
+    return release
+
+
+def folder_of(release: Release) -> Path:
+    return release.products[0].wheel.parent
+
+
+def test_each_wheel_holds_the_code_of_its_group_and_no_other(built: Release, tmp_path: Path, cuobjdump: Path) -> None:
+    labels = [product.label for product in built.products]
+    assert labels == [None, *CLAIMS, *(f"x86_64_v3_{label}" for label in CLAIMS)]
+    for product in built.products:
+        path = library(product.wheel, tmp_path)
+        assert listed(cuobjdump, path) == (TALLY.codes(gpus_of(product)), True), product.label
+        # and nothing is left of what was cut away
+        data = path.read_bytes()
+        assert data.count(MAGIC_BYTES) == len(device_code(Image.parse(data)).containers) == 2
+
+
+def test_each_wheel_says_what_it_is_for_and_keeps_it(built: Release) -> None:
+    for product in built.products:
+        verdict = verify(product.wheel)
+        # hopper.cu alone has nothing for the other groups, and that is no more than a note
+        assert {(found.severity, found.rule) for found in verdict.findings} <= {(Severity.NOTE, Rule.GPU_MISSING)}
+        assert bool(verdict.findings) == (product.label is not None and not product.label.endswith("sm90"))
+        with zipfile.ZipFile(product.wheel) as archive:
+            documents = [json.loads(archive.read(name)) for name in archive.namelist() if name.endswith("variant.json")]
+        if product.label is None:
+            assert not documents
+            continue
+        [document] = documents
+        group = product.label.removeprefix("x86_64_v3_")
+        said = {"nvidia": {"cuda_version_lower_bound": ["13.0"], "sm_arch": sorted(CLAIMS[group])}}
+        level = {"x86_64": {"level": ["v3"]}} if product.label != group else {}
+        assert document["variants"] == {product.label: {**said, **level}}
+        assert document["default-priorities"] == {"namespace": ["nvidia", "x86_64"]}
+        assert set(verdict.claimed_gpus) == set(CLAIMS[group])
+
+
+def test_the_index_lists_every_variant_as_its_wheel_does(built: Release, tmp_path: Path) -> None:
+    for product in built.products:
+        (tmp_path / product.wheel.name).symlink_to(product.wheel)
+    [again] = index(tmp_path)
+    [written] = built.indexed
+    assert again.path.read_bytes() == written.path.read_bytes()
+    listed_variants = json.loads(written.path.read_text())["variants"]
+    for product in built.products[1:]:
+        with zipfile.ZipFile(product.wheel) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith("variant.json")]
+            assert json.loads(archive.read(name))["variants"] == {product.label: listed_variants[product.label]}
+
+
+def test_the_command_line_verifies_every_wheel(built: Release) -> None:
+    command = [sys.executable, "-m", "vbuild", "verify", *(str(product.wheel) for product in built.products)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(
+    built: Release, tmp_path: Path
+) -> None:
+    for product in built.products:
+        path = library(product.wheel, tmp_path)
+        text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
+        functions = dict(re.findall(r"^\w+ <(tally_\w+)>:\n(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL))
+        assert TALLY.host in functions
+        code = "\n".join(functions.values())
+        assert "%zmm" not in code
+        assert ("%ymm" in functions[TALLY.host]) == ("%ymm" in code) == ("v3" in (product.label or "")), product.label
+    assert {flag for product in built.products for change in product.overrides for flag in change.removed} == {
+        "-march=native"
+    }
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("gpu", [*BY_GPU, None])
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
+def test_uv_and_select_take_the_wheel_for_the_gpu_if_the_driver_runs_it(
+    built: Release, cpu: str, gpu: str | None, driver: str | None, tmp_path: Path
+) -> None:
+    group = BY_GPU[gpu] if gpu and driver == "13.0" else None
+    level = "x86_64_v3_" if cpu == "x86-64-v3" else ""
+    check_choice(built, f"{level}{group}" if group else None, cpu=cpu, gpu=gpu, driver=driver, folder=tmp_path)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("gpu", ["7.5", "8.6", "12.0", None])
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
+def test_without_a_gpu_that_it_has_code_for_a_machine_gets_the_cpu_wheel_of_its_level(
+    with_cpu_wheels: Release, cpu: str, gpu: str | None, driver: str | None, tmp_path: Path
+) -> None:
+    group = {"8.6": "sm80", "12.0": "sm120"}.get(gpu or "") if driver == "13.0" else None
+    parts = ["x86_64_v3" if cpu == "x86-64-v3" else None, group]
+    label = "_".join(filter(None, parts)) or None
+    check_choice(with_cpu_wheels, label, cpu=cpu, gpu=gpu, driver=driver, folder=tmp_path)
+
+
+def check_choice(
+    release: Release, label: str | None, *, cpu: str, gpu: str | None, driver: str | None, folder: Path
+) -> None:
+    """Assert that uv and ``vbuild select`` take the wheel of *label* on a machine as described."""
+    [expected] = [product.wheel.name for product in release.products if product.label == label]
+    nvidia = Nvidia(Dotted.parse(driver) if driver else None, (Dotted.parse(gpu),) if gpu else ())
+    save_machine(replace(Machine.here(), cpu=Cpu.parse(cpu), nvidia=nvidia), folder / "machine.toml")
+    machine = machine_at(folder / "machine.toml")
+    assert select("tally", [folder_of(release)], machine=machine).wheel.name == expected
+    inside = masked(cpu, folder)
+    uv = partial(taken_by_uv, "tally", folder_of(release), folder / "target", "--dry-run", prefix=inside)
+    assert uv(driver=driver, gpu=gpu) == expected
+
+
+def test_the_command_line_selects_by_a_machine_file(built: Release, tmp_path: Path) -> None:
+    nvidia = Nvidia(Dotted(13, 0), (Dotted(8, 6),))
+    save_machine(replace(Machine.here(), cpu=Cpu.parse("x86-64-v4"), nvidia=nvidia), tmp_path / "machine.toml")
+    command = [sys.executable, "-m", "vbuild", "select", "tally", "--json", "-f", str(folder_of(built))]
+    command += ["--machine", str(tmp_path / "machine.toml")]
+    said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert said["label"] == "x86_64_v3_sm80"
+
+
+def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: Release, tmp_path: Path) -> None:
+    by_uv, by_pip = tmp_path / "uv", tmp_path / "pip"
+    chosen = taken_by_uv("tally", folder_of(built), by_uv, driver="13.1", gpu="12.0")
+    assert chosen.endswith("sm120.whl")
+    [document] = by_uv.glob("*.dist-info/variant.json")
+    [label] = json.loads(document.read_text())["variants"]
+    assert label.endswith("sm120")
+    installed_by_pip("tally", folder_of(built), by_pip)
+    assert not list(by_pip.glob("*.dist-info/variant.json"))
+
+
+def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(with_cpu_wheels: Release, tmp_path: Path) -> None:
+    installed_by_pip("tally", folder_of(with_cpu_wheels), tmp_path / "site")
+    script = "import tally; print(tally.selftest(), tally.archs(), tally.devices())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "500500.0 {'sums': 0, 'hopper': 0} 0\n"
+    plain, *variants = with_cpu_wheels.products
+    assert plain.toolkit is None
+    assert [product.label for product in variants if product.toolkit is None] == ["x86_64_v3"]
+    assert not verify(plain.wheel).gpus
+
+
+def test_a_hard_coded_list_that_lacks_a_gpu_fails_and_names_the_file(tmp_path: Path) -> None:
+    release = TALLY.released(tmp_path, f"{cuda()}{FRESH}")
+    assert not release.products
+    assert not list((tmp_path / "dist").glob("*.whl"))
+    [said] = {re.sub(r"cp3\d+", "cp", failure.error) for failure in release.failures}
+    # hopper.cu is not among them: it is for sm_90a by its nature
+    assert said == (
+        "tally-1.0-cp-cp-linux_x86_64.whl: src/sums.cu: compiled for sm_80, sm_90 only, "
+        "asked for sm_75, sm_120, compute_120; the project's list is hard-coded: "
+        "set build.cuda.archs = 'replace', or a rule in build.cuda.files"
+    )
+
+
+def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: Path, cuobjdump: Path) -> None:
+    release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "keep"\n')
+    [failure] = release.failures
+    assert failure.target.label == "sm75"
+    assert re.sub(r"cp3\d+|cpython-3\d+|manylinux_\w+", "*", failure.error) == (
+        "tally-1.0-*-*-*-sm75.whl: tally/_core.*-x86_64-linux-gnu.so: 75_real is claimed, "
+        "but none of its fatbins (2) has code for sm_75; they have sm_80, sm_90a"
+    )
+    found = {product.label: listed(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
+    assert found[None] == TALLY.codes("80,90")
+    assert found["sm80"] == TALLY.codes("80")
+
+
+def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump: Path) -> None:
+    rules = 'files = { "hopper.cu" = "keep", "src/sums.cu" = "75,80,86", "*.cu" = "120", "sum.cu" = "90" }\n'
+    release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "replace"\n{rules}')
+    assert not release.failures
+    found = {product.label: listed(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
+    assert found == {None: TALLY.codes("75,80,86"), "sm75": TALLY.codes("75"), "sm80": TALLY.codes("80")}
+    assert release.lists == ("src/sums.cu: sm_80,sm_90 -> sm_75,sm_80,sm_86",)
+    assert release.notes == ("build.cuda.files: 'sum.cu' matches no file that nvcc compiled",)
+
+
+def test_a_project_that_calls_another_nvcc_is_told_how_to_be_built(tmp_path: Path) -> None:
+    nvcc = provided(ToolkitSpec(Dotted(13, 0))).nvcc
+    source = shutil.copytree(PROJECTS / TALLY.folder, tmp_path / "project")
+    text = (source / "setup.py").read_text()
+    edited = text.replace('toolkit() / "bin" / "nvcc", "-c"', f'"{nvcc}", "-c"')
+    assert edited != text
+    (source / "setup.py").write_text(edited)
+    release = TALLY.released(tmp_path, f"{cuda(FEW)}{FRESH}{TALLY.rules}", source=source)
+    assert not release.products
+    [said] = {re.sub(r"cp3\d+|cpython-3\d+", "*", failure.error) for failure in release.failures}
+    assert said == (
+        "tally-1.0-*-*-linux_x86_64.whl: tally/_core.*-x86_64-linux-gnu.so: 2 of 2 fatbins: "
+        "compiled for sm_80, sm_90, sm_90a only, asked for sm_75, sm_80; no command passed the launcher of nvcc: "
+        "the project calls another one by its path, and has to be told to take CUDA_HOME's or CUDACXX"
+    )
+
+
+@needs("ccache")
+def test_a_second_fresh_run_finds_all_that_the_first_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("CCACHE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
+    recipe = TALLY.recipe(tmp_path, f'{cuda({"sm80": "80"})}[build]\ncache = "ccache"\n{TALLY.rules}')
+    first = matrix(recipe, tmp_path / "one", store=Store(tmp_path / "store"))
+    before = counted()
+    second = matrix(recipe, tmp_path / "two", store=Store(tmp_path / "store", fresh=True))
+    after = counted()
+    assert [*first.failures, *second.failures] == []
+    assert not second.kept
+    compiled = before["cache_miss"]
+    assert compiled >= 3  # module.c, sums.cu, hopper.cu
+    assert after["cache_miss"] == compiled
+    assert hits(after) - hits(before) == compiled
+    assert [product.wheel.read_bytes() for product in first.products] == [
+        product.wheel.read_bytes() for product in second.products
+    ]
+
+
+def counted() -> dict[str, int]:
+    """What the ccache of this environment has counted."""
+    said = subprocess.run(["ccache", "--print-stats"], capture_output=True, text=True, check=True).stdout
+    return {name: int(number) for name, number in (line.split("\t") for line in said.splitlines())}
+
+
+def hits(counted: dict[str, int]) -> int:
+    return counted["direct_cache_hit"] + counted["preprocessed_cache_hit"]

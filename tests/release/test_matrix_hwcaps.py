@@ -1,0 +1,257 @@
+"""`plain = "hwcaps"`: the plain wheel of a release is its builds for all CPU levels, of which each processor picks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.factories.extensions import library
+from tests.factories.projects import tree
+from tests.factories.tools import needs
+from tests.factories.wheels import contents
+from vbuild.build.agreement import Trial
+from vbuild.elf.library_names import level_of
+from vbuild.errors import RecipeError
+from vbuild.hardware.machine import Machine
+from vbuild.release.cache import Store
+from vbuild.release.collect import collect
+from vbuild.release.matrix import matrix, planned
+from vbuild.release.outcome import Release
+from vbuild.release.report import schema
+from vbuild.verification.level_runs import levels_of
+
+# says which build it is, which no compiler could make of one level's code
+MODULE = """
+#include <Python.h>
+typedef float sixteen __attribute__((vector_size(64), aligned(4)));
+void kernel(float *a, const float *b) { *(sixteen *)a += *(const sixteen *)b; }
+#if defined(__AVX512F__)
+#define LEVEL "v4"
+#elif defined(__AVX2__)
+#define LEVEL "v3"
+#else
+#define LEVEL "v1"
+#endif
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "demo", LEVEL, -1, 0, 0, 0, 0, 0};
+PyMODINIT_FUNC PyInit_demo(void) {
+    static float a[16], b[16];
+    kernel(a, b);
+    return PyModule_Create(&definition);
+}
+"""
+SETUP = """
+from setuptools import Extension, setup
+setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c"]{links})])
+"""
+LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\nplain = "hwcaps"\n'
+TEST = "[test]\ncommand = \"python -c 'import demo; print(demo.__doc__)'\"\n"
+VARIANTS = [None, "x86_64_v3", "x86_64_v4"]
+
+here = Machine.here().cpu
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(not here or here.level != "v4", reason="tests all levels, so it needs a machine of level v4"),
+    needs("gcc"),
+]
+
+
+def recipe(folder: Path, text: str = LEVELS + TEST, *, module: str = MODULE, links: str = "") -> Path:
+    """A recipe for three levels of a module, joined, beside the project."""
+    tree(folder / "project", {"setup.py": SETUP.format(links=links), "module.c": module})
+    tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
+    return folder / "demo.toml"
+
+
+def plain_of(release: Release) -> Path:
+    (plain,) = (product.wheel for product in release.products if product.label is None)
+    return plain
+
+
+def answers(wheels: Path, folder: Path, **levels: str) -> dict[str, str]:
+    """What the plain wheel in *wheels*, installed by pip, says that it is where features of the CPU are *masked*."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(wheels), "--target", str(folder)]
+    subprocess.run([*pip, "demo"], check=True, capture_output=True)
+    found = {}
+    for level, masked in levels.items():
+        variables = {**os.environ, "PYTHONPATH": str(folder), "GLIBC_TUNABLES": f"glibc.cpu.hwcaps={masked}"}
+        program = [sys.executable, "-c", "import demo; print(demo.__doc__)"]
+        found[level] = subprocess.run(program, env=variables, check=True, capture_output=True, text=True).stdout.strip()
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release, Store]:
+    """The recipe, what came of it in one run, and the store that has it."""
+    folder = tmp_path_factory.mktemp("whole")
+    source, store = recipe(folder), Store(folder / "store")
+    return source, matrix(source, folder / "dist", store=store), store
+
+
+def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(whole: tuple[Path, Release, Store]) -> None:
+    _, release, _ = whole
+    assert release.failures == ()
+    assert [product.label for product in release.products] == VARIANTS
+    assert levels_of(plain_of(release)) == ("v1", "v3", "v4")
+    plain, *variants = release.products
+    assert (plain.verdict.failed, plain.verdict.levels, plain.trial) == (False, ("v3", "v4"), Trial.PASSED)
+    assert plain.verdict.isa == "ok, with v3, v4"
+    assert not any(level_of(path) for product in variants for path in contents(product.wheel))
+    assert release.notes == (f"{plain.wheel.name}: joined of v1, v3, v4; its test works as v1, v3, v4",)
+
+
+def test_what_was_joined_is_told_without_a_test_too(tmp_path: Path) -> None:
+    levels = LEVELS.replace('"x86-64-v3", ', "")
+    release = matrix(recipe(tmp_path / "some", levels), tmp_path / "dist")
+    assert release.notes == (f"{plain_of(release).name}: joined of v1, v4",)
+
+
+def test_builds_that_do_not_differ_leave_no_copies_and_that_is_told(tmp_path: Path) -> None:
+    module = MODULE.replace("#if defined(__AVX512F__)", "#if 0").replace("#elif defined(__AVX2__)", "#elif 0")
+    module = module.replace("*(sixteen *)a += *(const sixteen *)b;", "")
+    source = recipe(tmp_path / "same", LEVELS.replace('"x86-64-v3", ', ""), module=module)
+    release = matrix(source, tmp_path / "dist")
+    what = "no copies for levels in it: the builds of all levels have the same code"
+    assert release.notes == (f"{plain_of(release).name}: {what}",)
+
+
+def test_pip_installs_it_and_each_processor_loads_its_own(whole: tuple[Path, Release, Store], tmp_path: Path) -> None:
+    _, release, _ = whole
+    found = answers(plain_of(release).parent, tmp_path / "site", v4="", v3="-AVX512F", v1="-AVX512F,-AVX2")
+    assert found == {"v4": "v4", "v3": "v3", "v1": "v1"}
+
+
+def test_the_report_tells_of_the_levels(whole: tuple[Path, Release, Store]) -> None:
+    _, release, _ = whole
+    folder = plain_of(release).parent
+    told = json.loads((folder / "report.json").read_text())
+    Draft202012Validator(schema()).validate(told)
+    assert told["notes"] == list(release.notes)
+    members = [library["member"] for library in told["wheels"][0]["verdict"]["libraries"]]
+    assert sorted(filter(None, map(level_of, members))) == ["v3", "v4"]
+    assert "x86-64, up to v4 by glibc" in (folder / "report.html").read_text()
+
+
+def test_a_second_run_takes_the_joined_wheel_from_the_store(whole: tuple[Path, Release, Store], tmp_path: Path) -> None:
+    source, first, store = whole
+    steps: list[tuple[str, str]] = []
+    again = matrix(source, tmp_path, store=store, told=lambda target, step: steps.append((str(target), step)))
+    assert steps == [("plain", "kept"), ("x86_64_v3", "kept"), ("x86_64_v4", "kept")]
+    assert plain_of(again).read_bytes() == plain_of(first).read_bytes()
+    assert (again.notes, again.kept, again.products[0].trial) == (first.notes, 3, Trial.PASSED)
+
+
+def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
+    whole: tuple[Path, Release, Store], tmp_path: Path
+) -> None:
+    source, first, store = whole
+    text = source.read_text().replace('plain = "hwcaps"\n', "")
+    bare = source.with_name("bare.toml")
+    bare.write_text(text)
+    release = matrix(bare, tmp_path, store=store)
+    assert (release.kept, levels_of(plain_of(release)), release.notes) == (3, ("v1",), ())
+    assert plain_of(release).name == plain_of(first).name
+
+
+def test_parts_hold_the_bare_wheel_and_collecting_joins_them(
+    whole: tuple[Path, Release, Store], tmp_path: Path
+) -> None:
+    source, first, store = whole
+    for label in ("plain", "x86_64_v3", "x86_64_v4"):
+        part = matrix(source, tmp_path / "parts" / label, only=[label], is_part=True, store=store)
+        assert not any(level_of(path) for path in contents(part.products[0].wheel))
+    release = collect([tmp_path / "parts"], tmp_path / "dist", recipe=source)
+    assert release.failures == ()
+    assert plain_of(release).read_bytes() == plain_of(first).read_bytes()
+    assert (release.notes, release.products[0].trial) == (first.notes, Trial.PASSED)
+    again = collect([tmp_path / "dist"], tmp_path / "again", recipe=source)
+    assert (again.failures, plain_of(again).read_bytes()) == ((), plain_of(first).read_bytes())
+
+
+def test_a_part_that_lacks_leaves_no_plain_wheel_that_lacks_its_level(
+    whole: tuple[Path, Release, Store], tmp_path: Path
+) -> None:
+    source, first, store = whole
+    part = tmp_path / "part"
+    for label in ("plain", "x86_64_v3"):
+        matrix(source, part / label, only=[label], is_part=True, store=store)
+    release = collect([part], tmp_path / "dist", recipe=source)
+    assert [(str(failure.target), failure.error) for failure in release.failures] == [
+        ("plain", f"{plain_of(first).name}: no wheel for x86-64-v4 to join the plain one with"),
+        ("x86_64_v4", "no part has it"),
+    ]
+    assert [product.label for product in release.products] == ["x86_64_v3"]
+
+
+def test_a_level_that_fails_fails_the_plain_wheel_and_leaves_the_others(tmp_path: Path) -> None:
+    source = recipe(tmp_path, module=f"#ifdef __AVX512F__\n#error no v4, please\n#endif\n{MODULE}")
+    release = matrix(source, tmp_path / "dist")
+    plain, v4 = release.failures
+    assert plain.error.endswith("no wheel for x86-64-v4 to join the plain one with")
+    assert "no v4, please" in v4.error
+    assert [product.label for product in release.products] == ["x86_64_v3"]
+
+
+def test_a_test_that_only_one_level_of_the_joined_wheel_fails_fails_it(tmp_path: Path) -> None:
+    # a variant is loaded from its own module, and a copy from a folder of its own
+    look = "import demo; maps = open('/proc/self/maps').read(); assert 'x86-64-v3/' not in maps"
+    source = recipe(tmp_path, f"{LEVELS}[test]\ncommand = '''python -c \"{look}\"'''\n")
+    release = matrix(source, tmp_path / "dist")
+    (failure,) = release.failures
+    assert failure.target.label is None
+    assert "v3 by GLIBC_TUNABLES: test: failed with status 1: AssertionError; its log is" in failure.error
+    assert failure.log
+    assert "[v3 by GLIBC_TUNABLES] python -c" in failure.log.read_text()
+    assert [product.label for product in release.products] == VARIANTS[1:]
+    assert not [path for path in (tmp_path / "dist").glob("*.whl") if path.stem.endswith("x86_64")]
+
+
+def test_what_a_split_shares_out_is_beside_the_joined_wheel(tmp_path: Path) -> None:
+    count = library("libcount.so.1", source="int count(void) { return 42; } const char text[5000] = {1, 2};")
+    (tmp_path / "libcount.so.1").write_bytes(count)
+    words = ["-l:libcount.so.1", f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path},--no-as-needed"]
+    text = f"{LEVELS}{TEST}[split]\nmin-size = 0\nreplace = false\n"
+    module = MODULE.replace("static float", "int count(void); static float").replace("kernel(a, b)", "a[0] = count()")
+    source = recipe(tmp_path, text, module=module, links=f", extra_link_args={words!r}")
+    release = matrix(source, tmp_path / "dist")
+    assert release.failures == ()
+    assert release.split
+    held = contents(plain_of(release))
+    assert {level for path in held if (level := level_of(path))} <= {"v3", "v4"}
+    assert not any("libcount" in path for path in held)
+    assert release.products[0].trial is Trial.PASSED
+    assert any(note.endswith("its test works as v1, v3, v4") for note in release.notes)
+
+
+def test_only_the_first_values_of_free_axes_are_joined(tmp_path: Path) -> None:
+    axes = '[matrix.axes.blas.own]\n[matrix.axes.blas.other]\nproperties = ["blas :: is :: other"]\n'
+    provider = '[variant.providers.blas]\nstatic-properties.is = ["other"]\n'
+    source = recipe(tmp_path, LEVELS.replace(', "x86-64-v4"', "") + axes + TEST + provider)
+    release = matrix(source, tmp_path / "dist")
+    assert release.failures == ()
+    assert sorted(str(product.label) for product in release.products) == [
+        "None",
+        "other",
+        "x86_64_v3",
+        "x86_64_v3_other",
+    ]
+    assert levels_of(plain_of(release)) == ("v1", "v3")
+
+
+def test_the_plain_wheel_alone_is_refused_and_its_part_is_not(
+    whole: tuple[Path, Release, Store], tmp_path: Path
+) -> None:
+    source, _, _ = whole
+    with pytest.raises(RecipeError) as refusal:
+        matrix(source, tmp_path, only=["plain", "x86_64_v3"])
+    assert str(refusal.value) == (
+        f"{source}: matrix.plain: the plain wheel is joined of x86_64_v4 too; choose these as well, or build a part"
+    )
+    with pytest.raises(RecipeError, match="joined of x86_64_v3, x86_64_v4 too"):
+        planned(source, only=["plain"])
+    assert [job.target.label for job in planned(source, only=["plain"], is_part=True)] == [None]
+    release = matrix(source, tmp_path / "v3", only=["x86_64_v3"])
+    assert [product.label for product in release.products] == ["x86_64_v3"]

@@ -1,0 +1,152 @@
+"""A release made in parts: by label, by Python, and what each part leaves to `vbuild collect`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.factories.extensions import library
+from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.tools import needs
+from tests.factories.wheels import contents
+from vbuild.errors import RecipeError
+from vbuild.release.cache import Store
+from vbuild.release.matrix import matrix, planned
+from vbuild.variants.index import index
+
+LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
+
+# the plain build has dot as well, and never calls it; that is what excuses the v2 build, which does
+LIKE_THE_BASELINE = """
+typedef float sixteen __attribute__((vector_size(64), aligned(4)));
+void dot(void) { __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }
+int asks(void) { return __builtin_cpu_supports("avx2"); }
+void kernel(float *a, const float *b) {
+    *(sixteen *)a += *(const sixteen *)b;
+#ifdef __SSE4_2__
+    dot();
+#endif
+}
+"""
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64"),
+    needs("gcc"),
+]
+
+
+def recipe(folder: Path, text: str, *, kernel: str = KERNEL) -> Path:
+    """A recipe for a setuptools project, beside the project."""
+    setuptools_project(folder / "project", kernel=kernel)
+    tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
+    return folder / "demo.toml"
+
+
+def twin(folder: Path) -> str:
+    """Another interpreter of this Python's version."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return str(folder / "bin/python")
+
+
+def wheels(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.whl"))
+
+
+def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
+    other = twin(tmp_path / "twin")
+    source = recipe(tmp_path, f"{LEVELS}python = {json.dumps([sys.executable, other])}\n")
+    both = [(str(job.target), job.target.python) for job in planned(source)]
+    assert [(str(job.target), job.target.python) for job in planned(source, pythons=[other])] == [
+        target for target in both if target[1] == other
+    ]
+    assert [str(job.target) for job in planned(source, pythons=[other], only=["x86_64_v2"])] == ["x86_64_v2"]
+    release = matrix(source, tmp_path / "dist", pythons=[other])
+    assert [(product.label, product.target.python) for product in release.products] == [
+        (None, other),
+        ("x86_64_v2", other),
+    ]
+    assert not release.failures
+    assert len(wheels(tmp_path / "dist")) == 2
+
+
+def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f'{LEVELS}python = ["3.11", "3.12"]\n')
+    for call in (planned, lambda path, **chosen: matrix(path, tmp_path / "dist", **chosen)):
+        with pytest.raises(RecipeError) as refusal:
+            call(source, pythons=["3.11", "3.99"])
+        assert str(refusal.value) == f"{source}: no Python '3.99'; there are 3.11, 3.12"
+    assert not (tmp_path / "dist").exists()
+
+
+def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -> None:
+    source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
+    whole = matrix(source, tmp_path / "whole", store=Store(tmp_path / "others"))
+    assert not whole.failures
+    store = Store(tmp_path / "store")
+    [alone] = matrix(source, tmp_path / "alone", only=["x86_64_v2"], store=store).failures
+    assert "needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot (" in alone.error
+    part = matrix(source, tmp_path / "part", only=["x86_64_v2"], is_part=True, store=store)
+    [product] = part.products
+    assert not part.failures
+    assert product.verdict.failed
+    assert [product.wheel.name] == wheels(tmp_path / "part")
+    assert product.wheel.read_bytes() == whole.products[1].wheel.read_bytes()
+
+
+def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None:
+    source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
+    store = Store(tmp_path / "store")
+    for folder, is_built in (("first", True), ("again", False)):
+        [product] = matrix(source, tmp_path / folder, only=["x86_64_v2"], is_part=True, store=store).products
+        # the build is kept, the finished wheel is not
+        assert (product.is_built, product.is_kept) == (is_built, False)
+    [failure] = matrix(source, tmp_path / "alone", only=["x86_64_v2"], store=store).failures
+    assert "above the claimed x86-64-v2" in failure.error
+
+
+def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
+    source = recipe(tmp_path, LEVELS)
+    store = Store(tmp_path / "store")
+    for folder, is_kept in (("first", False), ("again", True)):
+        [product] = matrix(source, tmp_path / folder, only=["x86_64_v2"], is_part=True, store=store).products
+        assert product.is_kept is is_kept
+
+
+def test_parts_together_are_the_release(tmp_path: Path) -> None:
+    source = recipe(tmp_path, LEVELS)
+    whole = matrix(source, tmp_path / "whole", store=Store(tmp_path / "one"))
+    for number, label in enumerate(("plain", "x86_64_v2")):
+        matrix(source, tmp_path / "parts", only=[label], is_part=True, store=Store(tmp_path / f"store-{number}"))
+    names = wheels(tmp_path / "parts")
+    assert names == sorted(product.wheel.name for product in whole.products)
+    for name in names:
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not index(tmp_path / "parts")[0].is_changed
+
+
+COUNT = library("libcount.so.1", source="int count(void) { return 42; } const char text[5000] = {1, 2};")
+SETUP = """
+from setuptools import Extension, setup
+
+links = ["-L{0}", "-l:libcount.so.1", "-Wl,-rpath,{0},--no-as-needed"]
+setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c", "src/kernel.c"], extra_link_args=links)])
+"""
+
+
+def test_a_part_is_not_split(tmp_path: Path) -> None:
+    source = recipe(tmp_path, f"{LEVELS}[split]\nmin-size = 0\nreplace = false\n")
+    kernel = KERNEL.replace("{ *", "{ int count(void); a[0] += count(); *")
+    tree(tmp_path / "project", {"setup.py": SETUP.format(tmp_path), "src/kernel.c": kernel})
+    (tmp_path / "libcount.so.1").write_bytes(COUNT)
+    part = matrix(source, tmp_path / "part", is_part=True)
+    assert not part.failures
+    assert part.split is None
+    for product in part.products:
+        assert any("/libcount-" in name for name in contents(product.wheel))
+    whole = matrix(source, tmp_path / "whole")
+    assert whole.split
+    assert not any("libcount-" in name for product in whole.products for name in contents(product.wheel))

@@ -1,0 +1,174 @@
+"""report.json and report.html of real releases: as the schema says, and as the folder is."""
+
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.factories.browser import browsed
+from tests.factories.gpuprojects import FRESH, LEVELS, TALLY, cuda
+from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.tools import needs
+from tests.release.test_matrix_split import SPLIT
+from tests.release.test_matrix_split import recipe as bundling
+from vbuild.errors import ReportError
+from vbuild.hardware.driver import Dotted, Nvidia
+from vbuild.hardware.machine import Machine
+from vbuild.release.collect import collect
+from vbuild.release.matrix import matrix
+from vbuild.release.outcome import Release
+from vbuild.release.report import Report, schema
+from vbuild.release.report_machines import STANDARD
+from vbuild.variants.select import select
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64"),
+    needs("gcc", "g++"),
+]
+
+BROKEN = "#ifdef __AVX2__\n#error no AVX2, please\n#endif\n"
+
+
+def recipe(folder: Path, *, kernel: str = KERNEL) -> Path:
+    setuptools_project(folder / "project", kernel=kernel)
+    text = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
+    tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
+    return folder / "demo.toml"
+
+
+def read(folder: Path) -> Report:
+    """The report in *folder*, held against the schema by another's validator."""
+    data = json.loads((folder / "report.json").read_text())
+    Draft202012Validator(schema()).validate(data)
+    return Report.of_data(data)
+
+
+@pytest.fixture(scope="module")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release]:
+    """A CUDA release for two CPU levels and four groups of GPUs."""
+    folder = tmp_path_factory.mktemp("gpus")
+    release = TALLY.released(folder, f"[matrix]\n{LEVELS}{cuda()}{FRESH}{TALLY.rules}")
+    assert not release.failures
+    return folder / "dist", release
+
+
+def test_a_release_for_levels_is_reported_with_installed_sizes(tmp_path: Path) -> None:
+    matrix(recipe(tmp_path), tmp_path / "dist", jobs=2)
+    for wheel in read(tmp_path / "dist").wheels:
+        with zipfile.ZipFile(tmp_path / "dist" / str(wheel.name)) as archive:
+            assert wheel.unpacked == sum(info.file_size for info in archive.infolist())
+        assert wheel.size == (tmp_path / "dist" / str(wheel.name)).stat().st_size
+
+
+def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[Path, Release]) -> None:
+    folder, _ = gpus
+    report = read(folder)
+    assert report.indexes == ("tally-1.0-variants.json",)
+    assert {(choice.machine, choice.driver): choice.label for choice in report.choices} == {
+        ("any x86-64", None): None,
+        ("Nehalem, Bulldozer", None): None,
+        ("Haswell, Zen", None): None,
+        ("Skylake-SP, Zen 4", None): None,
+        ("NVIDIA T4", "13.0"): "x86_64_v3_sm75",
+        ("NVIDIA A100", "13.0"): "x86_64_v3_sm80",
+        ("NVIDIA A10, RTX 3090", "13.0"): "x86_64_v3_sm80",
+        ("NVIDIA L4, RTX 4090", "13.0"): "x86_64_v3_sm80",
+        ("NVIDIA H100", "13.0"): "x86_64_v3_sm90",
+        ("NVIDIA B200", "13.0"): None,
+        ("NVIDIA RTX 5090", "13.0"): "x86_64_v3_sm120",
+        ("NVIDIA A100", "12.8"): None,
+    }
+
+
+def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple[Path, Release]) -> None:
+    folder, release = gpus
+    here = Machine.here()
+    for choice in release.choices:
+        (standard,) = [one for one in STANDARD if one.name == choice.machine]
+        capability = (Dotted(*divmod(standard.gpu.number, 10)),) if standard.gpu else ()
+        driver = Dotted.parse(choice.driver) if choice.driver else None
+        machine = Machine(here.python, here.tags, standard.cpu, Nvidia(driver, capability))
+        assert select("tally", [folder], machine=machine).wheel.name == choice.wheel
+
+
+def test_builds_that_several_wheels_share_are_counted_once(gpus: tuple[Path, Release]) -> None:
+    report = read(gpus[0])
+    assert len({wheel.build for wheel in report.wheels}) == 2
+    assert report.seconds == pytest.approx(sum({wheel.seconds for wheel in report.wheels}))
+
+
+def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, Release], tmp_path: Path) -> None:
+    release = collect([gpus[0]], tmp_path)
+    assert not release.failures
+    one, other = read(tmp_path), read(gpus[0])
+    assert list(one.data["wheels"]) == list(other.data["wheels"])
+    assert one.choices == other.choices
+
+
+@needs("chromium")
+def test_the_page_of_a_release_for_gpus_is_shown_without_a_word(gpus: tuple[Path, Release], tmp_path: Path) -> None:
+    shown = browsed((gpus[0] / "report.html").read_text(), tmp_path, width=1280, height=900)
+    assert (shown.complaints, shown.hosts) == ((), ())
+    assert "<strong>9 wheels, all verified</strong>" in shown.elements
+
+
+def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path) -> None:
+    source = bundling(tmp_path, f'[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n{SPLIT}')
+    release = matrix(source, tmp_path / "dist")
+    report = read(tmp_path / "dist")
+    assert report.data == json.loads(json.dumps(release.data()))
+    (shared,) = report.shared
+    assert len(shared.wheels) == 2
+    assert report.files == {path.name: path.stat().st_size for path in (tmp_path / "dist").glob("*.whl")}
+    paths = [wheel["path"] for wheel in report.data["split"]["wheels"] + report.data["split"]["beside"]]
+    assert all(Path(path).is_file() for path in paths)
+    assert "Wheels beside" in (tmp_path / "dist/report.html").read_text()
+
+
+def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tmp_path: Path) -> None:
+    matrix(recipe(tmp_path), tmp_path / "old")
+    recipe(tmp_path, kernel=BROKEN + KERNEL)
+    release = matrix(tmp_path / "demo.toml", tmp_path / "new", compare=tmp_path / "old/report.json")
+    report = read(tmp_path / "new")
+    assert [absence.title for absence in report.failures] == ["x86_64_v3"]
+    assert report.data == json.loads(json.dumps(release.data()))
+    assert release.changes
+    assert [absence.title for absence in release.changes.failing] == ["x86_64_v3"]
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", (tmp_path / "new/report.html").read_text()))
+    assert "1 of 3 wheels missing 2 wheels finished and verified" in text
+    assert "Fails now x86_64_v3" in text
+    assert "#error no AVX2, please" in text
+
+
+def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path) -> None:
+    folder = tmp_path / "dist"
+    assert matrix(recipe(tmp_path), folder).notes == ()
+    recipe(tmp_path, kernel=BROKEN + KERNEL)
+    release = matrix(tmp_path / "demo.toml", folder)
+    assert release.notes == ("x86_64_v3: failed, and its wheel of an earlier run is still there, and indexed",)
+    assert read(folder).data["notes"] == list(release.notes)
+
+
+def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    source = recipe(tmp_path)
+    (tmp_path / "old.json").write_text("[]")
+    with pytest.raises(ReportError) as caught:
+        matrix(source, tmp_path / "dist", compare=tmp_path / "old.json")
+    expected = "not a report of a release: no format; expected report.json as vbuild writes it"
+    assert str(caught.value) == f"{tmp_path}/old.json: {expected}"
+    assert not (tmp_path / "dist").exists()
+
+
+def test_the_same_release_gives_the_same_page(tmp_path: Path) -> None:
+    source = recipe(tmp_path)
+    matrix(source, tmp_path / "first")
+    for folder in ("a", "b"):
+        matrix(source, tmp_path / folder, compare=tmp_path / "first/report.json")
+    for name in ("report.json", "report.html"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert "Nothing changed" in (tmp_path / "a/report.html").read_text()

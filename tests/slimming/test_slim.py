@@ -1,0 +1,399 @@
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from installer.sources import WheelFile as InstallerWheel
+
+from tests.factories.elf import shared_object
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.variants import variant
+from tests.factories.wheels import wheel
+from vbuild.elf.image import Image
+from vbuild.elf.surgery.strip import Strip
+from vbuild.errors import SlimError, VbuildError, WheelError
+from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.gpu import Ptx
+from vbuild.slimming.request import Cuts, Empty, Share
+from vbuild.slimming.results import Slimmed
+from vbuild.slimming.slim import slim
+from vbuild.variants.document import Document
+from vbuild.variants.stamp import stamped
+
+NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
+LIBRARY = "demo/_C.so"
+BIG = 1 << 14
+SM_90 = (Share.parse("sm90=90"),)
+
+
+def code(*archs: int, ptx: Sequence[int] = ()) -> bytes:
+    """The fatbin of one translation unit: 16 KiB of machine code for each of *archs*, then PTX."""
+    machine = [entry(arch=arch, code=cubin(arch, BIG)) for arch in archs]
+    return fatbin(*machine, *(entry(Kind.PTX, arch) for arch in ptx))
+
+
+FAT = device_library(code(80, 90, 120, ptx=(120,)), code(80, 90, 120))
+
+
+def fat_wheel(
+    folder: Path,
+    more: Mapping[str, bytes] | None = None,
+    *,
+    library: bytes = FAT,
+    name: str = NAME,
+    metadata: str = "",
+) -> Path:
+    everything = {"demo/__init__.py": b"x = 1\n", LIBRARY: library, **(more or {})}
+    return wheel(folder, name, everything, metadata=metadata)
+
+
+def plain(gpus: str) -> tuple[Share, ...]:
+    share = Share.parse(f"any={gpus}")
+    return (Share(share.gpus),)
+
+
+def one(path: Path, folder: Path, gpus: str = "90", **cuts: object) -> Slimmed:
+    (slimmed,) = slim([path], folder, shares=plain(gpus), cuts=Cuts(**cuts))  # type: ignore[arg-type]
+    return slimmed
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def architectures(path: Path, member: str = LIBRARY) -> list[list[str]]:
+    """What each fatbin in the library of the wheel at *path* has, in the words of nvcc."""
+    image = Image.parse(members(path)[member])
+    return [
+        [("ptx " if entry.kind == "ptx" else "") + str(entry.arch) for entry in container.entries]
+        for container in device_code(image).containers
+    ]
+
+
+def test_a_slimmed_wheel_has_the_code_for_its_gpus_and_everything_else(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    slimmed = one(fat, tmp_path / "out")
+    assert slimmed.path == tmp_path / "out" / NAME
+    assert architectures(slimmed.path) == [["sm_90"], ["sm_90"]]
+    before, after = members(fat), members(slimmed.path)
+    assert list(after) == [*list(before)[:-1], "demo-1.0.dist-info/sboms/vbuild.cdx.json", "demo-1.0.dist-info/RECORD"]
+    assert {name for name in before if before[name] != after[name]} == {LIBRARY, "demo-1.0.dist-info/RECORD"}
+    assert len(before[LIBRARY]) - len(after[LIBRARY]) >= 4 * BIG - 4096
+    with InstallerWheel.open(slimmed.path) as source:
+        source.validate_record()
+
+
+def test_the_account_of_it_adds_up(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    slimmed = one(fat, tmp_path / "out")
+    (library,) = slimmed.libraries
+    assert (library.kept, library.dropped, library.empty, library.pinned, library.jit_only) == (2, 5, 0, 0, 0)
+    assert (slimmed.before, slimmed.packed) == (fat.stat().st_size, (tmp_path / "out" / NAME).stat().st_size)
+    # RECORD's own size is that of the input: a digest more or less is no promise
+    assert slimmed.unpacked_before - slimmed.unpacked == library.before - library.after
+    json.dumps(slimmed.data())
+
+
+def test_slimming_twice_is_slimming_once(tmp_path: Path) -> None:
+    once = one(fat_wheel(tmp_path), tmp_path / "once")
+    twice = one(tmp_path / "once" / NAME, tmp_path / "twice")
+    assert twice.is_untouched
+    assert (tmp_path / "twice" / NAME).read_bytes() == (tmp_path / "once" / NAME).read_bytes()
+    assert once.path
+
+
+def test_a_family_comes_of_one_pass_with_its_claims_and_index(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    shares = [Share.parse("sm80=80,86"), Share.parse("sm90=90a")]
+    slimmed = slim([fat], tmp_path / "out", shares=shares)
+    assert [result.name for result in slimmed] == [
+        "demo-1.0-py3-none-manylinux_2_28_x86_64-sm80.whl",
+        "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90.whl",
+    ]
+    assert [list(map(str, result.properties)) for result in slimmed] == [
+        ["nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 86_real"],
+        ["nvidia :: sm_arch :: 90_real"],
+    ]
+    index = Document.parse((tmp_path / "out" / "demo-1.0-variants.json").read_bytes())
+    assert [found.label for found in index.variants] == ["sm80", "sm90"]
+    assert architectures(tmp_path / "out" / slimmed[0].name) == [["sm_80"], ["sm_80"]]
+
+
+def test_the_members_of_a_family_together_are_the_whole(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    shares = [Share.parse(f"sm{gpu}={gpu}+PTX") for gpu in (80, 90, 120)]
+    slimmed = slim([fat], tmp_path / "out", shares=shares)
+    kept = [architectures(tmp_path / "out" / result.name) for result in slimmed]
+    for place, whole in enumerate(architectures(fat)):
+        assert {arch for wheel in kept for arch in wheel[place]} == set(whole)
+
+
+def test_a_member_of_a_family_holds_what_it_holds_alone(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    shares = [Share.parse("sm80=80"), Share.parse("sm90=90")]
+    slim([fat], tmp_path / "all", shares=shares)
+    slim([fat], tmp_path / "one", shares=shares[1:])
+    name = "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90.whl"
+    assert members(tmp_path / "all" / name) == members(tmp_path / "one" / name)
+
+
+def test_a_wheel_without_gpu_code_passes_byte_for_byte(tmp_path: Path) -> None:
+    host = fat_wheel(tmp_path, library=shared_object("int x;"))
+    for shares in (plain("90"), SM_90):
+        (slimmed,) = slim([host], tmp_path / "out", shares=shares)
+        assert slimmed.is_untouched
+        assert (tmp_path / "out" / NAME).read_bytes() == host.read_bytes()
+
+
+def test_keeping_everything_changes_nothing(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    assert one(fat, tmp_path / "out", "80,90,120+PTX").is_untouched
+    assert (tmp_path / "out" / NAME).read_bytes() == fat.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("ptx", "kept", "claimed"),
+    [
+        (Ptx.AUTO, [["sm_90"], ["sm_90"]], ["90_real"]),
+        (Ptx.NONE, [["sm_90"], ["sm_90"]], ["90_real"]),
+        (Ptx.KEEP, [["sm_90", "ptx sm_100"], ["sm_90", "ptx sm_100"]], ["100_virtual", "90_real"]),
+    ],
+)
+def test_ptx_stays_as_asked_and_is_claimed(tmp_path: Path, ptx: Ptx, kept: list[list[str]], claimed: list[str]) -> None:
+    library = device_library(code(80, 90, ptx=(80, 100)), code(80, 90, ptx=(80, 100)))
+    (slimmed,) = slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=SM_90, cuts=Cuts(ptx=ptx))
+    assert architectures(tmp_path / "out" / slimmed.name) == kept
+    assert [prop.value for prop in slimmed.properties] == claimed
+
+
+def test_a_gpu_that_only_ptx_serves_is_told_with_the_count(tmp_path: Path) -> None:
+    library = device_library(code(80, 90, ptx=(90,)), code(80, 90, ptx=(90,)))
+    (slimmed,) = slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=[Share.parse("b=100")])
+    (served,) = slimmed.libraries[0].served
+    assert (served.machine, served.jit, served.nothing) == (0, 2, 0)
+    assert slimmed.libraries[0].jit_only == 2
+    assert list(map(str, slimmed.properties)) == ["nvidia :: sm_arch :: 100_virtual", "nvidia :: sm_arch :: 90_virtual"]
+
+
+def test_ptx_alone_for_a_gpu_that_no_property_can_name_is_refused(tmp_path: Path) -> None:
+    library = device_library(code(80, 90, ptx=(89,)))
+    with pytest.raises(SlimError, match="PTX alone serves the GPUs asked for"):
+        slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=[Share.parse("b=103")])
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(("empty", "kept"), [(Empty.SMALLEST, ["sm_90", "sm_80"]), (Empty.NOTHING, ["sm_90"])])
+def test_a_fatbin_with_nothing_for_the_gpus_keeps_its_smallest_entry_or_none(
+    tmp_path: Path, empty: Empty, kept: list[str]
+) -> None:
+    library = device_library(code(80, 90), fatbin(entry(arch=80), entry(arch=80, code=cubin(80, BIG))))
+    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out", empty=empty)
+    assert slimmed.libraries[0].empty == 1
+    assert [arch for found in architectures(tmp_path / "out" / NAME) for arch in found] == kept
+
+
+@pytest.mark.parametrize(("ptx", "kept"), [(Ptx.AUTO, "ptx sm_120"), (Ptx.NONE, "sm_80")])
+def test_where_ptx_is_not_wanted_it_stays_only_in_a_fatbin_that_has_nothing_else(
+    tmp_path: Path, ptx: Ptx, kept: str
+) -> None:
+    library = device_library(code(80, 90), code(80, 80, ptx=(120,)), code(ptx=(100, 120)))
+    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out", ptx=ptx)
+    assert slimmed.libraries[0].empty == 2
+    assert architectures(tmp_path / "out" / NAME) == [["sm_90"], [kept], ["ptx sm_100"]]
+
+
+def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path, library=device_library(code(80, 120), code(80)))
+    with pytest.raises(SlimError) as caught:
+        one(fat, tmp_path / "out")
+    assert str(caught.value) == (
+        f"{NAME}: demo/_C.so: nothing for sm_90 in any of its fatbins (2), which have sm_80, sm_120; choose among "
+        "those, or let it go with --allow-unsupported"
+    )
+    assert not list((tmp_path / "out").glob("*"))
+    assert one(fat, tmp_path / "out", unsupported=True).libraries[0].empty == 2
+
+
+def test_fatbins_kept_whole_move_up_to_the_others_so_that_one_section_is_left(tmp_path: Path) -> None:
+    library = device_library(code(80, 90), code(90), code(80, 90), code(90), code(80, 90))
+    slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out")
+    image = Image.parse(members(tmp_path / "out" / NAME)[LIBRARY])
+    assert [section.name for section in image.sections].count(".nv_fatbin") == 1
+    assert slimmed.libraries[0].before - slimmed.libraries[0].after >= 3 * BIG - 4096
+
+
+def test_code_compressed_again_needs_a_driver_that_reads_it(tmp_path: Path) -> None:
+    library = device_library(code(80, 90), code(80, 90))
+    fat = fat_wheel(tmp_path, library=library, metadata="Requires-Dist: nvidia-cublas-cu12\n")
+    (slimmed,) = slim([fat], tmp_path / "out", shares=SM_90, cuts=Cuts(zstd=True))
+    assert "nvidia :: cuda_version_lower_bound :: 12.4" in map(str, slimmed.properties)
+    assert slimmed.warnings == (
+        f"{LIBRARY}: has GPU code compressed with zstd: no driver before that of CUDA 12.4 reads it",
+    )
+    assert slimmed.libraries[0].before - slimmed.libraries[0].after > 2 * BIG
+
+
+def test_dropped_members_are_gone_from_record_too(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path, {"demo/lib/x.a": b"!<arch>\n", "x.a": b"!<arch>\n"})
+    slimmed = one(fat, tmp_path / "out", drop=("**/*.a",))
+    assert slimmed.removed == ("demo/lib/x.a", "x.a")
+    after = members(tmp_path / "out" / NAME)
+    assert not [path for path in after if path.endswith(".a")]
+    assert b".a," not in after["demo-1.0.dist-info/RECORD"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "message"),
+    [
+        ("*.lib", "--drop '*.lib': names no member of any wheel given; * also crosses slashes"),
+        (
+            "*",
+            f"{NAME}: --drop '*' names demo-1.0.dist-info/METADATA, which describes the wheel; expected other members",
+        ),
+    ],
+)
+def test_a_glob_that_names_nothing_or_the_wheels_own_files_is_refused(tmp_path: Path, glob: str, message: str) -> None:
+    with pytest.raises(SlimError) as caught:
+        one(fat_wheel(tmp_path), tmp_path / "out", drop=(glob,))
+    assert str(caught.value) == message
+    assert not (tmp_path / "out").exists()
+
+
+def test_symbols_go_from_wheels_without_gpu_code(tmp_path: Path) -> None:
+    library = shared_object("static int hidden(void) { return 1; } int seen(void) { return hidden(); }", "-g", "-O0")
+    host = fat_wheel(tmp_path, library=library)
+    (slimmed,) = slim([host], tmp_path / "out", shares=[Share()], cuts=Cuts(strip=Strip.UNNEEDED))
+    assert slimmed.libraries[0].after < slimmed.libraries[0].before
+    assert b"hidden" not in members(tmp_path / "out" / NAME)[LIBRARY]
+
+
+def test_a_damaged_library_is_left_as_it_was_and_named(tmp_path: Path) -> None:
+    damaged = FAT[:2000]
+    fat = fat_wheel(tmp_path, {"demo/broken.so": damaged})
+    slimmed = one(fat, tmp_path / "out")
+    assert members(tmp_path / "out" / NAME)["demo/broken.so"] == damaged
+    (why,) = [library.why_whole for library in slimmed.libraries if library.member == "demo/broken.so"]
+    assert why
+
+
+LICENCE = b"(2) you may\nnot copy, sell, distribute,\nmodify, or create derivative works of any portion of the SDK.\n"
+
+
+def test_a_licence_that_forbids_changes_needs_an_answer(tmp_path: Path) -> None:
+    path = "demo-1.0.dist-info/licenses/License.txt"
+    fat = fat_wheel(tmp_path, {path: LICENCE})
+    with pytest.raises(SlimError, match=f"{path}, line 1: 'may not copy, sell"):
+        one(fat, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*"))
+    (slimmed,) = slim([fat], tmp_path / "out", shares=plain("90"), accept_license=True)
+    assert [path in warning for warning in slimmed.warnings] == [True]
+
+
+def test_a_licence_that_forbids_changes_lets_a_wheel_pass_as_it_is(tmp_path: Path) -> None:
+    host = fat_wheel(tmp_path, {"demo-1.0.dist-info/LICENSE": LICENCE}, library=shared_object("int x;"))
+    assert one(host, tmp_path / "out").is_untouched
+
+
+def test_free_licences_are_no_prohibition(tmp_path: Path) -> None:
+    text = b"You may not copy, modify, sublicense, or distribute the Program except as expressly provided."
+    fat = fat_wheel(tmp_path, {"demo-1.0.dist-info/COPYING": text})
+    assert one(fat, tmp_path / "out").warnings == ()
+
+
+def test_folders_of_wheels_and_wheels_in_one_call(tmp_path: Path) -> None:
+    fat_wheel(tmp_path / "a")
+    other = fat_wheel(tmp_path, name=NAME.replace("1.0", "2.0"))
+    slimmed = slim([tmp_path / "a", other], tmp_path / "out", shares=SM_90)
+    assert len(slimmed) == 2
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.json")) == [
+        "demo-1.0-variants.json",
+        "demo-2.0-variants.json",
+    ]
+
+
+def test_a_dry_run_writes_nothing_and_says_the_same(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    (dry,) = slim([fat], None, shares=plain("90"))
+    assert (dry.path, dry.packed) == (None, None)
+    assert dry.libraries == one(fat, tmp_path / "out").libraries
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "out"]
+
+
+def test_other_hardwares_claims_stay_beside_the_new_ones(tmp_path: Path) -> None:
+    v3 = stamped(fat_wheel(tmp_path), tmp_path / "v3", variant=variant("v3", "x86_64 :: level :: v3"))
+    (slimmed,) = slim([v3], tmp_path / "out", shares=[Share.parse("sm90_v3=90")])
+    path = tmp_path / "out" / "demo-1.0-py3-none-manylinux_2_28_x86_64-sm90_v3.whl"
+    document = Document.parse(members(path)["demo-1.0.dist-info/variant.json"])
+    assert document.metadata.namespaces == ("nvidia", "x86_64")
+    assert list(map(str, document.only("sm90_v3").properties)) == [
+        "nvidia :: sm_arch :: 90_real",
+        "x86_64 :: level :: v3",
+    ]
+    assert slimmed.path == path
+
+
+def test_a_variant_for_gpus_is_not_slimmed_under_its_own_label(tmp_path: Path) -> None:
+    slim([fat_wheel(tmp_path)], tmp_path / "family", shares=[Share.parse("wide=80,90")])
+    (wide,) = (tmp_path / "family").glob("*.whl")
+    with pytest.raises(SlimError, match="is a variant for NVIDIA GPUs already"):
+        one(wide, tmp_path / "out")
+
+
+def test_the_cuda_that_is_linked_bounds_the_driver(tmp_path: Path) -> None:
+    library = device_library(code(80, 90), flags=["-Wl,--no-as-needed"])
+    linked = fat_wheel(tmp_path, library=library, metadata="Requires-Dist: nvidia-cublas-cu12==12.9.*\n")
+    (slimmed,) = slim([linked], tmp_path / "out", shares=SM_90)
+    assert "nvidia :: cuda_version_lower_bound :: 12.0" in map(str, slimmed.properties)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([Share()], "nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd"),
+        (
+            [Share.parse("a=80"), Share.parse("a=90")],
+            "two variants are called a; expected a label for each",
+        ),
+    ],
+)
+def test_a_request_for_nothing_or_for_two_of_one_name_is_refused(
+    tmp_path: Path, shares: list[Share], message: str
+) -> None:
+    with pytest.raises(SlimError) as caught:
+        slim([fat_wheel(tmp_path)], tmp_path / "out", shares=shares)
+    assert str(caught.value) == message
+
+
+def test_two_variants_for_the_same_gpus_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SlimError, match="variants 'a' and 'b' would be for the same GPUs"):
+        slim([fat_wheel(tmp_path)], tmp_path / "out", shares=[Share.parse("a=90"), Share.parse("b=90a")])
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_two_wheels_of_one_name_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    first, second = fat_wheel(tmp_path / "a"), fat_wheel(tmp_path / "b")
+    with pytest.raises(WheelError, match="both would become one file"):
+        slim([first, second], tmp_path / "out", shares=plain("90"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(WheelError, match="no wheels in this folder"):
+        slim([tmp_path / "empty"], tmp_path / "out", shares=plain("90"))
+
+
+@pytest.mark.parametrize("library", [FAT, shared_object("int x;")], ids=["fat", "host code"])
+def test_a_wheel_never_overwrites_itself(tmp_path: Path, library: bytes) -> None:
+    fat = fat_wheel(tmp_path, library=library)
+    before = fat.read_bytes()
+    with pytest.raises(WheelError, match="would overwrite"):
+        one(fat, tmp_path)
+    assert fat.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("text", ["90", "=90", "sm90=", "sm90=85", "SM=90", "sm90=sm_9"])
+def test_a_variant_that_is_no_label_and_gpus_is_refused(text: str) -> None:
+    with pytest.raises(VbuildError):
+        Share.parse(text)

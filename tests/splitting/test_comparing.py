@@ -1,0 +1,95 @@
+"""What repair tools change is no difference; everything else is, and is named."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.factories.elf import linked, objcopied, patchelfed, rpath, shared_object, stripped
+from tests.factories.tools import needs
+from vbuild.elf.image import Image
+from vbuild.errors import BinaryError
+from vbuild.splitting.official_compare import difference
+
+pytestmark = needs("gcc")
+
+VERSIONS = "V_1 { global: other; local: *; };"
+OTHER = linked("int other(void) { return 1; }", "-Wl,-soname,libother.so.2", script=VERSIONS)
+OFFICIAL = linked(
+    "int other(void); int numbers[3] = {1, 2, 3}; int work(void) { return other() + numbers[1]; }",
+    *("-Wl,-soname,libdemo.so.1", *rpath("$ORIGIN:$ORIGIN/../../nccl/lib")),
+    libraries=(("libother.so.2", OTHER),),
+)
+SONAME = ("--set-soname", "libdemo-1a2b3c4d.so.1.2.3")
+NEEDED = ("--replace-needed", "libother.so.2", "libother-5e6f7a8b.so.2.0")
+
+
+def _poked(name: str, place: int) -> bytes:
+    """The library with one other byte in its section *name*."""
+    data, section = bytearray(OFFICIAL), Image.parse(OFFICIAL).section(name)
+    assert section
+    data[section.span[place]] ^= 1
+    return bytes(data)
+
+
+def _of(machine: int) -> bytes:
+    return OFFICIAL[:18] + struct.pack("<H", machine) + OFFICIAL[20:]
+
+
+@pytest.mark.parametrize(
+    "bundled",
+    [
+        OFFICIAL,
+        patchelfed(OFFICIAL, *SONAME, "--remove-rpath"),
+        patchelfed(OFFICIAL, *SONAME, *NEEDED, "--force-rpath", "--set-rpath", "$ORIGIN"),
+        patchelfed(OFFICIAL, *SONAME, *NEEDED, "--set-rpath", "/" + "x" * 600),
+        patchelfed(patchelfed(OFFICIAL, *SONAME), *NEEDED),
+    ],
+    ids=["nothing", "cleared", "beside", "a long path", "in turn"],
+)
+def test_what_repair_tools_change_is_no_difference(bundled: bytes) -> None:
+    assert difference(memoryview(OFFICIAL), memoryview(bundled)) is None
+
+
+DIFFERENCES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "machine": (lambda: _of(183), "its ELF header says otherwise"),
+    "stripped": (lambda: stripped(OFFICIAL), "it has other sections"),
+    "no comment": (lambda: objcopied(OFFICIAL, "--remove-section", ".comment"), "it has other sections"),
+    "code": (lambda: _poked(".text", 0), "its section .text is another"),
+    "data": (lambda: _poked(".data", -1), "its section .data is another"),
+    "build-id": (lambda: _poked(".note.gnu.build-id", -1), "its section .note.gnu.build-id is another"),
+    "symbol": (lambda: _poked(".dynsym", -1), "its section .dynsym is another"),
+    "name": (lambda: OFFICIAL.replace(b"\0work\0", b"\0worK\0"), "its section .dynstr is another"),
+    "last name": (lambda: OFFICIAL.replace(b"\0V_1\0", b"\0V_2\0"), "its section .dynstr is another"),
+    "needed": (
+        lambda: patchelfed(OFFICIAL, "--replace-needed", "libother.so.2", "libanother.so.2"),
+        "its section .gnu.version_r is another",
+    ),
+    "no longer needed": (
+        lambda: patchelfed(OFFICIAL, "--remove-needed", "libother.so.2"),
+        "its section .dynamic is another",
+    ),
+    "flags": (lambda: objcopied(OFFICIAL, "--set-section-flags", ".comment=alloc,readonly"), "its section .comment"),
+    "longer": (lambda: objcopied(OFFICIAL, "--add-section", ".more=/dev/null"), "it has other sections"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
+def test_everything_else_is_named(what: str) -> None:
+    make, expected = DIFFERENCES[what]
+    found = difference(memoryview(OFFICIAL), memoryview(make()))
+    assert found is not None
+    assert found.startswith(expected)
+
+
+def test_up_to_an_offset_only_what_begins_there_is_compared() -> None:
+    text = Image.parse(OFFICIAL).section(".text")
+    assert text
+    for below, expected in ((text.span.start, None), (text.span.start + 1, "its section .text is another")):
+        assert difference(memoryview(OFFICIAL), memoryview(_poked(".text", 0)), below=below) == expected
+
+
+def test_a_file_that_is_no_elf_file_is_refused() -> None:
+    with pytest.raises(BinaryError, match=r"^not an ELF file: begins with 74 65 78 74, expected 7f 45 4c 46$"):
+        difference(memoryview(OFFICIAL), memoryview(b"text"))
+    assert difference(memoryview(OFFICIAL), memoryview(shared_object("int x;"))) is not None

@@ -1,0 +1,140 @@
+"""What becomes of bundled libraries, decided for all wheels together; what stays takes with it what cannot go."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.factories.extensions import library, module
+from tests.factories.looked import Looker
+from tests.factories.repaired import NAME, hashed, repaired
+from tests.factories.tools import needs
+from vbuild.errors import SplitError
+from vbuild.splitting.decisions import Decision, Kind, check_drivers, decided
+from vbuild.splitting.official import Evidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
+from vbuild.splitting.request import Request
+
+pytestmark = needs("gcc")
+
+OTHER = NAME.replace("311", "312")
+ONE, TWO, THREE = (
+    library("libone.so", ("libtwo.so",)),
+    library("libtwo.so", ("libthree.so",)),
+    library("libthree.so"),
+)
+CHAIN = {"libone.so": ONE, "libtwo.so": TWO, "libthree.so": THREE}
+NAMES = {soname: hashed(soname, data) for soname, data in CHAIN.items()}
+FILES = repaired({"demo/_c.so": module("libone.so")}, CHAIN)
+ASKED = Request(smallest=0)
+WHEEL = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
+OFFICIAL = Provenance(
+    WHEEL, OfficialLibrary("nvidia/three/lib/libthree.so", "libthree.so", "", 1), Evidence.RESTORED, 0
+)
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Iterator[Looker]:
+    with ExitStack() as stack:
+        yield Looker(tmp_path, stack)
+
+
+def kinds(decision: Decision) -> list[dict[str, str]]:
+    """The kind of fate of each library by its first SONAME, wheel by wheel."""
+    plain = {f"demo.libs/{name}": soname for soname, name in NAMES.items()}
+    return [
+        {plain.get(path, path): str(fate.kind) for path, fate in fates.items()} for fates in decision.fates.values()
+    ]
+
+
+def both(look: Looker, files: Mapping[str, bytes | str] = FILES, *, metadata: str = "") -> Decision:
+    bundles = [look.at(files, name, metadata=metadata) for name in (NAME, OTHER)]
+    return decided(bundles, ASKED)
+
+
+def test_a_chain_of_libraries_is_shared_whole(look: Looker) -> None:
+    decision = both(look)
+    assert kinds(decision) == [dict.fromkeys(sorted(CHAIN), "share")] * 2
+    (pool,) = decision.pools
+    assert len(pool.pieces) == 3
+    assert all(decision.pool_of(bundle) is pool for bundle in decision.fates)
+
+
+@pytest.mark.parametrize(
+    ("kept", "left"),
+    [("libthree*", {"libone.so", "libtwo.so", "libthree.so"}), ("libtwo*", {"libone.so", "libtwo.so"})],
+)
+def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: Looker, kept: str, left: set[str]) -> None:
+    bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
+    decision = decided(bundles, Request(smallest=0, keep=(kept,)))
+    for found in kinds(decision):
+        assert {name for name, kind in found.items() if kind == "keep"} == left
+
+
+def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: Looker) -> None:
+    """Of three wheels one opens libthree.so by its name: that one keeps the chain, two share it."""
+    names = (NAME, OTHER, NAME.replace("311", "313"))
+    more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}')"}]
+    bundles = [look.at({**FILES, **extra}, name) for name, extra in zip(names, more, strict=True)]
+    assert [set(found.values()) for found in kinds(decided(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
+
+
+def test_what_a_frozen_file_needs_stays(look: Looker) -> None:
+    bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
+    frozen = {(bundle, "demo/_c.so"): "it is odd" for bundle in bundles}
+    decision = decided(bundles, ASKED, frozen=frozen)
+    assert (
+        decision.fate(bundles[0], f"demo.libs/{NAMES['libone.so']}").reason == "demo/_c.so cannot be edited: it is odd"
+    )
+    # what that in turn needs may go: its own RPATH leads there
+    assert kinds(decision)[0] == {"libone.so": "keep", "libthree.so": "share", "libtwo.so": "share"}
+
+
+def test_an_official_library_does_not_hold_back_what_needs_it(look: Looker) -> None:
+    look.origins = {NAMES["libthree.so"]: OFFICIAL}
+    assert kinds(both(look)) == [{"libone.so": "share", "libthree.so": "replace", "libtwo.so": "share"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("origin", "metadata", "reason"),
+    [
+        (Unproved("the sky is blue", 0), "", "not replaced: the sky is blue"),
+        (
+            OFFICIAL,
+            "Requires-Dist: nvidia-three-cu12<3\n",
+            "not replaced: it is that of nvidia-three-cu12 3.0, but METADATA requires nvidia-three-cu12<3",
+        ),
+    ],
+    ids=["unproved", "another version"],
+)
+def test_why_a_library_is_not_replaced_is_said_where_it_is_shared(
+    look: Looker, origin: Unproved | Provenance, metadata: str, reason: str
+) -> None:
+    look.origins = {NAMES["libthree.so"]: origin}
+    decision = both(look, metadata=metadata)
+    fate = decision.fate(next(iter(decision.fates)), f"demo.libs/{NAMES['libthree.so']}")
+    assert (fate.kind, fate.reason) == (Kind.SHARE, reason)
+
+
+def test_what_is_no_library_stays(look: Looker) -> None:
+    decision = both(look)
+    fate = decision.fate(next(iter(decision.fates)), "demo/_c.so")
+    assert (fate.kind, fate.is_gone) == (Kind.KEEP, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused"),
+    [
+        ("demo.libs/libcuda-1a2b3c4d.so.1", True),
+        ("demo/lib/libnvidia-ml.so.1", True),
+        ("demo/lib/stubs/libcuda.so.1", False),
+        ("demo/lib/libcudart.so.12", False),
+    ],
+)
+def test_libraries_of_the_driver_are_refused_wherever_they_are(look: Looker, path: str, *, is_refused: bool) -> None:
+    bundle = look.at({path: THREE})
+    if is_refused:
+        with pytest.raises(SplitError, match=f"^{NAME}: {path}: bundles lib"):
+            check_drivers([bundle])
+    else:
+        check_drivers([bundle])

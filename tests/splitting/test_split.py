@@ -1,0 +1,377 @@
+"""`vbuild split` and libraries that several wheels have: each once in a wheel of its own, found by all that load it."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import patchelfed, program, shared_object
+from tests.factories.extensions import library, module
+from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
+from tests.factories.sites import complaints, imported, site
+from tests.factories.tools import needs
+from tests.factories.variants import variant
+from tests.factories.wheels import contents, wheel
+from vbuild.elf.loading import Loading
+from vbuild.errors import SplitError
+from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.decisions import Kind
+from vbuild.splitting.request import Request
+from vbuild.splitting.results import LibraryMove, Split
+from vbuild.splitting.split import split
+from vbuild.variants.index import index
+from vbuild.variants.stamp import stamped
+
+pytestmark = needs("gcc", "ldd")
+
+INIT = "from demo import _c\n"
+COUNTS = "int count(void); int answer(void) { return count(); }"
+TOP = library("libtop.so.1", ("libdeep.so.2",), source="int deep(void); int count(void) { return deep() + 1; }")
+DEEP = library("libdeep.so.2", source="int deep(void) { return 41; }")
+FILES: dict[str, bytes | str] = {"demo/__init__.py": INIT, "demo/_c.so": module("libtop.so.1", source=COUNTS)}
+LIBRARIES = {"libtop.so.1": TOP, "libdeep.so.2": DEEP}
+ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
+OTHER = NAME.replace("311", "312")
+ALONE = Indexes(no_index=True)
+
+
+def thinned(folder: Path, *wheels: Path, smallest: int = 0, **asked: object) -> Split:
+    request = Request(smallest=smallest, **asked)  # type: ignore[arg-type]
+    return split(wheels, folder / "thin", request=request, indexes=lambda: ALONE)
+
+
+def kept(result: Split) -> dict[str, str]:
+    """The libraries that stay, with the reason."""
+    return {move.path: move.reason for move in result.libraries if move.kind is Kind.KEEP}
+
+
+def moves(result: Split, kind: Kind) -> list[LibraryMove]:
+    return [move for move in result.libraries if move.kind is kind]
+
+
+def libs(result: Split, number: int = 0) -> Path:
+    path = result.beside[number].path
+    assert path
+    return path
+
+
+def check_works(folder: Path, result: Split, *, program: str = ASKS, answer: str = "42") -> None:
+    """Every wheel of *result* works beside those it came with."""
+    beside = [one.path for one in result.beside if one.path]
+    for number, thin in enumerate(result.wheels):
+        assert thin.path
+        installed = site(folder / f"site{number}", thin.path, *beside)
+        assert complaints(installed) == []
+        if program:
+            assert imported(installed, program) == answer
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_what_the_wheels_of_a_release_repeat_is_in_a_wheel_of_its_own(tmp_path: Path, count: int) -> None:
+    names = tuple(NAME.replace("311", f"31{number}") for number in range(count))
+    fat = release(tmp_path, FILES, LIBRARIES, names=names)
+    result = thinned(tmp_path, *fat)
+    names_of = {hashed(soname, data) for soname, data in LIBRARIES.items()}
+    (beside,) = result.beside
+    assert set(beside.files) == {f"demo_libs/lib/{name}" for name in names_of}
+    assert beside.wheels == names
+    assert {move.name for move in moves(result, Kind.SHARE)} == names_of
+    requirement = f"demo-libs=={beside.name.split('-')[1]}"
+    for thin in result.wheels:
+        assert thin.path
+        after = contents(thin.path)
+        assert not [path for path in after if path.startswith("demo.libs/")]
+        assert f"Requires-Dist: {requirement}; " in after["demo-1.0.dist-info/METADATA"].decode()
+        assert after["demo/tag.txt"].decode() == thin.name
+    check_works(tmp_path, result)
+
+
+def test_needed_names_stay_and_rpath_leads_to_the_new_folder(tmp_path: Path) -> None:
+    result = thinned(tmp_path, *release(tmp_path, FILES, LIBRARIES))
+    before, after = (
+        Loading.parse(contents(tmp_path / folder / NAME)["demo/_c.so"]).outline for folder in (".", "thin")
+    )
+    assert before.needed == after.needed
+    assert (after.rpath, after.runpath) == (("$ORIGIN/../demo_libs/lib",), ())
+    inside = contents(libs(result))
+    # nothing of a library has to change: whoever loads it leads to its neighbours
+    assert (
+        inside[f"demo_libs/lib/{hashed('libtop.so.1', TOP)}"]
+        == contents(tmp_path / NAME)[f"demo.libs/{hashed('libtop.so.1', TOP)}"]
+    )
+
+
+def test_licences_of_what_moves_go_along(tmp_path: Path) -> None:
+    texts: dict[str, bytes | str] = {
+        "demo-1.0.dist-info/licenses/LICENSE": "demo's",
+        "demo.libs/LICENSE.deep": "deep's",
+        "demo-1.0.dist-info/sboms/auditwheel.cdx.json": "{}",
+    }
+    metadata = "License-Expression: MIT\nLicense-File: LICENSE\n"
+    result = thinned(tmp_path, *release(tmp_path, {**FILES, **texts}, LIBRARIES, metadata=metadata))
+    inside = contents(libs(result))
+    folder = next(path for path in inside if path.endswith("/METADATA")).rpartition("/")[0]
+    assert inside[f"{folder}/licenses/LICENSE"] == b"demo's"
+    assert inside[f"{folder}/licenses/demo.libs/LICENSE.deep"] == b"deep's"
+    assert b"License-Expression: MIT\n" in inside[f"{folder}/METADATA"]
+    after = contents(tmp_path / "thin" / NAME)
+    assert after["demo-1.0.dist-info/sboms/auditwheel.cdx.json"] == b"{}"
+    assert b"pkg:pypi/demo-libs@" in after["demo-1.0.dist-info/sboms/vbuild.cdx.json"]
+
+
+def test_the_same_libraries_give_the_same_wheel_in_every_release(tmp_path: Path) -> None:
+    days = {"1.0": (2024, 5, 6, 7, 8, 10), "1.1": (2031, 1, 2, 3, 4, 6)}
+    made = {}
+    for version, day in days.items():
+        files = repaired({**FILES, "demo/version.txt": version}, LIBRARIES)
+        names = [name.replace("-1.0-", f"-{version}-") for name in (NAME, OTHER)]
+        fat = [wheel(tmp_path / version, name, files, day=day) for name in names]
+        made[version] = libs(thinned(tmp_path / version, *fat))
+    one, other = made.values()
+    assert one.name == other.name
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_other_bytes_give_another_version(tmp_path: Path) -> None:
+    newer = {**LIBRARIES, "libdeep.so.2": library("libdeep.so.2", source="int deep(void) { return 1; }")}
+    versions = {
+        libs(thinned(tmp_path / name, *release(tmp_path / name, FILES, libraries))).name
+        for name, libraries in (("a", LIBRARIES), ("b", newer))
+    }
+    assert len(versions) == 2
+
+
+def test_variants_share_and_stay_variants(tmp_path: Path) -> None:
+    files = repaired(FILES, LIBRARIES)
+    plain = wheel(tmp_path / "in", f"demo-1.0-py3-none-{LINUX}.whl", files)
+    levels = [
+        stamped(plain, tmp_path / "in", variant=variant(f"x86_64_{level}", f"x86_64 :: level :: {level}"))
+        for level in ("v2", "v3")
+    ]
+    fat = [plain, *levels]
+    document = "demo-1.0.dist-info/variant.json"
+    before = [contents(path).get(document) for path in fat]
+    result = thinned(tmp_path, *fat)
+    assert [path.name for path in result.paths[:3]] == [path.name for path in fat]
+    assert [contents(path).get(document) for path in result.paths[:3]] == before
+    assert not [path for path in contents(libs(result)) if path.endswith("variant.json")]
+    (indexed,) = index(tmp_path / "thin")
+    assert set(indexed.labels) == {"x86_64_v2", "x86_64_v3"}
+    check_works(tmp_path, result)
+
+
+def test_two_projects_share_only_under_a_name_that_somebody_gives(tmp_path: Path) -> None:
+    fat = [
+        *release(tmp_path / "a", FILES, LIBRARIES, names=(NAME,)),
+        *release(tmp_path / "b", FILES, LIBRARIES, names=(NAME.replace("demo", "other"),), libs="other.libs"),
+    ]
+    with pytest.raises(SplitError) as refused:
+        thinned(tmp_path, *fat)
+    assert str(refused.value) == (
+        f"demo and other have libraries in common, {hashed('libdeep.so.2', DEEP)} first; "
+        "say with --libs what their wheel is to be called, or split the projects apart"
+    )
+    assert not (tmp_path / "thin").exists()
+    result = thinned(tmp_path, *fat, libs="family")
+    assert libs(result).name.startswith("family_libs-0.")
+    assert all(f"family-libs=={libs(result).name.split('-')[1]}" in one.requires[0] for one in result.wheels)
+    check_works(tmp_path, result)
+
+
+def test_what_one_project_alone_shares_keeps_its_name(tmp_path: Path) -> None:
+    """Both projects may be installed together, so they cannot ask for two versions of one dependency."""
+    own = library("libown.so.1")
+    other: dict[str, bytes | str] = {"other/__init__.py": "", "other/_c.so": module("libown.so.1")}
+    fat = [
+        *release(tmp_path / "a", FILES, LIBRARIES),
+        *release(
+            tmp_path / "b",
+            other,
+            {"libown.so.1": own},
+            names=tuple(name.replace("demo", "other") for name in (NAME, OTHER)),
+            libs="other.libs",
+        ),
+    ]
+    result = thinned(tmp_path, *fat, libs="family")
+    assert [one.name.partition("-")[0] for one in result.beside] == ["demo_libs", "other_libs"]
+    alone = thinned(tmp_path / "alone", *fat[:2], libs="family-libs")
+    assert libs(alone).name.startswith("family_libs-0.")
+
+
+def test_pairs_of_projects_that_share_other_libraries_are_refused(tmp_path: Path) -> None:
+    fat = []
+    for number, project in enumerate(("one", "two", "three", "four")):
+        name = f"libpair{number // 2}.so.1"
+        files: dict[str, bytes | str] = {f"{project}/_c.so": module(name)}
+        fat += release(tmp_path / project, files, {name: library(name)}, names=(NAME.replace("demo", project),))
+    with pytest.raises(SplitError) as refused:
+        thinned(tmp_path, *fat, libs="family")
+    one, three = (NAME.replace("demo", project) for project in ("one", "three"))
+    assert str(refused.value) == (
+        f"{one} and {three} share libraries with other wheels, and not the same: they could not be installed "
+        "together; split the projects apart"
+    )
+
+
+def test_wheels_for_other_platforms_have_libraries_of_their_own(tmp_path: Path) -> None:
+    names = (NAME, NAME.replace("2_17", "2_28"))
+    result = thinned(tmp_path, *release(tmp_path, FILES, LIBRARIES, names=names))
+    assert not result.beside
+    assert all(one.is_untouched for one in result.wheels)
+
+
+def test_wheels_whose_sets_differ_a_little_are_given_the_same_wheel(tmp_path: Path) -> None:
+    noise = ",".join(map(str, random.Random(7).randbytes(30_000)))
+    big = shared_object(f"const unsigned char bytes[] = {{{noise}}};")
+    small = library("libsmall.so.1")
+    more = {"libbig.so.1": patchelfed(big, "--set-soname", "libbig.so.1")}
+    needy = {**FILES, "demo/_d.so": module("libbig.so.1")}
+    more_needy = {**needy, "demo/_e.so": module("libsmall.so.1")}
+    fat = [
+        *release(tmp_path / "a", needy, {**LIBRARIES, **more}, names=(NAME, OTHER)),
+        *release(
+            tmp_path / "b",
+            more_needy,
+            {**LIBRARIES, **more, "libsmall.so.1": small},
+            names=tuple(NAME.replace("311", number) for number in ("313", "314")),
+        ),
+    ]
+    result = thinned(tmp_path, *fat)
+    assert len(result.beside) == 1
+    assert len(result.beside[0].files) == 4
+    check_works(tmp_path, result)
+
+
+NEWER = {**LIBRARIES, "libdeep.so.2": library("libdeep.so.2", source="int deep(void) { return 1; }")}
+
+
+def test_variants_whose_libraries_differ_are_given_two_versions(tmp_path: Path) -> None:
+    """Each is for other machines: nobody installs both."""
+    plain = release(tmp_path / "a", FILES, LIBRARIES)
+    newer = release(tmp_path / "b", FILES, NEWER)
+    label = variant("x86_64_v3", "x86_64 :: level :: v3")
+    result = thinned(tmp_path, *plain, *(stamped(path, tmp_path / "c", variant=label) for path in newer))
+    assert len({one.name for one in result.beside}) == 2
+    for thin in result.wheels:
+        assert thin.path
+        (beside,) = (one.path for one in result.beside if thin.name in one.wheels)
+        assert beside
+        installed = site(tmp_path / f"site of {thin.name}", thin.path, beside)
+        assert complaints(installed) == []
+        assert imported(installed, ASKS) == ("2" if "x86_64_v3" in thin.name else "42")
+
+
+def test_wheels_of_one_release_never_require_two_versions(tmp_path: Path) -> None:
+    """Tools that lock a release for all Pythons find no way to have both; what saves most is shared."""
+    fat = release(tmp_path / "a", FILES, LIBRARIES, names=(NAME, OTHER, NAME.replace("311", "315")))
+    more = tuple(NAME.replace("311", number) for number in ("313", "314"))
+    result = thinned(tmp_path, *fat, *release(tmp_path / "b", FILES, NEWER, names=more))
+    (beside,) = result.beside
+    assert beside.wheels == tuple(path.name for path in fat)
+    assert {one.name for one in result.wheels if one.is_untouched} == set(more)
+
+
+def test_the_same_name_with_other_bytes_stays(tmp_path: Path) -> None:
+    def fat(name: str, number: int) -> Path:
+        deep = library("libdeep.so.2", source=f"int deep(void) {{ return {number}; }}")
+        files = {**FILES, "demo/_c.so": module("libdeep.so.2", rpath_="$ORIGIN/lib"), "demo/lib/libdeep.so.2": deep}
+        return wheel(tmp_path, name, files)
+
+    result = thinned(tmp_path, fat(NAME, 1), fat(OTHER, 2))
+    assert not result.beside
+    assert kept(result) == {"demo/lib/libdeep.so.2": "other wheels have another file of its name"}
+    assert all(one.is_untouched for one in result.wheels)
+
+
+def test_a_library_that_needs_one_which_stays_does_so_too(tmp_path: Path) -> None:
+    result = thinned(tmp_path, *release(tmp_path, FILES, LIBRARIES), keep=("libdeep*",))
+    top, deep = (f"demo.libs/{hashed(soname, data)}" for soname, data in LIBRARIES.items())
+    assert kept(result) == {
+        deep: "kept as asked",
+        top: f"needs {hashed('libdeep.so.2', DEEP)}, which stays in the wheel",
+    }
+    assert not result.beside
+
+
+def test_libraries_that_need_each_other_move_together(tmp_path: Path) -> None:
+    circle = {
+        "liba.so": library("liba.so", ("libb.so",), source="int count(void) { return 42; }"),
+        "libb.so": library("libb.so", ("liba.so",)),
+    }
+    files = {**FILES, "demo/_c.so": module("liba.so", source=COUNTS)}
+    result = thinned(tmp_path, *release(tmp_path, files, circle))
+    assert len(result.beside[0].files) == 2
+    check_works(tmp_path, result)
+
+
+def test_consumers_that_have_a_runpath_find_all_the_same(tmp_path: Path) -> None:
+    files = repaired(FILES, LIBRARIES, runpath=True)
+    for path in [path for path in files if path.startswith("demo.libs/libtop")]:
+        data = files[path]
+        assert isinstance(data, bytes)
+        files[path] = patchelfed(data, "--set-rpath", "$ORIGIN")
+    result = thinned(tmp_path, *(wheel(tmp_path, name, files) for name in (NAME, OTHER)))
+    assert Loading.parse(contents(tmp_path / "thin" / NAME)["demo/_c.so"]).outline.runpath == ()
+    check_works(tmp_path, result)
+
+
+def test_a_consumer_in_platlib_is_led_from_where_it_will_be(tmp_path: Path) -> None:
+    files = {"demo-1.0.data/platlib/demo/sub/_c.so": FILES["demo/_c.so"], "demo/__init__.py": ""}
+    result = thinned(tmp_path, *release(tmp_path, files, LIBRARIES))
+    after = contents(tmp_path / "thin" / NAME)["demo-1.0.data/platlib/demo/sub/_c.so"]
+    assert Loading.parse(after).outline.rpath == ("$ORIGIN/../../demo_libs/lib",)
+    check_works(tmp_path, result, program="")
+
+
+def test_a_consumer_in_a_namespace_package_is_led_out_of_all_its_folders(tmp_path: Path) -> None:
+    files = {"space/inner/demo/_c.so": FILES["demo/_c.so"], "space/inner/demo/__init__.py": ""}
+    result = thinned(tmp_path, *release(tmp_path, files, LIBRARIES))
+    after = contents(tmp_path / "thin" / NAME)["space/inner/demo/_c.so"]
+    assert Loading.parse(after).outline.rpath == ("$ORIGIN/../../../demo_libs/lib",)
+    asks = "import ctypes; from space.inner.demo import _c; print(ctypes.CDLL(_c.__file__).answer())"
+    check_works(tmp_path, result, program=asks)
+
+
+def test_what_a_program_outside_of_site_packages_needs_stays(tmp_path: Path) -> None:
+    tool = program("int main(void) { return 0; }")
+    tool = patchelfed(tool, "--add-needed", hashed("libdeep.so.2", DEEP))
+    files = {**FILES, "demo-1.0.data/scripts/tool": tool}
+    result = thinned(tmp_path, *release(tmp_path, files, LIBRARIES))
+    reason = "demo-1.0.data/scripts/tool needs it, from where no RPATH leads to site-packages"
+    assert kept(result)[f"demo.libs/{hashed('libdeep.so.2', DEEP)}"] == reason
+
+
+NAMED: Mapping[str, dict[str, bytes | str]] = {
+    "in Python": {"demo/load.py": f"ctypes.CDLL(folder / '{hashed('libdeep.so.2', DEEP)}')"},
+    "by its folder": {"demo/load.py": "for path in Path(here, 'demo.libs').iterdir(): CDLL(path)"},
+    "in a .pth": {"demo.pth": f"import ctypes; ctypes.CDLL('{hashed('libdeep.so.2', DEEP)}')"},
+    "in a program": {
+        "demo-1.0.data/scripts/tool": program(
+            f'const char *name = "{hashed("libdeep.so.2", DEEP)}"; int main(void) {{ return !name; }}'
+        ),
+    },
+    "in another library": {
+        "demo/other.so": shared_object(f'const char *name = "{hashed("libdeep.so.2", DEEP)}";'),
+    },
+}
+
+
+def test_a_library_that_has_its_own_name_in_it_is_opened_by_nobody_for_that(tmp_path: Path) -> None:
+    name = "libdeep.so.2"
+    own = library(name, source=f'int deep(void) {{ return 41; }} const char *me = "{name}";')
+    files = {**FILES, "demo/_c.so": module(name, rpath_="$ORIGIN/lib"), "demo/lib/libdeep.so.2": own}
+    result = thinned(tmp_path / "a", *(wheel(tmp_path / "a", wheel_, files) for wheel_ in (NAME, OTHER)))
+    assert result.beside
+    opens = {**files, "demo/more.so": shared_object(f'const char *opened = "{name}";')}
+    result = thinned(tmp_path / "b", *(wheel(tmp_path / "b", wheel_, opens) for wheel_ in (NAME, OTHER)))
+    assert kept(result)["demo/lib/libdeep.so.2"] == "demo/more.so names it, and may open it by its path"
+
+
+@pytest.mark.parametrize("where", NAMED)
+def test_a_library_that_somebody_opens_by_name_stays(tmp_path: Path, where: str) -> None:
+    result = thinned(tmp_path, *release(tmp_path, {**FILES, **NAMED[where]}, LIBRARIES))
+    (file,) = NAMED[where]
+    reason = kept(result)[f"demo.libs/{hashed('libdeep.so.2', DEEP)}"]
+    assert reason == f"{file} names it, and may open it by its path"
+    assert not result.beside

@@ -1,0 +1,273 @@
+"""Wheels, indexes and requests that `vbuild split` cannot work with: one clear line, or a library left as it was.
+
+Never a traceback, and nothing half-written: whatever is refused leaves the folder empty.
+"""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.factories.damage import poked
+from tests.factories.elf import object_file, patchelfed, without_sections
+from tests.factories.extensions import library, module
+from tests.factories.market import calls_fft, everything, fft, linker, offered
+from tests.factories.officials import FFT
+from tests.factories.repaired import NAME, hashed, release, repaired
+from tests.factories.sites import complaints, site
+from tests.factories.tools import needs
+from tests.factories.wheels import contents, wheel
+from tests.factories.wheels import poked as poked_file
+from vbuild.errors import FetchError, SplitError, VbuildError
+from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.decisions import Kind
+from vbuild.splitting.request import Request
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
+
+pytestmark = needs("gcc", "ldd")
+
+OTHER = NAME.replace("311", "312")
+ALONE = Indexes(no_index=True)
+NOWHERE = Indexes(index_url="http://127.0.0.1:1/", timeout=1.0)
+COUNT = library("libcount.so.1", source="int count(void) { return 42; }")
+BUNDLED = f"demo.libs/{hashed('libcount.so.1', COUNT)}"
+FILES: dict[str, bytes | str] = {
+    "demo/__init__.py": "from demo import _c\n",
+    "demo/_c.so": module("libcount.so.1", source="int count(void); int answer(void) { return count(); }"),
+}
+CUDA = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
+CUDA_FILES: dict[str, bytes | str] = {"demo/_c.so": calls_fft()}
+
+
+def thinned(folder: Path, *wheels: Path, indexes: Indexes = ALONE, **asked: object) -> Split:
+    request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
+    return split(wheels, folder / "thin", request=request, indexes=lambda: indexes)
+
+
+def refused(folder: Path, *wheels: Path, indexes: Indexes = ALONE, **asked: object) -> str:
+    """What is said where *wheels* are refused; nothing is written then."""
+    with pytest.raises(VbuildError) as error:
+        thinned(folder, *wheels, indexes=indexes, **asked)
+    assert not list(folder.glob("thin/*"))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"])
+def test_a_bundled_library_of_the_driver_is_an_error_with_the_fix(tmp_path: Path, name: str) -> None:
+    driver = library(name)
+    fat = release(tmp_path, {"demo/_c.so": module(name)}, {name: driver}, names=(NAME,))
+    assert refused(tmp_path, *fat) == (
+        f"{NAME}: demo.libs/{hashed(name, driver)}: bundles {name}, which has to be that of the machine's own driver; "
+        f"leave it out with `auditwheel repair --exclude {name}`"
+    )
+
+
+def test_what_only_stands_in_for_the_driver_is_none(tmp_path: Path) -> None:
+    stub = {"demo/lib/stubs/libcuda.so": library("libcuda.so.1")}
+    assert thinned(tmp_path, wheel(tmp_path, NAME, stub)).wheels[0].is_untouched
+
+
+SOUND = patchelfed(COUNT, "--set-soname", hashed("libcount.so.1", COUNT))
+DAMAGED: Mapping[str, tuple[bytes, str]] = {
+    "half of it": (SOUND[: len(SOUND) // 2], "damaged ELF file: Reading section 0 at offset 16384 past EOF 9212"),
+    "a file header": (SOUND[:64], "damaged ELF file: Reading section 0 at offset 16384 past EOF 64"),
+    "32-bit by its header alone": (poked(SOUND, 4, 1, size=1), "damaged ELF file: Too small e_shentsize: 0"),
+    "program headers at the end of time": (poked(SOUND, 0x20, (1 << 63) - 1), "damaged ELF file: expected 4, found 0"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_library_stays_and_is_named(tmp_path: Path, what: str) -> None:
+    damaged, why = DAMAGED[what]
+    files = {**repaired(FILES, {"libcount.so.1": COUNT}), "demo.libs/damaged.so": damaged}
+    fat = [wheel(tmp_path, name, files) for name in (NAME, OTHER)]
+    result = thinned(tmp_path, *fat)
+    for account in result.wheels:
+        (warning,) = account.warnings
+        assert warning == f"demo.libs/damaged.so: cannot be read: {why}"
+    # all else is done as if it were not there
+    assert [(move.path, move.kind) for move in result.libraries] == [(BUNDLED, Kind.SHARE)]
+    assert contents(tmp_path / "thin" / NAME)["demo.libs/damaged.so"] == damaged
+
+
+def test_a_consumer_that_is_damaged_keeps_nothing_but_is_named(tmp_path: Path) -> None:
+    """What cannot be read cannot say what it needs, nor be led anywhere: no loader takes it either."""
+    files = repaired(FILES, {"libcount.so.1": COUNT})
+    module_ = files["demo/_c.so"]
+    assert isinstance(module_, bytes)
+    cut = {**files, "demo/_d.so": module_[:3000]}
+    result = thinned(tmp_path, *(wheel(tmp_path, name, cut) for name in (NAME, OTHER)))
+    assert [warning.partition(":")[0] for warning in result.wheels[0].warnings] == ["demo/_d.so"]
+
+
+def test_a_consumer_that_cannot_be_edited_keeps_its_libraries(tmp_path: Path) -> None:
+    files = repaired(FILES, {"libcount.so.1": COUNT})
+    module_ = files["demo/_c.so"]
+    assert isinstance(module_, bytes)
+    files["demo/_c.so"] = without_sections(module_)
+    fat = [wheel(tmp_path, name, files) for name in (NAME, OTHER)]
+    result = thinned(tmp_path, *fat)
+    why = "no section headers: expected some, by which patchelf finds the tables"
+    assert [(move.path, move.reason) for move in result.libraries] == [
+        (BUNDLED, f"demo/_c.so cannot be edited: {why}"),
+    ]
+    for account in result.wheels:
+        assert account.is_untouched
+        assert account.warnings == (f"demo/_c.so: left as it was, because it cannot be edited: {why}",)
+    assert complaints(site(tmp_path / "site", tmp_path / "thin" / NAME)) == []
+
+
+def test_an_object_file_and_an_empty_one_pass(tmp_path: Path) -> None:
+    files = {**repaired(FILES, {"libcount.so.1": COUNT}), "demo/a.o": object_file("int x;"), "demo/b.so": b""}
+    result = thinned(tmp_path, *(wheel(tmp_path, name, files) for name in (NAME, OTHER)))
+    after = contents(tmp_path / "thin" / NAME)
+    assert (after["demo/a.o"], after["demo/b.so"]) == (files["demo/a.o"], b"")
+    assert result.beside
+
+
+def test_a_name_that_no_path_can_have_stays_as_it_is(tmp_path: Path) -> None:
+    """NEEDED of a path, and of nothing: neither leads into the wheel."""
+    odd = patchelfed(module("libcount.so.1"), "--add-needed", "/opt/lib/libx.so.1", "--add-needed", "")
+    files = repaired({**FILES, "demo/_c.so": odd}, {"libcount.so.1": COUNT})
+    result = thinned(tmp_path, *(wheel(tmp_path, name, files) for name in (NAME, OTHER)))
+    assert {move.kind for move in result.libraries} <= {Kind.SHARE, Kind.KEEP}
+
+
+WHEELS: Mapping[str, str] = {
+    "not a zip": f"{NAME}: not a zip archive, or truncated: no end record",
+    "cut": f"{NAME}: not a zip archive, or truncated: no end record",
+    "a broken deflate stream": f"{NAME}: {BUNDLED}: damaged",
+    "no METADATA": f"{NAME}: no METADATA in demo-1.0.dist-info",
+    "METADATA of another project": f"{NAME}: demo-1.0.dist-info/METADATA: ",
+}
+
+
+def _spoilt(folder: Path, what: str) -> Path:
+    path = wheel(folder, NAME, repaired(FILES, {"libcount.so.1": COUNT}))
+    match what:
+        case "not a zip":
+            path.write_bytes(b"no zip")
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-1])
+        case "a broken deflate stream":
+            with zipfile.ZipFile(path) as archive:
+                start = archive.getinfo(BUNDLED).header_offset + 30 + len(BUNDLED)
+            poked_file(path, start + 40, b"\xff" * 8)
+        case "no METADATA":
+            with zipfile.ZipFile(path) as archive:
+                kept = {info.filename: archive.read(info) for info in archive.infolist()}
+            with zipfile.ZipFile(path, "w") as archive:
+                for name, data in kept.items():
+                    if not name.endswith("METADATA"):
+                        archive.writestr(name, data)
+        case _:
+            wheel(folder, NAME, {**repaired(FILES, {"libcount.so.1": COUNT}), "demo-1.0.dist-info/METADATA": "\0"})
+    return path
+
+
+@pytest.mark.parametrize("what", WHEELS)
+def test_a_wheel_that_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
+    sound = wheel(tmp_path, OTHER, repaired(FILES, {"libcount.so.1": COUNT}))
+    said = refused(tmp_path, _spoilt(tmp_path, what), sound)
+    assert said.startswith(WHEELS[what])
+    assert said.count("\n") == 0
+
+
+def test_what_is_no_wheel_or_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "empty").mkdir()
+    wheel(tmp_path / "twice", NAME)
+    wheel(tmp_path, NAME)
+    assert "notes.txt" in refused(tmp_path, tmp_path / "notes.txt")
+    assert refused(tmp_path, tmp_path / "empty") == (
+        f"{tmp_path}/empty: no wheels in this folder; expected files that end in .whl"
+    )
+    assert refused(tmp_path, tmp_path / "twice", tmp_path / NAME) == (
+        f"{tmp_path}/{NAME}: called as {tmp_path}/twice/{NAME}, and both would become one file; give them apart"
+    )
+    assert "cannot be read: No such file or directory" in refused(tmp_path, tmp_path / OTHER)
+
+
+def test_the_same_wheel_named_twice_is_taken_once(tmp_path: Path) -> None:
+    path = wheel(tmp_path, NAME)
+    assert len(thinned(tmp_path, path, path).wheels) == 1
+
+
+def test_an_index_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
+    with pytest.raises(FetchError) as error:
+        thinned(tmp_path, *fat, indexes=NOWHERE)
+    assert "nvidia-" in str(error.value)
+    assert "127.0.0.1:1" in str(error.value)
+    assert not (tmp_path / "thin").exists()
+    # where no library is NVIDIA's, nobody is asked
+    assert thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), indexes=NOWHERE).beside
+
+
+def test_where_there_is_no_index_that_is_said(tmp_path: Path) -> None:
+    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
+    said = refused(tmp_path, *fat)
+    assert said.startswith(
+        f"{NAME}: has libraries with names of official ones, and no index says if they are: demo.libs/"
+    )
+    assert said.endswith(
+        ": pip is configured with no-index and without find-links: there is no place to look; "
+        "--no-replace leaves them where they are"
+    )
+
+
+def test_a_library_that_no_index_has_stays_and_it_is_said_why(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    links = Indexes(no_index=True, find_links=((tmp_path / "empty").as_uri(),))
+    result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
+    assert {move.kind for move in result.libraries} == {Kind.KEEP}
+    assert all("no release of nvidia-" in move.reason for move in result.libraries)
+
+
+def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
+    everything(tmp_path / "made")
+    links = Indexes(no_index=True, find_links=((tmp_path / "made").as_uri(),))
+    result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
+    assert {move.kind for move in result.libraries} == {Kind.REPLACE}
+
+
+@pytest.mark.parametrize("mood", ["broken", "lying", "breaking"])
+def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, mood: str) -> None:
+    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
+    with offered(tmp_path, *everything(tmp_path / "made"), mood=mood) as server:
+        said = refused(tmp_path, *fat, indexes=server.indexes)
+    assert FFT.replace("-", "_") in said or "nvidia_nvjitlink" in said
+    assert "\n" not in said
+
+
+def test_a_server_that_sends_whole_files_is_named(tmp_path: Path) -> None:
+    fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
+    with offered(tmp_path, *everything(tmp_path / "made"), mood="whole") as server:
+        said = refused(tmp_path, *fat, indexes=server.indexes)
+    assert "its server cannot send parts; download the wheel, and name its folder in pip's find-links" in said
+
+
+def test_a_requirement_that_cannot_be_read_stays_and_counts_for_nothing(tmp_path: Path) -> None:
+    metadata = "Requires-Dist: what is this?\n"
+    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}, metadata=metadata))
+    assert metadata in contents(result.paths[0])["demo-1.0.dist-info/METADATA"].decode()
+
+
+def test_dependency_wheels_among_the_input_pass(tmp_path: Path) -> None:
+    first = thinned(tmp_path / "a", *release(tmp_path, FILES, {"libcount.so.1": COUNT}))
+    libs = first.made_beside
+    fat = release(tmp_path / "b", FILES, {"libcount.so.1": COUNT})
+    again = thinned(tmp_path / "c", *fat, *libs)
+    assert [one.name for one in again.wheels if one.is_untouched] == [libs[0].name]
+    assert [path.name for path in again.made_beside] == [libs[0].name]
+    assert sorted(path.name for path in (tmp_path / "c/thin").iterdir()) == sorted([NAME, OTHER, libs[0].name])
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", "a b", "-x", "a\nb"])
+def test_a_name_for_the_libraries_that_no_project_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    fat = release(tmp_path, FILES, {"libcount.so.1": COUNT})
+    with pytest.raises(SplitError) as error:
+        thinned(tmp_path, *fat, libs=name)
+    assert str(error.value) == f"no project name {name!r}; expected letters and digits, and - _ . between them"

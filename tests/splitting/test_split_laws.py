@@ -1,0 +1,256 @@
+"""What holds for every split: the account is what the files show, again is the same, and all of it or nothing."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import patchelfed, shared_object
+from tests.factories.extensions import library, module
+from tests.factories.market import calls_fft, everything, fft, linker, offered
+from tests.factories.ranges import Serving
+from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
+from tests.factories.tools import needs, unmeasured
+from tests.factories.wheels import contents, wheel
+from vbuild.errors import VbuildError, WheelError
+from vbuild.splitting.decisions import Kind
+from vbuild.splitting.request import Request
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
+
+pytestmark = needs("gcc", "ldd")
+
+OTHER = NAME.replace("311", "312")
+PURE = "pure-1.0-py3-none-any.whl"
+RECORD, METADATA = "demo-1.0.dist-info/RECORD", "demo-1.0.dist-info/METADATA"
+
+
+def _noise(seed: int) -> bytes:
+    """A library of 200 KB that deflates badly."""
+    bytes_ = ",".join(map(str, random.Random(seed).randbytes(200_000)))
+    data = shared_object(f"const unsigned char bytes{seed}[] = {{{bytes_}}};")
+    return patchelfed(data, "--set-soname", f"libnoise{seed}.so")
+
+
+LIBRARIES = {
+    "libcufft.so.11": fft(),
+    "libnvJitLink.so.12": linker(),
+    "libnoise1.so": _noise(1),
+    "libnoise2.so": _noise(2),
+    "libidle.so.1": library("libidle.so.1"),
+}
+FILES: dict[str, bytes | str] = {
+    "demo/__init__.py": "from demo import _c\n",
+    "demo/_c.so": calls_fft("libnoise1.so"),
+    "demo/_d.so": module("libnoise2.so"),
+}
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("market")
+    with offered(folder, *everything(folder / "made")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two wheels of which much can be taken out, and one without libraries."""
+    folder = tmp_path_factory.mktemp("fat")
+    return [*release(folder, FILES, LIBRARIES), wheel(folder, PURE, {"pure.py": "x = 1\n"})]
+
+
+def thinned(market: Serving, folder: Path | None, wheels: list[Path], **asked: object) -> Split:
+    request = Request(**{"smallest": 0, "drop_unneeded": True, **asked})  # type: ignore[arg-type]
+    return split(wheels, folder, request=request, indexes=lambda: market.indexes)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_bytes_of_the_account_are_what_the_files_show(market: Serving, fat: list[Path], tmp_path: Path) -> None:
+    result = thinned(market, tmp_path / "thin", fat)
+    for account in result.wheels:
+        assert account.path
+        assert account.before == account.wheel.stat().st_size
+        assert account.packed == account.path.stat().st_size
+        assert account.unpacked_before == unpacked(account.wheel)
+        assert account.unpacked == unpacked(account.path)
+    for beside in result.beside:
+        assert beside.path
+        assert beside.packed == beside.path.stat().st_size
+        assert beside.unpacked == unpacked(beside.path)
+    assert result.packed == sum(path.stat().st_size for path in (tmp_path / "thin").iterdir())
+    assert result.before == sum(path.stat().st_size for path in fat)
+    for move in result.libraries:
+        infos = []
+        for path in fat[:2]:
+            with zipfile.ZipFile(path) as archive:
+                infos.append(archive.getinfo(move.path))
+        assert move.size == sum(info.file_size for info in infos)
+        assert move.packed == sum(info.compress_size for info in infos)
+        assert move.wheels == (NAME, OTHER)
+    assert {move.kind for move in result.libraries} == {Kind.REPLACE, Kind.SHARE, Kind.DROP}
+    assert result.data()["after"] == {"packed_bytes": result.packed}
+
+
+def unpacked(path: Path) -> int:
+    return sum(len(data) for member, data in contents(path).items() if not member.endswith("/RECORD"))
+
+
+def test_a_wheel_with_nothing_to_take_out_is_passed_byte_for_byte(
+    market: Serving, fat: list[Path], tmp_path: Path
+) -> None:
+    result = thinned(market, tmp_path / "thin", fat)
+    assert [account.name for account in result.wheels if account.is_untouched] == [PURE]
+    assert (tmp_path / "thin" / PURE).read_bytes() == fat[-1].read_bytes()
+
+
+def test_a_second_split_changes_nothing(market: Serving, fat: list[Path], tmp_path: Path) -> None:
+    first = thinned(market, tmp_path / "thin", fat)
+    again = thinned(market, tmp_path / "again", [*first.paths])
+    assert files(tmp_path / "again") == files(tmp_path / "thin")
+    assert all(account.is_untouched for account in again.wheels)
+    assert again.beside == ()
+
+
+def test_two_runs_give_the_same_bytes_in_any_order(market: Serving, fat: list[Path], tmp_path: Path) -> None:
+    thinned(market, tmp_path / "one", fat)
+    thinned(market, tmp_path / "two", fat[::-1])
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_a_dry_run_writes_nothing_and_says_the_same(market: Serving, fat: list[Path], tmp_path: Path) -> None:
+    dry = thinned(market, None, fat)
+    assert list(tmp_path.iterdir()) == []
+    wet = thinned(market, tmp_path / "thin", fat)
+    assert dry.libraries == wet.libraries
+    assert (dry.packed, dry.paths) == (None, ())
+    assert [replace(one, path=None, packed=None) for one in wet.wheels] == [*dry.wheels]
+    assert [replace(one, path=None, packed=None) for one in wet.beside] == [*dry.beside]
+
+
+def test_members_that_are_not_edited_keep_their_compressed_bytes(
+    market: Serving, fat: list[Path], tmp_path: Path
+) -> None:
+    thinned(market, tmp_path / "thin", fat)
+    with zipfile.ZipFile(fat[0]) as before, zipfile.ZipFile(tmp_path / "thin" / NAME) as after:
+        for path in ("demo/__init__.py", "demo/tag.txt", "demo-1.0.dist-info/WHEEL"):
+            one, other = before.getinfo(path), after.getinfo(path)
+            assert (one.date_time, one.external_attr, one.compress_size) == (
+                other.date_time,
+                other.external_attr,
+                other.compress_size,
+            )
+
+
+def test_the_folder_of_the_wheels_cannot_be_that_of_the_results(market: Serving, tmp_path: Path) -> None:
+    given = [*release(tmp_path, FILES, LIBRARIES), wheel(tmp_path, PURE)]
+    before = files(tmp_path)
+    with pytest.raises(WheelError, match=f"{PURE}: would overwrite the wheel it is made from; choose another folder$"):
+        thinned(market, tmp_path, given)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("which", [PURE, NAME, OTHER])
+def test_an_error_in_the_middle_leaves_nothing_of_the_untouched_either(
+    market: Serving, fat: list[Path], tmp_path: Path, which: str
+) -> None:
+    (tmp_path / "thin" / which).mkdir(parents=True)
+    with pytest.raises(VbuildError) as refused:
+        thinned(market, tmp_path / "thin", fat)
+    assert str(refused.value) == f"{tmp_path}/thin/{which}: cannot be written: Is a directory"
+    assert [path.name for path in (tmp_path / "thin").iterdir()] == [which]
+
+
+def test_what_stood_in_the_folder_before_stays_where_the_split_fails(
+    market: Serving, fat: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "thin" / OTHER).mkdir(parents=True)
+    (tmp_path / "thin" / NAME).write_bytes(b"what was here")
+    with pytest.raises(VbuildError):
+        thinned(market, tmp_path / "thin", fat)
+    assert (tmp_path / "thin" / NAME).read_bytes() == b"what was here"
+
+
+@pytest.mark.parametrize("where", ["demo/__init__.py", "pure.py"])
+def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
+    market: Serving, fat: list[Path], tmp_path: Path, where: str
+) -> None:
+    given = []
+    for path in fat:
+        data = bytearray(path.read_bytes())
+        with zipfile.ZipFile(path) as archive:
+            if where in archive.namelist():
+                start = archive.getinfo(where).header_offset + 30 + len(where)
+                data[start : start + 2] = b"\xff\xff"
+        (tmp_path / path.name).write_bytes(data)
+        given.append(tmp_path / path.name)
+    with pytest.raises(VbuildError, match=where):
+        thinned(market, tmp_path / "thin", given, rpath=True)
+    assert not list(tmp_path.glob("thin/*"))
+
+
+@pytest.mark.parametrize("after", [0.4, 0.7, 1.0])
+def test_an_interrupt_leaves_all_or_nothing(tmp_path: Path, after: float) -> None:
+    given = [
+        wheel(tmp_path / "in", f"demo-1.0-cp3{number}-cp3{number}-{LINUX}.whl", repaired(FILES, LIBRARIES))
+        for number in range(10, 20)
+    ]
+    command = [sys.executable, "-m", "vbuild", "split", *map(str, given), "-o", str(tmp_path / "thin")]
+    options = ["--min-size", "0", "--no-replace"]  # no index is asked, whatever this machine's are
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=unmeasured()
+    ) as run:
+        time.sleep(after)
+        run.send_signal(signal.SIGINT)
+        said, complained = run.communicate(timeout=30)
+    left = [path.name for path in tmp_path.glob("thin/*")]
+    # a fast machine has done it by then, or is on its way out
+    if run.returncode and not said:
+        assert left == [] or sorted(name.count(".whl") for name in left) == [1] * (len(given) + 1)
+        # a slow one has not yet begun
+        assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
+
+
+def test_a_thin_release_can_follow_a_fat_one(tmp_path: Path) -> None:
+    """Libraries come with pip before the old wheel goes: none of them may be among its files."""
+    answers = "int count(void); int answer(void) { return count(); }"
+    count = library("libcount.so.1", source="int count(void) { return 42; }")
+    sources: dict[str, bytes | str] = {
+        "demo/__init__.py": "from demo import _c\n",
+        "demo/_c.so": module("libcount.so.1", source=answers),
+    }
+    version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    names = (f"demo-1.0-{version}-{version}-{LINUX}.whl", f"demo-1.0-py2-none-{LINUX}.whl")
+    old = release(tmp_path / "old", sources, {"libcount.so.1": count}, names=names)
+    new = release(
+        tmp_path / "new",
+        sources,
+        {"libcount.so.1": count},
+        names=tuple(name.replace("-1.0-", "-1.1-") for name in names),
+    )
+    split(new, tmp_path / "thin", request=Request(smallest=0, replace=False))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--upgrade"]
+    asks = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
+    for folder, what in ((old[0].parent, "demo==1.0"), (tmp_path / "thin", "demo")):
+        subprocess.run([*pip, "--find-links", str(folder), what], check=True, capture_output=True)
+        assert subprocess.run([python, "-c", asks], check=True, capture_output=True, text=True).stdout == "42\n"
+    listed = subprocess.run(
+        [python, "-c", "import importlib.metadata as m; print(m.version('demo'), len(m.files('demo-libs')))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert listed.startswith("1.1 ")
+    assert not list((tmp_path / "venv").rglob(f"demo.libs/{hashed('libcount.so.1', count)}"))

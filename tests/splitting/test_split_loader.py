@@ -1,0 +1,421 @@
+"""`vbuild split` and what the loader, and code that opens libraries, find by other ways than NEEDED and a file name."""
+
+import os
+import py_compile
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.factories.elf import patchelfed, rpath, without_sections
+from tests.factories.extensions import MODULE, library, module
+from tests.factories.looked import Looker
+from tests.factories.repaired import LINUX, NAME, hashed, repaired
+from tests.factories.sites import complaints, imported, site
+from tests.factories.tools import needs
+from tests.factories.wheels import contents, wheel
+from vbuild.elf.loading import Loading
+from vbuild.errors import WheelError
+from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.decisions import Kind, decided
+from vbuild.splitting.neighbours import Neighbours
+from vbuild.splitting.official import Evidence, OfficialLibrary, Officials, OfficialWheel, Provenance
+from vbuild.splitting.orders import Orders
+from vbuild.splitting.request import Request
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
+
+pytestmark = needs("gcc", "ldd")
+
+Files = Mapping[str, bytes | str]
+
+INIT = "from demo import _c\n"
+COUNTS = "int count(void); int answer(void) { return count(); }"
+TOP = library("libtop.so.1", ("libdeep.so.2",), source="int deep(void); int count(void) { return deep() + 1; }")
+DEEP = library("libdeep.so.2", source="int deep(void) { return 41; }")
+FILES: Files = {"demo/__init__.py": INIT, "demo/_c.so": module("libtop.so.1", source=COUNTS)}
+LIBRARIES = {"libtop.so.1": TOP, "libdeep.so.2": DEEP}
+TOP_NAME, DEEP_NAME = (hashed(soname, data) for soname, data in LIBRARIES.items())
+ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
+OTHER = NAME.replace("311", "312")
+ALONE = Indexes(no_index=True)
+PLUGIN = library("libplugin.so.3", source="int plug(void) { return 42; }")
+# asks for a library by dlopen, by its name, and calls it
+OPENS = """
+#include <dlfcn.h>
+int count(void) {{ void *it = dlopen("{0}", RTLD_NOW); return it ? ((int (*)(void))dlsym(it, "plug"))() : -1; }}
+"""
+
+
+def thinned(folder: Path, files: Files, *, names: tuple[str, ...] = (NAME, OTHER), **asked: object) -> Split:
+    """What becomes of the wheels *names*, each with *files*."""
+    fat = [wheel(folder, name, {**files, "demo/tag.txt": name}) for name in names]
+    request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
+    return split(fat, folder / "thin", request=request, indexes=lambda: ALONE)
+
+
+def fates(result: Split) -> dict[str, tuple[str, str]]:
+    """What becomes of each library by path, and why."""
+    return {move.path: (str(move.kind), move.reason) for move in result.libraries}
+
+
+def installed(folder: Path, result: Split) -> Path:
+    first = result.wheels[0].path or result.wheels[0].wheel
+    return site(folder / "site", first, *(one.path for one in result.beside if one.path))
+
+
+def outline(result: Split, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """NEEDED but for libc, and RPATH, of a file of the first wheel, or of the dependency wheel."""
+    wheels = [*(one.path for one in result.beside), result.wheels[0].path]
+    (data,) = (contents(one)[path] for one in wheels if one and path in contents(one))
+    found = Loading.parse(data).outline
+    return tuple(name for name in found.needed if name != "libc.so.6"), found.runpath or found.rpath
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Iterator[Looker]:
+    with ExitStack() as stack:
+        yield Looker(tmp_path, stack)
+
+
+FFT = library("libfft.so.1", source="int fft(void) { return 41; }")
+CALLS_FFT = library(
+    "libtop.so.1",
+    ("libfft.so.1",),
+    source="int fft(void); int count(void) { return fft() + 1; }",
+    stubs="int fft(void) { return 0; }",
+    rpath_="$ORIGIN/../other/lib",
+)
+
+
+def with_fft(folder: Path) -> Path:
+    (folder / "other/lib").mkdir(parents=True)
+    (folder / "other/lib/libfft.so.1").write_bytes(FFT)
+    return folder
+
+
+def test_a_library_that_moves_leads_to_other_packages_from_its_new_place(tmp_path: Path) -> None:
+    """It is one folder deeper there: the same text would lead to demo_libs/other/lib."""
+    result = thinned(tmp_path, repaired(FILES, {"libtop.so.1": CALLS_FFT}))
+    path = f"demo_libs/lib/{hashed('libtop.so.1', CALLS_FFT)}"
+    assert outline(result, path) == (("libfft.so.1",), ("$ORIGIN/../../other/lib",))
+    folder = with_fft(installed(tmp_path, result))
+    assert complaints(folder) == []
+    assert imported(folder, ASKS) == "42"
+
+
+def test_a_library_that_cannot_be_edited_stays_where_its_paths_lead_on(tmp_path: Path) -> None:
+    data = without_sections(CALLS_FFT)
+    files: Files = {
+        "demo/__init__.py": INIT,
+        "demo/_c.so": module("libtop.so.1", source=COUNTS, rpath_="$ORIGIN/../demo.libs"),
+        "demo.libs/libtop.so.1": data,
+    }
+    result = thinned(tmp_path, files)
+    why = "it cannot be edited: no section headers: expected some, by which patchelf finds the tables"
+    assert fates(result) == {"demo.libs/libtop.so.1": ("keep", why)}
+    assert imported(with_fft(installed(tmp_path, result)), ASKS) == "42"
+
+
+@pytest.mark.parametrize("soname", ["libplugin.so.3", "plugin.so"])
+def test_a_library_stays_beside_what_it_opens(tmp_path: Path, soname: str) -> None:
+    top = library("libtop.so.1", source=OPENS.format(soname), runpath="$ORIGIN")
+    files: Files = {
+        "demo/__init__.py": INIT,
+        "demo/_c.so": module("libtop.so.1", source=COUNTS, runpath="$ORIGIN/lib"),
+        "demo/lib/libtop.so.1": top,
+        f"demo/lib/{soname}": PLUGIN,
+    }
+    result = thinned(tmp_path, files)
+    assert fates(result) == {
+        "demo/lib/libtop.so.1": ("keep", f"may open {soname}, which stays in the wheel"),
+        f"demo/lib/{soname}": ("keep", "demo/lib/libtop.so.1 names it, and may open it by its path"),
+    }
+    assert imported(installed(tmp_path, result), ASKS) == "42"
+
+
+THREE = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
+
+
+def official(*sonames: str) -> Provenance:
+    """The proof that a library is the first of those *sonames*, which are all in one official wheel."""
+    libraries = tuple(OfficialLibrary(f"nvidia/three/lib/{soname}", soname, "", 1) for soname in sonames)
+    found = OfficialWheel(THREE.project, THREE.version, THREE.file, libraries, ())
+    return Provenance(found, libraries[0], Evidence.IDENTICAL, 0)
+
+
+@pytest.mark.parametrize(
+    ("sonames", "kind", "reason"),
+    [
+        (("libtop.so.1", "libplugin.so.3"), Kind.REPLACE, ""),
+        (("libtop.so.1",), Kind.KEEP, "may open libplugin.so.3, which is not in nvidia-three-cu12"),
+    ],
+    ids=["that official wheels have", "that only this wheel has"],
+)
+def test_an_official_library_goes_unless_it_may_open_one(
+    look: Looker, sonames: tuple[str, ...], kind: Kind, reason: str
+) -> None:
+    look.origins = {"libtop.so.1": official(*sonames)}
+    files: Files = {
+        "demo/_c.so": module("libtop.so.1", rpath_="$ORIGIN/lib"),
+        "demo/lib/libtop.so.1": library("libtop.so.1", source=OPENS.format("libplugin.so.3")),
+        "demo/lib/libplugin.so.3": PLUGIN,
+    }
+    bundle = look.at(files)
+    fate = decided([bundle], Request(smallest=0)).fate(bundle, "demo/lib/libtop.so.1")
+    assert (fate.kind, fate.reason) == (kind, reason)
+
+
+def needing_by_path(files: dict[str, bytes | str], consumer: str, provider: str) -> dict[str, bytes | str]:
+    """*files* in which *consumer* needs *provider* by its path, as link lines with a path make it."""
+    data, way = files[consumer], os.path.relpath(provider, Path(consumer).parent)
+    assert isinstance(data, bytes)
+    return {**files, consumer: patchelfed(data, "--replace-needed", Path(provider).name, f"$ORIGIN/{way}")}
+
+
+def test_what_is_needed_by_its_path_is_needed_by_its_name_where_it_moved(tmp_path: Path) -> None:
+    files = repaired(FILES, LIBRARIES)
+    files = needing_by_path(files, "demo/_c.so", f"demo.libs/{TOP_NAME}")
+    files = needing_by_path(files, f"demo.libs/{TOP_NAME}", f"demo.libs/{DEEP_NAME}")
+    result = thinned(tmp_path, files)
+    assert {kind for kind, _ in fates(result).values()} == {"share"}
+    assert outline(result, "demo/_c.so") == ((TOP_NAME,), ("$ORIGIN/../demo_libs/lib",))
+    assert outline(result, f"demo_libs/lib/{TOP_NAME}")[0] == (DEEP_NAME,)
+    assert complaints(installed(tmp_path, result)) == []
+    assert imported(tmp_path / "site", ASKS) == "42"
+
+
+def test_a_library_that_needs_another_packages_one_by_its_path_stays(tmp_path: Path) -> None:
+    files = repaired(FILES, {"libtop.so.1": CALLS_FFT})
+    path = f"demo.libs/{hashed('libtop.so.1', CALLS_FFT)}"
+    files[path] = patchelfed(files[path], "--replace-needed", "libfft.so.1", "$ORIGIN/../other/lib/libfft.so.1")  # type: ignore[arg-type]
+    result = thinned(tmp_path, files)
+    assert fates(result) == {path: ("keep", "needs $ORIGIN/../other/lib/libfft.so.1, a path from where it is")}
+
+
+def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: Looker) -> None:
+    name = "libtop-1a2b3c4d.so.1"
+    look.origins = {name: official("libtop.so.1")}
+    script = "TOP_1 { global: count; local: *; };"
+    stubs = "int count(void) { return 0; }"
+    consumer = library(None, (name,), source=MODULE + COUNTS, stubs=stubs, stub_script=script)
+    files: dict[str, bytes | str] = {
+        "demo/_c.so": consumer,
+        f"demo.libs/{name}": library(name, source="int count(void) { return 42; }", script=script),
+    }
+    files = needing_by_path(files, "demo/_c.so", f"demo.libs/{name}")
+    # patchelf renames what versions are asked of as well; a linker writes the SONAME there
+    data = patchelfed(consumer, "--remove-needed", name)
+    files["demo/_c.so"] = patchelfed(data, "--add-needed", f"$ORIGIN/../demo.libs/{name}")
+    bundle = look.at(files)
+    request = Request(smallest=0)
+    decision = decided([bundle], request)
+    assert decision.fate(bundle, f"demo.libs/{name}").kind is Kind.REPLACE
+    orders = Orders(decision, {}, Neighbours(Officials("x86_64", indexes=lambda: ALONE), request))
+    (order,) = (order for order in orders.staying(bundle) if order.path == "demo/_c.so")
+    assert dict(order.relink.renamed) == {
+        f"$ORIGIN/../demo.libs/{name}": "libtop.so.1",
+        name: "libtop.so.1",
+    }
+
+
+def test_folders_of_the_machine_stay_where_rpaths_are_not_asked_for(tmp_path: Path) -> None:
+    """Of a library in both places, it is the wheel's that was loaded, and has to be."""
+    machine = tmp_path / "opt/lib"
+    machine.mkdir(parents=True)
+    (machine / "libfft.so.1").write_bytes(FFT)
+    (machine / "libtop.so.1").write_bytes(library("libtop.so.1", source="int count(void) { return -1; }"))
+    source = MODULE + "int count(void); int fft(void); int answer(void) { return count() + fft(); }"
+    stubs = "int count(void) { return 0; } int fft(void) { return 0; }"
+    consumer = library(
+        None, ("libtop.so.1", "libfft.so.1"), source=source, stubs=stubs, rpath_=f"$ORIGIN/lib:{machine}"
+    )
+    top = library("libtop.so.1", source="int count(void) { return 1; }")
+    files: Files = {"demo/__init__.py": INIT, "demo/_c.so": consumer, "demo/lib/libtop.so.1": top}
+    names = tuple(name.replace(LINUX, "linux_x86_64") for name in (NAME, OTHER))
+    result = thinned(tmp_path, files, names=names)
+    assert fates(result) == {"demo/lib/libtop.so.1": ("share", "")}
+    assert outline(result, "demo/_c.so")[1] == ("$ORIGIN/../demo_libs/lib", str(machine))
+    assert result.wheels[0].edited[0].removed == ()
+    assert imported(installed(tmp_path, result), ASKS) == "42"
+
+
+def test_what_a_program_in_scripts_needs_is_not_dropped(tmp_path: Path) -> None:
+    only = library("libonly.so.1", source="int only(void) { return 42; }")
+    files = repaired(FILES, {**LIBRARIES, "libonly.so.1": only})
+    path = f"demo.libs/{hashed('libonly.so.1', only)}"
+    files["demo-1.0.data/scripts/tool"] = _program(tmp_path, Path(path).name, files[path])
+    result = thinned(tmp_path, files, drop_unneeded=True)
+    assert fates(result)[path] == ("keep", "nothing in the wheel needs it")
+    assert path in contents(result.paths[0])
+
+
+def _program(folder: Path, name: str, data: bytes | str) -> bytes:
+    """A program that needs the library *name*, and looks for it where an environment has it."""
+    assert isinstance(data, bytes)
+    (folder / name).write_bytes(data)
+    way = rpath("$ORIGIN/../lib/python3.11/site-packages/demo.libs")
+    command = ["gcc", "-o", str(folder / "tool"), "-x", "c", "-", "-x", "none", str(folder / name), *way]
+    subprocess.run(command, input=b"int only(void); int main(void) { return only(); }", check=True)
+    return (folder / "tool").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["-F", "-f"], ids=["DT_FILTER", "DT_AUXILIARY"])
+@pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
+def test_a_filter_stays_with_the_library_behind_it(tmp_path: Path, kind: str, asked: dict[str, Any]) -> None:
+    behind = library("libbehind.so.1", source="int count(void) { return 42; }")
+    flags = (f"-Wl,{kind},libbehind.so.1",)
+    top = library("libtop.so.1", source="int count(void) { return 0; }", flags=flags, rpath_="$ORIGIN")
+    files: Files = {
+        "demo/__init__.py": INIT,
+        "demo/_c.so": module("libtop.so.1", source=COUNTS, rpath_="$ORIGIN/../demo.libs"),
+        "demo.libs/libtop.so.1": top,
+        "demo.libs/libbehind.so.1": behind,
+    }
+    result = thinned(tmp_path, files, **asked)
+    assert {kind for kind, _ in fates(result).values()} == {"keep"}
+    assert imported(installed(tmp_path, result), ASKS) == "42"
+
+
+@pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
+def test_a_library_stays_with_that_which_newer_cpus_load_in_its_stead(tmp_path: Path, asked: dict[str, Any]) -> None:
+    files = repaired(FILES, LIBRARIES)
+    base = f"demo.libs/{DEEP_NAME}"
+    better = f"demo.libs/glibc-hwcaps/x86-64-v2/{DEEP_NAME}"
+    newer = library("libdeep.so.2", source="int deep(void) { return 99; }")
+    files[better] = patchelfed(newer, "--set-soname", DEEP_NAME)
+    before = imported(site(tmp_path / "before", wheel(tmp_path / "fat", NAME, files)), ASKS)
+    result = thinned(tmp_path, files, **asked)
+    assert fates(result) == {
+        f"demo.libs/{TOP_NAME}": ("keep", f"needs {DEEP_NAME}, which stays in the wheel"),
+        base: ("keep", f"newer CPUs load {better} in its stead"),
+        better: ("keep", f"newer CPUs load it in the stead of {base}"),
+    }
+    assert imported(installed(tmp_path, result), ASKS) == before
+
+
+NAMED: Mapping[str, Files] = {
+    "a script": {"demo-1.0.data/scripts/run": f"#!python\nimport ctypes\nctypes.CDLL(root + '{DEEP_NAME}')\n"},
+    "JSON": {"demo/config.json": f'{{"engine": "../demo.libs/{DEEP_NAME}"}}'},
+    "TOML": {"demo/config.toml": f'engine = ["x/{DEEP_NAME}"]'},
+    "a list": {"demo/files.txt": f"one\n{DEEP_NAME}\n"},
+    "a sentence": {"demo/notes.txt": f"It opens {DEEP_NAME}."},
+    "data outside": {"demo-1.0.data/data/share/demo.cfg": f"engine={DEEP_NAME}"},
+    "the folder behind the package's name": {"demo/a.py": 'root = f"{__name__}.libs"'},
+    "the folder behind any name": {"demo/a.py": 'root = "%s.libs" % name'},
+    "a pattern of its name": {"demo/a.py": 'glob(folder + "/libdeep-*.so.*")'},
+}
+
+
+@pytest.mark.parametrize("where", NAMED)
+def test_a_library_stays_that_is_named_in(tmp_path: Path, where: str) -> None:
+    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NAMED[where]})
+    (file,) = NAMED[where]
+    reason = f"{file} names it, and may open it by its path"
+    assert fates(result)[f"demo.libs/{DEEP_NAME}"] == ("keep", reason)
+
+
+NOT_NAMED: Mapping[str, Files] = {
+    "lists of what is in the wheel": {"demo-1.0.dist-info/sboms/x.cdx.json": f'"{DEEP_NAME}"'},
+    "large data": {"demo/data.txt": f"{DEEP_NAME}\n" + "x" * (1 << 20)},
+    "documentation": {"demo/a.py": '"""Libraries are in demo.libs,\nfound by *.so*."""'},
+    "patterns for other folders": {"demo/a.py": 'glob(here + "/*.so*")'},
+    "patterns of other names": {"demo/a.py": 'glob(root + "/libother-*.so*"); glob("*.py")'},
+    "a package's folder of another kind": {"demo/a.py": 'root = "pkg/.libs"; name = "x.libstdc"'},
+    "longer names": {"demo/a.json": f'"x{DEEP_NAME}", "{DEEP_NAME}.bak", "{DEEP_NAME}x"'},
+}
+
+
+@pytest.mark.parametrize("where", NOT_NAMED)
+def test_nobody_opens_a_library_for(tmp_path: Path, where: str) -> None:
+    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NOT_NAMED[where]})
+    assert fates(result)[f"demo.libs/{DEEP_NAME}"] == ("share", "")
+
+
+OPENED: Mapping[str, str] = {
+    "by a name that does not begin with lib": 'ctypes.CDLL(os.path.join(here, "lib", "engine.so.1"))',
+    "by the start of it": 'ctypes.CDLL(f"{here}/lib/engine.so.{1}")',
+    "by a version behind it": 'ctypes.CDLL(here + "/lib/engine.so.%d" % 1)',
+    "by a pattern": '[ctypes.CDLL(path) for path in glob.glob(os.path.join(here, "lib", "*.so*"))]',
+}
+
+
+@pytest.mark.parametrize("how", OPENED)
+def test_a_projects_own_library_stays_that_python_opens(tmp_path: Path, how: str) -> None:
+    engine = library("engine.so.1", source="int count(void) { return 42; }")
+    imports = "import ctypes, glob, os\nhere = os.path.dirname(__file__)\n"
+    files: Files = {
+        "demo/__init__.py": f"{imports}opened = {OPENED[how]}\n{INIT}",
+        "demo/_c.so": module("engine.so.1", source=COUNTS, rpath_="$ORIGIN/lib"),
+        "demo/lib/engine.so.1": engine,
+    }
+    result = thinned(tmp_path, files)
+    reason = "demo/__init__.py names it, and may open it by its path"
+    assert fates(result) == {"demo/lib/engine.so.1": ("keep", reason)}
+    assert imported(installed(tmp_path, result), ASKS) == "42"
+
+
+def compiled(folder: Path, source: str) -> bytes:
+    (folder / "a.py").write_text(source)
+    py_compile.compile(str(folder / "a.py"), cfile=str(folder / "a.pyc"), dfile="a.py", doraise=True)
+    return (folder / "a.pyc").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"opened = open('../demo.libs/{DEEP_NAME}')",
+        "import os; names = os.listdir('../demo.libs')",
+        "import os; names = os.listdir(f'../{__package__}.libs')",
+    ],
+    ids=["file", "folder", "folder behind the package's name"],
+)
+def test_bytecode_counts_where_there_is_no_source(tmp_path: Path, source: str) -> None:
+    code = compiled(tmp_path, source)
+    for number, extra in enumerate(({"demo/__pycache__/a.cpython-311.pyc": code}, {"demo/a.pyc": code})):
+        alone = thinned(tmp_path / f"alone{number}", {**repaired(FILES, LIBRARIES), **extra})
+        beside = thinned(tmp_path / f"beside{number}", {**repaired(FILES, LIBRARIES), **extra, "demo/a.py": ""})
+        (file,) = extra
+        reason = f"{file} names it, and may open it by its path"
+        assert fates(alone)[f"demo.libs/{DEEP_NAME}"] == ("keep", reason)
+        assert fates(beside)[f"demo.libs/{DEEP_NAME}"] == ("share", "")
+
+
+def test_bytecode_may_have_the_start_of_a_name(tmp_path: Path) -> None:
+    files: Files = {
+        "demo/a.pyc": compiled(tmp_path, "name = f'libtop{__name__}'"),
+        "demo/_c.so": module("libtop.so.1", rpath_="$ORIGIN/lib"),
+        "demo/lib/libtop.so.1": library("libtop.so.1"),
+    }
+    result = thinned(tmp_path / "wheels", files)
+    assert fates(result)["demo/lib/libtop.so.1"] == ("keep", "demo/a.pyc names it, and may open it by its path")
+
+
+@pytest.mark.parametrize("platform", ["any", "linux_unheard"])
+@pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
+def test_a_wheel_whose_tag_names_no_machine_keeps_all(tmp_path: Path, platform: str, asked: dict[str, Any]) -> None:
+    idle = {**LIBRARIES, "libidle.so.1": library("libidle.so.1")}
+    names = tuple(f"demo-1.0-py{number}-none-{platform}.whl" for number in (2, 3))
+    result = thinned(tmp_path, repaired(FILES, idle), names=names, **asked)
+    assert {*fates(result).values()} == {("keep", "the wheel's tag names no machine")}
+    assert all(one.is_untouched for one in result.wheels)
+
+
+def test_a_library_that_cannot_be_edited_stays_with_what_it_needs(look: Looker) -> None:
+    files: dict[str, bytes | str] = repaired(FILES, LIBRARIES)
+    bundles = [look.at(files, name) for name in (NAME, OTHER)]
+    path = f"demo.libs/{TOP_NAME}"
+    decision = decided(bundles, Request(smallest=0), frozen={(bundle, path): "it is odd" for bundle in bundles})
+    for bundle in bundles:
+        assert decision.fate(bundle, path).reason == "it cannot be edited: it is odd"
+        assert decision.fate(bundle, f"demo.libs/{DEEP_NAME}").reason == f"{path} cannot be edited: it is odd"
+
+
+def test_code_that_is_too_large_to_be_read_is_refused(tmp_path: Path) -> None:
+    size = (1 << 26) + 1
+    with pytest.raises(WheelError) as refused:
+        thinned(tmp_path, {**repaired(FILES, LIBRARIES), "demo/a.py": b"#" * size}, names=(NAME,), rpath=True)
+    assert str(refused.value) == f"{NAME}: demo/a.py: {size} bytes of Python code, expected {size - 1} at most"

@@ -1,0 +1,211 @@
+"""What `vbuild split` does on request: keep, drop, share only what is worth it, and more wheels and files beside."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.factories.elf import patchelfed
+from tests.factories.extensions import library, module
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.market import VERSION, calls_fft, everything, fft, linker, offered
+from tests.factories.officials import FFT
+from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
+from tests.factories.sites import complaints, imported, site
+from tests.factories.tools import needs
+from tests.factories.wheels import contents, wheel
+from vbuild.elf.image import Image
+from vbuild.errors import SlimError
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.gpu import GpuList
+from vbuild.index_client.configuration import Indexes
+from vbuild.slimming.slim import cutting
+from vbuild.splitting.decisions import Kind
+from vbuild.splitting.request import Request
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
+
+pytestmark = needs("gcc", "ldd")
+
+OTHER = NAME.replace("311", "312")
+ALONE = Indexes(no_index=True)
+COUNTS = "int count(void); int answer(void) { return count(); }"
+COUNT = library("libcount.so.1", source="int count(void) { return 42; }")
+FILES: dict[str, bytes | str] = {
+    "demo/__init__.py": "from demo import _c\n",
+    "demo/_c.so": module("libcount.so.1", source=COUNTS),
+}
+ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
+
+
+def thinned(folder: Path, *wheels: Path, gpus: GpuList | None = None, **asked: object) -> Split:
+    request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
+    return split(
+        wheels, folder / "thin", request=request, cut=cutting(wheels, gpus) if gpus else None, indexes=lambda: ALONE
+    )
+
+
+def fates(result: Split) -> dict[str, tuple[Kind, str]]:
+    return {move.path.rpartition("/")[2]: (move.kind, move.reason) for move in result.libraries}
+
+
+IDLE, BELOW, FREE = (library(name, below) for name, below in (
+    ("libidle.so.1", ("libbelow.so.1",)), ("libbelow.so.1", ()), ("libfree.so.1", ())
+))  # fmt: skip
+PLUGINS = {"libcount.so.1": COUNT, "libidle.so.1": IDLE, "libbelow.so.1": BELOW}
+
+
+def test_a_library_that_nothing_needs_stays_and_is_named(tmp_path: Path) -> None:
+    result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS))
+    found = fates(result)
+    assert found[hashed("libidle.so.1", IDLE)] == (Kind.KEEP, "nothing in the wheel needs it")
+    assert found[hashed("libcount.so.1", COUNT)][0] is Kind.SHARE
+
+
+def test_unneeded_libraries_go_on_request_and_what_only_they_need(tmp_path: Path) -> None:
+    plugin = {"demo/plugins/libfree.so.1": FREE}
+    result = thinned(tmp_path, *release(tmp_path, {**FILES, **plugin}, PLUGINS), drop_unneeded=True)
+    found = fates(result)
+    for name, data in (("libidle.so.1", IDLE), ("libbelow.so.1", BELOW)):
+        assert found[hashed(name, data)] == (Kind.DROP, "nothing in the wheel needs it")
+    # a plugin of the project's own is no mistake of a repair tool
+    assert found["libfree.so.1"] == (Kind.KEEP, "nothing in the wheel needs it")
+    assert "demo/plugins/libfree.so.1" in contents(tmp_path / "thin" / NAME)
+    assert not [path for path in contents(tmp_path / "thin" / NAME) if "libidle" in path or "libbelow" in path]
+
+
+@pytest.mark.parametrize(
+    "keeping",
+    [{"keep": ("libidle*",)}, {"files": {"demo/load.py": f"CDLL('{hashed('libidle.so.1', IDLE)}')"}}],
+    ids=["asked for", "named"],
+)
+def test_what_is_kept_is_not_dropped_nor_what_it_needs(tmp_path: Path, keeping: Mapping[str, dict[str, str]]) -> None:
+    asked = {name: value for name, value in keeping.items() if name != "files"}
+    fat = release(tmp_path, {**FILES, **keeping.get("files", {})}, PLUGINS)
+    result = thinned(tmp_path, *fat, drop_unneeded=True, **asked)  # type: ignore[arg-type]
+    assert not [move for move in result.libraries if move.kind is Kind.DROP]
+
+
+def test_what_is_kept_as_asked_goes_by_name_or_path(tmp_path: Path) -> None:
+    for number, glob in enumerate(("libcount*", "demo.libs/*")):
+        result = thinned(tmp_path / str(number), *release(tmp_path / str(number), FILES, PLUGINS), keep=(glob,))
+        assert fates(result)[hashed("libcount.so.1", COUNT)] == (Kind.KEEP, "kept as asked")
+
+
+def test_a_dependency_wheel_is_made_only_where_it_saves_enough(tmp_path: Path) -> None:
+    fat = release(tmp_path, FILES, {"libcount.so.1": COUNT})
+    name = hashed("libcount.so.1", COUNT)
+    shared = thinned(tmp_path / "a", *fat)
+    (move,) = shared.libraries
+    saved = move.packed // 2
+    assert thinned(tmp_path / "b", *fat, smallest=saved).beside
+    result = thinned(tmp_path / "c", *fat, smallest=saved + 1)
+    assert not result.beside
+    assert fates(result)[name][0] is Kind.KEEP
+    assert result.wheels[0].is_untouched
+
+
+def test_without_sharing_everything_stays(tmp_path: Path) -> None:
+    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), share=False, drop_unneeded=True)
+    assert [(move.kind, move.reason) for move in result.libraries] == [(Kind.KEEP, "sharing is not asked for")]
+
+
+def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {
+        **FILES,
+        "demo/include/demo.h": "int answer(void);\n",
+        "demo/lib/libdemo.a": b"!<arch>\n" + bytes(64),
+        "demo/share/cmake/demo-config.cmake": "set(demo_FOUND 1)\n",
+    }
+    result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), outputs=True)
+    (dev,) = (one for one in result.beside if one.name.startswith("demo_dev"))
+    assert dev.name == f"demo_dev-1.0-py3-none-{LINUX}.whl"
+    assert set(dev.files) == set(files) - set(FILES)
+    assert dev.wheels == (NAME, OTHER)
+    assert dev.path
+    inside = contents(dev.path)
+    for path in dev.files:
+        assert inside[path] == (data.encode() if isinstance(data := files[path], str) else data)
+        assert path not in contents(tmp_path / "thin" / NAME)
+    assert b"Requires-Dist: demo==1.0\n" in inside["demo_dev-1.0.dist-info/METADATA"]
+    again = thinned(tmp_path / "again", *result.paths, outputs=True)
+    assert all(one.is_untouched for one in again.wheels)
+    assert again.beside == ()
+
+
+def test_preloading_serves_where_wheels_are_in_folders_of_their_own(tmp_path: Path) -> None:
+    libraries = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
+    files: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calls_fft()}
+    made = everything(tmp_path / "made")
+    with offered(tmp_path, *made) as server:
+        given = release(tmp_path, files, libraries, names=(NAME,))
+        request = Request(preload=True)
+        result = split(given, tmp_path / "thin", request=request, indexes=lambda: server.indexes)
+        plain = split(given, tmp_path / "plain", indexes=lambda: server.indexes)
+    assert result.wheels[0].requires[-1] == "cuda-pathfinder"
+    assert result.wheels[0].requires[0].startswith(f"{FFT}=={VERSION};")
+    apart = site(tmp_path / "official", *made[:2])
+    program = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
+    assert imported(site(tmp_path / "a", *result.paths), program, beside=[apart]) == "7"
+    failing = "try:\n import demo\nexcept ImportError as error: print(error)"
+    assert "libcufft.so.11: cannot open" in imported(site(tmp_path / "b", *plain.paths), failing, beside=[apart])
+    # and where all are in one folder, it is as if the module were not there
+    together = site(tmp_path / "c", *result.paths, *made[:2])
+    assert complaints(together) == []
+    assert imported(together, program) == "7"
+
+
+def test_preloading_serves_shared_libraries_as_well(tmp_path: Path) -> None:
+    result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), preload=True)
+    (libs,) = result.made_beside
+    folder = site(tmp_path / "site", tmp_path / "thin" / NAME)
+    assert imported(folder, ASKS, beside=[site(tmp_path / "libs", libs)]) == "42"
+
+
+def test_a_consumer_that_no_package_can_serve_is_warned_of(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {"alone.so": module("libcount.so.1")}
+    result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), preload=True)
+    assert result.wheels[0].warnings == ("alone.so: in no package whose __init__.py could preload its libraries",)
+
+
+CODE = fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 15)) for arch in (80, 90)))
+GPU = device_library(CODE, flags=["-Wl,-soname,libgpu.so.1"])
+
+
+def test_gpu_code_is_cut_in_the_same_go(tmp_path: Path) -> None:
+    """One library with GPU code is shared, the other is edited where it is: both are slim, and load."""
+    gpu = patchelfed(GPU, "--add-needed", "libcount.so.1")
+    own = patchelfed(device_library(CODE), "--add-needed", "libcount.so.1")
+    files = {**FILES, "demo/_gpu.so": own, "demo/_d.so": module("libgpu.so.1")}
+    fat = release(tmp_path, files, {"libcount.so.1": COUNT, "libgpu.so.1": gpu})
+    result = thinned(tmp_path, *fat, gpus=GpuList.parse("90"))
+    (libs,) = result.made_beside
+    shared = contents(libs)[f"demo_libs/lib/{hashed('libgpu.so.1', gpu)}"]
+    assert len(shared) < len(gpu) - (1 << 14)
+    for data in (shared, contents(tmp_path / "thin" / NAME)["demo/_gpu.so"]):
+        (container,) = device_code(Image.parse(data)).containers
+        assert [str(one.arch) for one in container.entries] == ["sm_90"]
+    installed = site(tmp_path / "site", tmp_path / "thin" / NAME, libs)
+    assert complaints(installed) == []
+    assert imported(installed, ASKS) == "42"
+
+
+def test_gpu_code_is_not_cut_where_a_licence_forbids_it(tmp_path: Path) -> None:
+    licence = {"demo-1.0.dist-info/LICENSE": "You may not modify it, or create derivative works."}
+    fat = wheel(tmp_path, NAME, {**repaired(FILES, {"libcount.so.1": COUNT}), **licence})
+    with pytest.raises(SlimError, match=f"^{NAME}: the licence forbids to modify what is in this wheel"):
+        thinned(tmp_path, fat, gpus=GpuList.parse("90"))
+    assert not (tmp_path / "thin").exists()
+
+
+def test_the_account_can_be_written_as_json(tmp_path: Path) -> None:
+    result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS), drop_unneeded=True)
+    told = json.loads(json.dumps(result.data()))
+    assert {row["kind"] for row in told["libraries"]} == {"share", "drop"}
+    assert told["wheels"][0]["edited"][0]["rpath"] == ["$ORIGIN/../demo_libs/lib"]
+
+
+def test_a_folder_of_wheels_is_as_good_as_their_names(tmp_path: Path) -> None:
+    release(tmp_path / "in", FILES, {"libcount.so.1": COUNT})
+    assert len(thinned(tmp_path, tmp_path / "in").wheels) == 2

@@ -1,0 +1,237 @@
+"""Answers of compilers and interpreters, remembered from run to run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.factories.tools import needs
+from vbuild.files.hashing import unsealed
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.probes import ambient, forget, is_script, named, remembered
+
+ENVIRONMENT = {"PATH": "/nowhere", "LANG": "C"}
+
+
+def program(folder: Path, text: str = "#!/bin/sh\n") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "cc").write_text(text)
+    (folder / "cc").chmod(0o755)
+    return folder / "cc"
+
+
+class Asked:
+    """Answers, and counts how often it was asked."""
+
+    def __init__(self, answer: object = 12) -> None:
+        self.answer = answer
+        self.times = 0
+
+    def __call__(self) -> object:
+        self.times += 1
+        return self.answer
+
+
+def test_a_program_is_asked_once(tmp_path: Path) -> None:
+    compiler, asked = program(tmp_path / "bin"), Asked({"version": [12, 2], "marks": True})
+    answers = [
+        remembered("macros", compiler, environment=ENVIRONMENT, ask=asked, memory=tmp_path / "memory") for _ in range(3)
+    ]
+    assert answers == [{"version": [12, 2], "marks": True}] * 3
+    assert asked.times == 1
+
+
+def test_the_first_answer_is_as_the_later_ones_are(tmp_path: Path) -> None:
+    compiler, memory = program(tmp_path / "bin"), tmp_path / "memory"
+    asked = Asked((1, 2))
+    answers = [remembered("q", compiler, environment={}, ask=asked, memory=memory) for _ in range(2)]
+    assert answers == [[1, 2], [1, 2]]
+
+
+def rewritten(compiler: Path) -> None:
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+
+
+def touched(compiler: Path) -> None:
+    os.utime(compiler, (1, 1))
+
+
+def pointed_elsewhere(compiler: Path) -> None:
+    compiler.unlink()
+    compiler.symlink_to("/bin/true")
+
+
+@pytest.mark.parametrize("change", [rewritten, touched, pointed_elsewhere])
+def test_a_changed_program_is_asked_again(change: Callable[[Path], None], tmp_path: Path) -> None:
+    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked()
+    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory)
+    change(compiler)
+    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory)
+    assert asked.times == 2
+
+
+def test_a_change_behind_a_program_of_the_same_name_counts(tmp_path: Path) -> None:
+    masking, behind, memory, asked = program(tmp_path / "ccache"), program(tmp_path / "bin"), tmp_path / "m", Asked()
+    environment = {"PATH": f"{tmp_path}/ccache:{tmp_path}/bin"}
+    remembered("q", masking, environment=environment, ask=asked, memory=memory)
+    rewritten(behind)
+    remembered("q", masking, environment=environment, ask=asked, memory=memory)
+    assert asked.times == 2
+
+
+def test_other_questions_files_and_variables_have_answers_of_their_own(tmp_path: Path) -> None:
+    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked()
+    config = tmp_path / "pyvenv.cfg"
+    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory, also=[config])
+    remembered("other", compiler, environment=ENVIRONMENT, ask=asked, memory=memory, also=[config])
+    remembered("q", compiler, environment={**ENVIRONMENT, "CPATH": "/a"}, ask=asked, memory=memory, also=[config])
+    config.write_text("home = /usr/bin\n")
+    remembered("q", compiler, environment=ENVIRONMENT, ask=asked, memory=memory, also=[config])
+    assert asked.times == 4
+    noisy = {**ENVIRONMENT, "PWD": "/a", "SSH_TTY": "1", "TERM_PROGRAM": "x"}
+    remembered("q", compiler, environment=noisy, ask=asked, memory=memory, also=[config])
+    assert asked.times == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"\xff\xfe", b"[]", b"12", b'{"question": "q"}', b'{"question": "q", "answer": "{"}'],
+    ids=["empty", "cut", "no text", "a list", "a number", "no answer", "a cut answer"],
+)
+def test_a_damaged_answer_is_asked_for_again_and_replaced(damage: bytes, tmp_path: Path) -> None:
+    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked()
+    remembered("q", compiler, environment={}, ask=asked, memory=memory)
+    [file] = memory.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage)
+    assert remembered("q", compiler, environment={}, ask=asked, memory=memory) == 12
+    assert (asked.times, file.read_bytes()) == (2, whole)
+
+
+def test_without_a_place_to_write_the_program_is_asked_every_time(tmp_path: Path) -> None:
+    compiler, asked = program(tmp_path / "bin"), Asked()
+    (tmp_path / "file").write_text("")
+    for _ in range(2):
+        assert remembered("q", compiler, environment={}, ask=asked, memory=tmp_path / "file/memory") == 12
+    assert asked.times == 2
+
+
+def test_what_goes_wrong_is_not_remembered(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    compiler, memory = program(tmp_path / "bin"), tmp_path / "memory"
+    with pytest.raises(ValueError, match=r"^$"):
+        remembered("q", compiler, environment={}, ask=fail, memory=memory)
+    assert remembered("q", compiler, environment={}, ask=Asked(), memory=memory) == 12
+
+
+def test_many_at_once_leave_one_whole_answer(tmp_path: Path) -> None:
+    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked(list(range(1000)))
+    threads = [
+        threading.Thread(
+            target=lambda: remembered("q", compiler, environment={}, ask=asked, memory=memory),
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [file] = memory.iterdir()
+    assert json.loads(json.loads(unsealed(file.read_bytes()))["answer"]) == list(range(1000))
+
+
+def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
+    compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked()
+    for question in ("old", "used", "new"):
+        remembered(question, compiler, environment={}, ask=asked, memory=memory)
+    for file in memory.iterdir():
+        if json.loads(unsealed(file.read_bytes()))["question"] != "new":
+            os.utime(file, (1, 1))
+    remembered("used", compiler, environment={}, ask=asked, memory=memory)
+    forget(memory)
+    assert {json.loads(unsealed(file.read_bytes()))["question"] for file in memory.iterdir()} == {"used", "new"}
+    forget(tmp_path / "not there")
+
+
+def test_noise_is_left_out_and_all_else_is_in() -> None:
+    noise = {"PWD": "/", "_": "x", "TERM": "x", "SSH_AUTH_SOCK": "x", "PYTEST_CURRENT_TEST": "x", "TMPDIR": "/a1"}
+    noise |= dict.fromkeys(
+        ("HOSTNAME", "HOST", "CI", "CI_JOB_ID", "GITHUB_RUN_ID", "RUNNER_TEMP", "GITLAB_USER_ID"), "x"
+    )
+    noise |= dict.fromkeys(("BUILDKITE_JOB_ID", "CIRCLE_SHA1", "SLURM_JOB_ID"), "x")
+    kept = {"CFLAGS": "-g", "MY_PROJECT_USES_BLAS": "1", "HOME": "/root", "LANG": "C", "CIRCUS": "1", "HOSTCC": "gcc"}
+    assert ambient({**noise, **kept}) == kept
+
+
+def test_named_files_are_found_in_every_folder_of_path(tmp_path: Path) -> None:
+    program(tmp_path / "a")
+    program(tmp_path / "b")
+    found = named(["cc", "gcc"], f"{tmp_path}/a::/nowhere:{tmp_path}/b:{tmp_path}/a")
+    assert [entry[0] for entry in found] == [f"{tmp_path}/a/cc", f"{tmp_path}/b/cc"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from vbuild.toolchain.probes import remembered
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+answer = remembered("q", Path(sys.argv[1]), environment={}, ask=lambda: "x" * 100, memory=Path(sys.argv[2]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(answer)
+"""
+
+
+def test_a_full_disk_costs_the_memory_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(program(tmp_path / "bin")), str(tmp_path / "memory")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{'x' * 100}\n"
+    assert list((tmp_path / "memory").iterdir()) == []
+
+
+FIND = """
+import os
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import Interpreter
+print(Compilers.found(Interpreter.found("", os.environ), os.environ))
+"""
+
+
+@needs("gcc", "g++")
+def test_the_second_process_starts_no_compiler(tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "bin"
+    folder.mkdir()
+    for name in ("gcc", "g++", "cc", "c++", "rustc", "cargo"):
+        (folder / name).write_text(f'#!/bin/sh\necho {name} >> {log}\nexec {shutil.which(name) or "false"} "$@"\n')
+        (folder / name).chmod(0o755)
+    environment = {
+        **{name: text for name, text in os.environ.items() if name not in {"CC", "CXX"}},
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    said = []
+    for _ in range(2):
+        command = [sys.executable, "-c", FIND]
+        said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        said.append(log.read_text())
+    assert said[0].startswith("Compilers(family=<Family.GCC")
+    assert said[1]
+    assert said[:2] == said[2:]
+
+
+def test_a_python_behind_a_script_is_asked_every_time(tmp_path: Path) -> None:
+    log, shim = tmp_path / "log", tmp_path / "python"
+    shim.write_text(f'#!/bin/sh\necho >> {log}\nexec {sys.executable} "$@"\n')
+    shim.chmod(0o755)
+    for _ in range(2):
+        assert Interpreter.at(shim, os.environ).version == sys.version_info[:3]
+    assert log.read_text() == "\n\n"
+    assert not is_script(tmp_path / "not there")

@@ -1,0 +1,167 @@
+"""`vbuild toolkit`: what is kept, fetched and taken away."""
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.factories.toolkits import component, core, installed, laid_out, places
+from vbuild.errors import ToolkitError, VbuildError
+from vbuild.hardware.driver import Dotted
+from vbuild.toolchain.toolkit.cache import Store
+from vbuild.toolchain.toolkit.command import Provision, listing, path, prune
+from vbuild.toolchain.toolkit.layout import STAMP
+from vbuild.toolchain.toolkit.model import Pin, Toolkit
+
+MONTH = 30 * 24 * 3600
+
+
+def _kept(tmp_path: Path) -> tuple[Toolkit, Toolkit]:
+    """Two kept toolkits, of 13.0 and, with one component more, of 13.1."""
+    wheels = tmp_path / "wheels"
+    pins, more = core(wheels), component(wheels, "nvidia-nccl-cu13", {"nvidia/nccl/lib/libnccl.so.2": "nccl" * 1000})
+    one = laid_out(tmp_path / "store", pins, places(wheels))
+    return one, laid_out(tmp_path / "store", (*pins, more), places(wheels), version=Dotted(13, 1))
+
+
+def _age(*folders: Path) -> None:
+    for folder in folders:
+        os.utime(folder / STAMP, (time.time() - MONTH, time.time() - MONTH))
+
+
+def _components(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "store/components").iterdir())
+
+
+def _names(pins: Sequence[Pin]) -> list[str]:
+    return sorted(str(pin) for pin in pins)
+
+
+def test_kept_and_installed_toolkits_are_listed(tmp_path: Path) -> None:
+    one, other = _kept(tmp_path)
+    _age(one.root)
+    home = installed(tmp_path / "cuda", 7050)
+    found = listing(store=tmp_path / "store", environment={"CUDA_HOME": str(home)})
+    assert [kept.root for kept in found.kept] == [other.root, one.root]
+    assert found.kept[1].used < found.kept[0].used <= datetime.now(UTC)
+    assert _names(found.kept[0].pins) == _names(other.pins)
+
+    lines = list(found.lines())
+    day = f"{found.kept[0].used:%Y-%m-%d}"
+    assert lines[:2] == [f"13.1  0 MB, last used {day}", f"      {other.root}"]
+    assert "      nvidia-nccl-cu13==13.0.1" in lines
+    assert f"7.5  installed: {home}" in lines
+
+    data = found.data()
+    assert data["store"] == str(tmp_path / "store")
+    assert data["kept"][1]["path"] == str(one.root)
+    assert data["kept"][1]["size"] > 100_000
+    assert {"version": "7.5", "path": str(home)} in data["installed"]
+
+
+def test_using_a_toolkit_is_noted(tmp_path: Path) -> None:
+    one, _ = _kept(tmp_path)
+    _age(one.root)
+    laid_out(tmp_path / "store", one.pins, places(tmp_path / "wheels"))
+    used = next(kept.used for kept in listing(store=tmp_path / "store").kept if kept.root == one.root)
+    assert (datetime.now(UTC) - used).total_seconds() < 60
+
+
+def test_an_empty_cache_lists_and_loses_nothing(tmp_path: Path) -> None:
+    assert listing(store=tmp_path / "none").kept == ()
+    assert prune(store=tmp_path / "none").data() == {"removed": [], "size": 0}
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_new_toolkit_points_at_its_licence_and_a_known_one_does_not(tmp_path: Path) -> None:
+    one, _ = _kept(tmp_path)
+    assert list(Provision(one).lines()) == [str(one.root), one.licence]
+    again = laid_out(tmp_path / "store", one.pins, places(tmp_path / "wheels"))
+    assert list(Provision(again).lines()) == [str(one.root)]
+    data = Provision(again).data()
+    assert (data["version"], data["path"], data["new"]) == ("13.0", str(one.root), False)
+    assert [component["project"] for component in data["components"]] == [pin.project for pin in one.pins]
+
+
+def test_toolkits_unused_for_long_go_with_the_components_that_no_other_has(tmp_path: Path) -> None:
+    one, other = _kept(tmp_path)
+    _age(other.root, *_components(tmp_path))
+    before = len(_components(tmp_path))
+    pruned = prune(unused_for=20, store=tmp_path / "store")
+    assert [kept.root for kept in pruned.removed] == [other.root]
+    assert not other.root.exists()
+    assert one.nvcc.is_file()
+    assert len(_components(tmp_path)) == before - 1
+    assert 4000 < pruned.size < 20_000
+    assert list(pruned.lines()) == [f"13.1  removed: {other.root}", "0 MB free now"]
+    assert pruned.data()["removed"][0]["version"] == "13.1"
+
+
+def test_a_component_that_is_used_alone_stays_as_long(tmp_path: Path) -> None:
+    """Zig is one: no toolkit has it."""
+    wheels = tmp_path / "wheels"
+    pin, store = component(wheels, "ziglang", {"ziglang/zig": "zig"}), Store.at(tmp_path / "store")
+    folder = store.component(pin, places=lambda: places(wheels))
+    prune(unused_for=20, store=tmp_path / "store")
+    assert (folder / "ziglang/zig").is_file()
+    _age(folder)
+    prune(unused_for=20, store=tmp_path / "store")
+    assert not folder.exists()
+
+
+def test_everything_goes_on_demand_with_what_killed_processes_left(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    _kept(tmp_path)
+    Path(store / "cuda-13.8-0").mkdir()
+    Path(store / "cuda-13.8-0" / STAMP).write_text('{"pins": []}')
+    for left in (".cuda-13.0-1.part/bin", "components/.x.part.fetched", "cuda-13.9-0"):
+        (store / left).mkdir(parents=True)
+    Store.at(store).remembered("nccl", lambda: Pin("nccl", "1", "nccl.whl", "0" * 64))
+    assert len(prune(store=store).removed) == 2
+    assert [path for path in store.rglob("*") if ".locks" not in path.parts and path.is_file()] == []
+    assert not list(store.glob("*cuda*"))
+    assert _components(tmp_path) == []
+
+
+def test_nothing_is_taken_away_while_a_toolkit_is_made(tmp_path: Path) -> None:
+    _kept(tmp_path)
+    store = Store.at(tmp_path / "store")
+    with store.locked("store", shared=True), pytest.raises(ToolkitError) as refused:
+        prune(store=tmp_path / "store")
+    assert str(refused.value) == f"{tmp_path}/store: a toolkit is being fetched there; try again when it is done"
+    # nor what is not ours to take
+    (tmp_path / "store/pins/odd.json").mkdir(parents=True)
+    with pytest.raises(ToolkitError, match=r"pins/odd\.json: cannot be removed: Is a directory$"):
+        prune(store=tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("version", "libraries", "message"),
+    [
+        ("13", (), "CUDA 13.0: not kept; run first: vbuild toolkit install 13.0"),
+        (
+            "13.0",
+            ("cublas", "nccl == 2.28.9"),
+            (
+                "CUDA 13.0: not kept with cublas and nccl==2.28.9; "
+                "run first: vbuild toolkit install 13.0 cublas nccl==2.28.9"
+            ),
+        ),
+        (
+            "13.0",
+            ("nccl>=2",),
+            "'nccl>=2' is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…",
+        ),
+        ("new", (), "no CUDA version 'new'; expected two numbers with a dot, as in 13.0"),
+    ],
+    ids=["core", "libraries", "no library", "no version"],
+)
+def test_a_toolkit_that_is_not_kept_has_no_path(
+    tmp_path: Path, version: str, libraries: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(VbuildError) as refused:
+        path(version, libraries, store=tmp_path)
+    assert str(refused.value) == message

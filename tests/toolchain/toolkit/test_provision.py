@@ -1,0 +1,80 @@
+"""Which toolkit a build gets."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.factories.toolkits import MACHINE, installed, places
+from vbuild.errors import FetchError, ToolkitError
+from vbuild.hardware.driver import Dotted
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.toolchain.toolkit.cache import Store
+from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.provision import foreseen, packaged, provided
+
+
+def test_a_toolkit_that_no_index_has_is_named_with_the_places(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FetchError, match=r"^nvidia-cuda-(\w+)==13\.0\.\d+: no nvidia_cuda_\1-.*\.whl on file:"):
+        packaged(ToolkitSpec(Dotted(13, 0)), store=tmp_path / "store", indexes=places(tmp_path / "empty"))
+
+
+def test_an_installed_toolkit_without_a_library_gives_way_to_the_index(tmp_path: Path) -> None:
+    home = {"CUDA_HOME": str(installed(tmp_path / "cuda", 12080))}
+    assert provided(ToolkitSpec(Dotted(12, 8)), environment=home).root == tmp_path / "cuda"
+    with pytest.raises(ToolkitError) as refused:
+        provided(ToolkitSpec(Dotted(12, 8), libraries=("cublas", "cufft")), environment=home)
+    message = str(refused.value)
+    assert message.startswith("CUDA 12.8: the package index has no nvcc for CUDA before 13.0, only 13.0 to 13.5; ")
+    assert f"; there is CUDA 12.8 in {tmp_path}/cuda without cublas, cufft" in message
+    with pytest.raises(ToolkitError, match=f"; there is CUDA 12.8 in {tmp_path}/cuda(;|$)"):
+        provided(ToolkitSpec(Dotted(12, 9)), environment=home)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ToolkitSpec(Dotted(7, 5)),
+        ToolkitSpec(Dotted(99, 0)),
+        ToolkitSpec(Dotted(13, 5), libraries=("nosuch",)),
+        ToolkitSpec(Dotted(13, 5), libraries=("nccl==2.28.9", "nosuch")),
+        ToolkitSpec(Dotted(13, 5), Path("/nowhere")),
+    ],
+    ids=["too old", "unknown", "no library", "no second library", "no folder"],
+)
+def test_what_is_refused_is_foreseen(spec: ToolkitSpec, tmp_path: Path) -> None:
+    nccl = Pin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64)
+    Store.at(tmp_path).remembered(f"nvidia-nccl-cu13-2.28.9-{MACHINE}", lambda: nccl)
+    with pytest.raises(ToolkitError) as refused:
+        provided(spec, store=tmp_path, indexes=Indexes(no_index=True), environment={})
+    with pytest.raises(ToolkitError) as foreseen_too:
+        foreseen(spec, store=tmp_path, environment={})
+    assert str(refused.value) == str(foreseen_too.value)
+
+
+def test_a_toolkit_that_is_not_kept_is_foreseen_and_nothing_is_fetched(tmp_path: Path) -> None:
+    spec = ToolkitSpec(Dotted(13, 5), libraries=("nccl==2.28.9", f"cudnn==9.14.0.64 sha256:{'0' * 64}"))
+    found = foreseen(spec, store=tmp_path / "store", environment={})
+    assert (found.version, found.root, found.identity) == (spec.version, Path("CUDA-13.5"), "")
+    assert not (tmp_path / "store").exists()
+
+
+def test_another_machine_has_no_toolkit(tmp_path: Path) -> None:
+    """A process may ask to be told that it runs on i686 (personality(2), PER_LINUX32)."""
+    program = (
+        "import ctypes, sys\n"
+        "ctypes.CDLL(None).personality(8)\n"
+        "from vbuild.errors import ToolkitError\n"
+        "from vbuild.toolchain.toolkit.command import install\n"
+        "from pathlib import Path\n"
+        f"try: install('13.0', store=Path({str(tmp_path)!r}))\n"
+        "except ToolkitError as error: sys.exit(str(error))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if "i686" not in ran.stderr:
+        pytest.skip("a system without that personality")
+    expected = "CUDA 13.0: the package index has toolkits for Linux on aarch64 and x86_64, not for Linux on i686\n"
+    assert ran.stderr == expected

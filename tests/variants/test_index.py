@@ -1,0 +1,180 @@
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.factories.variants import BLAS, V3, document, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.wheels import wheel
+from vbuild.errors import VariantError, WheelError
+from vbuild.variants.document import Document
+from vbuild.variants.index import index
+from vbuild.variants.metadata import Provider
+from vbuild.variants.model import NULL
+
+V2 = document(variant("x86_64_v2", "x86_64 :: level :: v2"))
+
+
+def test_each_release_gets_one_file_with_all_its_labels(tmp_path: Path) -> None:
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v2.whl", V2)
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    variant_wheel(tmp_path, "demo-1.0-1-cp311-cp311-linux_x86_64-x86_64_v3.whl")
+    variant_wheel(tmp_path, "Demo.Two-2.0.0-py3-none-any-null.whl", document(NULL))
+    assert [item.data() for item in index(tmp_path)] == [
+        {
+            "index": "demo-1.0-variants.json",
+            "labels": ["x86_64_v2", "x86_64_v3"],
+            "wheels": 3,
+            "changed": True,
+        },
+        {"index": "demo_two-2.0.0-variants.json", "labels": ["null"], "wheels": 1, "changed": True},
+    ]
+    found = Document.parse((tmp_path / "demo-1.0-variants.json").read_bytes())
+    assert found == document(*V2.variants, *document().variants)
+
+
+def test_an_index_that_says_the_same_is_left_alone(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    (first,) = index(tmp_path)
+    before = first.path.stat()
+    (second,) = index(tmp_path)
+    assert not second.is_changed
+    assert (first.path.stat().st_mtime_ns, first.path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+def test_an_index_is_replaced_when_a_wheel_comes_or_goes(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    index(tmp_path)
+    gone = variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v2.whl", V2)
+    assert index(tmp_path)[0].labels == ("x86_64_v2", "x86_64_v3")
+    gone.unlink()
+    assert index(tmp_path)[0].labels == ("x86_64_v3",)
+
+
+def test_a_folder_without_variants_gets_no_index(tmp_path: Path) -> None:
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    assert index(tmp_path) == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["demo-1.0-py3-none-any.whl"]
+
+
+def test_the_index_of_a_release_does_not_depend_on_which_wheel_knows_more(tmp_path: Path) -> None:
+    wider = document(variant("b", "blas :: library :: mkl"), metadata=metadata("x86_64", "blas", blas=BLAS))
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-b.whl", wider)
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    index(tmp_path)
+    assert Document.parse((tmp_path / "demo-1.0-variants.json").read_bytes()).metadata == wider.metadata
+
+
+SAME = "demo-1.0-cp311-cp311-linux_x86_64-x86_64_v3.whl"
+FIRST = "demo-1.0-py3-none-any-x86_64_v3.whl"
+INCONSISTENT = [
+    (
+        SAME,
+        document(variant("x86_64_v3", "x86_64 :: level :: v4")),
+        (
+            f"{SAME} and {FIRST}: the label 'x86_64_v3' stands for different properties: "
+            "x86_64 :: level :: v4 and x86_64 :: level :: v3 (PEP 825, variant label)"
+        ),
+    ),
+    (
+        "demo-1.0-py3-none-any-avx2.whl",
+        document(variant("avx2", V3)),
+        (
+            f"demo-1.0-py3-none-any-avx2.whl and {FIRST}: the labels 'avx2' and 'x86_64_v3' stand "
+            "for the same properties: x86_64 :: level :: v3 (PEP 825, variant label)"
+        ),
+    ),
+    (
+        "demo-1.0-py3-none-any-v2.whl",
+        V2,
+        (
+            "demo-1.0-py3-none-any-v2.whl: variant.json: describes 'x86_64_v2'; "
+            "expected only 'v2', as in the file name (PEP 825)"
+        ),
+    ),
+    (
+        "demo-1.0-py3-none-any-both.whl",
+        document(variant("both", V3), NULL),
+        (
+            "demo-1.0-py3-none-any-both.whl: variant.json: describes 'both', 'null'; "
+            "expected only 'both', as in the file name (PEP 825)"
+        ),
+    ),
+    (
+        "demo-1.0-py3-none-any.whl",
+        V2,
+        "demo-1.0-py3-none-any.whl: has a variant.json but no variant label in its name (PEP 825, variant wheel)",
+    ),
+    (
+        "demo-1.0-py3-none-any-v2.whl",
+        None,
+        "demo-1.0-py3-none-any-v2.whl: has a variant label but no variant.json (PEP 825, variant wheel)",
+    ),
+    (
+        "demo-1.0-py3-none-any-m.whl",
+        document(variant("m", "blas :: library :: mkl"), metadata=metadata("blas", "x86_64", blas=BLAS)),
+        (
+            f"{FIRST} and demo-1.0-py3-none-any-m.whl: different namespace priorities: x86_64 and blas, x86_64; "
+            "expected one to begin with the other (PEP 825, consistency)"
+        ),
+    ),
+    (
+        "demo-1.0-py3-none-any-v2.whl",
+        document(variant("v2", "x86_64 :: level :: v2"), metadata=metadata(x86_64=Provider(requires=("other",)))),
+        (
+            f"{FIRST} and demo-1.0-py3-none-any-v2.whl: different providers of 'x86_64'; "
+            "expected the same (PEP 850, provider information)"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("filename", "found", "message"), INCONSISTENT)
+def test_nothing_is_written_for_wheels_that_are_inconsistent(
+    filename: str, found: Document | None, message: str, tmp_path: Path
+) -> None:
+    variant_wheel(tmp_path, FIRST)
+    variant_wheel(tmp_path, "another-1.0-py3-none-any-x86_64_v3.whl")
+    tiny_wheel(tmp_path, filename, variant_json=found.pack() if found else None)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(VariantError) as refusal:
+        index(tmp_path)
+    assert str(refusal.value) == message
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_no_member_but_variant_json_is_read(tmp_path: Path) -> None:
+    members: dict[str, Any] = {"demo.py": bytes(9999), "demo-1.0.dist-info/variant.json": document().pack()}
+    path = wheel(tmp_path, FIRST, **members)
+    spoiled = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if not info.filename.endswith("variant.json"):
+                start = info.header_offset + 30 + len(info.filename)
+                spoiled[start : start + info.compress_size] = b"\xff" * info.compress_size
+    path.write_bytes(spoiled)
+    assert index(tmp_path)[0].labels == ("x86_64_v3",)
+
+
+def test_a_wheel_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    path = variant_wheel(tmp_path, FIRST)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(WheelError, match=FIRST):
+        index(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_gets_nothing(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, FIRST)
+    (tmp_path / "demo-1.0-variants.json").mkdir()
+    with pytest.raises(VariantError) as refusal:
+        index(tmp_path)
+    assert str(refusal.value) == f"{tmp_path}/demo-1.0-variants.json: cannot be written: Is a directory"
+    assert len(list(tmp_path.iterdir())) == 2
+    shutil.rmtree(tmp_path / "demo-1.0-variants.json")
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VariantError, match="nowhere: no such folder of wheels"):
+        index(tmp_path / "nowhere")

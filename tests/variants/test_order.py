@@ -1,0 +1,136 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories.variants import BLAS, V3, document, machine, metadata, variant
+from vbuild.hardware.machine import Machine
+from vbuild.variants.metadata import Provider
+from vbuild.variants.model import NULL, Variant
+from vbuild.variants.order import ranked
+from vbuild.variants.providers import BUILT_IN, metadata_for, supported
+
+LEVELS = tuple(variant(f"l{level}", f"x86_64 :: level :: v{level}") for level in (1, 2, 3, 4))
+REQUIRED = Provider(requires=("rebellions-variant-provider",))
+
+
+def labels(found: list[Variant], on: Machine, *namespaces: str, **given: Provider) -> list[str]:
+    """The labels of the supported variants, best first."""
+    items = ranked(document(*found, metadata=metadata(*namespaces, **given)), on)
+    return [item.variant.label for item in items if item.is_supported]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [
+        ("x86-64-v4", ["l4", "l3", "l2", "l1", "null"]),
+        ("x86-64-v2", ["l2", "l1", "null"]),
+        ("x86-64", ["l1", "null"]),
+        ("armv8-a", ["null"]),
+        (None, ["null"]),
+    ],
+)
+def test_the_highest_level_that_the_cpu_has_comes_first(cpu: str | None, expected: list[str]) -> None:
+    assert labels([NULL, *LEVELS], machine(cpu), "x86_64") == expected
+
+
+@given(st.permutations([NULL, *LEVELS]))
+def test_the_order_written_means_nothing(found: list[Variant]) -> None:
+    assert labels(found, machine("x86-64-v4"), "x86_64") == ["l4", "l3", "l2", "l1", "null"]
+
+
+def test_the_first_namespace_counts_most() -> None:
+    found = [
+        variant("a", V3, "blas :: library :: mkl"),
+        variant("b", "x86_64 :: level :: v2", "blas :: library :: openblas"),
+    ]
+    assert labels(found, machine(), "x86_64", "blas", blas=BLAS) == ["a", "b"]
+    assert labels(found, machine(), "blas", "x86_64", blas=BLAS) == ["b", "a"]
+
+
+def test_of_two_lists_that_begin_alike_the_longer_one_wins() -> None:
+    found = [variant("a", V3), variant("b", V3, "blas :: library :: mkl")]
+    assert labels(found, machine(), "x86_64", "blas", blas=BLAS) == ["b", "a"]
+
+
+def test_the_best_of_several_values_counts() -> None:
+    found = [variant("a", "gpu :: arch :: y"), variant("b", "gpu :: arch :: x", "gpu :: arch :: z")]
+    assert labels(found, machine(), "gpu", gpu=Provider.static({"arch": ["x", "y", "z"]})) == ["b", "a"]
+
+
+def test_equal_ranks_fall_to_the_label() -> None:
+    static = Provider.static({"arch": ["x", "y"]})
+    found = [variant("b", "gpu :: arch :: x"), variant("a", "gpu :: arch :: x", "gpu :: arch :: y")]
+    assert labels(found, machine(), "gpu", gpu=static) == ["a", "b"]
+
+
+def test_every_feature_needs_a_value_that_the_machine_supports() -> None:
+    found = [variant("a", V3, "blas :: library :: atlas")]
+    (item,) = ranked(document(*found, metadata=metadata("x86_64", "blas", blas=BLAS)), machine())
+    assert item.why == "blas :: library :: atlas is not supported: the machine has openblas, mkl"
+
+
+def test_what_an_npu_supports_stands_in_the_machines_description() -> None:
+    found = [variant("max", "rebellions :: arch :: atom_max"), variant("atom", "rebellions :: arch :: atom")]
+    here = machine(supported={"rebellions": {"arch": ("atom_max", "atom")}})
+    assert labels(found, here, "rebellions", rebellions=REQUIRED) == ["max", "atom"]
+    assert labels(found, machine(), "rebellions", rebellions=REQUIRED) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "reason"),
+    [
+        (REQUIRED, "nobody answers for its provider, rebellions-variant-provider"),
+        (
+            Provider(requires=("x86-64-variant-provider",), optional=True),
+            "its provider is optional, so off unless asked for",
+        ),
+        (Provider(requires=("x86-64-variant-provider",)), "the machine has v3, v2, v1"),
+        (Provider(requires=("x86-64-variant-provider >=1",)), "nobody answers for its provider, "),
+        (Provider.static({"version": ["1"]}), "the machine has no x86_64 :: level"),
+    ],
+)
+def test_a_variant_that_is_out_says_why(provider: Provider, reason: str) -> None:
+    found = document(variant("v4", "x86_64 :: level :: v4"), metadata=metadata("x86_64", x86_64=provider))
+    (item,) = ranked(found, machine())
+    assert item.why.startswith(f"x86_64 :: level :: v4 is not supported: {reason}")
+
+
+def test_abi_dependencies_are_left_to_installers_that_match_them() -> None:
+    (item,) = ranked(document(variant("t", "abi_dependency :: torch :: 2.9")), machine())
+    assert item.why == ("abi_dependency :: torch :: 2.9 is not supported: installers do not match ABI dependencies yet")
+
+
+def test_a_variant_that_fits_says_what_placed_it() -> None:
+    (item,) = ranked(document(variant("v2", "x86_64 :: level :: v2")), machine())
+    assert item.why == "x86_64 :: level :: v2 is number 2 of 3 that the machine supports"
+    assert item.rank == ((0, 0, 1),)
+
+
+def test_a_cuda_driver_and_gpu_support_what_nvidias_provider_says() -> None:
+    features = dict(supported("nvidia", BUILT_IN["nvidia"].provider, machine(driver="12.8", gpus=("8.0", "8.9"))))
+    lower, upper = features["cuda_version_lower_bound"], features["cuda_version_upper_bound"]
+    assert (lower[:2], lower[8:11], lower[-2:]) == (("12.8", "12.7"), ("12.0", "12", "11.20"), ("11.0", "11"))
+    assert (upper[0], upper[-1], len(upper)) == ("15.20", "12.9", 78)
+    assert features["sm_arch"] == (*(f"8{minor}_real" for minor in range(9, -1, -1)), "80_virtual")
+    assert not supported("nvidia", BUILT_IN["nvidia"].provider, machine(gpus=("9.0",)))
+    assert "sm_arch" not in dict(supported("nvidia", BUILT_IN["nvidia"].provider, machine(driver="12.8")))
+
+
+def test_an_arm_machine_supports_the_versions_that_its_own_includes() -> None:
+    features = dict(supported("aarch64", BUILT_IN["aarch64"].provider, machine("armv9.0-a")))
+    assert features["version"] == ("9.0a", "8.5a", "8.4a", "8.3a", "8.2a", "8.1a", "8a")
+
+
+def test_known_providers_are_written_as_uv_recognises_them() -> None:
+    assert {name: known.provider.data() for name, known in BUILT_IN.items()} == {
+        "x86_64": {"requires": ["x86-64-variant-provider >=0.2,<1"]},
+        "aarch64": {"requires": ["aarch64-variant-provider >=0.2,<1"]},
+        "nvidia": {
+            "requires": ["nvidia-variant-provider >=0.0.1,<1"],
+            "plugin-api": "nvidia_variant_provider.plugin:NvidiaVariantPlugin",
+        },
+    }
+
+
+def test_namespaces_that_nobody_knows_have_no_providers_to_fill_in() -> None:
+    assert metadata_for(["rebellions"]).providers == ()

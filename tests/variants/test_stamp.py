@@ -1,0 +1,210 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.factories.variants import variant
+from tests.factories.wheels import wheel
+from vbuild.errors import VariantError, VbuildError, WheelError
+from vbuild.variants.document import Declaration, Document, Schema
+from vbuild.variants.model import NULL, Property
+from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
+
+LEVEL_3 = Property.parse("x86_64 :: level :: v3")
+V3 = variant("x86_64_v3", "x86_64 :: level :: v3")
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_stamped_wheel_says_what_it_is_and_holds_what_it_held(tmp_path: Path) -> None:
+    plain = wheel(tmp_path, files={"demo/__init__.py": "x = 1\n"})
+    path = stamped(plain, tmp_path / "out", variant=V3)
+    assert path.name == "demo-1.0-py3-none-any-x86_64_v3.whl"
+    before, after = members(plain), members(path)
+    document = Document.parse(after.pop("demo-1.0.dist-info/variant.json"))
+    assert document.only("x86_64_v3") == V3
+    assert {name: data for name, data in after.items() if not name.endswith("RECORD")} == {
+        name: data for name, data in before.items() if not name.endswith("RECORD")
+    }
+
+
+def test_stamping_twice_replaces_the_first_stamp(tmp_path: Path) -> None:
+    plain = wheel(tmp_path)
+    once = stamped(plain, tmp_path / "once", variant=variant("old", "x86_64 :: level :: v2"))
+    twice = stamped(once, tmp_path / "twice", variant=V3)
+    assert twice.read_bytes() == stamped(plain, tmp_path / "direct", variant=V3).read_bytes()
+
+
+def test_removing_a_stamp_gives_back_the_plain_wheel(tmp_path: Path) -> None:
+    plain = wheel(tmp_path, files={"demo/_C.so": bytes(3000)})
+    path = unstamped(stamped(plain, tmp_path / "out", variant=V3), tmp_path / "back")
+    assert path.name == plain.name
+    assert members(path) == members(plain)
+
+
+def test_the_same_stamp_gives_the_same_bytes_whatever_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = wheel(tmp_path)
+    first = stamped(plain, tmp_path / "1", variant=V3).read_bytes()
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert stamped(plain, tmp_path / "2", variant=V3).read_bytes() == first
+
+
+def test_an_unnormalised_name_is_normalised_in_the_file_name_only(tmp_path: Path) -> None:
+    path = stamped(wheel(tmp_path, "Demo.Two-1.0.0-py3-none-any.whl"), tmp_path / "out", variant=V3)
+    assert path.name == "demo_two-1.0.0-py3-none-any-x86_64_v3.whl"
+    assert "Demo.Two-1.0.0.dist-info/variant.json" in members(path)
+
+
+def test_pep_825_alone_has_no_providers(tmp_path: Path) -> None:
+    path = stamped(wheel(tmp_path), tmp_path / "out", variant=V3, schema=Schema.PEP_825)
+    said = json.loads(members(path)["demo-1.0.dist-info/variant.json"])
+    assert said["$schema"].endswith("825/v0.1.1.json")
+    assert "providers" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace"),
+    [("demo-1.0-py3-none-any.whl", "x86_64"), ("demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl", "aarch64")],
+)
+def test_a_null_wheel_needs_no_metadata(tmp_path: Path, name: str, namespace: str) -> None:
+    path = stamped(wheel(tmp_path, name), tmp_path / "out", variant=NULL)
+    assert path.name.endswith("-null.whl")
+    document = Document.parse(members(path)["demo-1.0.dist-info/variant.json"])
+    assert document.metadata.namespaces == (namespace,)
+
+
+def test_uv_installs_what_was_stamped(tmp_path: Path) -> None:
+    plain = wheel(tmp_path / "dist", files={"demo/__init__.py": ""})
+    path = stamped(plain, tmp_path / "dist", variant=variant("x86_64_v1", "x86_64 :: level :: v1"))
+    install = ["pip", "install", "--preview-features", "wheel-variants", "--no-index", "--target"]
+    command = [sys.executable, "-m", "uv", *install, str(tmp_path / "site"), str(path)]
+    environment = {"UV_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    assert (tmp_path / "site/demo-1.0.dist-info/variant.json").is_file()
+
+
+def test_wheel_unpack_and_twine_take_what_was_stamped(tmp_path: Path) -> None:
+    metadata = "Summary: A demo.\nDescription-Content-Type: text/plain\n\nA demo.\n"
+    path = stamped(wheel(tmp_path, metadata=metadata), tmp_path / "out", variant=V3)
+    subprocess.run(
+        [sys.executable, "-m", "wheel", "unpack", "-d", tmp_path / "unpacked", path], check=True, capture_output=True
+    )
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", path], capture_output=True, text=True, check=False
+    )
+    assert "PASSED" in checked.stdout
+
+
+def test_a_declaration_names_the_properties_of_its_labels(tmp_path: Path) -> None:
+    file = tmp_path / "variant.toml"
+    file.write_text(
+        """
+        [variant.default-priorities]
+        namespace = ["x86_64", "blas"]
+        [variant.providers.blas]
+        static-properties.library = ["openblas", "mkl"]
+        [variant.variants.v3_mkl]
+        x86_64.level = ["v3"]
+        blas.library = ["mkl"]
+        """
+    )
+    declaration = declaration_at(file)
+    found = described((), label="v3_mkl", declaration=declaration)
+    path = stamped(wheel(tmp_path), tmp_path / "out", variant=found, metadata=declaration.metadata)
+    document = Document.parse(members(path)["demo-1.0.dist-info/variant.json"])
+    assert document.metadata.namespaces == ("x86_64", "blas")
+    assert list(map(str, document.variants[0].properties)) == ["blas :: library :: mkl", "x86_64 :: level :: v3"]
+
+
+def test_a_hash_label_is_that_of_variantlib() -> None:
+    assert described([LEVEL_3], label=None, declaration=None).label == "fa7c1393"
+
+
+def test_a_spoilt_member_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
+    spoilt = wheel(tmp_path, files={"demo/_C.so": "as RECORD has it"})
+    data = spoilt.read_bytes()
+    with zipfile.ZipFile(spoilt) as archive:
+        record = archive.read("demo-1.0.dist-info/RECORD").decode()
+    wheel(tmp_path, files={"demo/_C.so": "as RECORD has nt"}, record=record)
+    assert spoilt.read_bytes() != data
+    assert stamped(spoilt, tmp_path / "kept", variant=V3).is_file()
+    with pytest.raises(WheelError, match=r"demo/_C\.so: does not match its hash in RECORD"):
+        stamped(spoilt, tmp_path / "out", variant=V3, check=True)
+    assert not (tmp_path / "out").exists()
+
+
+def refused(tmp_path: Path) -> dict[str, tuple[type[VbuildError], str]]:
+    plain = wheel(tmp_path)
+    blas = variant("mkl", "blas :: library :: mkl")
+    declared = Declaration.parse('[variant.default-priorities]\nnamespace = ["x86_64"]')
+    damaged = tmp_path / "broken-1.0-py3-none-any.whl"
+    damaged.write_bytes(plain.read_bytes()[:200])
+    shutil.copy(stamped(plain, tmp_path / "kept", variant=V3), tmp_path)
+    attempts: dict[str, Callable[[], object]] = {
+        "no provider": lambda: stamped(plain, tmp_path / "out", variant=blas),
+        "onto itself": lambda: stamped(tmp_path / "demo-1.0-py3-none-any-x86_64_v3.whl", tmp_path, variant=V3),
+        "nothing to remove": lambda: unstamped(plain, tmp_path / "out"),
+        "unknown label": lambda: described((), label="v9", declaration=declared),
+        "illegal label": lambda: described([LEVEL_3], label="V3", declaration=None),
+        "null with properties": lambda: described([LEVEL_3], label="null", declaration=None),
+        "label without properties": lambda: described((), label="v3", declaration=None),
+        "no such file": lambda: declaration_at(tmp_path / "missing.toml"),
+        "damaged": lambda: stamped(damaged, tmp_path / "out", variant=V3),
+    }
+    found = {}
+    for name, attempt in attempts.items():
+        with pytest.raises(VbuildError) as caught:
+            attempt()
+        found[name] = (caught.type, str(caught.value).replace(str(tmp_path), "DIR"))
+    assert not (tmp_path / "out").exists()
+    return found
+
+
+def test_refusals_say_what_is_wrong_and_leave_nothing(tmp_path: Path) -> None:
+    assert refused(tmp_path) == {
+        "no provider": (
+            VariantError,
+            "demo-1.0-py3-none-any.whl: no provider of blas; give static-properties or requires (PEP 850)",
+        ),
+        "onto itself": (
+            WheelError,
+            (
+                "demo-1.0-py3-none-any-x86_64_v3.whl: DIR/demo-1.0-py3-none-any-x86_64_v3.whl: "
+                "would overwrite the wheel it is made from; choose another folder"
+            ),
+        ),
+        "nothing to remove": (
+            VariantError,
+            (
+                "demo-1.0-py3-none-any.whl: no variant label and no variant.json; "
+                "expected a variant wheel to remove them from"
+            ),
+        ),
+        "unknown label": (VariantError, "no variant 'v9' in the [variant.variants] table, which has none"),
+        "illegal label": (
+            VariantError,
+            "variant label 'V3' may only hold a-z, 0-9, _ and . (PEP 825, variant label)",
+        ),
+        "null with properties": (
+            VariantError,
+            "variant label 'null' stands for no properties, got x86_64 :: level :: v3 (PEP 825, variant label)",
+        ),
+        "label without properties": (
+            VariantError,
+            "variant 'v3' has no properties; only the label 'null' may (PEP 825, variant label)",
+        ),
+        "no such file": (VariantError, "DIR/missing.toml: cannot be read: No such file or directory"),
+        "damaged": (WheelError, "broken-1.0-py3-none-any.whl: not a zip archive, or truncated: no end record"),
+    }

@@ -1,0 +1,340 @@
+"""Wheels with real binaries, held against what their names and metadata promise."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.elf import MODULE, SUM, rpath, shared_object
+from tests.factories.variants import document, variant
+from tests.factories.wheels import dist_info_of, everything, record_of, wheel
+from vbuild.errors import ClaimError
+from vbuild.hardware.cpu import Cpu
+from vbuild.verification.model import Rule, Severity, Verdict
+from vbuild.verification.verify import verify
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+MEMBER = "demo/_demo.cpython-311-x86_64-linux-gnu.so"
+CLEAN = shared_object(MODULE + SUM)
+V2, V3, V4 = (Cpu.parse(f"x86-64-{level}") for level in ("v2", "v3", "v4"))
+CALLED = "void *PyInit_demo(void) { void dot(void); dot(); return 0; }"
+# 16 KB of code in which no compiler finds use for a vector
+MUCH = MODULE + "".join(
+    f"int f{i}(int x) {{ return x > {i} ? x / {i + 3} + x % {i + 5} : x * {i + 7}; }}" for i in range(500)
+)
+
+
+def made(
+    folder: Path,
+    files: Mapping[str, bytes] | bytes = CLEAN,
+    name: str = NAME,
+    *,
+    pure: bool = False,
+    metadata: str = "",
+    label: str | None = None,
+) -> Path:
+    """A wheel of these binaries by path, or of this one; stamped as x86-64-v3 under *label*."""
+    members: dict[str, bytes | str] = dict({MEMBER: files} if isinstance(files, bytes) else files)
+    tag = "-".join(name.removesuffix(".whl").split("-")[2:5])
+    wheel_file = f"Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: {str(pure).lower()}\nTag: {tag}\n"
+    members[f"{dist_info_of(name)}/WHEEL"] = wheel_file
+    if label:
+        members[f"{dist_info_of(name)}/variant.json"] = document(variant(label, "x86_64 :: level :: v3")).pack()
+    return wheel(folder, name, members, metadata=metadata)
+
+
+def found(verdict: Verdict, *severities: Severity) -> list[tuple[str, str]]:
+    """Rule and text of the findings of these *severities*, errors for none."""
+    wanted = severities or (Severity.ERROR,)
+    return [(str(one.rule), one.what) for one in verdict.findings if one.severity in wanted]
+
+
+def test_a_plain_wheel_of_baseline_code_has_nothing_wrong(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path))
+    assert verdict.findings == ()
+    assert (verdict.failed, verdict.isa, str(verdict.cpu), verdict.claimed) == (False, "ok", "x86-64", False)
+    assert [(library.member, library.level) for library in verdict.libraries] == [(MEMBER, "v1")]
+
+
+def test_a_wheel_without_code_is_not_asked_for_a_level(tmp_path: Path) -> None:
+    verdict = verify(wheel(tmp_path))
+    assert (verdict.findings, verdict.cpu, verdict.isa) == ((), None, "no code")
+
+
+def test_a_level_without_code_is_an_empty_promise(tmp_path: Path) -> None:
+    verdict = verify(wheel(tmp_path), cpu=V3)
+    assert found(verdict, Severity.WARNING) == [("isa-flags", "no compiled code: nothing in it is for x86-64-v3")]
+    assert not verdict.failed
+
+
+def test_a_violation_is_named_with_function_and_instruction(tmp_path: Path) -> None:
+    source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
+    verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)
+    ((violation,),) = (library.violations for library in verdict.libraries)
+    (place,) = violation.instructions
+    assert found(verdict) == [
+        ("isa-above", f"needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot ({place})"),
+    ]
+    assert place == f"AVX2 at {violation.address:#x}: vpaddd ymm2,ymm1,ymm0"
+    assert (verdict.failed, verdict.isa) == (True, "failed")
+
+
+def test_code_above_the_baseline_is_a_warning_where_nobody_claims_a_level(tmp_path: Path) -> None:
+    source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
+    verdict = verify(made(tmp_path, shared_object(source)))
+    assert not verdict.failed
+    ((rule, what),) = found(verdict, Severity.WARNING)
+    assert rule == "isa-above"
+    assert "above x86-64, which is all that its tags promise" in what
+
+
+def test_dispatched_code_passes_and_is_counted(tmp_path: Path) -> None:
+    source = f"""{MODULE} __attribute__((target_clones("default", "avx2")))
+    void add(float *restrict a, const float *restrict b) {{ for (int i = 0; i < 1024; i++) a[i] += b[i]; }}
+    """
+    verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)
+    assert not verdict.failed
+    assert verdict.isa == "ok, 1 dispatched"
+    assert [library.accepted for library in verdict.libraries] == [(("named for its level", 1),)]
+
+
+def test_asking_in_one_library_explains_another(tmp_path: Path) -> None:
+    dot = 'void dot(void) { __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }'
+    asks = MODULE + 'int f(void) { return __builtin_cpu_supports("avx2"); }'
+    together = {"demo/_dot_avx2.so": shared_object(CALLED + dot), "demo/_detect.so": shared_object(asks)}
+    assert not verify(made(tmp_path, together), cpu=V2).failed
+    alone = {"demo/_dot_avx2.so": together["demo/_dot_avx2.so"]}
+    assert verify(made(tmp_path, alone), cpu=V2).failed
+
+
+def test_what_the_baseline_wheel_has_too_is_no_violation(tmp_path: Path) -> None:
+    source = f"""{CALLED} int asks(void) {{ return __builtin_cpu_supports("avx2"); }}
+    void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}"""
+    plain = made(tmp_path / "plain", {"demo.libs/libdot-01234567.so": shared_object(source)})
+    built = made(tmp_path / "v2", {"demo.libs/libdot-89abcdef.so": shared_object(source, "-march=x86-64-v2")})
+    assert verify(built, cpu=V2).failed
+    assert not verify(built, cpu=V2, baseline=plain).failed
+
+
+def test_a_pattern_allows_a_function(tmp_path: Path) -> None:
+    source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
+    assert not verify(made(tmp_path, shared_object(source)), cpu=V2, allow=("^dot$",)).failed
+    with pytest.raises(ClaimError, match=r"allow: '\(' is not a regular expression"):
+        verify(made(tmp_path), allow=("(",))
+
+
+def test_flags_that_did_not_arrive_are_an_error_where_there_is_enough_code(tmp_path: Path) -> None:
+    missing = "the compiler's flags for x86-64-v3 did not arrive"
+    much, little = made(tmp_path / "much", shared_object(MUCH)), made(tmp_path / "little")
+    ((rule, what),) = found(verify(much, cpu=V3))
+    assert rule == "isa-flags"
+    assert what.startswith("no VEX instruction in ")
+    assert what.endswith(f" bytes of its own code: {missing}")
+    assert not verify(little, cpu=V3).failed
+    assert any(
+        text.endswith(f"{missing}, or made no difference") for _, text in found(verify(little, cpu=V3), Severity.NOTE)
+    )
+    assert not verify(made(tmp_path / "v3", shared_object(MODULE + SUM, "-march=x86-64-v3")), cpu=V3).failed
+
+
+def test_the_very_code_of_the_baseline_means_that_flags_did_not_arrive(tmp_path: Path) -> None:
+    plain = made(tmp_path / "plain", shared_object(MUCH + SUM))
+    v3, v2 = (made(tmp_path / x, shared_object(MUCH + SUM, f"-Wl,-z,x86-64-{x}")) for x in ("v3", "v2"))
+    ((rule, what),) = found(verify(v3, cpu=V3, baseline=plain))
+    assert rule == "isa-flags"
+    assert what.startswith(f"the code of {MEMBER} is that of the baseline build in ")
+    # v2 has little to offer a compiler, so that it makes no difference is no proof
+    assert not verify(v2, cpu=V2, baseline=plain).failed
+    assert [rule for rule, _ in found(verify(v2, cpu=V2, baseline=plain), Severity.NOTE)] == ["isa-flags"]
+
+
+def test_v4_without_its_vectors_is_worth_a_note(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, shared_object(MODULE + SUM, "-march=x86-64-v3", "-Wl,-z,x86-64-v4")), cpu=V4)
+    assert not verdict.failed
+    assert ("isa-flags", "no AVX-512 instruction in its own code: the v3 wheel would do the same") in found(
+        verdict, Severity.NOTE
+    )
+
+
+def test_marks_are_held_against_the_claim(tmp_path: Path) -> None:
+    marked = made(tmp_path, shared_object(MODULE + SUM, "-march=x86-64-v3", "-Wl,-z,x86-64-v3"))
+    assert verify(marked, cpu=V3).findings == ()
+    assert ("isa-note", "marked as needing x86-64-v3, above the claimed x86-64-v2: glibc refuses to load it") in found(
+        verify(marked, cpu=V2)
+    )
+    unmarked = found(verify(made(tmp_path), cpu=V2), Severity.NOTE)
+    assert any("are not marked with -z x86-64-v2" in what for _, what in unmarked)
+
+
+@pytest.mark.parametrize(
+    ("path", "severity", "why"),
+    [
+        ("$ORIGIN/../demo.libs", None, None),
+        ("${ORIGIN}", None, None),
+        ("/opt/python/lib", Severity.WARNING, "a path of the machine it was built on"),
+        ("/tmp/build", Severity.ERROR, "on another machine anybody can put a library there"),  # noqa: S108 - a mistake
+        ("lib", Severity.ERROR, "the loader takes this one from the working directory"),
+    ],
+)
+def test_paths_of_the_building_machine_are_found(
+    tmp_path: Path, path: str, severity: Severity | None, why: str | None
+) -> None:
+    verdict = verify(made(tmp_path, shared_object(MODULE, *rpath(path))))
+    what = f"RUNPATH {path!r}; expected a path relative to the library, $ORIGIN/...: {why}"
+    expected = [(severity, Rule.RPATH, what)] if severity else []
+    assert [(one.severity, one.rule, one.what) for one in verdict.findings] == expected
+
+
+def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path) -> None:
+    module = shared_object(MODULE, *rpath("$ORIGIN/../demo.libs"), needs="libother.so.1")
+    missing = "needs libother.so.1, which is neither in the wheel nor part of manylinux_2_17_x86_64"
+    assert found(verify(made(tmp_path, module))) == [("needed", f"{missing}; bundle it (auditwheel repair)")]
+    elsewhere = made(tmp_path, module, metadata="Requires-Dist: other\n")
+    assert found(verify(elsewhere), Severity.WARNING) == [("needed", f"{missing}; expected from another package")]
+    bundled = {MEMBER: module, "demo.libs/libother.so.1": shared_object("int x;")}
+    assert verify(made(tmp_path, bundled)).findings == ()
+    astray = {MEMBER: module, "demo/lib/libother.so.1": shared_object("int x;")}
+    what = "needs libother.so.1, which the wheel has in 'demo/lib', but no RPATH leads there"
+    assert found(verify(made(tmp_path, astray)), Severity.WARNING) == [("needed", what)]
+
+
+def test_a_platform_that_promises_nothing_lacks_nothing(tmp_path: Path) -> None:
+    name = "demo-1.0-cp311-cp311-linux_x86_64.whl"
+    assert verify(made(tmp_path, shared_object(MODULE, needs="libother.so.1"), name)).findings == ()
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["DT_RPATH", "DT_RUNPATH"])
+def test_only_the_path_of_what_loads_a_library_serves_it_and_only_as_dt_rpath(tmp_path: Path, *, new: bool) -> None:
+    files = {
+        MEMBER: shared_object(MODULE, *rpath("$ORIGIN/../demo.libs", new=new), needs="libone.so"),
+        "demo.libs/libone.so": shared_object("int one;", needs="libtwo.so"),
+        "demo.libs/libtwo.so": shared_object("int two;"),
+        # leads to the folder, but loads nothing
+        "demo/_other.so": shared_object("int other;", *rpath("$ORIGIN/../demo.libs", new=False)),
+    }
+    what = "needs libtwo.so, which the wheel has in 'demo.libs', but no RPATH leads there"
+    assert found(verify(made(tmp_path, files)), Severity.WARNING) == ([("needed", what)] if new else [])
+
+
+def test_symbols_newer_than_the_tag_are_an_error(tmp_path: Path) -> None:
+    source = (
+        "long getrandom(void *, unsigned long, int); void *PyInit_demo(void) { return (void *)getrandom(0, 0, 0); }"
+    )
+    assert found(verify(made(tmp_path, shared_object(source)))) == [
+        ("symbol-version", "needs symbols that are newer than manylinux_2_17_x86_64: GLIBC_2.25 (getrandom)")
+    ]
+    newer = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    assert verify(made(tmp_path, shared_object(source), newer)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "rule", "what"),
+    [
+        (
+            "demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl",
+            Severity.ERROR,
+            "machine",
+            "code for x86_64 in a wheel for aarch64",
+        ),
+        (
+            "demo-1.0-py3-none-any.whl",
+            Severity.ERROR,
+            "pure",
+            f"1 binaries, {MEMBER} first, in a wheel for any platform; expected a platform tag",
+        ),
+        (
+            "demo-1.0-cp312-cp312-manylinux_2_17_x86_64.whl",
+            Severity.ERROR,
+            "extension",
+            "an extension module of CPython 311 only, in a wheel for cp312-cp312, which does not look for it",
+        ),
+        (
+            "demo-1.0-cp39-abi3-manylinux_2_17_x86_64.whl",
+            Severity.WARNING,
+            "extension",
+            "an extension module of CPython 311 only, in a wheel for cp39-abi3; expected .abi3.so, or a copy for each",
+        ),
+    ],
+)
+def test_binaries_that_the_tags_do_not_tell_of_are_found(
+    tmp_path: Path, name: str, severity: Severity, rule: str, what: str
+) -> None:
+    assert (rule, what) in found(verify(made(tmp_path, name=name)), severity)
+
+
+def test_a_wheel_with_binaries_is_no_pure_one(tmp_path: Path) -> None:
+    ((rule, what),) = found(verify(made(tmp_path, pure=True)), Severity.WARNING)
+    assert rule == "pure"
+    assert what.startswith("Root-Is-Purelib is true in a wheel with binaries")
+
+
+def test_the_claim_is_the_one_in_variant_json(tmp_path: Path) -> None:
+    v3 = shared_object(MODULE + SUM, "-march=x86-64-v3")
+    name = NAME.replace(".whl", "-x86_64_v3.whl")
+    verdict = verify(made(tmp_path, v3, name, label="x86_64_v3"))
+    assert (str(verdict.cpu), verdict.claimed, verdict.failed) == ("x86-64-v3", True, False)
+    wrong = verify(made(tmp_path, v3, name, label="x86_64_v3"), cpu=V2)
+    assert found(wrong) == [("claim", "claims x86-64-v3 in its variant.json, expected x86-64-v2")]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "label", "what"),
+    [
+        ("-other", "x86_64_v3", "describes 'x86_64_v3'; expected only 'other', as in the file name (PEP 825)"),
+        ("-v3", None, "missing; expected it to describe the variant 'v3' of the file name (PEP 825)"),
+        ("", "x86_64_v3", "in a wheel whose file name has no variant label; expected none (PEP 825)"),
+    ],
+)
+def test_variant_json_and_the_file_name_say_the_same(tmp_path: Path, stamp: str, label: str | None, what: str) -> None:
+    name = NAME.replace(".whl", f"{stamp}.whl")
+    assert ("variant", what) in found(verify(made(tmp_path, CLEAN, name, label=label)))
+
+
+def test_other_machines_are_said_to_be_unchecked(tmp_path: Path) -> None:
+    arm = CLEAN[:18] + (183).to_bytes(2, "little") + CLEAN[20:]
+    name = "demo-1.0-cp311-cp311-linux_aarch64.whl"
+    verdict = verify(made(tmp_path, {"demo/_demo.so": arm}, name))
+    assert found(verdict, Severity.NOTE) == [
+        ("isa-unchecked", "code for aarch64: instruction sets are checked for x86-64 only")
+    ]
+    assert (verdict.isa, verdict.failed) == ("not checked", False)
+
+
+def test_damage_is_told_apart_from_a_file_that_is_no_library(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, {"demo/_demo.so": CLEAN[:100], "demo/data.bin": CLEAN[:100]}))
+    assert [(one.severity, one.rule, one.member) for one in verdict.findings] == [
+        (Severity.ERROR, Rule.ELF, "demo/_demo.so"),
+        (Severity.WARNING, Rule.ELF, "demo/data.bin"),
+    ]
+
+
+def test_a_member_that_does_not_match_record_is_found(tmp_path: Path) -> None:
+    path = "demo/data.txt"
+    rows = record_of({path: b"said", **everything(NAME)}, dist_info_of(NAME))
+    verdict = verify(wheel(tmp_path, NAME, {path: b"done"}, record=rows))
+    assert [(one.rule, one.member, one.what) for one in verdict.findings] == [
+        (Rule.ARCHIVE, path, f"{NAME}: {path}: does not match its hash in RECORD")
+    ]
+
+
+def test_a_verdict_is_json(tmp_path: Path) -> None:
+    source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
+    data = json.loads(json.dumps(verify(made(tmp_path, shared_object(source)), cpu=V2).data()))
+    assert (data["cpu"], data["failed"], data["isa"]) == ("x86-64-v2", True, "failed")
+    assert data["libraries"][0]["violations"][0]["function"] == "dot"
+    assert {finding["severity"] for finding in data["findings"]} <= {"error", "warning", "note"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(CLEAN) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(CLEAN)))
+def test_a_damaged_library_gives_a_verdict(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(CLEAN)
+    for place, value in changes:
+        data[place] = value
+    path = made(tmp_path_factory.mktemp("damaged"), bytes(data if len(changes) % 2 else data[:cut]))
+    assert isinstance(verify(path, cpu=V2, jobs=1), Verdict)

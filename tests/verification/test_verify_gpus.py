@@ -1,0 +1,284 @@
+"""Wheels with GPU code, held against the GPUs that their variant claims."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
+from tests.factories.elf import MODULE, shared_object
+from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.offers import offers
+from tests.factories.variants import document, metadata, variant
+from tests.factories.wheels import dist_info_of, wheel
+from vbuild.gpu_code.fatbin import Flag, Kind
+from vbuild.hardware.gpu import Code
+from vbuild.verification.model import Severity, Verdict
+from vbuild.verification.verify import verify
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
+NAME = "demo-1.0-py3-none-manylinux_2_17_x86_64.whl"
+MEMBER = "demo/libdemo.so"
+KINDS = {Code.MACHINE: Kind.CUBIN, Code.PTX: Kind.PTX, Code.OTHER: Kind.LTO_IR}
+SUFFIXES = {"": 0, "a": Flag.ARCH_SPECIFIC, "f": Flag.ARCH_FAMILY}
+
+
+def library(*fatbins: str, flags: int = 0) -> bytes:
+    """A library with a fatbin for each of *fatbins*, which list its entries in short: ``80 90a ptx90``."""
+    return device_library(
+        *(
+            fatbin(
+                *(
+                    entry(KINDS[one.code], one.arch.number, flags=flags | SUFFIXES[one.arch.suffix])
+                    for one in offers(text)
+                )
+            )
+            for text in fatbins
+        )
+    )
+
+
+def made(folder: Path, files: Mapping[str, bytes] | bytes, *claims: str) -> Path:
+    """A wheel of these libraries; a variant of these properties of NVIDIA's namespace, if there are any."""
+    name = NAME.replace(".whl", "-gpus.whl") if claims else NAME
+    members: dict[str, bytes | str] = dict({MEMBER: files} if isinstance(files, bytes) else files)
+    members[f"{dist_info_of(name)}/WHEEL"] = (
+        "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\n"
+    )
+    if claims:
+        properties = (f"nvidia :: {claim}" for claim in claims)
+        described = document(variant("gpus", *properties), metadata=metadata("nvidia"))
+        members[f"{dist_info_of(name)}/variant.json"] = described.pack()
+    return wheel(folder, name, members)
+
+
+def found(verdict: Verdict) -> list[str]:
+    """The findings about GPU code, without the member."""
+    return [str(replace(one, member=None)) for one in verdict.findings if one.rule.startswith("gpu")]
+
+
+def real(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"sm_arch :: {number}_real" for number in numbers)
+
+
+def test_a_claim_that_every_fatbin_keeps_is_fine(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, library("80 86 90", "80 90a"), *real(80, 90)))
+    assert (found(verdict), verdict.gpu, verdict.failed) == ([], "ok, for 80_real, 90_real", False)
+    (gpus,) = verdict.gpus
+    assert (gpus.member, gpus.fatbins, gpus.machine, gpus.ptx) == (
+        MEMBER,
+        2,
+        ("sm_80", "sm_86", "sm_90", "sm_90a"),
+        (),
+    )
+    assert [f"{served.device}: {served}" for served in gpus.served] == ["sm_80: yes", "sm_86: yes", "sm_90: yes"]
+
+
+def test_code_of_a_lower_minor_version_keeps_the_claim(tmp_path: Path) -> None:
+    assert found(verify(made(tmp_path, library("80"), *real(89)))) == []
+
+
+def test_a_plain_wheel_states_its_gpus_and_promises_nothing(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, library("80 ptx80", "90a")))
+    assert (found(verdict), verdict.gpu) == ([], "not claimed")
+    (gpus,) = verdict.gpus
+    assert (gpus.machine, gpus.ptx) == (("sm_80", "sm_90a"), ("sm_80",))
+    assert [(str(one.device), str(one)) for one in gpus.served] == [
+        ("sm_80", "yes"),
+        ("sm_90", "yes, 1 of 2 fatbins by JIT"),
+    ]
+
+
+def test_a_wheel_without_gpu_code_says_so(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, shared_object(MODULE)))
+    assert (verdict.gpu, verdict.gpus) == ("no code", ())
+
+
+@pytest.mark.parametrize(
+    ("fatbins", "claims", "finding"),
+    [
+        (
+            ["80 ptx80", "80"],
+            real(75),
+            (
+                "error: 75_real is claimed, but none of its fatbins (2) has code for sm_75;"
+                " they have sm_80, PTX for sm_80 [gpu-missing]"
+            ),
+        ),
+        (
+            ["90a"],
+            real(100),
+            (
+                "error: 100_real is claimed, but none of its fatbins (1) has code for sm_100;"
+                " they have sm_90a [gpu-missing]"
+            ),
+        ),
+        (
+            ["80 ptx80", "80 ptx80"],
+            real(90),
+            "error: 90_real is claimed, but 2 of 2 fatbins have only PTX for sm_90, compiled at first use [gpu-jit]",
+        ),
+        (
+            ["80 ptx80", "90"],
+            real(90),
+            "warning: 90_real is claimed, but 1 of 2 fatbins have only PTX for sm_90, compiled at first use [gpu-jit]",
+        ),
+        (
+            ["80", "90", "80"],
+            real(90),
+            "note: 2 of 3 fatbins have no code for sm_90: their kernels are for other GPUs [gpu-missing]",
+        ),
+        (
+            ["80 90"],
+            ("sm_arch :: 90_virtual",),
+            "error: 90_virtual is claimed, but none of its fatbins (1) has PTX that runs on sm_90 [gpu-ptx]",
+        ),
+        (
+            ["80 ptx100", "90"],
+            ("sm_arch :: 90_virtual",),
+            "error: 90_virtual is claimed, but none of its fatbins (2) has PTX that runs on sm_90 [gpu-ptx]",
+        ),
+        (
+            ["80 ptx80", "90"],
+            ("sm_arch :: 90_virtual",),
+            "note: 1 of 2 fatbins have no PTX that runs on sm_90 [gpu-ptx]",
+        ),
+        (
+            ["89 ptx89"],
+            (*real(89), "sm_arch :: 89_virtual"),
+            "error: nvidia :: sm_arch :: 89_virtual matches no GPU; expected 80_virtual, which is for 8.x [gpu-claim]",
+        ),
+        (
+            ["90a"],
+            (*real(90), "sm_arch :: 90a_real"),
+            "error: nvidia :: sm_arch :: 90a_real matches no GPU; expected 90_real, 90_virtual ... [gpu-claim]",
+        ),
+        (
+            ["90"],
+            (*real(90), "cuda_version_lower_bound :: now"),
+            (
+                "error: nvidia :: cuda_version_lower_bound :: now: no version 'now';"
+                " expected two numbers with a dot, as in 12.8 [gpu-claim]"
+            ),
+        ),
+    ],
+)
+def test_a_claim_that_the_code_does_not_keep_is_found(
+    tmp_path: Path, fatbins: list[str], claims: tuple[str, ...], finding: str
+) -> None:
+    verdict = verify(made(tmp_path, library(*fatbins), *claims))
+    assert found(verdict) == [finding]
+    assert verdict.failed == (finding.startswith("error"))
+    assert verdict.gpu.startswith("failed" if verdict.failed else "ok, for ")
+
+
+def test_ptx_that_runs_keeps_a_virtual_claim(tmp_path: Path) -> None:
+    assert found(verify(made(tmp_path, library("80 ptx80", "ptx90"), "sm_arch :: 90_virtual"))) == []
+
+
+def test_a_library_for_other_gpus_is_a_warning_beside_one_with_machine_code(tmp_path: Path) -> None:
+    files = {"demo/new.so": library("90"), "demo/old.so": library("80 ptx80"), "demo/next.so": library("100f")}
+    verdict = verify(made(tmp_path, files, *real(90)))
+    assert [(one.member, one.severity, one.rule) for one in verdict.findings if one.rule.startswith("gpu")] == [
+        ("demo/old.so", Severity.WARNING, "gpu-jit"),
+        ("demo/next.so", Severity.WARNING, "gpu-missing"),
+    ]
+    assert [[str(one) for one in gpus.served] for gpus in verdict.gpus] == [
+        ["no", "yes", "no"],
+        ["yes", "by JIT", "by JIT"],
+        ["no", "no", "yes"],
+    ]
+
+
+def test_what_repair_added_does_not_keep_the_claim_of_the_projects_own_code(tmp_path: Path) -> None:
+    files = {"demo/own.so": library("80"), "demo.libs/libother.so": library("80 90")}
+    assert verify(made(tmp_path, files, *real(90))).failed
+    assert not verify(made(tmp_path, {"demo.libs/libother.so": library("80 90")}, *real(90))).failed
+
+
+def test_a_claim_without_any_gpu_code_is_a_warning(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, shared_object(MODULE), *real(80, 90)))
+    assert found(verdict) == ["warning: no GPU code: nothing in it is for 80_real, 90_real [gpu-claim]"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "is_too_low"), [("12.0", True), ("12", True), ("12.3", True), ("12.4", False), ("13.0", False)]
+)
+def test_zstd_needs_a_driver_that_reads_it(tmp_path: Path, bound: str, is_too_low: bool) -> None:  # noqa: FBT001 - a row
+    variant_ = made(tmp_path, library("80 90", flags=Flag.ZSTD), *real(90), f"cuda_version_lower_bound :: {bound}")
+    version = bound if "." in bound else f"{bound}.0"
+    what = (
+        f"2 entries are compressed with zstd, which drivers read from CUDA 12.4 on; the variant admits CUDA {version}"
+    )
+    assert found(verify(variant_)) == ([f"warning: {what} [gpu-driver]"] if is_too_low else [])
+
+
+def test_what_other_libraries_read_is_not_asked_to_serve_a_gpu(tmp_path: Path) -> None:
+    assert found(verify(made(tmp_path, library("90", "other75"), *real(90)))) == []
+
+
+def test_the_code_of_another_vendor_is_stated(tmp_path: Path) -> None:
+    codes = {HOST: b"", GFX90A: b"\x7fELF" * 16, GFX942: b"\x7fELF" * 16}
+    wrapper = (".hipFatBinSegment", 0x48495046, 1)
+    data = device_library(bundle(codes), section=".hip_fatbin", wrapper=wrapper, align=4096)
+    (gpus,) = verify(made(tmp_path, data)).gpus
+    assert (gpus.machine, gpus.served) == (("gfx90a:xnack+", "gfx942"), ())
+
+
+@pytest.mark.parametrize(
+    ("sample", "machine", "ptx"),
+    [
+        ("balance.so", ("sm_80", "sm_90"), ("sm_90",)),
+        ("packed_relocations.so", ("sm_80", "sm_90"), ("sm_90",)),
+        ("relocatable.so", ("sm_80", "sm_90"), ("sm_90",)),
+        ("suffixes.so", ("sm_90a", "sm_100f"), ("sm_90a", "sm_100f")),
+    ],
+)
+def test_what_nvcc_made_is_read(tmp_path: Path, sample: str, machine: tuple[str, ...], ptx: tuple[str, ...]) -> None:
+    verdict = verify(made(tmp_path, (SAMPLES / sample).read_bytes(), *real(90)))
+    (gpus,) = verdict.gpus
+    assert (gpus.machine, gpus.ptx, found(verdict)) == (machine, ptx, [])
+
+
+def test_damaged_gpu_code_is_a_warning(tmp_path: Path) -> None:
+    data = device_library(fatbin(entry(Kind.CUBIN, 90)), fatbin(entry(Kind.CUBIN, 90, version=9)))
+    verdict = verify(made(tmp_path, data))
+    (finding,) = found(verdict)
+    assert finding.startswith("warning: GPU code that cannot be read, in 1 places: damaged or unknown fatbin at 0x")
+
+
+def test_the_verdict_on_gpus_is_json(tmp_path: Path) -> None:
+    data = json.loads(json.dumps(verify(made(tmp_path, library("80 ptx80"), *real(80))).data()))
+    assert (data["gpu"], data["claimed_gpus"]) == ("ok, for 80_real", ["80_real"])
+    assert data["gpus"] == [
+        {
+            "member": MEMBER,
+            "fatbins": 1,
+            "machine": ["sm_80"],
+            "ptx": ["sm_80"],
+            "gpus": [{"gpu": "sm_80", "machine": 1, "jit": 0, "nothing": 0, "runs": "yes"}],
+            "notes": [],
+        }
+    ]
+
+
+DAMAGED = bytes((SAMPLES / "balance.so").read_bytes())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, len(DAMAGED) - 1), st.integers(0, 255)), max_size=8),
+    st.integers(0, len(DAMAGED)),
+)
+def test_damage_gives_a_verdict(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(DAMAGED)
+    for place, value in changes:
+        data[place] = value
+    path = made(tmp_path_factory.mktemp("damaged"), bytes(data if changes else data[:cut]), *real(90))
+    assert isinstance(verify(path, jobs=1), Verdict)

@@ -1,0 +1,243 @@
+"""What `open_wheel` and `peek` read."""
+
+import os
+import random
+import re
+import struct
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.factories.wheels import (
+    contents,
+    dist_info_of,
+    everything,
+    hashed,
+    poked,
+    record_of,
+    renamed,
+    wheel,
+    with_entries,
+)
+from vbuild.errors import WheelError
+from vbuild.wheel.archive import open_wheel, peek
+from vbuild.wheel.write import edited
+
+NAME = "demo-1.0-py3-none-any.whl"
+INFO = "demo-1.0.dist-info"
+PAYLOAD = b"x = 1\n" * 100
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    message = f"^{re.escape(str(path))}: cannot be read: No such file or directory$"
+    with pytest.raises(WheelError, match=message), open_wheel(path):
+        pass
+    with pytest.raises(WheelError, match=message):
+        peek(path, "METADATA")
+
+
+def test_every_member_is_read_as_zipfile_reads_it(tmp_path: Path) -> None:
+    paths: dict[str, bytes | str] = {
+        "demo/a,b.py": "1",
+        'demo/"q".py': "2",
+        "demo/é✓.py": "3",
+        "demo/_C.so": b"\0" * 3_000_000,
+    }
+    path = wheel(tmp_path, files=paths)
+    with open_wheel(path, check=True) as source:
+        assert {member.path: source.read(member) for member in source.members} == contents(path)
+        assert source.dist_info == dist_info_of(path.name)
+        assert str(source.name) == path.name
+        assert source.metadata().name == "demo"
+        assert source.wheel_file().tags == ("py3-none-any",)
+
+
+def test_large_members_come_in_small_chunks(tmp_path: Path) -> None:
+    path = wheel(tmp_path, files={"demo/_C.so": bytes(5_000_000)})
+    with open_wheel(path) as source:
+        sizes = [len(chunk) for chunk in source.chunks("demo/_C.so")]
+    assert sum(sizes) == 5_000_000
+    assert max(sizes) <= 1 << 20
+
+
+def test_a_member_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    message = f"^{NAME}: demo/a.py: no such member$"
+    with open_wheel(wheel(tmp_path)) as source:
+        assert source.find("demo/a.py") is None
+        with pytest.raises(WheelError, match=message):
+            source.read("demo/a.py")
+        with pytest.raises(WheelError, match=message), source.mapped("demo/a.py"):
+            pass
+
+
+@pytest.mark.parametrize("size", [0, 100, 3_000_000])
+def test_a_member_is_mapped_as_it_is_read(tmp_path: Path, size: int) -> None:
+    data = random.Random(1).randbytes(size)
+    with open_wheel(wheel(tmp_path, files={"demo/_C.so": data})) as source:
+        before = sorted(tmp_path.iterdir())
+        with source.mapped("demo/_C.so", folder=tmp_path) as view:
+            assert view == data
+            assert view.readonly
+            assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_view_may_outlive_its_mapping(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(3_000_000)
+    with open_wheel(wheel(tmp_path, files={"demo/_C.so": data})) as source:
+        with source.mapped("demo/_C.so", folder=tmp_path) as view:
+            part = view[1_000_000:]
+            del view
+        assert part == data[1_000_000:]
+
+
+@pytest.mark.parametrize("size", [30, 3_000_000])
+def test_what_is_mapped_is_checked_first(tmp_path: Path, size: int) -> None:
+    data = random.Random(1).randbytes(size)
+    record = record_of(everything(NAME, files={"demo/_C.so": data[::-1]}), INFO)
+    path = wheel(tmp_path, record=record, files={"demo/_C.so": data})
+    message = f"^{NAME}: demo/_C.so: does not match its hash in RECORD$"
+    with open_wheel(path) as source, pytest.raises(WheelError, match=message), source.mapped("demo/_C.so"):
+        pass
+
+
+def test_a_mapping_needs_a_folder_that_is_there(tmp_path: Path) -> None:
+    path = wheel(tmp_path, files={"demo/_C.so": bytes(3_000_000)})
+    message = f"^{NAME}: cannot be unpacked: No such file or directory$"
+    with (
+        open_wheel(path) as source,
+        pytest.raises(WheelError, match=message),
+        source.mapped("demo/_C.so", folder=tmp_path / "none"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("by", ["pread", "seek"])
+def test_several_threads_read_one_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    if by == "seek":
+        monkeypatch.delattr(os, "pread")
+    files = {f"demo/_{number}.so": random.Random(number).randbytes(1_500_000) for number in range(8)}
+    path = wheel(tmp_path, files=files)
+
+    def read(member: str) -> bytes:
+        with source.mapped(member, folder=tmp_path) as view:
+            return bytes(view)
+
+    with open_wheel(path) as source, ThreadPoolExecutor(8) as executor:
+        for _ in range(3):
+            assert dict(zip(files, executor.map(read, files), strict=True)) == files
+            assert dict(zip(files, executor.map(source.read, files), strict=True)) == files
+
+
+def test_a_wrong_hash_is_found_when_its_member_is_read(tmp_path: Path) -> None:
+    record = record_of(everything(NAME, files={"demo/a.py": b"one"}), INFO)
+    path = wheel(tmp_path, record=record, files={"demo/a.py": b"two"})
+    message = f"^{NAME}: demo/a.py: does not match its hash in RECORD$"
+    with open_wheel(path) as source, pytest.raises(WheelError, match=message):
+        source.read("demo/a.py")
+    with pytest.raises(WheelError, match=message), open_wheel(path, check=True):
+        pass
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+def test_hashes_better_than_sha_256_are_checked(tmp_path: Path, algorithm: str) -> None:
+    row = f"demo/a.py,{hashed(b'one', algorithm)},3\n"
+    path = wheel(tmp_path, record=row + record_of(everything(NAME), INFO), files={"demo/a.py": b"one"})
+    with open_wheel(path, check=True) as source:
+        assert source.read("demo/a.py") == b"one"
+
+
+def test_a_wrong_crc_is_found_when_its_member_is_read(tmp_path: Path) -> None:
+    path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={"demo/a.py": b"original"})
+    renamed(path, b"original", b"orIginal")
+    with (
+        open_wheel(path) as source,
+        pytest.raises(WheelError, match=r"demo/a.py: damaged: CRC-32 is 0x\w{8}, expected"),
+    ):
+        source.read("demo/a.py")
+
+
+def test_a_bomb_stops_at_the_size_it_declares(tmp_path: Path) -> None:
+    declared = 20_000
+    record = f"demo/a.py,{hashed(b'')},{declared}\n" + record_of(everything(NAME), INFO)
+
+    def tamper(archive: zipfile.ZipFile) -> None:
+        archive.infolist()[0].file_size = declared
+
+    path = wheel(tmp_path, record=record, tamper=tamper, files={"demo/a.py": bytes(10_000_000)})
+    poked(path, 22, struct.pack("<I", declared))
+    message = r"demo/a.py: inflates to more than the 20000 bytes it declares$"
+    with open_wheel(path) as source, pytest.raises(WheelError, match=message):
+        list(source.chunks("demo/a.py"))
+
+
+def test_a_method_that_is_not_known_can_be_copied_but_not_read(tmp_path: Path) -> None:
+    path = wheel(tmp_path, compressions={"demo/a.py": zipfile.ZIP_LZMA}, files={"demo/a.py": PAYLOAD})
+    message = r"demo/a.py: compressed with method 14, which can be copied but not read$"
+    with open_wheel(path) as source:
+        with pytest.raises(WheelError, match=message):
+            source.read("demo/a.py")
+        copy = edited(source, tmp_path / "out", source.name, edits={})
+    assert contents(copy)["demo/a.py"] == PAYLOAD
+
+
+def test_folders_are_no_members(tmp_path: Path) -> None:
+    files = everything(NAME)
+    path = with_entries(tmp_path / NAME, files | {f"{INFO}/RECORD": record_of(files, INFO).encode()})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.mkdir("demo")
+    with open_wheel(path) as source:
+        assert [member.path for member in source.members] == [*files, f"{INFO}/RECORD"]
+
+
+def test_a_peek_reads_one_file_of_the_dist_info_folder(tmp_path: Path) -> None:
+    path = wheel(tmp_path, files={f"{INFO}/variant.json": "{}", "demo/_C.so": bytes(1000)}, record="no record at all")
+    assert peek(path, "variant.json") == b"{}"
+    assert peek(path, "entry_points.txt") is None
+
+
+def test_a_peek_finds_damage_in_what_it_reads(tmp_path: Path) -> None:
+    path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={f"{INFO}/variant.json": "{original}"})
+    renamed(path, b"{original}", b"{orIginal}")
+    with pytest.raises(WheelError, match=f"^{NAME}: {INFO}/variant.json: damaged: CRC-32"):
+        peek(path, "variant.json")
+
+
+def test_a_dist_info_folder_may_be_spelled_otherwise(tmp_path: Path) -> None:
+    path = wheel(tmp_path, "My.Demo-1.0-py3-none-any.whl").rename(tmp_path / "my_demo-1.0.0-py3-none-any.whl")
+    with open_wheel(path) as source:
+        assert source.dist_info == "My.Demo-1.0.dist-info"
+
+
+@pytest.mark.parametrize(
+    ("deflated", "message"),
+    {
+        "ffff": "damaged: its deflate stream is broken",
+        "4b04": "damaged: its deflate stream is cut short",
+        "4b0400": "inflates to 1 bytes, but declares 3",
+        "4b040000": "damaged: bytes after the end of its deflate stream",
+    }.items(),
+)
+def test_a_broken_deflate_stream_is_found(tmp_path: Path, deflated: str, message: str) -> None:
+    data = bytes.fromhex(deflated)
+
+    def tamper(archive: zipfile.ZipFile) -> None:
+        archive.infolist()[0].compress_type = zipfile.ZIP_DEFLATED
+
+    record = f"demo/a.py,{hashed(b'a')},{len(data)}\n" + record_of(everything(NAME), INFO)
+    path = wheel(tmp_path, files={"demo/a.py": data}, compression=zipfile.ZIP_STORED, tamper=tamper, record=record)
+    poked(path, 8, struct.pack("<H", zipfile.ZIP_DEFLATED))
+    with open_wheel(path) as source, pytest.raises(WheelError, match=f"^{NAME}: demo/a.py: {message}$"):
+        source.read("demo/a.py")
+
+
+def test_a_file_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = wheel(tmp_path, files={"demo/a.bin": bytes(5_000_000)}, compression=zipfile.ZIP_STORED)
+    with open_wheel(path) as source:
+        os.truncate(path, 1_000_000)
+        for read in (lambda: source.read("demo/a.bin"), lambda: edited(source, tmp_path / "o", source.name, edits={})):
+            with pytest.raises(WheelError, match=r"truncated while it was read$"):
+                read()
+    assert list((tmp_path / "o").iterdir()) == []

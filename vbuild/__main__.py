@@ -1,0 +1,5 @@
+"""`python -m vbuild`."""
+
+from vbuild.cli.main import main
+
+main()

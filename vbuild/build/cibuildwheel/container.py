@@ -1,0 +1,210 @@
+"""The program that puts launchers into a container of cibuildwheel; it runs before each build there.
+
+    python -I -S -B /host/KIT/vbuild/build/cibuildwheel/container.py /host/KIT/runs/RUN
+      settings.json, the compilers on PATH -> /tmp/vbuild: launchers of the compilers, rustc, nvcc, auditwheel
+                                              /host/KIT/runs/RUN/logs/IDENTIFIER: what they write
+
+It starts with the Python of the identifier, which may be any that cibuildwheel builds for, down to 3.9, and goes on
+with a faster one where the image has one: launchers run once for each call of a compiler. What is wrong is said in one
+line that begins with ``vbuild:``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SAID = "vbuild: "
+LOST = (
+    "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the project's "
+    "ends it; expected one line"
+)
+
+_PREFERRED = (3, 11)  # the first that starts fast, and that the launcher of nvcc runs on
+_CHOSEN = "VBUILD_PYTHON"
+_ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.executable)"
+_PYTHONS = "/opt/python"
+_FIRST = ("cc", "gcc", "clang")  # the compilers that are asked, the first that is there
+
+# adds its arguments behind the command of auditwheel that takes them, and becomes the auditwheel that is next on PATH
+_AUDITWHEEL = """#!/bin/sh
+folder={folder}
+rest=
+IFS=:
+for entry in $PATH; do
+    [ "$entry" = "$folder" ] || rest="$rest:$entry"
+done
+unset IFS
+PATH=${{rest#:}}
+export PATH
+added=
+for word; do
+    shift
+    set -- "$@" "$word"
+    if [ -z "$added" ] && [ "$word" = repair ]; then
+        set -- "$@" {arguments}
+        added=yes
+    fi
+done
+exec auditwheel "$@"
+"""
+
+
+def main(run: Path, environment: dict[str, str]) -> None:
+    """Put the launchers that the settings in the folder *run* ask for into the container."""
+    settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
+    if _CHOSEN not in environment:
+        python = chosen(environment.get("PATH", os.defpath))
+        os.execve(python, [python, *_again()], {**environment, _CHOSEN: python})  # noqa: S606
+    if environment.get("PATH", "").split(os.pathsep)[0] != settings["launchers"]:
+        raise SystemExit(f"{SAID}{LOST}")
+    if platform.machine() != settings["machine"]:
+        raise SystemExit(f"{SAID}the image is of {platform.machine()}, expected {settings['machine']}")
+    if settings["nvcc"] and sys.version_info < _PREFERRED:
+        raise SystemExit(
+            f"{SAID}the launcher of nvcc needs Python {_dotted(_PREFERRED)}, and the image has none: "
+            f"expected one in {_PYTHONS} or on PATH"
+        )
+    logs = run / "logs" / environment.get("CIBUILDWHEEL_BUILD_IDENTIFIER", "build")
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        (logs / "started").touch()
+    except OSError as error:
+        raise SystemExit(f"{SAID}{logs} cannot be written from the container: {error.strerror}") from error
+    put(settings, logs, environment)
+
+
+def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> None:
+    """Make the folder of launchers anew, by *settings*, for the compilers that *environment* leads to."""
+    from vbuild.toolchain import compiler_wrapper as launching  # noqa: PLC0415 - found beside this file, see below
+    from vbuild.toolchain import rewriting  # noqa: PLC0415 - as above
+
+    folder = Path(settings["launchers"])
+    shutil.rmtree(folder, ignore_errors=True)
+    compilers = launching.programs(environment.get("PATH", os.defpath))
+    rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
+    if not settings["is_baseline"] and compilers:
+        first = _first(compilers, environment.get("CC", ""))
+        check(first, settings)
+        if rules["link"] and not _succeeds(launching.marking(str(first), settings["cpu"], str(logs / "empty.so"))):
+            rules["link"] = ()
+    folder.mkdir(parents=True)
+    programs: dict[str, tuple[str, ...]] = {name: (str(path),) for name, path in compilers.items()}
+    programs[rewriting.RUSTC] = tuple(environment.get(settings["wrapper"], "").split())
+    nvcc = settings["nvcc"]
+    mapping = (f"-ffile-prefix-map={settings['project']}=.",)
+    launching.put(
+        folder,
+        {
+            "rules": rules,
+            "programs": programs,
+            "variables": {},
+            "source": settings["project"],
+            "log": str(logs / "overrides.jsonl"),
+            "calls": str(logs / "calls"),
+            "mapping": mapping,
+            "rust_mapping": (f"--remap-path-prefix={settings['project']}=.",),
+            "nvcc": {
+                "rules": {**_tupled(nvcc), "host": _host(compilers)},
+                "command": (nvcc["nvcc"],),
+                "mapping": mapping,
+                "compilers": {name: str(path) for name, path in compilers.items()},
+                "log": str(logs / "nvcc.jsonl"),
+            }
+            if nvcc
+            else None,
+        },
+        toolkit=_toolkit(nvcc["nvcc"]) if nvcc else None,
+    )
+    if settings["auditwheel"]:
+        text = _AUDITWHEEL.format(folder=shlex.quote(str(folder)), arguments=shlex.join(settings["auditwheel"]))
+        (folder / "auditwheel").write_text(text, encoding="utf-8")
+        (folder / "auditwheel").chmod(0o755)
+
+
+def check(compiler: Path, settings: dict[str, Any]) -> None:
+    """Refuse a *compiler* that cannot compile for the level of *settings*."""
+    from vbuild.toolchain import compiler_wrapper as launching  # noqa: PLC0415 - as above
+
+    ran = subprocess.run(launching.questions(str(compiler)), capture_output=True, text=True, check=False)
+    macros = {name: int(value) for name, value in launching.MACRO.findall(ran.stdout)}
+    family = "clang" if "__clang_major__" in macros else "gcc"
+    version = macros.get("__clang_major__", macros.get("__GNUC__", 0))
+    if settings["machine"] == "x86_64" and version < launching.KNOWS_LEVELS[family]:
+        expected = " or ".join(f"{name} {first}" for name, first in launching.KNOWS_LEVELS.items())
+        raise SystemExit(
+            f"{SAID}{family} {version} of the image does not know -march={settings['cpu']}; expected {expected}, or "
+            f"newer: choose another image, such as manylinux_2_28"
+        )
+
+
+def chosen(path: str) -> str:
+    """The Python that launchers are to run on: a fast one of the image, or the one that runs this."""
+    folders = sorted((minor, folder) for folder in Path(_PYTHONS).glob("cp3*") if (minor := _minor(folder.name)))
+    named = [str(folder / "bin" / "python") for minor, folder in folders if minor >= _PREFERRED[1]]
+    found = [program for name in ("python3", "python") if (program := shutil.which(name, path=path))]
+    return next((fast for python in (*named, *found) if (fast := _fast(python))), sys.executable)
+
+
+def _minor(name: str) -> int:
+    """12 of ``cp312-cp312``; 0 for builds without the GIL, and names of another form."""
+    digits = name.partition("-")[0][len("cp3") :]
+    return int(digits) if digits.isdigit() and not name.endswith("t") else 0
+
+
+def _fast(python: str) -> str:
+    """The program that *python*, maybe a script that leads to it, is; empty where it is slow, or does not run."""
+    try:
+        ran = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    name, _, rest = ran.stdout.strip().partition(" ")
+    if ran.returncode or name != "cpython":
+        return ""
+    major, minor, program = rest.split(" ", 2)
+    return program if (int(major), int(minor)) >= _PREFERRED else ""
+
+
+def _again() -> list[str]:
+    return ["-I", "-S", "-B", *sys.argv]
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _first(compilers: dict[str, Path], command: str) -> Path:
+    """The compiler of the *command* in CC, or else one that a build is likely to take."""
+    words = [Path(word).name for word in command.split()]
+    return next((compilers[name] for name in (*words, *_FIRST) if name in compilers), next(iter(compilers.values())))
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _tupled(rules: dict[str, Any]) -> dict[str, Any]:
+    return {**rules, "aliases": tuple(map(tuple, rules["aliases"])), "append": tuple(rules["append"])}
+
+
+def _host(compilers: dict[str, Path]) -> str:
+    """The host compiler of nvcc; empty where it is gcc, which nvcc takes by itself."""
+    return "" if "gcc" in compilers or "clang++" not in compilers else "clang++"
+
+
+def _toolkit(nvcc: str) -> Path:
+    if not os.access(nvcc, os.X_OK):
+        raise SystemExit(f"{SAID}{nvcc} cannot be run in the container; expected the toolkit of the host there")
+    return Path(nvcc).parents[1]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    main(Path(sys.argv[1]), dict(os.environ))

@@ -1,0 +1,277 @@
+"""A run of cibuildwheel, done: which wheel it made for which identifier, and what became of the others.
+
+    fast_sum-1.0-cp311-cp311-manylinux_2_17_x86_64.whl    cp311-manylinux_x86_64
+    fast_sum-1.0-cp39-abi3-manylinux_2_17_x86_64.whl      the first that it fits: later ones make none
+
+https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+
+The folder on the host that containers see as part of /host: what runs there, for what, and what it tells.
+
+    kit/vbuild/                          this package, for a Python without packages
+    kit/runs/<run>/settings.json         what `vbuild.build.cibuildwheel.container` puts into the container
+    kit/runs/<run>/logs/<identifier>/    overrides.jsonl, nvcc.jsonl; calls: a line for each call of a compiler
+
+The logs are written from within the container.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from packaging.tags import Tag
+
+import vbuild
+from vbuild.build.agreement import Trial
+from vbuild.build.cibuildwheel import containers as places
+from vbuild.build.cibuildwheel.arguments import Arguments
+from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine, failed
+from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
+from vbuild.build.cibuildwheel.runs import Run
+from vbuild.build.wrappers import Override, overrides
+from vbuild.errors import BuildError, CiError, WheelError
+from vbuild.process.run import supervised
+from vbuild.toolchain import nvcc
+from vbuild.toolchain.nvcc import Command
+from vbuild.wheel.name import WheelName
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the launchers tell of a build: flags that were taken out, nvcc's commands, how often compilers ran.
+
+    *started* is when they were put there, in seconds since the epoch; None where they were not.
+    """
+
+    overrides: tuple[Override, ...] = ()
+    commands: tuple[Command, ...] = ()
+    calls: int = 0
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """A kit in *folder*, outside of the project: cibuildwheel copies that into the container."""
+
+    folder: Path
+
+    @classmethod
+    def made(cls, folder: Path) -> Self:
+        """A kit in the new *folder*; `CiError` where that has no room for it."""
+        try:
+            shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
+        except OSError as error:
+            raise CiError(
+                f"{folder}: {_why(error)}; expected room for what containers run: point TMPDIR at a folder that has it"
+            ) from error
+        return cls(folder)
+
+    @property
+    def inside(self) -> PurePosixPath:
+        """Where it is in the container."""
+        return places.inside(self.folder)
+
+    def add(self, run: Run) -> None:
+        """Put the settings of *run* into the kit, if it has any."""
+        if settings := run.settings():
+            logs = self._of(run) / "logs"
+            logs.mkdir(parents=True)
+            (self._of(run) / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    def told(self, run: Run, identifier: str) -> Told:
+        """What the launchers of *run* told of the build for *identifier*."""
+        logs = self._of(run) / "logs" / identifier
+        calls, started = logs / "calls", logs / "started"
+        return Told(
+            overrides(logs / "overrides.jsonl"),
+            tuple(dict.fromkeys(nvcc.logged(logs / nvcc.LOG))),
+            len(calls.read_bytes().splitlines()) if calls.exists() else 0,
+            started.stat().st_mtime if started.exists() else None,
+        )
+
+    def _of(self, run: Run) -> Path:
+        return self.folder / "runs" / run.name
+
+
+def _why(error: OSError) -> str:
+    """Why a tree cannot be copied: the first of the reasons, one for each file, that shutil puts together."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        return str(error.args[0][0][2]).partition("] ")[2].partition(": ")[0]
+    return error.strerror or str(error)
+
+
+def _all_but_modules(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if not name.endswith(".py") and not Path(folder, name, "__init__.py").is_file()}
+
+
+NOT_PUT = (
+    "before-build ended without vbuild's part of it, which puts launchers before the compilers: the project's own has "
+    "an exec or a trap for EXIT; expected neither: leave the exec out, or put that command into a script"
+)
+_BEFORE = frozenset({"", BEFORE_BUILD, "Setting up build environment"})
+_MINOR = len("cp3")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The *wheel* for an identifier, plain; what the launchers *told*; what became of the project's test.
+
+    The *seconds* are those from when its launchers were put there to the next identifier's.
+    """
+
+    wheel: Path
+    told: Told
+    trial: Trial
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What *run* has made, by identifier; *error* where it failed, for the identifier *at_work*. Its *log* is kept."""
+
+    run: Run
+    log: Path
+    builds: Mapping[str, Build] = field(default_factory=dict)
+    error: CiError | None = None
+    at_work: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """Where runs are made: with which cibuildwheel and *arguments*, in which *folder*, with what variables."""
+
+    engine: Engine
+    arguments: Arguments
+    environment: Mapping[str, str]
+    folder: Path
+    kit: Kit
+    containers: Containers
+    echo: Echo | None = None
+
+    def made(self, run: Run) -> Made:
+        """*run* to its end; where that is a failure, what it has finished before."""
+        self.kit.add(run)
+        output, log = self.folder / "wheels" / run.name, self.folder / "logs" / f"{run.name}.log"
+        scratch = self.folder / "scratch"
+        for folder in (output, scratch):
+            folder.mkdir(parents=True, exist_ok=True)
+        environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
+        error: CiError | None = None
+        refused: BuildError | None = None
+        start = time.time()
+        try:
+            with supervised():
+                self.engine.run(
+                    self.arguments,
+                    output,
+                    environment=environment,
+                    containers=self.containers,
+                    log=log,
+                    echo=self.echo,
+                )
+        except BuildError as raised:
+            refused = raised
+        journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
+        told = {identifier: self.kit.told(run, identifier) for identifier in run.identifiers}
+        if refused:
+            error = _never_put(run, journal, told) or failed(refused, journal)
+        wheels: dict[str, Path] = {}
+        try:
+            wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
+        except CiError as unknown:
+            error = error or unknown
+        times = _seconds([told[identifier].started for identifier in run.identifiers], start, time.time())
+        seconds = dict(zip(run.identifiers, times, strict=True))
+        builds = {
+            identifier: Build(wheel, told[identifier], _trial(identifier, journal), seconds[identifier])
+            for identifier, wheel in wheels.items()
+        }
+        return Made(run, log, builds, error, journal.at_work)
+
+
+def _never_put(run: Run, journal: Journal, told: Mapping[str, Told]) -> CiError | None:
+    """Why *run*, which failed behind before-build, had no launchers; None where it had, or was to have none."""
+    if run.plan is None or journal.step in _BEFORE or journal.at_work not in told:
+        return None
+    return None if told[journal.at_work].started else CiError(f"{journal.at_work}: {NOT_PUT}")
+
+
+def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
+    """*wheels* by the one of *identifiers* that each was built for, in the order of these.
+
+    `CiError` for a wheel that is for none of them.
+    """
+    found: dict[str, Path] = {}
+    for wheel in wheels:
+        try:
+            tags = WheelName.parse(wheel.name).tags
+        except WheelError as error:
+            raise CiError(f"cibuildwheel made {error}") from error
+        free = [identifier for identifier in identifiers if identifier not in found]
+        fitting = (identifier for fits in (_is_of, _runs_on) for identifier in free if fits(tags, identifier))
+        if (identifier := next(fitting, None)) is None:
+            raise CiError(f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}")
+        found[identifier] = wheel
+    return {identifier: found[identifier] for identifier in identifiers if identifier in found}
+
+
+def _is_of(tags: Iterable[Tag], identifier: str) -> bool:
+    """Whether a wheel with *tags* is for the Python of *identifier* alone."""
+    python, is_free, platform = _parted(identifier)
+    interpreter = f"graalpy{python[2:]}" if python.startswith("gp") else python
+    return any(
+        tag.interpreter == interpreter
+        and (tag.abi.endswith("t") == is_free or not python.startswith("cp"))
+        and tag.abi not in {"abi3", "none"}
+        and _is_on(tag, platform)
+        for tag in tags
+    )
+
+
+def _runs_on(tags: Iterable[Tag], identifier: str) -> bool:
+    """Whether a wheel with *tags* is for several Pythons, that of *identifier* among them."""
+    python, is_free, platform = _parted(identifier)
+    return any(
+        _is_on(tag, platform)
+        and (
+            tag.abi == "none"
+            or (tag.abi == "abi3" and python.startswith("cp3") and not is_free and _minor(tag) <= int(python[_MINOR:]))
+        )
+        for tag in tags
+    )
+
+
+def _parted(identifier: str) -> tuple[str, bool, str]:
+    """``cp313`` of ``cp313t-manylinux_x86_64``, whether it is without the GIL, and its platform."""
+    python, _, platform = identifier.partition("-")
+    python = python.partition("_")[0]
+    return python.removesuffix("t"), python.endswith("t"), platform
+
+
+def _is_on(tag: Tag, platform: str) -> bool:
+    """Whether *tag* is of the *platform* of an identifier; ``linux_x86_64``, of a wheel not repaired, is of both."""
+    kind, _, machine = platform.partition("_")
+    return tag.platform.startswith((kind, "linux_")) and tag.platform.endswith(f"_{machine}")
+
+
+def _minor(tag: Tag) -> int:
+    digits = tag.interpreter[_MINOR:]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _seconds(starts: Sequence[float | None], first: float, last: float) -> list[float]:
+    """How long each took that began at one of *starts*; the whole time where that is not known."""
+    ends = sorted(start for start in starts if start is not None)
+    return [
+        (next((end for end in ends if end > start), last) - start) if start is not None else last - first
+        for start in starts
+    ]
+
+
+def _trial(identifier: str, journal: Journal) -> Trial:
+    if identifier in journal.tested:
+        return Trial.PASSED
+    return Trial.NOT_RUN if journal.has_test else Trial.NONE

@@ -1,0 +1,209 @@
+"""Build the native dependencies of a recipe, each once, before the wheels that need them.
+
+    step -> on the shelf already
+         -> fetched, unpacked, patched -> configured, built, installed -> made fit -> put on the shelf
+
+Threads that need the same step at the same time wait for the first, as processes do; who waited shares what became of
+it, a failure too.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vbuild.build.caching import Running
+from vbuild.build.environment import Environments, Prefix, undisturbed, variables
+from vbuild.build.native_cache import Shelf
+from vbuild.build.native_step import Planner, Step
+from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
+from vbuild.build.source import copied, digest, fetched
+from vbuild.build.wrappers import install
+from vbuild.errors import BinaryError, BuildError, NativeError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.process.run import check_running, run
+from vbuild.recipe.lock import Lock
+from vbuild.recipe.matrix import Host
+from vbuild.recipe.native import Native
+from vbuild.recipe.spelling import baseline
+from vbuild.recipe.variables import passed
+from vbuild.toolchain.toolkit.provision import Supply
+
+Said = Callable[[str], None]
+
+
+class Foundry:
+    """Builds *natives* for one run, in *stage*, and keeps them on *shelf*; logs of what fails stay in *logs*.
+
+    *without* is a folder, that for the results, which is no part of a source around it. The steps see those of the
+    user's variables that builds see, and those called as in *pass_env*; *lock* has what they require.
+    """
+
+    def __init__(
+        self,
+        natives: Sequence[Native],
+        *,
+        host: Host,
+        shelf: Shelf,
+        stage: Path,
+        logs: Path,
+        without: Path,
+        environments: Environments,
+        machine: Cpu | None,
+        supply: Supply,
+        pass_env: tuple[str, ...] = (),
+        lock: Lock | None = None,
+    ) -> None:
+        self._natives = tuple(natives)
+        self._shelf = shelf
+        self._stage = stage.absolute()
+        self._logs = logs.absolute()
+        self._without = without
+        self._environments = environments
+        self._machine = machine
+        self._pass_env = pass_env
+        self._planner = Planner(host, shelf.root, machine, supply, self._looked, pass_env, lock)
+        self._lock = threading.Lock()
+        self._digests: dict[str, str] = {}
+        self._steps: dict[Cpu, tuple[Step, ...]] = {}
+        self._made: dict[str, Future[None]] = {}
+
+    def steps(self, cpu: Cpu) -> tuple[Step, ...]:
+        """The steps for wheels for *cpu*; `NativeError` where this machine cannot take them."""
+        with self._lock, _as_native():
+            for level in (baseline(cpu.machine), cpu):
+                if level not in self._steps:
+                    shared = self._steps.get(baseline(cpu.machine), ())
+                    self._steps[level] = self._planner.steps(self._natives, level, baseline=shared)
+            return self._steps[cpu]
+
+    def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
+        """What leads the build of a wheel for *cpu* to the prefixes of its steps."""
+        prefixes = [step.prefix for step in self.steps(cpu)]
+        return variables(prefixes, before, runs=self._machine is not None and self._machine.runs(cpu), is_zig=is_zig)
+
+    def build(
+        self, prefixes: Sequence[Prefix], *, cache: Running | None = None, said: Said = lambda _text: None
+    ) -> None:
+        """See to it that *prefixes*, of `steps`, are there; *said* hears which are built now.
+
+        `NativeError` or `FetchError` where one cannot be; its log is kept.
+        """
+        steps = {step.prefix: step for cpu in tuple(self._steps) for step in self._steps[cpu]}
+        self._built(prefixes, steps, cache, said)
+
+    def _built(
+        self, prefixes: Sequence[Prefix], steps: Mapping[Prefix, Step], cache: Running | None, said: Said
+    ) -> None:
+        """See to *prefixes*, of *steps*, one by one, each once in this run whoever asks."""
+        for prefix in prefixes:
+            with self._lock:
+                is_first = prefix.key not in self._made
+                made = self._made.setdefault(prefix.key, Future())
+            if is_first:
+                try:
+                    self._see_to(steps[prefix], steps, cache, said)
+                    made.set_result(None)
+                except BaseException as error:
+                    made.set_exception(error)
+                    raise
+            made.result()
+
+    def _see_to(self, step: Step, steps: Mapping[Prefix, Step], cache: Running | None, said: Said) -> None:
+        """Build *step*, unless it is on the shelf, and before it what it is built against."""
+        if self._shelf.has(step.prefix):
+            self._log(step).unlink(missing_ok=True)  # an earlier run's, that was killed
+            return
+        # for the baseline, where this one is the same for all levels: no wheel may have asked for these
+        self._built(step.before, steps, cache, said)
+        with at(step), _as_native(), self._shelf.building(step.prefix, check=check_running):
+            if self._shelf.has(step.prefix):  # another process had the lock
+                return
+            said(f"{step}: building")
+            folder = self._stage / "native" / step.label
+            shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
+            smithy = _Smithy(step, folder, self._log(step), self._environments, cache, self._pass_env)
+            smithy.build(self._tree(step, folder), self._shelf)
+        self._shelf.sweep()
+
+    def _tree(self, step: Step, folder: Path) -> Path:
+        """A fresh copy of the source of *step*; `BuildError` where it is not any more what the key stands for."""
+        native = step.native
+        archive = fetched(native.source)
+        where = native.source.subdirectory
+        tree = copied(archive, folder / "source", subdirectory=where, patches=native.patches, without=self._without)
+        if digest(native.source, without=self._without) != step.source:
+            raise BuildError(f"{native.source}: edited while it was copied; expected it to stay as it is for a moment")
+        if not tree.is_dir():
+            raise BuildError(f"{native.source}: no folder {where!r} in it")
+        return tree
+
+    def _log(self, step: Step) -> Path:
+        """Where the commands of *step* write."""
+        return self._logs / f"{step.label}.log"
+
+    def _looked(self, native: Native) -> str:
+        if native.name not in self._digests:
+            self._digests[native.name] = digest(native.source, without=self._without)
+        return self._digests[native.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Smithy:
+    """Where one *step* is built: in *folder*, which is new, its commands writing to *log*."""
+
+    step: Step
+    folder: Path
+    log: Path
+    environments: Environments
+    cache: Running | None
+    pass_env: tuple[str, ...]
+
+    def build(self, tree: Path, shelf: Shelf) -> None:
+        """Build the step in *tree*, which is used up, and put what is installed on *shelf*."""
+        step, place = self.step, Place(tree, self.folder / "root")
+        self.log.unlink(missing_ok=True)  # an earlier run's
+        environment = self._environment(tree)
+        try:
+            for command, own in commands(step, place, environment):
+                run(command, log=self.log, cwd=tree, environment={**environment, **own})
+            configured = prefix_of(step)
+            installed = made_fit(place.destination, configured=configured, kept=step.prefix.folder, log=self.log)
+        except NativeError as error:
+            said = f"; its log is {self.log}" if self.log.exists() else ""
+            raise NativeError(f"{error}{said}") from error
+        shelf.put(step.prefix, installed)
+        self.log.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
+
+    def _environment(self, tree: Path) -> dict[str, str]:
+        """The variables of the step's commands, launchers and the packages that it requires on PATH."""
+        step = self.step
+        seen = undisturbed(passed(os.environ, self.pass_env))
+        found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
+        launchers = install(
+            step.plan.rewriting,
+            step.compilers,
+            self.folder / "launchers",
+            source=tree,
+            environment=found,
+            cache=self.cache,
+            prefixes=step.before,
+            environments=self.environments.folder,
+        )
+        if step.native.requires:
+            found = self.environments.having(step.native.requires, step.interpreter).variables(found)
+        return {**found, **launchers.environment(found)}
+
+
+@contextmanager
+def _as_native() -> Iterator[None]:
+    """What building raises, as this room's own error."""
+    try:
+        yield
+    except (BuildError, BinaryError) as error:
+        raise NativeError(str(error)) from error

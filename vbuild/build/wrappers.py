@@ -1,0 +1,200 @@
+"""Compiler launchers: a folder of programs, named like the compilers, that stands first on PATH during a build.
+
+One mechanism serves every backend. CMAKE_C_COMPILER_LAUNCHER reaches CMake only, a CC with a path or a prefix in it
+breaks where it is split at blanks, and a project may call ``gcc`` by name whatever CC says; but setuptools, CMake,
+Meson, and the cc crate all look for their compiler's bare name on PATH. Only cargo finds rustc by itself, and has
+RUSTC_WRAPPER for it. What the launchers do is in `vbuild.toolchain.rewriting`, which they run; each finds its settings
+beside itself, since a build may clear its environment.
+
+nvcc is looked for in CUDA_HOME too, so it has its launcher (`vbuild.toolchain.nvcc`) in a folder that is a toolkit
+otherwise, made of links:
+
+    launchers/gcc, g++ ...            settings, logs
+    launchers/cuda/bin/nvcc           the launcher
+    launchers/cuda/bin/ptxas, include, lib64 ...  -> the toolkit
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from vbuild.build.caching import Running, Wrapped
+from vbuild.build.environment import Prefix, left_to_compilers
+from vbuild.build.environment import mapping as prefix_mapping
+from vbuild.build.plan import Rewriting
+from vbuild.errors import BuildError
+from vbuild.toolchain import compiler_wrapper as launching
+from vbuild.toolchain import nvcc, rewriting
+from vbuild.toolchain import zig_options as zigwords
+from vbuild.toolchain.compilers import Compilers, cargo_home
+from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc_code import CudaRules
+
+# names that some tools read in the place of CUDA_HOME
+_HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A compiler command out of which flags of the project were taken; *added* are those of ours that it lacked.
+
+    A command with *refused* flags only asked whether the compiler takes them, and was told no.
+    """
+
+    program: str
+    sources: tuple[str, ...]
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    refused: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """One line of the launchers' log."""
+        return cls.of_data(json.loads(line))
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        """The override that `dataclasses.asdict` made *data* of."""
+        lists = (tuple(data[name]) for name in ("sources", "removed", "added", "refused"))
+        return cls(data["program"], *lists)
+
+
+@dataclass(frozen=True, slots=True)
+class Launchers:
+    """Launchers as they stand in *folder*, and the log of what they change; *cuda* is the CUDA_HOME with nvcc's."""
+
+    folder: Path
+    log: Path
+    source: Path
+    has_rust: bool
+    cuda: Path | None = None
+
+    def environment(self, before: Mapping[str, str]) -> dict[str, str]:
+        """The variables that put these launchers before the compilers of the environment *before*."""
+        bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
+        env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)])}
+        if self.cuda:
+            homes = ("CUDA_HOME", "CUDA_PATH", *(name for name in _HOMES if name in before))
+            env |= dict.fromkeys(homes, str(self.cuda))
+        if self.has_rust:
+            env["RUSTC_WRAPPER"] = str(self.folder / rewriting.RUSTC)
+            # cargo does not see the flags that its wrapper adds: no two levels may share a folder of its results
+            env["CARGO_TARGET_DIR"] = str(self.source / "target")
+        return env
+
+    def overrides(self) -> tuple[Override, ...]:
+        """Every command so far that lost a flag, each different one once, in the order of the first."""
+        return overrides(self.log)
+
+    def commands(self) -> tuple[Command, ...]:
+        """Every command of nvcc so far, each different one once, in the order of the first."""
+        return tuple(dict.fromkeys(nvcc.logged(self.folder / nvcc.LOG)))
+
+
+def install(
+    rules: Rewriting,
+    compilers: Compilers,
+    folder: Path,
+    *,
+    source: Path,
+    environment: Mapping[str, str],
+    cuda: CudaRules | None = None,
+    cache: Running | None = None,
+    prefixes: Sequence[Prefix] = (),
+    environments: Path | None = None,
+    headers: Path | None = None,
+) -> Launchers:
+    """Put into *folder* a launcher for every compiler there is, following *rules*, and for nvcc, following *cuda*.
+
+    Paths below *source*, *prefixes*, the toolkit, *environments*, the folder of those of build requirements, and
+    *headers*, Python's, are written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in
+    use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
+    """
+    if cuda:
+        check_nvcc(cuda.nvcc)
+    folder.mkdir(parents=True)
+    launchers = Launchers(
+        folder.absolute(),
+        folder.absolute() / "overrides.jsonl",
+        source.absolute(),
+        bool(compilers.rust),
+        folder.absolute() / "cuda" if cuda else None,
+    )
+    mapping = f"-ffile-prefix-map={launchers.source}=."
+    others = tuple(
+        f"-ffile-prefix-map={place}={name}"
+        for place, name in (
+            *([(environments.absolute(), "environments")] if environments else []),
+            *([(headers.absolute(), "python")] if headers else []),
+            *([(launchers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
+        )
+    )
+    wrapped = Wrapped(compilers.programs, (), (mapping, *others))
+    if cache and not compilers.zig_target:  # no cache takes a compiler of two words, nor its ar
+        wrapped = cache.wrapped(compilers.programs, launchers.folder / "cached", source=launchers.source, others=others)
+    programs = dict(wrapped.programs)
+    if compilers.rust:
+        programs[rewriting.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
+    settings = {
+        "rules": asdict(rules),
+        "programs": programs,
+        "variables": {
+            **dict(compilers.variables),
+            **dict(wrapped.variables),
+            **left_to_compilers(prefixes, environment),
+            # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
+            **({"ZIG_LOCAL_CACHE_DIR": str(launchers.folder / "zig")} if compilers.zig_target else {}),
+        },
+        "source": str(launchers.source),
+        "log": str(launchers.log),
+        "calls": "",
+        "mapping": (*wrapped.mapping, *prefix_mapping(prefixes)),
+        "rust_mapping": (
+            f"--remap-path-prefix={launchers.source}=.",
+            f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
+        ),
+    }
+    if cuda:
+        program = (str(cuda.nvcc),)
+        settings["nvcc"] = {
+            "rules": cuda.data(),
+            "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
+            "mapping": (mapping, *others, *prefix_mapping(prefixes)),
+            "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
+            "log": str(launchers.folder / nvcc.LOG),
+        }
+    modules = (zigwords.__file__,) if compilers.zig_target else ()
+    launching.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
+    return launchers
+
+
+def overrides(log: Path) -> tuple[Override, ...]:
+    """Every command in the launchers' *log* that lost a flag, each different one once, in the order of the first.
+
+    The log has those too which only gained ours.
+    """
+    if not log.exists():
+        return ()
+    found: dict[Override, None] = {}
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):  # torn, where the disk was full or a command was killed
+            found[Override.parse(line)] = None
+    return tuple(override for override in found if override.removed)
+
+
+def check_nvcc(program: Path) -> None:
+    """`BuildError` for an nvcc that would run nothing, or the launchers again."""
+    try:
+        with program.open("rb") as file:
+            begin = file.read(4096)
+    except OSError as error:
+        raise BuildError(f"{program}: {error.strerror}; expected the nvcc of a CUDA toolkit") from error
+    if launching.is_launcher(begin):
+        raise BuildError(
+            f"{program}: a launcher of vbuild, which would start itself without end; expected the nvcc of a CUDA "
+            f"toolkit: point CUDA_HOME at one, or leave it out"
+        )

@@ -1,0 +1,151 @@
+"""Which official package has which library, as catalogue.toml lists them; `.ci/list-libraries` writes that file.
+
+    libcufft.so.11    CUDA 12   nvidia-cufft-cu12   cuda-toolkit[cufft]   nvidia/cufft/lib   "cufft" of cuda-pathfinder
+    libcurand.so.10   in CUDA 11, 12 and 13: a SONAME alone does not always say the CUDA major
+    libtorch_cpu.so   a framework's
+    libcuda.so.1      the driver's: of the machine, never of a package
+
+https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#pip-wheels
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from vbuild.elf.library_names import plain
+
+# the package that pins the parts of a CUDA Toolkit, by its extras
+TOOLKIT = "cuda-toolkit"
+
+_NAME = re.compile(r"(?P<stem>.+?)\.so(?![^.])(?:\.(?P<number>\d+(?:\.\d+)*))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A library of an official package; *folder* is where it usually is, a hint only: RECORD says where."""
+
+    soname: str
+    project: str
+    cuda: int | None
+    extra: str | None
+    pathfinder: str | None
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A package whose libraries others need without bundling them: it is imported first."""
+
+    project: str
+    folder: str
+
+
+def by_soname(name: str) -> tuple[Entry, ...]:
+    """The libraries with this SONAME: several where CUDA majors share it, one for each; the oldest first."""
+    return _by_soname().get(name, ())
+
+
+def by_stem(name: str) -> tuple[Entry, ...]:
+    """The libraries of every CUDA major that the file *name* may be, by what stands before ``.so``, hashes aside.
+
+    Nearest first where the file name has a version: ``libcufft.so.11.2.1.3`` is libcufft.so.11 before all others.
+    """
+    stem, number = _parts(name)
+    return tuple(sorted(_by_stem().get(stem, ()), key=lambda entry: _distance(number, _parts(entry.soname)[1])))
+
+
+def is_driver(name: str) -> bool:
+    """Whether the driver of the machine brings the library."""
+    built = plain(name)
+    return any(fnmatchcase(built, pattern) for pattern in driver_libraries())
+
+
+def driver_libraries() -> tuple[str, ...]:
+    """The file names of the libraries that the driver of the machine brings, as patterns."""
+    return tuple(_data()["driver"]["libraries"])
+
+
+def is_official(project: str) -> bool:
+    """Whether *project*, a normalised name, is a package whose libraries are listed."""
+    return any(package["project"] == project for package in _data()["package"])
+
+
+def cuda_of(names: Iterable[str]) -> int | None:
+    """The one CUDA major to which all *names*, SONAMEs or file names, can belong; None where many or none are left."""
+    left: set[int] | None = None
+    for name in names:
+        majors = {entry.cuda for entry in _fitting(name) if entry.cuda}
+        if majors:
+            left = majors if left is None else left & majors
+    return left.pop() if left and len(left) == 1 else None
+
+
+def framework(name: str) -> Framework | None:
+    """The framework that has the library."""
+    for entry in _data()["framework"]:
+        if any(fnmatchcase(name, pattern) for pattern in entry["libraries"]):
+            return Framework(entry["project"], entry["folder"])
+    return None
+
+
+def _fitting(name: str) -> tuple[Entry, ...]:
+    """The libraries that *name* says: by the SONAME, or by the first number of a file name such as libx.so.11.2.1."""
+    if found := by_soname(plain(name)):
+        return found
+    number = _parts(name)[1]
+    return tuple(entry for entry in by_stem(name) if number and _parts(entry.soname)[1][:1] == number[:1])
+
+
+def _parts(name: str) -> tuple[str, tuple[int, ...]]:
+    """What stands before ``.so`` in a file name, its hash aside, and the version behind."""
+    match = _NAME.match(plain(name))
+    if not match:
+        return name, ()
+    # of a damaged file's name, digits may be more than an int takes
+    return match["stem"], tuple(int(part[:9]) for part in (match["number"] or "").split(".") if part)
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """How far apart two versions are: nothing where one begins with the other."""
+    return tuple(abs(here - there) for here, there in zip(one, other, strict=False)) if one and other else (0,)
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files("vbuild.elf").joinpath("catalogue.toml").read_text(encoding="utf-8"))
+
+
+def _entries() -> Iterator[Entry]:
+    pathfinder = frozenset(_data()["pathfinder"])
+    for package in _data()["package"]:
+        for soname in (*package["libraries"], *package.get("earlier", ())):
+            name = _parts(soname)[0].removeprefix("lib")
+            yield Entry(
+                soname=soname,
+                project=package["project"],
+                cuda=package.get("cuda"),
+                extra=package.get("extra"),
+                pathfinder=name if name in pathfinder else None,
+                folder=package["folder"],
+            )
+
+
+@cache
+def _by_soname() -> Mapping[str, tuple[Entry, ...]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in _entries():
+        found.setdefault(entry.soname, []).append(entry)
+    return {soname: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for soname, entries in found.items()}
+
+
+@cache
+def _by_stem() -> Mapping[str, tuple[Entry, ...]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in _entries():
+        found.setdefault(_parts(entry.soname)[0], []).append(entry)
+    return {stem: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for stem, entries in found.items()}

@@ -1,0 +1,222 @@
+"""What a shared library gives to others and takes from them, symbol by symbol; and whether two are the same code.
+
+    .dynsym, .gnu.version      a name, defined here or not, and the number of its version
+    .gnu.version_d             the versions that it gives
+    .gnu.version_r             the versions that it takes, each from a library
+
+C++ compilers put into every file that uses a template or an inline function a copy of it, a weak symbol: which of them
+are left over is a matter of inlining, and no promise to anybody. They are kept apart as *vague*.
+https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html
+https://itanium-cxx-abi.github.io/cxx-abi/abi.html#vague
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from vbuild.elf.image import Image, Section
+from vbuild.elf.records import (
+    SHN_LORESERVE,
+    SectionFlag,
+    SectionType,
+    SymbolEntry,
+    VersionDefinition,
+    VersionName,
+    VersionNeed,
+    VersionNeedEntry,
+)
+from vbuild.elf.symbols import Names
+from vbuild.errors import BinaryError
+from vbuild.files.records import Buffer
+
+_SYMBOL = SymbolEntry.layout
+_STB_LOCAL, _STB_WEAK, _STB_UNIQUE = 0, 2, 10
+_HIDDEN_VISIBILITY = (1, 2)
+_STV_MASK = 3
+_VERSION, _HIDDEN, _BASE = 0x7FFF, 0x8000, 1
+_OF_LINKERS = frozenset({"_init", "_fini", "_edata", "_end", "__bss_start"})
+# how C++ and Rust spell the names that a compiler chose
+_MANGLED = ("_Z", "_R")
+# what names other libraries, or the build: a tool that renames libraries changes these, and moves what grows
+_NAMING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC, SectionType.NOTE, SectionType.GNU_VERNEED})
+_MOVING = frozenset(
+    {SectionType.DYNSYM, SectionType.HASH, SectionType.GNU_HASH, SectionType.GNU_VERSYM, SectionType.GNU_VERDEF}
+    | {SectionType.RELA, SectionType.RELR}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A symbol's name, and its version where it has one: ``foo`` or ``foo@V1``."""
+
+    name: str
+    version: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
+    def is_mangled(self) -> bool:
+        """Whether a compiler of C++ or Rust chose the name: whoever takes it was linked against it."""
+        return self.name.startswith(_MANGLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The symbols that a library gives and takes; *vague* ones are given by whoever uses them, too.
+
+    *defaults* are those given that answer to the name alone as well. *digest* is the SHA-256, in hexadecimal digits, of
+    all that is loaded but for the names of libraries, and notes of the build.
+    """
+
+    given: frozenset[Versioned]
+    vague: frozenset[Versioned]
+    defaults: frozenset[str]
+    taken: frozenset[Versioned]
+    digest: str
+
+    @classmethod
+    def parse(cls, data: Buffer) -> Self:
+        """The interface of the ELF file *data*; `BinaryError` where it is damaged, or not 64-bit little-endian."""
+        image = Image.parse(data)
+        tables = _Tables(image)
+        given: set[Versioned] = set()
+        vague: set[Versioned] = set()
+        defaults: set[str] = set()
+        taken: set[Versioned] = set()
+        for row in tables.rows():
+            if not row.is_defined:
+                # what is taken weakly may be missing
+                taken.update([] if row.is_weak else [row.symbol])
+                continue
+            (vague if row.is_vague else given).add(row.symbol)
+            if not row.is_hidden:
+                defaults.add(row.symbol.name)
+        digest = _digest(image, tables)
+        return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), digest)
+
+    def answers(self, symbol: Versioned) -> bool:
+        """Whether somebody who takes *symbol* finds it here, by its version or, taken without one, as the default."""
+        if symbol.version is None:
+            return symbol.name in self.defaults
+        return symbol in self.given or symbol in self.vague
+
+    def lacking(self, other: Self) -> tuple[Versioned, ...]:
+        """What *other* gives and this does not, so that those who use *other* would miss it; vague ones aside."""
+        # who takes a name without a version takes the default
+        return tuple(sorted((one for one in other.given if not self.answers(one)), key=str))
+
+    def further(self, other: Self) -> tuple[Versioned, ...]:
+        """What this gives and *other* does not; vague ones aside."""
+        return other.lacking(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    symbol: Versioned
+    is_defined: bool
+    is_weak: bool
+    is_hidden: bool
+    raw: tuple[int, ...]
+
+    @property
+    def is_vague(self) -> bool:
+        return self.is_weak and self.symbol.is_mangled
+
+
+class _Tables:
+    """The tables of dynamic symbols and their versions, found by the types of sections."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._sections = {section.header.sh_type: section for section in reversed(image.sections)}
+        self._names: dict[int, Names] = {}
+        if sum(section.header.sh_type == SectionType.DYNSYM for section in image.sections) > 1:
+            raise BinaryError("two tables of dynamic symbols; expected one")
+        self._versions = {**dict(self._defined()), **dict(self._needed())}
+
+    def rows(self) -> Iterator[_Row]:
+        """Every symbol that others see or give."""
+        if (table := self._sections.get(SectionType.DYNSYM)) is None:
+            return
+        names = self._strings(table)
+        versym = self._sections.get(SectionType.GNU_VERSYM)
+        numbers = bytes(self._image.view(versym.span)) if versym else b""
+        data = self._image.view(table.span)
+        for index, raw in enumerate(_SYMBOL.iter_unpack(data[: len(data) // _SYMBOL.size * _SYMBOL.size])):
+            name, info, other, section, _, _ = raw
+            binding = info >> 4
+            if not name or binding == _STB_LOCAL or other & _STV_MASK in _HIDDEN_VISIBILITY:
+                continue
+            number = int.from_bytes(numbers[2 * index : 2 * index + 2], "little")
+            symbol = Versioned(names.at(name), self._versions.get(number & _VERSION))
+            # linkers give each version a symbol, and older ones the start and the end of things: nobody takes those
+            if symbol.name == symbol.version or symbol.name in _OF_LINKERS:
+                continue
+            is_weak = binding in {_STB_WEAK, _STB_UNIQUE}
+            yield _Row(symbol, bool(section), is_weak, bool(number & _HIDDEN), raw)
+
+    def _defined(self) -> Iterator[tuple[int, str]]:
+        """The names of the versions that are given, by number; the base one, the file itself, has none."""
+        for section, place in self._records(SectionType.GNU_VERDEF, VersionDefinition.layout.size, 16):
+            record = VersionDefinition.parse(self._image.data, place)
+            if not record.vd_flags & _BASE:
+                name = VersionName.parse(self._image.data, place + record.vd_aux)
+                yield record.vd_ndx & _VERSION, self._strings(section).at(name.vda_name)
+
+    def _needed(self) -> Iterator[tuple[int, str]]:
+        left = _VERSION
+        for section, place in self._records(SectionType.GNU_VERNEED, VersionNeed.layout.size, 12):
+            record = VersionNeed.parse(self._image.data, place)
+            at = place + record.vn_aux
+            for _ in range(record.vn_cnt):
+                if (left := left - 1) < 0:
+                    raise BinaryError(f"more than {_VERSION} symbol versions, which .gnu.version cannot number")
+                entry = VersionNeedEntry.parse(self._image.data, at)
+                yield entry.vna_other & _VERSION, self._strings(section).at(entry.vna_name)
+                if not entry.vna_next:
+                    break
+                at += entry.vna_next
+
+    def _records(self, kind: SectionType, size: int, link: int) -> Iterator[tuple[Section, int]]:
+        """The places of the records in the section of that *kind*; the word at *link* of each leads to the next."""
+        if (section := self._sections.get(kind)) is None:
+            return
+        place = section.span.start
+        for _ in range(len(section.span) // size + 1):
+            if place + size > section.span.stop:
+                raise BinaryError(f"version record at {place:#x} runs past its section, {section.span.stop:#x}")
+            yield section, place
+            ahead = int.from_bytes(self._image.data[place + link : place + link + 4], "little")
+            if not ahead:
+                return
+            place += ahead
+
+    def _strings(self, section: Section) -> Names:
+        index = section.header.sh_link
+        if index >= len(self._image.sections):
+            raise BinaryError(f"names of {section.name} in section {index}, expected one below its number of sections")
+        if index not in self._names:
+            self._names[index] = Names(bytes(self._image.view(self._image.sections[index].span)), what="name")
+        return self._names[index]
+
+
+def _digest(image: Image, tables: _Tables) -> str:
+    digest = hashlib.sha256()
+    # tools sort sections
+    for section in sorted(image.sections, key=lambda section: section.name):
+        header = section.header
+        if not header.sh_flags & SectionFlag.ALLOC or header.sh_type in _NAMING:
+            continue
+        place = 0 if header.sh_type in _MOVING else header.sh_addr
+        digest.update(f"{section.name} {header.sh_type} {header.sh_flags} {place} {header.sh_size}\n".encode())
+        if header.sh_type == SectionType.DYNSYM:
+            for row in tables.rows():
+                # neither a name's place among the strings nor a section's number is part of it
+                _, info, other, index, value, size = row.raw
+                kind = index if index >= SHN_LORESERVE else bool(index)
+                digest.update(f"{row.symbol} {info} {other} {kind} {value} {size}\n".encode())
+        elif header.sh_type != SectionType.NOBITS:
+            digest.update(image.view(section.span))
+    return digest.hexdigest()

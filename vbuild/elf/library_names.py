@@ -1,0 +1,91 @@
+"""File names of bundled libraries: what the tools that bundle put into them.
+
+    libx.so.1             as the library was built
+    libx-1a2b3c4d.so.1    auditwheel: the first digits of the SHA-256 of the file that it copied, before the first dot
+    libx-1a2b3c4d.3.so    the same of libx.3.so
+    libx.1a2b3c4d.so.1    other tools' way
+
+https://github.com/pypa/auditwheel/blob/main/src/auditwheel/repair.py
+
+Where glibc looks for libraries of newer CPUs: in a folder of their level, beside the ones that run everywhere.
+
+    demo.libs/libx.so                          every x86-64 processor
+    demo.libs/glibc-hwcaps/x86-64-v3/libx.so   those of level v3, by glibc 2.33 and newer
+
+The loader looks so in each folder that it searches: for what is NEEDED and for what is opened by a name, not for what
+is opened by a path. Best level first; where a level has no file, the next lower one's is taken, at last the folder's.
+https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, sysdeps/x86_64/dl-hwcaps_subdirs.c
+"""
+
+import posixpath
+import re
+from dataclasses import dataclass
+
+# libabsl-20240722.so has a date: one hash in fifty thousand looks like that
+_DATE = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
+_HASHED = re.compile(
+    rf"(?P<stem>[^/]+?)[-.](?!{_DATE}\.)(?P<digest>[0-9a-f]{{8}})(?P<rest>(?:\.[\w+-]+)*?\.so(?:\.[\w+-]+)*)", re.ASCII
+)
+# how the name of a shared library, or of a module, ends
+_SHARED = re.compile(r"\.so(\.[\w.]+)?$")
+# bytes, NAME_MAX: what is longer is no file's name, and takes the square of its length to be looked through
+_LONGEST = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """A file name without the hash that was put into it, and the hash: ``libx.so.1`` and ``1a2b3c4d``."""
+
+    name: str
+    digest: str
+
+
+def is_shared_object(path: str) -> bool:
+    """Whether the file at *path* is called as shared libraries and extension modules are: ``libx.so.1``, ``_c.so``."""
+    name = posixpath.basename(path)
+    return len(name) <= _LONGEST and _SHARED.search(name) is not None
+
+
+def hashed(file_name: str) -> Hashed | None:
+    """The two parts of *file_name*; None where it has no hash."""
+    name = posixpath.basename(file_name)
+    match = _HASHED.fullmatch(name) if len(name) <= _LONGEST else None
+    return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None
+
+
+def plain(file_name: str) -> str:
+    """*file_name* as the library was built: without folder and hash."""
+    found = hashed(file_name)
+    return found.name if found else posixpath.basename(file_name)
+
+
+GLIBC_HWCAPS = "glibc-hwcaps"
+LEVELS = ("v2", "v3", "v4")
+"""The levels that have a folder, lowest first; the baseline v1 has none."""
+OLDEST_GLIBC = (2, 33)
+"""Older ones do not look there, nor does musl: they take the folder's own file."""
+
+_IN_LEVEL = re.compile(r"(?P<folder>(?:.*/)?)glibc-hwcaps/x86-64-(?P<level>v[234])/(?P<rest>.*)")
+
+
+def level_of(path: str) -> str | None:
+    """The level whose processors alone load what is at *path*: ``v3`` for ``a.libs/glibc-hwcaps/x86-64-v3/libx.so``."""
+    match = _IN_LEVEL.fullmatch(path)
+    return match["level"] if match else None
+
+
+def folder_of(level: str) -> str:
+    """The folder of *level* in one that the loader searches: ``glibc-hwcaps/x86-64-v3``."""
+    return f"{GLIBC_HWCAPS}/x86-64-{level}"
+
+
+def at_level(path: str, level: str) -> str:
+    """Where the copy for *level* of the library at *path* belongs."""
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, folder_of(level), name)
+
+
+def baseline_of(path: str) -> str:
+    """The path of the library for every processor that the one at *path* stands in for; *path* itself for others."""
+    match = _IN_LEVEL.fullmatch(path)
+    return f"{match['folder']}{match['rest']}" if match else path

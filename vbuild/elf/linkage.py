@@ -1,0 +1,325 @@
+"""Which library loads which, as the loader of glibc finds them when the wheel lies in site-packages.
+
+    NEEDED libx.so.1   DT_RPATH of the file, then of the one that loads it, and so on upwards; or else,
+                       where the file has a DT_RUNPATH, only the folders in that
+    $ORIGIN            the folder of the file that says it, not of the one that searches
+    a folder           by file name; a file of another machine is passed over
+    found nowhere      a library that is loaded already answers to its SONAME; else the system's folders
+
+A DT_RUNPATH in the middle of a chain takes away its own file's DT_RPATH, not what comes from further up.
+https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object
+"""
+
+import posixpath
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Self
+
+from vbuild.elf.catalogue import by_soname, framework, is_driver
+from vbuild.elf.loading import Loading
+from vbuild.elf.outline import Outline
+from vbuild.elf.policy import Platform
+
+_ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
+_FOR_NEWER = re.compile(r"(?P<folder>(?:.+/)?)glibc-hwcaps/[^/]+/(?P<name>[^/]+)")
+_MOST_CHAINS = 5
+
+
+class Via(StrEnum):
+    """How the loader comes from a NEEDED name to a library.
+
+    INHERITED where one of the files that load the consumer leads there: it may be loaded by others as well, which do
+    not. NAME is found only where something else has loaded it before.
+    """
+
+    OWN = "own"
+    INHERITED = "inherited"
+    NAME = "name"
+    OUTSIDE = "outside"
+    PLATFORM = "platform"
+    DRIVER = "driver"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A NEEDED *name* of *consumer*, and the file that it leads to, where that is among the wheel's."""
+
+    consumer: str
+    name: str
+    via: Via
+    provider: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The compiled files of a wheel by installed path, below site-packages, and what leads from one to another."""
+
+    files: Mapping[str, Loading]
+    edges: tuple[Edge, ...]
+    _needs: dict[str, list[Edge]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _consumers: dict[str, list[Edge]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find edges by either end."""
+        for edge in self.edges:
+            self._needs.setdefault(edge.consumer, []).append(edge)
+            if edge.provider is not None:
+                self._consumers.setdefault(edge.provider, []).append(edge)
+
+    @classmethod
+    def of(cls, files: Mapping[str, Loading], *, platforms: Sequence[Platform] = ()) -> Self:
+        """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
+        ordered = dict(sorted(files.items()))
+        return cls(ordered, edges_of({path: loading.outline for path, loading in ordered.items()}, platforms))
+
+    def needs(self, path: str) -> tuple[Edge, ...]:
+        """What the file at *path* needs, in the order of its NEEDED."""
+        return tuple(self._needs.get(path, ()))
+
+    def consumers(self, path: str) -> tuple[Edge, ...]:
+        """What needs the file at *path*."""
+        return tuple(self._consumers.get(path, ()))
+
+    def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
+        """Why the file at *path* is here: the shortest way down to it from each root, at most five, shortest first.
+
+        A root is a Python module, a program, or what nothing needs; none leads to libraries that only need each other.
+        """
+        below: dict[str, str | None] = {path: None}
+        queue = deque([path])
+        while queue:
+            here = queue.popleft()
+            for edge in self.consumers(here):
+                if edge.consumer not in below:
+                    below[edge.consumer] = here
+                    queue.append(edge.consumer)
+        roots = (root for root in below if _is_started(self.files[root]) or not self.consumers(root))
+        found = (tuple(_downwards(root, below)) for root in roots)
+        return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
+
+    def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
+        """The shared libraries that nothing needs, or only each other, and that are no module and no program.
+
+        Those called one of *named*, or by a name that is in the data of another file, are opened by somebody. What
+        only unneeded ones need is not among them: it will be when they are gone.
+        """
+        said = _Said.of(named, self.files)
+        used = {path for path, loading in self.files.items() if said.uses(path, loading) or stood_in_for(path)}
+        tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
+        seen, left = used | tops, list(used | tops)
+        while left:
+            found = {edge.provider for edge in self.needs(left.pop()) if edge.provider is not None} - seen
+            seen |= found
+            left += found
+        return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The names under which somebody opens libraries: *named* by anybody, or *mentioned*, by which files."""
+
+    named: frozenset[str]
+    mentioned: Mapping[str, set[str]]
+
+    @classmethod
+    def of(cls, named: Collection[str], files: Mapping[str, Loading]) -> Self:
+        mentioned: dict[str, set[str]] = {}
+        for path, loading in files.items():
+            for name in loading.mentioned:
+                mentioned.setdefault(name, set()).add(path)
+        return cls(frozenset(named), mentioned)
+
+    def uses(self, path: str, loading: Loading) -> bool:
+        """Whether Python or somebody starts or opens the file at *path*."""
+        if _is_started(loading) or not loading.outline.is_loadable:
+            return True
+        names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
+        # code puts versions behind names: libx.so means libx.so.1 as well
+        starts = {name[:end] for name in names for end in (*_dots(name), len(name))}
+        return any(start in self.named or self.mentioned.get(start, set()) - {path} for start in starts)
+
+
+def edges_of(files: Mapping[str, Outline], platforms: Sequence[Platform] = ()) -> tuple[Edge, ...]:
+    """Where every NEEDED of *files* leads, those of a file together and in order; for whom that is all to know."""
+    return tuple(_Loader(files, platforms).edges())
+
+
+def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
+    """The folders that the RPATH or RUNPATH *entries* of the file at *path* name, below site-packages.
+
+    One outside begins with ``..``; absolute folders, and those relative to the working directory, are not among them.
+    """
+    found = []
+    for entry in entries:
+        if match := _ORIGIN.match(entry):
+            folder = posixpath.normpath(posixpath.join(posixpath.dirname(path) or ".", "." + entry[match.end() :]))
+            found.append("" if folder == "." else folder)
+    return tuple(dict.fromkeys(found))
+
+
+def stood_in_for(path: str) -> str | None:
+    """The library in whose stead glibc loads that at *path* on newer CPUs; None for one that is not there for that.
+
+    ``a/libx.so`` for ``a/glibc-hwcaps/x86-64-v3/libx.so``.
+    """
+    match = _FOR_NEWER.fullmatch(path)
+    return match["folder"] + match["name"] if match else None
+
+
+class _Loader:
+    """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
+
+    def __init__(self, files: Mapping[str, Outline], platforms: Sequence[Platform]) -> None:
+        self._files = files
+        self._promising = tuple(platform for platform in platforms if platform.promises)
+        self._loaders: dict[str, dict[str, None]] = {path: {} for path in files}
+        self._loaded: dict[str, dict[str, None]] = {path: {} for path in files}
+        self._homes: dict[str, dict[str, None]] = {}
+        for path, outline in files.items():
+            for name in (posixpath.basename(path), outline.soname):
+                if name and outline.is_loadable:
+                    self._homes.setdefault(name, {})[path] = None
+        self._copies: dict[str, list[str]] = {}
+        for path in files:
+            if base := stood_in_for(path):
+                self._copies.setdefault(base, []).append(path)
+        self._tops = {path.partition("/")[0] for path in files}
+        self._names = {posixpath.basename(path) for path in files}
+        self._own = {path: searched(path, outline.runpath or outline.rpath) for path, outline in files.items()}
+        # what was found out about a file since the last time that something new was known of who loads it
+        self._inherited: dict[str, tuple[str, ...]] = {}
+
+    def edges(self) -> Iterator[Edge]:
+        """Every edge, each consumer's in the order of its NEEDED."""
+        found: dict[str, list[Edge]] = {}
+        left: Collection[str] = self._files
+        while left:
+            for path in left:
+                found[path] = [self._edge(path, name) for name in dict.fromkeys(self._files[path].needed)]
+            left = self._learn(edge for path in left for edge in found[path])
+        for path in self._files:
+            yield from found[path]
+
+    def _learn(self, edges: Iterable[Edge]) -> list[str]:
+        """Note who loads whom by *edges*, which nothing ever undoes; the files for which that may change something."""
+        changed = deque[str]()
+        for edge in edges:
+            if edge.provider is not None and edge.via is not Via.NAME:
+                # on newer CPUs it loads a copy in the provider's stead
+                for provider in (edge.provider, *self._copies.get(edge.provider, ())):
+                    loaders = self._loaders[provider]
+                    changed += [] if edge.consumer in loaders else [provider]
+                    loaders[edge.consumer] = None
+                    self._loaded[edge.consumer][provider] = None
+        found: set[str] = set()
+        while changed:
+            if (path := changed.popleft()) not in found:
+                found.add(path)
+                changed += self._loaded[path]
+                self._inherited.pop(path, None)
+        return [path for path in self._files if path in found]
+
+    def _edge(self, path: str, name: str) -> Edge:
+        if "/" in name:
+            via, provider = self._by_path(path, name)
+        elif provider := self._found(path, self._own[path], name):
+            via = Via.OWN
+        elif name in self._names and (provider := self._found(path, self._inherited_by(path), name)):
+            via = Via.INHERITED
+        elif self._is_promised(path, name):
+            via = Via.PLATFORM
+        elif is_driver(name):
+            via = Via.DRIVER
+        elif provider := self._nearest(path, name):
+            via = Via.NAME
+        else:
+            via = Via.OUTSIDE if self._is_outside(path, name) else Via.MISSING
+        return Edge(path, name, via, provider)
+
+    def _by_path(self, path: str, name: str) -> tuple[Via, str | None]:
+        """A name with a slash is a path: no folder is searched, and only $ORIGIN makes it the wheel's own."""
+        folder, _, file = name.rpartition("/")
+        folders = searched(path, [folder])
+        provider = self._found(path, folders, file)
+        if provider:
+            return Via.OWN, provider
+        return Via.OUTSIDE if any(map(self._leads_out, folders)) else Via.MISSING, None
+
+    def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
+        for folder in folders if name in self._names else ():
+            found = posixpath.join(folder, name)
+            if self._fits(found, path):
+                return found
+        return None
+
+    def _fits(self, path: str, consumer: str) -> bool:
+        """Whether there is a library at *path*, and one that a process with *consumer* in it can load."""
+        if path not in self._files:
+            return False
+        one, other = self._files[path], self._files[consumer]
+        same = (one.machine, one.bits, one.byte_order) == (other.machine, other.bits, other.byte_order)
+        return same and one.is_loadable
+
+    def _inherited_by(self, path: str) -> tuple[str, ...]:
+        """The folders in the DT_RPATH of those that load *path*, the nearest first."""
+        if path not in self._inherited:
+            self._inherited[path] = tuple(dict.fromkeys(self._above(path)))
+        return self._inherited[path]
+
+    def _above(self, path: str) -> Iterator[str]:
+        if self._files[path].runpath:
+            return
+        seen, queue = {path}, deque(self._loaders[path])
+        while queue:
+            if (loader := queue.popleft()) not in seen:
+                seen.add(loader)
+                if not self._files[loader].runpath:
+                    yield from self._own[loader]
+                queue.extend(self._loaders[loader])
+
+    def _is_promised(self, path: str, name: str) -> bool:
+        if self._promising:
+            return all(platform.has(name) for platform in self._promising)
+        usual = _usual(self._files[path].machine)
+        return usual is not None and usual.has(name)
+
+    def _nearest(self, path: str, name: str) -> str | None:
+        """The file here that answers to *name* once it is loaded; of several, the one that shares most of the path."""
+        fitting = [home for home in self._homes.get(name, ()) if self._fits(home, path)]
+        return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
+
+    def _is_outside(self, path: str, name: str) -> bool:
+        if by_soname(name) or framework(name):
+            return True
+        return any(map(self._leads_out, (*self._own[path], *self._inherited_by(path))))
+
+    def _leads_out(self, folder: str) -> bool:
+        """Whether *folder* belongs to another package, as far as paths can tell."""
+        return bool(folder) and folder.partition("/")[0] not in self._tops
+
+
+def _downwards(root: str, below: Mapping[str, str | None]) -> Iterator[str]:
+    """*root*, and then what is *below* each."""
+    here: str | None = root
+    while here is not None:
+        yield here
+        here = below[here]
+
+
+def _dots(name: str) -> Iterator[int]:
+    return (place for place, character in enumerate(name) if character == ".")
+
+
+def _is_started(loading: Loading) -> bool:
+    return bool(loading.modules) or loading.is_program
+
+
+@cache
+def _usual(machine: str) -> Platform | None:
+    """What every glibc system has; for wheels with a tag such as linux_x86_64, which promises nothing."""
+    return Platform.parse(f"manylinux2014_{machine}")

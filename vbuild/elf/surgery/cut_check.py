@@ -1,0 +1,311 @@
+"""What must hold of a library that was cut, each invariant a function: read back from the new bytes, not from the plan.
+
+A bytes-for-bytes comparison costs nothing where the new file takes a range of the old one from its own place; only new
+bytes are looked at. What moved is learned from the pointers of the new file: they are followed as the loader would,
+and must end at the bytes that were ordered. https://gabi.xinuos.com/elf/08-dynamic.html, glibc ``elf/dl-load.c``
+"""
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from vbuild.elf.image import WORD, Form, Image, Layout, Pointer, Section
+from vbuild.elf.records import ProgramHeader, Relocation, SectionFlag, SectionType, SegmentFlag, SegmentType
+from vbuild.elf.surgery.hash_table import Bloom
+from vbuild.elf.surgery.reading import Move, Written, pointer_words, symbol_words, words_in
+from vbuild.elf.surgery.relink import Replacement
+from vbuild.elf.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
+from vbuild.errors import BinaryError, SurgeryError
+from vbuild.files.edited import Part, Rope
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """The file before and after, and what was ordered."""
+
+    before: Image
+    after: Layout
+    written: Written
+    replacements: tuple[Replacement, ...]
+    moves: tuple[Move, ...]
+    gone: frozenset[int]
+    replaced: frozenset[int]
+    """The indices of the sections in which something was replaced, as *gone* are of those dropped."""
+
+    @property
+    def kept(self) -> Iterator[tuple[Section, Section]]:
+        """The sections that were not dropped, before and after."""
+        pairs = zip(self.before.sections, self.after.sections, strict=False)
+        return (pair for pair in pairs if pair[0].index not in self.gone)
+
+    def is_replaced(self, section: Section) -> bool:
+        return section.index in self.replaced
+
+
+def prove(
+    before: Image, after: Rope | Image, replacements: Sequence[Replacement], *, without: Sequence[Section] = ()
+) -> None:
+    """Nothing, if *after* is *before* with *replacements* and *without* some sections; else a `SurgeryError`.
+
+    The message begins with the name of the invariant that does not hold.
+    """
+    written = Written.of(Rope.whole(after.data) if isinstance(after, Image) else after)
+    with _named("the new file can be read"):
+        layout = Layout.parse(written)
+    with _named("every pointer leads to the bytes ordered"):
+        moves = tuple(_led(before, layout, written, each) for each in replacements)
+    gone = frozenset(section.index for section in without)
+    case = _Case(before, layout, written, tuple(replacements), moves, gone, _touched(before, replacements))
+    for name, invariant in INVARIANTS.items():
+        with _named(name):
+            invariant(case)
+
+
+def _touched(before: Image, replacements: Sequence[Replacement]) -> frozenset[int]:
+    """The indices of the sections in which *replacements* lie."""
+    starts = sorted(each.span.start for each in replacements)
+    spans = ((section.index, section.span) for section in before.sections)
+    return frozenset(index for index, span in spans if bisect_left(starts, span.start) < bisect_left(starts, span.stop))
+
+
+@contextmanager
+def _named(invariant: str) -> Iterator[None]:
+    try:
+        yield
+    except (BinaryError, SurgeryError) as error:
+        raise SurgeryError(f"{invariant}: {error}") from error
+
+
+def _led(before: Image, after: Layout, written: Written, replacement: Replacement) -> Move:
+    """Where the pointers of the new file lead to, and that the bytes ordered are there."""
+    start = before.address(replacement.span.start)
+    if start is None:
+        raise SurgeryError(f"bytes at {replacement.span.start:#x} are not loaded")
+    found = {_followed(before, after, written, pointer) for pointer in replacement.pointers} or {start}
+    if len(found) != 1:
+        raise SurgeryError(f"pointers to {start:#x} now lead to {len(found)} places")
+    new = found.pop()
+    offset = after.offset(new)
+    if offset is None or after.offset(new + replacement.size - 1) != offset + replacement.size - 1:
+        raise SurgeryError(f"{replacement.size:#x} bytes at {new:#x} are not in the file")
+    for part in replacement.parts:
+        _check_part(before, written, offset, part)
+        offset += len(part)
+    return Move(range(start, start + len(replacement.span)), range(new, new + replacement.size))
+
+
+def _followed(before: Image, after: Layout, written: Written, pointer: Pointer) -> int:
+    """The address that the loader writes to the pointer's place."""
+    if pointer.form is Form.RELA and pointer.row is not None:
+        table = before.address(pointer.row)
+        row = None if table is None else after.offset(table)
+        if row is None:
+            raise SurgeryError(f"relocation at {pointer.row:#x} is not loaded")
+        found = Relocation.parse(written[row : row + Relocation.layout.size])
+        if found.r_offset != pointer.place:
+            raise SurgeryError(f"relocation at {row:#x} is that of {found.r_offset:#x}, expected {pointer.place:#x}")
+        return found.r_addend
+    place = after.offset(pointer.place)
+    if place is None:
+        raise SurgeryError(f"pointer at {pointer.place:#x} is not in the file")
+    return int(WORD.unpack(written[place : place + WORD.size])[0])
+
+
+def _check_part(before: Image, written: Written, offset: int, part: Part) -> None:
+    span = range(offset, offset + len(part))
+    if isinstance(part, range):
+        if (place := written.differs(span, before.data, part.start, {})) is not None:
+            raise SurgeryError(f"byte {place:#x} of the original is another at {offset + place - part.start:#x}")
+    elif bytes(written[span.start : span.stop]) != part:
+        raise SurgeryError(f"{len(part):#x} new bytes are not at {offset:#x}")
+
+
+def _same_header(case: _Case) -> None:
+    old, new = case.before.header, case.after.header
+    same = replace(new, e_phoff=old.e_phoff, e_phnum=old.e_phnum, e_shoff=old.e_shoff, e_shnum=old.e_shnum)
+    if same != old:
+        raise SurgeryError(f"{new} was {old}")
+
+
+def _loads_ascend(case: _Case) -> None:
+    loads = [segment for segment in case.after.segments if segment.p_type == SegmentType.LOAD]
+    for one, other in itertools.pairwise(loads):
+        if one.addresses.stop > other.p_vaddr:
+            raise SurgeryError(f"PT_LOAD of {other.p_vaddr:#x} behind that of {one.p_vaddr:#x}")
+
+
+def _offsets_agree(case: _Case) -> None:
+    for load in case.after.loads:
+        unit = load.p_align
+        if unit & (unit - 1) or (unit > 1 and (load.p_offset - load.p_vaddr) % unit):
+            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {unit:#x}")
+
+
+def _table_is_mapped(case: _Case) -> None:
+    before, after = case.before, case.after
+    start = after.header.e_phoff
+    table = range(start, start + ROW * after.header.e_phnum)
+    for section in after.sections:
+        if section.span and section.span.start < table.stop and table.start < section.span.stop:
+            raise SurgeryError(f"section {section.name} in the program headers")
+    if before.address(before.header.e_phoff) is None:
+        return
+    address = after.address(table.start)
+    if address is None or after.address(table[-1]) != address + len(table) - 1:
+        raise SurgeryError(f"program headers at {table.start:#x} to {table.stop:#x}")
+    for header in after.segments:
+        if header.p_type == SegmentType.PHDR and (header.p_vaddr, header.p_filesz) != (address, len(table)):
+            raise SurgeryError(f"PT_PHDR says {header.p_vaddr:#x}, {header.p_filesz:#x} bytes")
+
+
+def _same_headers(case: _Case) -> None:
+    if len(case.after.sections) < len(case.before.sections):
+        raise SurgeryError(f"{len(case.after.sections)} sections, were {len(case.before.sections)}")
+    for index in case.gone:
+        if case.after.sections[index].header.sh_type != SectionType.NULL:
+            raise SurgeryError(f"section {index} is still there")
+    for old, new in case.kept:
+        is_resized = case.is_replaced(old) or _is_slid_hash(old, new)
+        free = {"sh_offset": 0} | ({"sh_size": 0} if is_resized else {})
+        free |= {"sh_addr": 0} if old.header.sh_type in SLIDING and old.is_loaded else {}
+        if replace(old.header, **free) != replace(new.header, **free) or old.name != new.name:
+            raise SurgeryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
+    for more in case.after.sections[len(case.before.sections) :]:
+        if not any(case.is_replaced(old) and old.name == more.name for old in case.before.sections):
+            raise SurgeryError(f"section {more.name} is new")
+
+
+def _is_slid_hash(old: Section, new: Section) -> bool:
+    return old.header.sh_type == SectionType.GNU_HASH and new.header.sh_addr != old.header.sh_addr
+
+
+def _sections_are_loaded(case: _Case) -> None:
+    for section in case.after.sections:
+        if not section.is_loaded or not section.header.sh_size:
+            continue
+        if section.span:
+            found = case.after.offset(section.addresses.start), case.after.offset(section.addresses.stop - 1)
+            if found != (section.span.start, section.span[-1]):
+                raise SurgeryError(f"section {section.name} is not loaded from {section.span.start:#x}")
+        if not section.header.sh_flags & SectionFlag.TLS or section.span:
+            _check_permission(case, section)
+
+
+def _check_permission(case: _Case, section: Section) -> None:
+    old = _load_of(case.before, section.addresses)
+    new = _load_of(case.after, section.addresses)
+    if old is None:
+        return
+    if new is None:
+        raise SurgeryError(f"section {section.name} is in no PT_LOAD")
+    needed = (old.p_flags & ~SegmentFlag.X) | (SegmentFlag.X if section.header.sh_flags & SectionFlag.EXECINSTR else 0)
+    if new.p_flags & needed != needed or (new.p_flags ^ old.p_flags) & SegmentFlag.W:
+        raise SurgeryError(f"section {section.name} is mapped with {new.p_flags:#x}, was {old.p_flags:#x}")
+
+
+def _load_of(layout: Layout, addresses: range) -> ProgramHeader | None:
+    for load in layout.loads:
+        if load.p_vaddr <= addresses.start and addresses.stop <= load.addresses.stop:
+            return load
+    return None
+
+
+def _same_bytes(case: _Case) -> None:
+    words = _expected(case)
+    for old, new in case.kept:
+        if case.is_replaced(old):
+            for stretch in _unclaimed(case, old):
+                _check_stretch(case, stretch)
+        elif _is_slid_hash(old, new):
+            _check_hash(case, old, new)
+        elif (
+            old.span
+            and (place := case.written.differs(new.span, case.before.data, old.span.start, words_in(words, old.span)))
+            is not None
+        ):
+            raise SurgeryError(f"section {old.name} differs from what was at {place:#x}")
+
+
+def _expected(case: _Case) -> dict[int, int]:
+    """The only words that may differ, by their old file offset, and what they must be."""
+    words: dict[int, int] = {}
+    for each, move in zip(case.replacements, case.moves, strict=True):
+        words |= pointer_words(case.before, each.pointers, move.new.start)
+    slid = [Move(old.addresses, new.addresses) for old, new in case.kept if old.header.sh_addr != new.header.sh_addr]
+    starts = {move.old.start: move.new.start for move in slid}
+    offsets = case.before.dynamic_offsets()
+    for tag, value in case.before.dynamic().items():
+        if tag in ADDRESS_TAGS and value in starts:
+            words[offsets[tag] + WORD.size] = starts[value]
+    gone = [case.before.sections[index] for index in case.gone]
+    return words | symbol_words(case.before, [*case.moves, *slid], without=gone)
+
+
+def _unclaimed(case: _Case, section: Section) -> list[range]:
+    """The addresses of *section* that no replacement covers and that are more than padding."""
+    edges = [section.addresses.start]
+    for move in sorted(case.moves, key=lambda move: move.old.start):
+        if move.old.start in section.addresses:
+            edges += [move.old.start, move.old.stop]
+    edges.append(section.addresses.stop)
+    shift = section.header.sh_addr - section.header.sh_offset
+    found = [range(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+    return [each for each in found if any(case.before.data[each.start - shift : each.stop - shift])]
+
+
+def _check_stretch(case: _Case, addresses: range) -> None:
+    old, new = case.before.offset(addresses.start), case.after.offset(addresses.start)
+    if old is None or new is None:
+        raise SurgeryError(f"{addresses.start:#x} is no longer loaded")
+    if (place := case.written.differs(range(new, new + len(addresses)), case.before.data, old, {})) is not None:
+        raise SurgeryError(f"what was at {place:#x} and no replacement covers is another")
+
+
+def _check_hash(case: _Case, old: Section, new: Section) -> None:
+    was, now = Bloom.parse(case.before.view(old.span)), Bloom.parse(case.written[new.span.start : new.span.stop])
+    while len(was.words) > len(now.words):
+        was = was.halved()
+    head = Bloom.parse(case.before.view(old.span)).size
+    rest = range(new.span.start + now.size, new.span.stop)
+    if was != now or case.written.differs(rest, case.before.data, old.span.start + head, {}) is not None:
+        raise SurgeryError(f"section {new.name} does not find what it found")
+    if len(rest) != len(old.span) - head:
+        raise SurgeryError(f"section {new.name} has another length")
+
+
+def _same_segments(case: _Case) -> None:
+    found = [_placed(each, case.after) for each in case.after.segments if each.p_type != SegmentType.LOAD]
+    slid = {old.header.sh_addr: new.header.sh_addr - old.header.sh_addr for old, new in case.kept if old.is_loaded}
+    for segment in case.before.segments:
+        if segment.p_type in {SegmentType.LOAD, SegmentType.PHDR, SegmentType.NULL}:
+            continue
+        by = slid.get(segment.p_vaddr, 0) if segment.p_type in NOTES else 0
+        moved = replace(segment, p_vaddr=segment.p_vaddr + by, p_paddr=segment.p_paddr + by)
+        if _placed(moved, case.after) not in found and segment.p_type not in NOTES:
+            raise SurgeryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} is not where it was")
+
+
+def _placed(segment: ProgramHeader, after: Layout) -> ProgramHeader:
+    """*segment* at the file offset that its address has in *after*."""
+    offset = after.offset(segment.p_vaddr) if segment.p_filesz else 0
+    return replace(segment, p_offset=segment.p_offset if offset is None else offset)
+
+
+def _is_smaller(case: _Case) -> None:
+    if len(case.written) >= case.before.size:
+        raise SurgeryError(f"{len(case.written):#x} bytes, were {case.before.size:#x}")
+
+
+INVARIANTS: dict[str, Callable[[_Case], None]] = {
+    "the file header is the same": _same_header,
+    "PT_LOADs ascend and lie apart": _loads_ascend,
+    "offset and address agree modulo the alignment": _offsets_agree,
+    "the program headers are mapped and overlap nothing": _table_is_mapped,
+    "the sections are the same": _same_headers,
+    "every section is loaded from its place with its permissions": _sections_are_loaded,
+    "every other byte, relocation and symbol is the same": _same_bytes,
+    "the other segments cover the same addresses": _same_segments,
+    "the file is smaller": _is_smaller,
+}

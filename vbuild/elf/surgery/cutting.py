@@ -1,0 +1,423 @@
+"""Make a library smaller on disk without moving anything that is referred to from elsewhere.
+
+    replaced spans -> packed down in their section -> whole pages left free -> holes in the file
+    unneeded sections -> holes behind what is loaded, or between
+    PT_LOADs split at their holes, room for the new program headers, offsets shifted, pointers led to the new places
+    -> a rope over the file, proved before it is handed out
+
+Addresses stay: code, data and symbols find each other as before, and the hole is never mapped. Only the replaced spans
+have new ones, inside their section, and everything that leads there is known or the file is refused.
+
+Edits of a file put together into a rope over it: ranges where nothing changed, new bytes where something did.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vbuild.elf.image import Image, Section
+from vbuild.elf.records import FileHeader, FileType, SectionFlag, SectionHeader, SectionType
+from vbuild.elf.surgery.cut_check import prove
+from vbuild.elf.surgery.packing import Holes, Packing, Piece, dead, packed, page, split, up, whole_pages
+from vbuild.elf.surgery.reading import Move, exported, pointer_words, symbol_words
+from vbuild.elf.surgery.relink import Replacement
+from vbuild.elf.surgery.slots import ADDRESS_TAGS, ROW, Slot, Table, roomy
+from vbuild.elf.surgery.strip import Strip, stripped
+from vbuild.errors import SurgeryError
+from vbuild.files.edited import Part, Rope
+from vbuild.files.records import Buffer
+
+_SMALL = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """*parts* instead of the bytes at the file offsets *span*, which may lie behind the file's end."""
+
+    span: range
+    parts: tuple[Part, ...] = ()
+
+
+def spliced(source: Buffer, edits: Iterable[Edit]) -> Rope:
+    """*source* with *edits*; small pieces next to each other are copied together.
+
+    `SurgeryError` where two edits want the same bytes.
+    """
+    view = memoryview(source)
+    return Rope.of(view, _gathered(view, _parts(len(view), edits)))
+
+
+def _parts(size: int, edits: Iterable[Edit]) -> Iterator[Part]:
+    cursor = 0
+    for edit in sorted(edits, key=lambda edit: (edit.span.start, edit.span.stop)):
+        if edit.span.start < cursor:
+            raise SurgeryError(f"two edits of the bytes at {edit.span.start:#x}")
+        if cursor < size:
+            yield range(cursor, min(edit.span.start, size))
+        yield bytes(max(0, edit.span.start - max(cursor, size)))
+        yield from edit.parts
+        cursor = edit.span.stop
+    if cursor < size:
+        yield range(cursor, size)
+
+
+def _gathered(source: memoryview, parts: Iterable[Part]) -> Iterator[Part]:
+    """*parts* with the small ones copied together: thousands of words are patched in tables of pointers."""
+    small: list[Part] = []
+    for part in parts:
+        if len(part) < _SMALL:
+            small.append(part)
+            continue
+        yield from _joined(source, small)
+        small = []
+        yield part
+    yield from _joined(source, small)
+
+
+def _joined(source: memoryview, parts: list[Part]) -> list[Part]:
+    if not any(isinstance(part, bytes) and part for part in parts):
+        return parts
+    return [b"".join(bytes(source[one.start : one.stop]) if isinstance(one, range) else one for one in parts)]
+
+
+__all__ = ["Operation", "Replacement", "Strip", "cut", "operated"]
+
+_WORD = 8
+_HEADER_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a cut came to: the new file, what had to be done to its program headers, and what was replaced in it.
+
+    What would have freed no whole page was not.
+    """
+
+    rope: Rope
+    slots: tuple[Slot, ...] = ()
+    replaced: tuple[Replacement, ...] = ()
+
+
+def cut(
+    image: Image, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
+) -> Rope:
+    """*image* with *replacements* and without what *strip* drops, proved; `Rope.whole` where nothing is gained.
+
+    `SurgeryError` where it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
+    """
+    return operated(image, replacements, strip=strip, force=force).rope
+
+
+def operated(
+    image: Image, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
+) -> Operation:
+    """As `cut`, with what was done."""
+    if image.header.e_type not in {FileType.DYN, FileType.EXEC}:
+        if replacements:
+            raise SurgeryError(f"file of type {image.header.e_type:#x}: expected a shared library or program")
+        return Operation(Rope.whole(image.data))
+    unneeded = stripped(image, strip)
+    beds = _beds(image, replacements)
+    _check_followed(image, [each for bed in beds for each in bed.replacements])
+    plan = _plan(image, beds, unneeded, force=force)
+    if not plan.holes.size:
+        return Operation(Rope.whole(image.data))
+    rope = spliced(image.data, _edits(image, plan))
+    replaced = tuple(each for bed in plan.beds for each in bed.replacements)
+    prove(image, rope, replaced, without=unneeded)
+    return Operation(rope, plan.table.slots, replaced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bed:
+    """A section in which spans are replaced, and how they are packed in it."""
+
+    section: Section
+    replacements: tuple[Replacement, ...]
+    packing: Packing
+
+    @property
+    def shift(self) -> int:
+        """Address minus file offset."""
+        return self.section.header.sh_addr - self.section.header.sh_offset
+
+    def in_file(self, addresses: range) -> range:
+        return range(addresses.start - self.shift, addresses.stop - self.shift)
+
+    def holes(self, unit: int, *, shelf: int = 0) -> tuple[range, ...]:
+        """The whole pages of its free addresses; *shelf* bytes of the first free stretch are wanted for something."""
+        found = []
+        for number, free in enumerate(self.packing.free):
+            kept = range(free.start if number else min(free.start + shelf, free.stop), free.stop)
+            found.append(whole_pages(kept, unit))
+        return tuple(hole for hole in found if hole)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        starts = zip(self.replacements, self.packing.starts, strict=True)
+        return tuple(
+            Move(range(each.span.start + self.shift, each.span.stop + self.shift), range(start, start + each.size))
+            for each, start in starts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Everything decided, and nothing written."""
+
+    beds: tuple[_Bed, ...]
+    unneeded: tuple[Section, ...]
+    holes: Holes
+    table: Table
+
+
+def _beds(image: Image, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
+    by_section: dict[int, list[Replacement]] = {}
+    for each in sorted(replacements, key=lambda each: each.span.start):
+        by_section.setdefault(_section_of(image, each).index, []).append(each)
+    return tuple(_bed(image, image.sections[index], tuple(found)) for index, found in by_section.items())
+
+
+def _section_of(image: Image, replacement: Replacement) -> Section:
+    span = replacement.span
+    for section in image.sections:
+        if span.start in section.span and span.stop <= section.span.stop:
+            start, end = image.offset(section.addresses.start), image.offset(section.addresses.stop - 1)
+            if not section.is_loaded or (start, end) != (section.span.start, section.span[-1]):
+                raise SurgeryError(f"section {section.name} is not loaded from its place in the file")
+            if section.header.sh_flags & SectionFlag.EXECINSTR:
+                raise SurgeryError(f"section {section.name} is code, which other code reaches")
+            return section
+    raise SurgeryError(f"replaced {span.start:#x} to {span.stop:#x} is not inside one section")
+
+
+def _bed(image: Image, section: Section, replacements: tuple[Replacement, ...]) -> _Bed:
+    shift = section.header.sh_addr - section.header.sh_offset
+
+    def is_padding(addresses: range) -> bool:
+        return not any(image.data[addresses.start - shift : addresses.stop - shift])
+
+    pieces = [
+        Piece(range(each.span.start + shift, each.span.stop + shift), each.size, stays=not each.pointers)
+        for each in replacements
+    ]
+    alignment = max(1, section.header.sh_addralign)
+    packing = packed(section.addresses, pieces, alignment=alignment, is_padding=is_padding)
+    return _Bed(section, replacements, packing)
+
+
+def _check_followed(image: Image, replacements: Sequence[Replacement]) -> None:
+    """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them."""
+    known = {}
+    spans = []
+    for each in replacements:
+        address = image.address(each.span.start)
+        if address is None:
+            raise SurgeryError(f"replaced {each.span.start:#x} is not loaded")
+        spans.append(range(address, address + len(each.span)))
+        for pointer in each.pointers:
+            if pointer.target != address:
+                raise SurgeryError(f"pointer to {pointer.target:#x} for what begins at {address:#x}")
+        known.update({pointer.place: pointer for pointer in each.pointers})
+    starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
+    found = image.pointers(spans)
+    for pointer in found:
+        if known.get(pointer.place) != pointer and pointer.target not in starts:
+            raise SurgeryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
+    if missing := known.keys() - {pointer.place for pointer in found}:
+        raise SurgeryError(f"no relocation fills the pointer at {min(missing):#x}")
+    if values := exported(image, spans):
+        raise SurgeryError(f"exported symbol at {min(values):#x}, in what would move away")
+
+
+def _plan(image: Image, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
+    """The plan with the most holes for whose program headers there is room."""
+    unit = page(image.machine)
+    gone = dead(image, unneeded)
+    found = sorted((bed.in_file(hole) for bed in beds for hole in bed.holes(unit)), key=len, reverse=True)
+
+    def fitting(count: int) -> _Plan | None:
+        kept = found[:count]
+        holes = Holes.of([*kept, *gone])
+        table = roomy(image, split(image, holes), holes)
+        return _Plan(tuple(bed for bed in beds if _has_any(bed, kept)), unneeded, holes, table) if table else None
+
+    # fewer holes need fewer program headers, so the most that fit are found by halves
+    best, low, high = fitting(len(found)), 0, len(found) - 1
+    while best is None and low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fitting(middle) else (low, middle - 1)
+    if best or (low and (best := fitting(low))):
+        return best
+    if force and (plan := _forced(image, beds, unneeded, gone)):
+        return plan
+    raise SurgeryError(
+        f"no room for more than the {image.header.e_phnum} program headers it has: expected slack, a .gnu.hash to "
+        "shorten, PT_LOADs to merge or a PT_NOTE; the table can be moved by force, but GNU strip destroys such a file"
+    )
+
+
+def _forced(image: Image, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], gone: Sequence[range]) -> _Plan | None:
+    unit = page(image.machine)
+    shelf = ROW * (image.header.e_phnum + sum(len(bed.packing.free) for bed in beds)) + _HEADER_ALIGNMENT
+    holes = Holes.of([*(bed.in_file(hole) for bed in beds for hole in bed.holes(unit, shelf=shelf)), *gone])
+    for bed in beds:
+        free = bed.in_file(bed.packing.free[0]) if bed.packing.free else range(0)
+        place = range(free.start, min(free.start + shelf, free.stop))
+        if len(place) == shelf and (table := roomy(image, split(image, holes), holes, shelf=place)):
+            return _Plan(beds, unneeded, holes, table)
+    return None
+
+
+def _has_any(bed: _Bed, holes: Sequence[range]) -> bool:
+    return any(hole.start in bed.section.span for hole in holes)
+
+
+def _edits(image: Image, plan: _Plan) -> list[Edit]:
+    edits = [Edit(hole) for hole in plan.holes.spans]
+    words: dict[int, int] = {}
+    moves: list[Move] = []
+    for bed in plan.beds:
+        for each, move in zip(bed.replacements, bed.moves, strict=True):
+            edits.append(Edit(bed.in_file(move.new), each.parts))
+            words |= pointer_words(image, each.pointers, move.new.start)
+        moves += bed.moves
+        edits += (Edit(gap, (bytes(len(gap)),)) for gap in _gaps(bed, plan))
+    edits += (Edit(gap, (bytes(len(gap)),)) for section in plan.unneeded for gap in _left(section.span, plan.holes))
+    words |= _slide_words(image, plan.table)
+    words |= symbol_words(image, [*moves, *_slid(image, plan.table)], without=plan.unneeded)
+    edits += (Edit(range(at, at + _WORD), (value.to_bytes(_WORD, "little"),)) for at, value in words.items())
+    return [*edits, *_header_edits(image, plan)]
+
+
+def _gaps(bed: _Bed, plan: _Plan) -> list[range]:
+    """The free stretches of its section that stay in the file, without the place of a moved table."""
+    found = []
+    for free in bed.packing.free:
+        for gap in _left(bed.in_file(free), plan.holes):
+            table = range(plan.table.start, plan.table.end)
+            if table.start in gap:
+                found += [range(gap.start, table.start), range(table.stop, gap.stop)]
+            else:
+                found.append(gap)
+    return found
+
+
+def _left(span: range, holes: Holes) -> list[range]:
+    """What of *span* is in no hole."""
+    edges = [span.start]
+    for hole in holes.within(span):
+        edges += [max(hole.start, span.start), min(hole.stop, span.stop)]
+    edges.append(span.stop)
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return [range(start, stop) for start, stop in pairs if start < stop]
+
+
+def _slide_words(image: Image, table: Table) -> dict[int, int]:
+    """The words of PT_DYNAMIC that tell where what slid is now."""
+    if not table.slide:
+        return {}
+    addresses = _addresses(image, table.slide.span)
+    offsets = image.dynamic_offsets()
+    return {
+        offsets[tag] + _WORD: value + table.slide.by
+        for tag, value in image.dynamic().items()
+        if tag in ADDRESS_TAGS and value in addresses
+    }
+
+
+def _slid(image: Image, table: Table) -> list[Move]:
+    if not (slide := table.slide):
+        return []
+    found = [section.addresses for section in image.sections if section.span and section.span.start in slide.span]
+    return [Move(each, range(each.start + slide.by, each.stop + slide.by)) for each in found if each]
+
+
+def _addresses(image: Image, span: range) -> range:
+    start = image.address(span.start)
+    return range(start, start + len(span)) if start is not None else range(0)
+
+
+def _header_edits(image: Image, plan: _Plan) -> list[Edit]:
+    table, holes = plan.table, plan.holes
+    sections = _section_headers(image, plan)
+    place = image.header.e_shoff
+    if len(sections) > image.header.e_shnum:
+        place = up(image.size, _HEADER_ALIGNMENT)
+    header = replace(
+        image.header,
+        e_phoff=holes.offset(table.start),
+        e_phnum=len(table.headers),
+        e_shoff=holes.offset(place) if sections else 0,
+        e_shnum=len(sections),
+    )
+    packed_sections = b"".join(each.pack() for each in sections)
+    return [
+        Edit(range(FileHeader.layout.size), (header.pack(),)),
+        Edit(range(place, place + len(packed_sections)), (packed_sections,)),
+        *_table_edits(image, table, holes),
+    ]
+
+
+def _table_edits(image: Image, table: Table, holes: Holes) -> list[Edit]:
+    rows = b"".join(replace(each, p_offset=holes.offset(each.p_offset)).pack() for each in table.headers)
+    if not (slide := table.slide):
+        if table.start != image.header.e_phoff:
+            return [Edit(range(table.start, table.end), (rows,))]
+        size = max(len(rows), ROW * image.header.e_phnum)
+        return [Edit(range(table.start, table.start + size), (rows.ljust(size, b"\0"),))]
+    head = slide.bloom.pack()
+    hash_span = slide.hash.span
+    tail = range(hash_span.start + slide.old_head, hash_span.stop)
+    parts: list[Part] = [
+        rows.ljust(slide.span.start + slide.by - table.start, b"\0"),
+        range(slide.span.start, hash_span.start),
+        head,
+        tail,
+    ]
+    size = slide.span.stop - table.start
+    parts.append(bytes(size - sum(map(len, parts))))
+    return [Edit(range(table.start, slide.span.stop), tuple(parts))]
+
+
+def _section_headers(image: Image, plan: _Plan) -> list[SectionHeader]:
+    """The section headers of the new file: those gone become SHT_NULL, so that no index anywhere has to change.
+
+    A section with a hole in its middle needs two; the second is put at the end.
+    """
+    beds = {bed.section.index: bed for bed in plan.beds}
+    found: list[SectionHeader] = []
+    more: list[SectionHeader] = []
+    for section in image.sections:
+        if section in plan.unneeded:
+            found.append(SectionHeader(0, SectionType.NULL, 0, 0, 0, 0, 0, 0, 0, 0))
+            continue
+        header = _slid_header(section, plan.table)
+        first, *rest = _cut_up(header, beds[section.index], plan.holes) if section.index in beds else [header]
+        found.append(first)
+        more += rest
+    return [replace(each, sh_offset=plan.holes.offset(each.sh_offset)) for each in (*found, *more)]
+
+
+def _slid_header(section: Section, table: Table) -> SectionHeader:
+    header, slide = section.header, table.slide
+    if not slide or not section.span or section.span.start not in slide.span:
+        return header
+    size = header.sh_size
+    if section == slide.hash:
+        size += slide.bloom.size - slide.old_head
+    return replace(header, sh_addr=header.sh_addr + slide.by, sh_offset=header.sh_offset + slide.by, sh_size=size)
+
+
+def _cut_up(header: SectionHeader, bed: _Bed, holes: Holes) -> list[SectionHeader]:
+    edges = [header.sh_addr]
+    for free in bed.packing.free:
+        if holes.within(bed.in_file(free)):
+            edges += [free.start, free.stop]
+    edges.append(header.sh_addr + header.sh_size)
+    found: list[SectionHeader] = []
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        if start < stop or not found:
+            alignment = min(header.sh_addralign, start & -start) if start else header.sh_addralign
+            offset = start - bed.shift
+            found.append(replace(header, sh_addr=start, sh_offset=offset, sh_size=stop - start, sh_addralign=alignment))
+    return found

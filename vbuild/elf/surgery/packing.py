@@ -1,0 +1,223 @@
+"""Where the pieces of a section go when some of them become shorter: down, in their order, and never past what stays.
+
+before  | A          | B     |.| stays | C             | D      |
+after   | a | b |            | | stays | c  | d |                |
+                ^ free                          ^ free
+
+The stretches of a file that are left out when it is written, and where everything behind them then is.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Self
+
+from vbuild.elf.image import Image, Layout, Section
+from vbuild.elf.records import Machine, ProgramHeader, SectionFlag, SectionHeader, SegmentFlag, SegmentType
+from vbuild.errors import SurgeryError
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of addresses that will need *size* bytes; one that *stays* keeps its first address."""
+
+    span: range
+    size: int
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The new first address of each piece, and the addresses that nothing needs any more, both ascending."""
+
+    starts: tuple[int, ...]
+    free: tuple[range, ...]
+
+
+def up(number: int, unit: int) -> int:
+    """The first multiple of *unit* from *number* on."""
+    return -(-number // unit) * unit
+
+
+def packed(section: range, pieces: Sequence[Piece], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
+    """Room for *pieces*, given in ascending order, in *section*; every start keeps the alignment that all had before.
+
+    What no piece claims stays where it is, unless it is shorter than the alignment and *is_padding* says that it is
+    there for nothing else. `SurgeryError` where pieces overlap or grow.
+    """
+    unit = _alignment(pieces, alignment)
+    cursor = before = section.start
+    starts, free = [], []
+    for piece in pieces:
+        _check(piece, section, before)
+        gap = range(before, piece.span.start)
+        if gap and not (len(gap) < unit and is_padding(gap)):
+            free.append(range(cursor, gap.start))
+            cursor = gap.stop
+        start = piece.span.start if piece.stays else up(cursor, unit)
+        free.append(range(cursor, start))
+        starts.append(start)
+        cursor, before = start + piece.size, piece.span.stop
+    rest = range(before, section.stop)
+    if rest and not (len(rest) < unit and is_padding(rest)):
+        free.append(range(cursor, rest.start))
+    else:
+        free.append(range(cursor, section.stop))
+    return Packing(tuple(starts), tuple(each for each in free if each))
+
+
+def _alignment(pieces: Sequence[Piece], alignment: int) -> int:
+    """The largest power of two that all starts are multiples of, as far as a linker may have wanted it."""
+    bits = max(alignment, _PAGE)
+    for piece in pieces:
+        bits |= piece.span.start
+    return bits & -bits
+
+
+def _check(piece: Piece, section: range, before: int) -> None:
+    start, stop = piece.span.start, piece.span.stop
+    if not before <= start < stop <= section.stop:
+        raise SurgeryError(
+            f"replaced {start:#x} to {stop:#x}: expected addresses from {before:#x} on, up to {section.stop:#x}"
+        )
+    if piece.size > len(piece.span):
+        raise SurgeryError(f"{piece.size:#x} bytes for the {len(piece.span):#x} at address {start:#x}: it may not grow")
+
+
+# the largest page a kernel for the machine has; what is mapped can only be moved in the file by whole pages
+_PAGES = {Machine.X86_64: 0x1000}
+_LARGEST_PAGE = 0x10000
+_HEADER_ALIGNMENT = 8
+_PADDING = 16
+
+
+def page(machine: int) -> int:
+    """Bytes: the unit in which loaded parts of a file for *machine* can be moved in it."""
+    return _PAGES.get(Machine(machine), _LARGEST_PAGE) if machine in set(Machine) else _LARGEST_PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """File offsets that are left out, ascending and apart."""
+
+    spans: tuple[range, ...]
+    _starts: tuple[int, ...]
+    _before: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spans: Iterable[range]) -> Self:
+        kept = tuple(sorted((span for span in spans if span), key=lambda span: span.start))
+        return cls(kept, tuple(span.start for span in kept), (0, *accumulate(map(len, kept))))
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._before[-1]
+
+    def offset(self, old: int) -> int:
+        """Where the byte at *old* is afterwards; for one in a hole, where the hole was."""
+        index = bisect_right(self._starts, old)
+        if index and old < self.spans[index - 1].stop:
+            return self.spans[index - 1].start - self._before[index - 1]
+        return old - self._before[index]
+
+    def within(self, span: range) -> tuple[range, ...]:
+        """The holes that touch *span*."""
+        first = bisect_left([each.stop for each in self.spans], span.start + 1)
+        return tuple(each for each in self.spans[first:] if each.start < span.stop)
+
+
+def whole_pages(free: range, unit: int) -> range:
+    """The pages of *unit* bytes that lie in the addresses *free*."""
+    start = -(-free.start // unit) * unit
+    return range(start, max(start, free.stop // unit * unit))
+
+
+def split(layout: Layout, holes: Holes) -> tuple[ProgramHeader, ...]:
+    """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
+
+    A piece without code is no longer mapped as executable. `SurgeryError` where a hole is anywhere but inside one
+    PT_LOAD, or outside all segments.
+    """
+    unit = page(layout.machine)
+    found: list[ProgramHeader] = []
+    is_moved = any(
+        holes.offset(load.p_offset + load.p_filesz) != load.p_offset + load.p_filesz for load in layout.loads
+    )
+    for segment in layout.segments:
+        inner = holes.within(segment.span)
+        if segment.p_type != SegmentType.LOAD:
+            if inner:
+                raise SurgeryError(f"hole at {inner[0].start:#x} in a segment of type {segment.p_type:#x}")
+            found.append(segment)
+            continue
+        # offsets behind a hole agree with their addresses in pages, not in the 2 MB a linker had chosen
+        aligned = replace(segment, p_align=min(segment.p_align, unit)) if is_moved else segment
+        found += _pieces(aligned, inner, layout) if inner else [aligned]
+    return tuple(found)
+
+
+def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: Layout) -> list[ProgramHeader]:
+    edges = [segment.p_offset]
+    for hole in holes:
+        if hole.start < segment.p_offset or hole.stop > segment.span.stop:
+            raise SurgeryError(f"hole {hole.start:#x} to {hole.stop:#x} is partly outside the PT_LOAD that it touches")
+        edges += [hole.start, hole.stop]
+    edges.append(segment.span.stop)
+    pieces = []
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        moved = start - segment.p_offset
+        beyond = segment.p_memsz - segment.p_filesz if stop == segment.span.stop else 0
+        if stop == start and not beyond:
+            continue
+        piece = replace(
+            segment,
+            p_offset=start,
+            p_vaddr=segment.p_vaddr + moved,
+            p_paddr=segment.p_paddr + moved,
+            p_filesz=stop - start,
+            p_memsz=stop - start + beyond,
+        )
+        pieces.append(piece if _has_code(layout, piece) else replace(piece, p_flags=piece.p_flags & ~SegmentFlag.X))
+    return pieces
+
+
+def _has_code(layout: Layout, piece: ProgramHeader) -> bool:
+    return any(
+        section.header.sh_flags & SectionFlag.EXECINSTR
+        and section.span.start < piece.span.stop
+        and piece.span.start < section.span.stop
+        for section in layout.sections
+        if section.span
+    )
+
+
+def dead(image: Image, sections: Sequence[Section]) -> tuple[range, ...]:
+    """The holes that *sections*, none of them loaded, leave: as large as the alignment of what lies behind allows."""
+    gone = {section.index for section in sections}
+    kept = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
+    kept += [(load.span, page(image.machine)) for load in image.loads]
+    table = range(image.header.e_shoff, image.header.e_shoff + image.header.e_shnum * SectionHeader.layout.size)
+    kept.append((table, _HEADER_ALIGNMENT))
+    found = []
+    for span in _runs(image, sections):
+        unit = max((alignment for other, alignment in kept if other and other.start >= span.stop), default=1) or 1
+        found.append(range(span.start, span.start + len(span) // unit * unit))
+    return tuple(hole for hole in found if hole)
+
+
+def _runs(image: Image, sections: Sequence[Section]) -> list[range]:
+    """The spans of *sections*, those joined between which there is nothing but padding."""
+    found: list[range] = []
+    starts = {section.span.start for section in image.sections if section.span}
+    for span in sorted((section.span for section in sections if section.span), key=lambda span: span.start):
+        gap = range(found[-1].stop, span.start) if found else range(0)
+        is_padding = len(gap) < _PADDING and not any(image.view(gap)) and starts.isdisjoint(gap)
+        if found and is_padding:
+            found[-1] = range(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return found

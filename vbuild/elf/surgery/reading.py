@@ -1,0 +1,178 @@
+"""A rope read like a file, before it is one: slices of it, and what they are made of.
+
+What refers to an address from elsewhere in the file, and has to follow when something moves away from it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from struct import Struct
+from typing import Self
+
+from vbuild.elf.image import WORD, Form, Image, Pointer, Ranges, Section
+from vbuild.elf.records import SectionType
+from vbuild.errors import SurgeryError
+from vbuild.files.edited import Rope
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """The file that a rope stands for; a slice is copied only where it crosses the rope's parts."""
+
+    rope: Rope
+    _starts: tuple[int, ...]
+    _size: int
+
+    @classmethod
+    def of(cls, rope: Rope) -> Self:
+        *starts, size = accumulate(map(len, rope.parts), initial=0)
+        return cls(rope, tuple(starts), size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, span: slice) -> memoryview:
+        start, stop, _ = span.indices(self._size)
+        pieces = [self._bytes(piece) for piece in self.pieces(range(start, stop))]
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def pieces(self, span: range) -> Iterator[range | memoryview]:
+        """What the file's bytes at *span* are: ranges of the rope's source, or new bytes."""
+        index = bisect_right(self._starts, span.start) - 1
+        cursor = span.start
+        while cursor < min(span.stop, self._size):
+            part, start = self.rope.parts[index], self._starts[index]
+            stop = min(start + len(part), span.stop)
+            first, last = cursor - start, stop - start
+            yield part[first:last] if isinstance(part, range) else memoryview(part)[first:last]
+            cursor, index = stop, index + 1
+
+    def _bytes(self, piece: range | memoryview) -> memoryview:
+        return self.rope.source[piece.start : piece.stop] if isinstance(piece, range) else piece
+
+    def differs(self, span: range, original: memoryview, start: int, words: dict[int, int]) -> int | None:
+        """The first offset in *original* at which the file's bytes at *span* are not those from *start* on.
+
+        *words* are numbers by their offset in *original* that are expected there instead.
+        """
+        cursor = start
+        own = self.rope.source.obj is original.obj and len(self.rope.source) == len(original)
+        for piece in self.pieces(span):
+            if not (own and isinstance(piece, range) and piece.start == cursor):
+                if (place := _difference(self._bytes(piece), original, cursor, words)) is not None:
+                    return place
+            elif strange := [
+                at for at in words if cursor - 8 < at < cursor + len(piece) and not _holds(original, at, words)
+            ]:
+                return min(strange)
+            cursor += len(piece)
+        return None if cursor == start + len(span) else cursor
+
+
+def _holds(original: memoryview, at: int, words: dict[int, int]) -> bool:
+    return int.from_bytes(original[at : at + 8], "little") == words[at]
+
+
+def _difference(found: memoryview, original: memoryview, start: int, words: dict[int, int]) -> int | None:
+    for offset in range(0, len(found), _CHUNK):
+        first, piece = start + offset, found[offset : offset + _CHUNK]
+        expected = bytearray(original[first : first + len(piece)])
+        for at, value in words.items():
+            # a word may begin in one piece and end in the next
+            low, high = max(at, first), min(at + 8, first + len(expected))
+            if low < high:
+                expected[low - first : high - first] = value.to_bytes(8, "little")[low - at : high - at]
+        if expected != piece:
+            pairs = zip(expected, piece, strict=False)
+            return first + next((index for index, (one, other) in enumerate(pairs) if one != other), len(expected))
+    return None
+
+
+def words_in(words: dict[int, int], span: range) -> dict[int, int]:
+    """Those of *words* that lie in *span*."""
+    return {at: value for at, value in words.items() if at in span}
+
+
+_SYMBOL = 24
+_VALUES = Struct("<8xQ8x")
+_SECTIONS = Struct("<6xH16x")
+_VALUE, _SIZE = 8, 16
+_ADDEND = 16
+# st_name 0, STB_LOCAL and STT_FILE, SHN_ABS
+_NO_FILE = 4 << 32 | 0xFFF1 << 48
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A stretch that was at the addresses *old* and is at *new*."""
+
+    old: range
+    new: range
+
+
+def pointer_words(image: Image, pointers: Sequence[Pointer], address: int) -> dict[int, int]:
+    """The words to be written, by file offset, so that *pointers* lead to *address* instead of where they lead now."""
+    words = {}
+    for pointer in pointers:
+        place = image.offset(pointer.place)
+        held = image.word(pointer.place)
+        if place is None or held is None:
+            raise SurgeryError(f"pointer at address {pointer.place:#x}, where the file has no word")
+        if pointer.form is Form.RELA:
+            if pointer.row is None:
+                raise SurgeryError(f"pointer at address {pointer.place:#x} without a row in a relocation table")
+            words[pointer.row + _ADDEND] = address
+        # GNU ld writes the target there too; lld writes 0, and only the addend counts
+        if held == pointer.target:
+            words[place] = address
+    return words
+
+
+def symbol_words(image: Image, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
+    """The words to be written, by file offset, so that ``.symtab`` knows of *moves* and of the sections *without*.
+
+    The symbol of a section that goes becomes one of no file, as GNU ld writes them, which every tool passes over; of
+    what moves as a whole the size is told as well.
+    """
+    by_start = {move.old.start: move for move in moves}
+    gone = {section.index for section in without}
+    words: dict[int, int] = {}
+    for section in image.sections:
+        if section.header.sh_type == SectionType.SYMTAB and section.index not in gone:
+            table = image.view(section.span)[: len(section.span) // _SYMBOL * _SYMBOL]
+            found = [*_moved(table, by_start), *(_orphaned(table, gone) if gone else ())]
+            words.update((section.span.start + at, value) for at, value in found)
+    return words
+
+
+def _moved(table: memoryview, by_start: dict[int, Move]) -> Iterator[tuple[int, int]]:
+    if not by_start:
+        return
+    low, high = min(by_start), max(by_start)
+    for number in [number for number, (value,) in enumerate(_VALUES.iter_unpack(table)) if low <= value <= high]:
+        row = number * _SYMBOL
+        if move := by_start.get(WORD.unpack_from(table, row + _VALUE)[0]):
+            yield row + _VALUE, move.new.start
+            if WORD.unpack_from(table, row + _SIZE)[0] == len(move.old):
+                yield row + _SIZE, len(move.new)
+
+
+def _orphaned(table: memoryview, gone: set[int]) -> Iterator[tuple[int, int]]:
+    for number in [number for number, (index,) in enumerate(_SECTIONS.iter_unpack(table)) if index in gone]:
+        yield number * _SYMBOL, _NO_FILE
+        yield from ((number * _SYMBOL + at, 0) for at in (_VALUE, _SIZE))
+
+
+def exported(image: Image, ranges: Sequence[range]) -> tuple[int, ...]:
+    """The values of symbols in ``.dynsym`` that lie in *ranges* of addresses: other files may refer to those."""
+    inside = Ranges(ranges)
+    found: list[int] = []
+    for section in image.sections:
+        if section.header.sh_type == SectionType.DYNSYM:
+            table = image.view(section.span)[: len(section.span) // _SYMBOL * _SYMBOL]
+            values = [value for (value,) in _VALUES.iter_unpack(table) if inside.low <= value < inside.high]
+            found += (value for value in values if value in inside)
+    return tuple(found)

@@ -1,0 +1,309 @@
+"""Where everything is in a library that was relinked: what may have moved, and that all else is where it was.
+
+    .dynstr, .dynamic, .gnu.version_r    have grown, or hold what was ordered: each has an invariant of its own
+    .dynsym, .gnu.hash, notes, .interp   may have moved, for longer program headers: only the loader looks for them
+    everything else in memory            the same byte at the same address
+
+https://gabi.xinuos.com/elf/07-pheader.html, glibc ``elf/dl-load.c``
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from vbuild.elf.dynamic import Dynamic, Relink
+from vbuild.elf.image import Image, Ranges, Section
+from vbuild.elf.records import (
+    RELATIVE,
+    STT_SECTION,
+    DynamicTag,
+    FileHeader,
+    FileType,
+    ProgramHeader,
+    SectionHeader,
+    SectionType,
+    SegmentFlag,
+    SegmentType,
+    SymbolEntry,
+)
+from vbuild.elf.surgery.packing import page
+from vbuild.elf.surgery.reading import Written
+from vbuild.elf.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
+from vbuild.errors import SurgeryError
+from vbuild.files.edited import Rope
+
+_SYMBOL = SymbolEntry.layout
+_SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
+# beside those that a cut moves: only PT_DYNAMIC says where they are
+_MOVABLE = SLIDING | {SectionType.STRTAB, SectionType.DYNAMIC, SectionType.RELA, SectionType.RELR}
+_GROWING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC})
+_LED = frozenset({SegmentType.DYNAMIC, SegmentType.INTERP})
+# what was protected once filled in may move out of PT_GNU_RELRO
+_FOLLOWING = _LED | NOTES | {SegmentType.LOAD, SegmentType.PHDR, SegmentType.GNU_RELRO}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """The file before and after, and what was ordered."""
+
+    before: Image
+    after: Image
+    old: Dynamic
+    new: Dynamic
+    order: Relink
+
+    @property
+    def sections(self) -> Iterator[tuple[Section, Section]]:
+        """The sections before and after."""
+        return zip(self.before.sections, self.after.sections, strict=False)
+
+    @property
+    def moved(self) -> dict[int, int]:
+        """The new address of each section that has another, by its old one."""
+        pairs = ((old.header, new.header) for old, new in self.sections if old.is_loaded)
+        return {old.sh_addr: new.sh_addr for old, new in pairs if old.sh_addr != new.sh_addr}
+
+    @property
+    def rewritten(self) -> set[int]:
+        """The indices of the sections with bytes of which some are ordered: each has an invariant of its own."""
+        ordered = {self.old.value(DynamicTag.STRTAB), self.old.value(DynamicTag.VERNEED)}
+        return {
+            each.index
+            for each in self.before.sections
+            if each.header.sh_type == SectionType.DYNAMIC or (each.is_loaded and each.header.sh_addr in ordered)
+        }
+
+
+def differs(case: Case, old: range, new: int, words: dict[int, int] | None = None) -> int | None:
+    """The first file offset of *old* at which the bytes from *new* on are others; *words* are expected there."""
+    written = Written.of(Rope.whole(case.after.data))
+    return written.differs(range(new, new + len(old)), case.before.data, old.start, words or {})
+
+
+def same_sections(case: Case) -> None:
+    for old, new in case.sections:
+        free = {"sh_offset": 0}
+        if (old.is_loaded and old.header.sh_type in _MOVABLE) or old.name == ".interp":
+            free |= {"sh_addr": 0, "sh_addralign": 0}
+        if old.index in case.rewritten and old.header.sh_type in _GROWING:
+            free |= {"sh_size": 0}
+        is_same = replace(old.header, **free) == replace(new.header, **free) and old.name == new.name
+        if not is_same or new.header.sh_size < old.header.sh_size:
+            raise SurgeryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
+        unit = min(8, old.header.sh_addralign)
+        if unit > 1 and new.header.sh_addr % unit:
+            raise SurgeryError(f"{new.name} at {new.header.sh_addr:#x}, alignment {unit:#x}")
+        if new.span and new.is_loaded:
+            place = case.after.offset(new.header.sh_addr), case.after.offset(new.addresses[-1])
+            if place != (new.span.start, new.span[-1]):
+                raise SurgeryError(f"{new.name} is not loaded from {new.span.start:#x}")
+
+
+def same_bytes(case: Case) -> None:
+    """What moved, or is no part of the memory, has its bytes; only symbols of sections follow them."""
+    moved = case.moved
+    for old, new in case.sections:
+        is_compared = not old.is_loaded or old.header.sh_addr in moved or old.header.sh_type in _SYMBOLS
+        if not old.span or not is_compared or old.index in case.rewritten:
+            continue
+        words = _section_symbols(case, old, moved) if old.header.sh_type in _SYMBOLS else {}
+        if (place := differs(case, old.span, new.span.start, words)) is not None:
+            raise SurgeryError(f"section {old.name} differs from what was at {place:#x}")
+
+
+def _section_symbols(case: Case, table: Section, moved: dict[int, int]) -> dict[int, int]:
+    """The values of the symbols that stand for a section that moved, by their file offset."""
+    return {
+        table.span.start + number * _SYMBOL.size + 8: moved[value]
+        for number, (_, info, _, _, value, _) in enumerate(_rows(case.before.view(table.span)))
+        if info & 0xF == STT_SECTION and value in moved
+    }
+
+
+def same_memory(case: Case) -> None:
+    """Every byte that was loaded is, at its address, but for headers and for what moved or was rewritten."""
+    free = [range(FileHeader.layout.size), _table(case.before)]
+    free += [old.span for old, new in case.sections if old.index in case.rewritten or _has_moved(old, new)]
+    free += [each.span for each in case.before.sections if each.is_loaded and each.header.sh_type in _SYMBOLS]
+    # longer program headers stand in the padding behind them, or where something moved away
+    free.append(_in_before(case, _table(case.after)))
+    for load in case.before.loads:
+        found = _load_of(case.after, load)
+        if found.p_flags != load.p_flags:
+            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} with {found.p_flags:#x}, was {load.p_flags:#x}")
+        ends = found.p_vaddr + found.p_filesz - load.p_vaddr - load.p_filesz, found.p_memsz - found.p_filesz
+        if (load.p_memsz > load.p_filesz and ends != (0, load.p_memsz - load.p_filesz)) or ends[0] < 0:
+            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} has other bytes in the file")
+        for span in _without(load.span, free):
+            start = found.p_offset + load.p_vaddr + span.start - load.p_offset - found.p_vaddr
+            if (place := differs(case, span, start)) is not None:
+                raise SurgeryError(f"the byte at {place:#x} of the original is another in memory")
+
+
+def _table(image: Image) -> range:
+    """The file offsets of the program headers."""
+    return range(image.header.e_phoff, image.header.e_phoff + ROW * image.header.e_phnum)
+
+
+def _in_before(case: Case, table: range) -> range:
+    """The old file offsets of what is loaded now from the new *table*."""
+    address = case.after.address(table.start)
+    start = None if address is None else case.before.offset(address)
+    return range(0) if start is None else range(start, start + len(table))
+
+
+def _has_moved(old: Section, new: Section) -> bool:
+    return old.is_loaded and old.header.sh_addr != new.header.sh_addr
+
+
+def _load_of(after: Image, load: ProgramHeader) -> ProgramHeader:
+    for found in after.loads:
+        if found.p_vaddr <= load.p_vaddr and load.addresses.stop <= found.addresses.stop:
+            return found
+    raise SurgeryError(f"no PT_LOAD covers {load.p_vaddr:#x} to {load.addresses.stop:#x}")
+
+
+def _without(span: range, free: list[range]) -> Iterator[range]:
+    """What of *span* is in none of *free*."""
+    start = span.start
+    for each in sorted((each for each in free if each), key=lambda each: each.start):
+        if start < min(each.start, span.stop):
+            yield range(start, min(each.start, span.stop))
+        start = max(start, each.stop)
+    if start < span.stop:
+        yield range(start, span.stop)
+
+
+def loads_lie_apart(case: Case) -> None:
+    unit = page(case.after.machine)
+    loads = [segment for segment in case.after.segments if segment.p_type == SegmentType.LOAD]
+    old = {(one.addresses.stop, other.p_vaddr) for one, other in itertools.pairwise(case.before.loads)}
+    for one, other in itertools.pairwise(loads):
+        end, start = one.addresses.stop, other.p_vaddr
+        if end > start:
+            raise SurgeryError(f"PT_LOAD of {start:#x} behind that of {one.p_vaddr:#x}")
+        # the later one is mapped over whole pages of the earlier
+        if (end, start) not in old and (end - 1) // unit >= start // unit:
+            raise SurgeryError(f"PT_LOADs of {one.p_vaddr:#x} and {start:#x} share a page")
+    for load in loads:
+        is_new = all(load.p_vaddr != each.p_vaddr for each in case.before.loads)
+        if is_new and load.p_flags & SegmentFlag.X:
+            raise SurgeryError(f"new PT_LOAD of {load.p_vaddr:#x} is code")
+
+
+def offsets_agree(case: Case) -> None:
+    unit = page(case.after.machine)
+    for load in case.after.loads:
+        alignment = load.p_align
+        if alignment & (alignment - 1) or (alignment > 1 and (load.p_offset - load.p_vaddr) % alignment):
+            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {alignment:#x}")
+    old, new = (max((load.p_align for load in image.loads), default=0) for image in (case.before, case.after))
+    is_moved_as_one = case.after.header.e_type == FileType.DYN
+    if new < (old if is_moved_as_one else min(old, unit)):
+        raise SurgeryError(f"the library is aligned to {new:#x}, was {old:#x}")
+
+
+def table_is_mapped(case: Case) -> None:
+    table = _table(case.after)
+    header = case.after.header
+    spans = [(f"section {section.name}", section.span) for section in case.after.sections]
+    size = SectionHeader.layout.size * header.e_shnum
+    for name, span in (*spans, ("section headers", range(header.e_shoff, header.e_shoff + size))):
+        if _overlap(span, table):
+            raise SurgeryError(f"{name} in the program headers")
+    address = case.after.address(table.start)
+    if address is None or case.after.address(table[-1]) != address + len(table) - 1:
+        raise SurgeryError(f"program headers at {table.start:#x} to {table.stop:#x}")
+    for each in case.after.segments:
+        if each.p_type == SegmentType.PHDR and (each.p_vaddr, each.p_filesz) != (address, len(table)):
+            raise SurgeryError(f"PT_PHDR says {each.p_vaddr:#x}, {each.p_filesz:#x} bytes")
+
+
+def _overlap(one: range, other: range) -> bool:
+    return bool(one) and one.start < other.stop and other.start < one.stop
+
+
+def same_segments(case: Case) -> None:
+    passed = {SegmentType.LOAD, SegmentType.PHDR, SegmentType.NULL, *NOTES}
+    expected = [
+        _placed(_led(segment, case.moved), case.after)
+        for segment in case.before.segments
+        if segment.p_type not in passed
+    ]
+    found = [_placed(segment, case.after) for segment in case.after.segments if segment.p_type not in passed]
+    for one, other in itertools.zip_longest(sorted(expected, key=_order), sorted(found, key=_order)):
+        if one != other:
+            raise SurgeryError(f"{other}, expected {one}")
+
+
+def _led(segment: ProgramHeader, moved: dict[int, int]) -> ProgramHeader:
+    """*segment*, led to the section it is about."""
+    if segment.p_type not in _LED or segment.p_vaddr not in moved:
+        return segment
+    by = moved[segment.p_vaddr] - segment.p_vaddr
+    return replace(segment, p_vaddr=segment.p_vaddr + by, p_paddr=segment.p_paddr + by)
+
+
+def _order(segment: ProgramHeader) -> tuple[int, int]:
+    return segment.p_type, segment.p_vaddr
+
+
+def _placed(segment: ProgramHeader, after: Image) -> ProgramHeader:
+    """*segment* at the file offset that its address has in *after*; PT_DYNAMIC may be longer."""
+    if not segment.p_filesz:
+        return replace(segment, p_offset=0)
+    free = {"p_filesz": 0, "p_memsz": 0} if segment.p_type == SegmentType.DYNAMIC else {}
+    if after.offset(segment.p_vaddr) != segment.p_offset:
+        free["p_offset"] = after.offset(segment.p_vaddr) or 0
+    return replace(segment, **free)
+
+
+def same_notes(case: Case) -> None:
+    """Each note that a segment of notes covered, one still does."""
+    for kind in NOTES:
+        spans = [[each.span for each in image.segments if each.p_type == kind] for image in (case.before, case.after)]
+        for old, new in case.sections:
+            if (
+                old.header.sh_type == SectionType.NOTE
+                and _covered(old.span, spans[0])
+                and not _covered(new.span, spans[1])
+            ):
+                raise SurgeryError(f"section {new.name} is in no segment of type {kind:#x}")
+
+
+def _covered(span: range, spans: list[range]) -> bool:
+    return any(each.start <= span.start and span.stop <= each.stop for each in spans)
+
+
+def nothing_leads_to_moved(case: Case) -> None:
+    """Only beginnings of tables in PT_DYNAMIC, segments that follow, and symbols of sections lead to what moved."""
+    moved = case.moved
+    ranges = [old.addresses for old, new in case.sections if _has_moved(old, new)]
+    inside = Ranges(ranges)
+    for row in case.old.rows:
+        if row.tag in ADDRESS_TAGS and row.value in inside and row.value not in moved:
+            raise SurgeryError(f"tag {row.tag:#x} of PT_DYNAMIC is {row.value:#x}, inside a table")
+    for segment in case.before.segments:
+        # PT_TLS takes no addresses beyond its bytes
+        taken = range(segment.p_vaddr, segment.p_vaddr + segment.p_filesz)
+        if segment.p_type not in _FOLLOWING and any(_overlap(taken, each) for each in ranges):
+            raise SurgeryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x}")
+    for value in _exported(case.before):
+        if value in inside:
+            raise SurgeryError(f"exported symbol at {value:#x}")
+    # of other machines it is not known which relocations are addresses of this file
+    if case.before.machine in RELATIVE and (found := case.before.pointers(ranges)):
+        raise SurgeryError(f"the word at {found[0].place:#x} leads to {found[0].target:#x}")
+
+
+def _exported(image: Image) -> Iterator[int]:
+    """The values of the symbols that other files can use."""
+    for section in image.sections:
+        if section.header.sh_type == SectionType.DYNSYM:
+            for _, info, _, index, value, _ in _rows(image.view(section.span)):
+                if index and info & 0xF != STT_SECTION:
+                    yield value
+
+
+def _rows(table: memoryview) -> Iterator[tuple[int, ...]]:
+    return _SYMBOL.iter_unpack(table[: len(table) // _SYMBOL.size * _SYMBOL.size])

@@ -1,0 +1,275 @@
+"""Room for more program headers in a table that something else follows at once: the hard part of cutting a library.
+
+Each way is one function; they are tried in this order, and each gives what it can until the table fits:
+
+    SLACK     unused bytes behind the table: patchelf leaves some, so do some linkers
+    PHDR      PT_PHDR of a library gives its row: only programs need it, and GNU ld puts none into libraries
+    GNU_HASH  ``.gnu.hash`` takes a smaller filter, and it and what lies before it (notes) move up
+    MERGE     neighbouring read-only PT_LOADs become one; code and constants share it, as with linkers before 2018
+    NOTE      PT_GNU_PROPERTY or PT_NOTE gives its row; the notes stay, as sections
+    MOVED     the table moves to the edge of a hole: it loads, but GNU strip destroys such a file. Only where forced
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from vbuild.elf.image import Image, Section
+from vbuild.elf.records import DynamicTag, ProgramHeader, SectionType, SegmentFlag, SegmentType
+from vbuild.elf.surgery.hash_table import Bloom
+from vbuild.elf.surgery.packing import Holes, up
+from vbuild.elf.surgery.reading import exported
+
+ROW = ProgramHeader.layout.size
+
+# what lies between the program headers and .gnu.hash can move: only these entries of PT_DYNAMIC say where it is
+ADDRESS_TAGS = frozenset(
+    {
+        DynamicTag.HASH,
+        DynamicTag.STRTAB,
+        DynamicTag.SYMTAB,
+        DynamicTag.RELA,
+        DynamicTag.JMPREL,
+        DynamicTag.RELR,
+        DynamicTag.GNU_HASH,
+        DynamicTag.VERSYM,
+        DynamicTag.VERDEF,
+        DynamicTag.VERNEED,
+    }
+)
+SLIDING = frozenset(
+    {
+        SectionType.NOTE,
+        SectionType.HASH,
+        SectionType.DYNSYM,
+        SectionType.GNU_VERSYM,
+        SectionType.GNU_VERDEF,
+        SectionType.GNU_VERNEED,
+        SectionType.GNU_HASH,
+    }
+)
+NOTES = {SegmentType.GNU_PROPERTY, SegmentType.NOTE}
+
+
+class Slot(Enum):
+    """Where room for a program header was found."""
+
+    SLACK = "slack behind the program headers"
+    PHDR = "PT_PHDR"
+    GNU_HASH = "smaller .gnu.hash filter"
+    MERGE = "merged PT_LOADs"
+    NOTE = "PT_NOTE"
+    MOVED = "moved program headers"
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """The file offsets *span*, from the first note to the end of ``.gnu.hash``, move up by *by* bytes."""
+
+    span: range
+    by: int
+    hash: Section
+    bloom: Bloom
+    """What ``.gnu.hash`` begins with from then on."""
+    old_head: int
+    """Bytes of what it began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The program headers to be written at the file offset *start*, where there is room for *room* of them."""
+
+    start: int
+    room: int
+    headers: tuple[ProgramHeader, ...]
+    slots: tuple[Slot, ...] = ()
+    slide: Slide | None = None
+
+    @property
+    def missing(self) -> int:
+        """Rows."""
+        return max(0, len(self.headers) - self.room)
+
+    @property
+    def end(self) -> int:
+        """The file offset behind the rows there is room for."""
+        return self.start + ROW * self.room
+
+
+def roomy(image: Image, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)) -> Table | None:
+    """A table for *headers*, offsets those of the file without *holes*; None where there is no room for it.
+
+    *shelf* are file offsets that the table may move to where nothing else helps.
+    """
+    if len(headers) > image.header.e_phnum:
+        headers = tuple(header for header in headers if header.p_type != SegmentType.NULL)
+    table = Table(image.header.e_phoff, image.header.e_phnum, headers)
+    for slot, way in _WAYS.items():
+        if table.missing and (better := way(table, image, holes)) is not table:
+            table = replace(better, slots=(*table.slots, slot))
+    if table.missing and len(shelf) >= ROW * len(headers) + 8:
+        table = replace(table, start=up(shelf.start, 8), room=len(headers), slots=(*table.slots, Slot.MOVED))
+    return None if table.missing else _announced(table, image)
+
+
+def _announced(table: Table, image: Image) -> Table:
+    """The table with a PT_PHDR, if it has one, that tells its place and size."""
+    address, size = image.address(table.start), ROW * len(table.headers)
+    if address is None:
+        return table
+    told = {"p_offset": table.start, "p_vaddr": address, "p_paddr": address, "p_filesz": size, "p_memsz": size}
+    headers = (replace(each, **told) if each.p_type == SegmentType.PHDR else each for each in table.headers)
+    return replace(table, headers=tuple(headers))
+
+
+def _slack(table: Table, image: Image, _: Holes) -> Table:
+    room = (_first_use(image, table.end) - table.start) // ROW
+    return replace(table, room=min(room, len(table.headers))) if room > table.room else table
+
+
+def _without_phdr(table: Table, image: Image, _: Holes) -> Table:
+    is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
+    kept = tuple(header for header in table.headers if header.p_type != SegmentType.PHDR)
+    return table if is_program or len(kept) == len(table.headers) else replace(table, headers=kept)
+
+
+def _first_use(image: Image, end: int) -> int:
+    """The file offset of the first thing at or behind *end*, or the end of the PT_LOAD that *end* is in."""
+    uses = [section.span.start for section in image.sections if section.span and section.span.stop > end]
+    uses += [
+        segment.span.start
+        for segment in image.segments
+        if segment.span and segment.span.stop > end and segment.p_type not in {SegmentType.LOAD, SegmentType.PHDR}
+    ]
+    uses += [
+        load.span.stop if load.span.start < end else load.span.start for load in image.loads if load.span.stop >= end
+    ]
+    if image.header.e_shoff >= end:
+        uses.append(image.header.e_shoff)
+    uses += [
+        offset
+        for tag, address in image.dynamic().items()
+        if tag in ADDRESS_TAGS and (offset := image.offset(address)) is not None and offset >= end
+    ]
+    return max(end, min(uses, default=end))
+
+
+def _smaller_hash(table: Table, image: Image, _: Holes) -> Table:
+    sections = _up_to_hash(image, table.end)
+    if not sections:
+        return table
+    span = range(sections[0].span.start, sections[-1].span.stop)
+    unit = max(8, *(section.header.sh_addralign for section in sections))
+    by = up(table.start + ROW * len(table.headers) - span.start, unit)
+    whole = Bloom.parse(image.view(sections[-1].span))
+    bloom = whole.shorter_by(by)
+    if bloom is None or not _may_move(image, sections):
+        return table
+    headers = []
+    for header in table.headers:
+        is_inside = header.p_offset in span and header.p_filesz and header.p_type != SegmentType.LOAD
+        headers.append(_shifted(header, by) if is_inside else header)
+    slide = Slide(span, by, sections[-1], bloom, whole.size)
+    return replace(table, room=len(headers), headers=tuple(headers), slide=slide)
+
+
+def _shifted(header: ProgramHeader, by: int) -> ProgramHeader:
+    return replace(header, p_offset=header.p_offset + by, p_vaddr=header.p_vaddr + by, p_paddr=header.p_paddr + by)
+
+
+def _up_to_hash(image: Image, end: int) -> list[Section]:
+    """The sections from *end* up to ``.gnu.hash``, in the order of the file; none where one of them cannot move."""
+    behind = sorted(
+        (each for each in image.sections if each.span and each.span.start >= end), key=lambda each: each.span.start
+    )
+    found = []
+    for section in behind:
+        if section.header.sh_type not in SLIDING or not section.is_loaded:
+            return []
+        found.append(section)
+        if section.header.sh_type == SectionType.GNU_HASH:
+            return found
+    return []
+
+
+def _may_move(image: Image, sections: list[Section]) -> bool:
+    """Whether nothing but PT_DYNAMIC and the notes' segments knows where *sections* are."""
+    span = range(sections[0].span.start, sections[-1].span.stop)
+    addresses = range(sections[0].addresses.start, sections[-1].addresses.stop)
+    load = next((load for load in image.loads if span.start in load.span), None)
+    if load is None or span.stop > load.span.stop or len(addresses) != len(span):
+        return False
+    others = [one for one in image.segments if one.p_filesz and one.p_type not in {SegmentType.LOAD, SegmentType.PHDR}]
+    touched = [one for one in others if one.span.start < span.stop and span.start < one.span.stop]
+    inside = all(span.start <= one.span.start and one.span.stop <= sections[-1].span.start for one in touched)
+    known = all(one.p_type in NOTES for one in touched)
+    starts = {section.addresses.start for section in sections}
+    told = {value for tag, value in image.dynamic().items() if tag in ADDRESS_TAGS and value in addresses}
+    referred = image.pointers([addresses]) or exported(image, [addresses])
+    return inside and known and told <= starts and not referred
+
+
+def _merged(table: Table, _: Image, holes: Holes) -> Table:
+    headers = list(table.headers)
+    while len(headers) > table.room:
+        pairs = [pair for pair in _neighbours(headers) if _may_merge(*pair, holes)]
+        if not pairs:
+            break
+        # no new executable bytes if it can be helped, and few if not
+        one, other = min(pairs, key=lambda pair: _newly_executable(*pair))
+        merged = replace(
+            one,
+            p_flags=one.p_flags | other.p_flags,
+            p_filesz=other.span.stop - one.p_offset,
+            p_memsz=other.addresses.stop - one.p_vaddr,
+            p_align=max(one.p_align, other.p_align),
+        )
+        headers[headers.index(one)] = merged
+        headers.remove(other)
+    return replace(table, headers=tuple(headers)) if len(headers) < len(table.headers) else table
+
+
+def _neighbours(headers: list[ProgramHeader]) -> list[tuple[ProgramHeader, ProgramHeader]]:
+    loads = [header for header in headers if header.p_type == SegmentType.LOAD]
+    return list(itertools.pairwise(loads))
+
+
+def _may_merge(one: ProgramHeader, other: ProgramHeader, holes: Holes) -> bool:
+    is_read_only = not (one.p_flags | other.p_flags) & SegmentFlag.W
+    is_in_line = one.p_vaddr - one.p_offset == other.p_vaddr - other.p_offset and one.span.stop <= other.span.start
+    return (
+        is_read_only
+        and is_in_line
+        and one.p_filesz == one.p_memsz
+        and not holes.within(range(one.p_offset, other.span.stop))
+    )
+
+
+def _newly_executable(one: ProgramHeader, other: ProgramHeader) -> int:
+    if not (one.p_flags | other.p_flags) & SegmentFlag.X:
+        return 0
+    return sum(each.p_filesz for each in (one, other) if not each.p_flags & SegmentFlag.X)
+
+
+def _reused(table: Table, image: Image, _: Holes) -> Table:
+    headers = list(table.headers)
+    build_ids = [section.span for section in image.named(".note.gnu.build-id")]
+
+    def cost(header: ProgramHeader) -> int:
+        has_build_id = any(span.start in header.span for span in build_ids)
+        return 0 if header.p_type == SegmentType.GNU_PROPERTY else 2 if has_build_id else 1
+
+    spare = sorted((each for each in headers if each.p_type in NOTES), key=cost)
+    for header in spare[: len(headers) - table.room]:
+        headers.remove(header)
+    return replace(table, headers=tuple(headers)) if spare else table
+
+
+_WAYS: dict[Slot, Callable[[Table, Image, Holes], Table]] = {
+    Slot.SLACK: _slack,
+    Slot.PHDR: _without_phdr,
+    Slot.GNU_HASH: _smaller_hash,
+    Slot.MERGE: _merged,
+    Slot.NOTE: _reused,
+}

@@ -1,0 +1,299 @@
+"""NVIDIA's fatbins: the cubins and the PTX of one translation unit, each behind a header that says for which GPU.
+
+    container | entry | entry | ...      16 + fatSize bytes; little-endian, 8-byte aligned, no checksum anywhere
+
+Container header:
+
+    off   size  field
+    0     4     magic              0xBA55ED50
+    4     2     version            1
+    6     2     headerSize         16
+    8     8     fatSize            bytes of all entries; the driver reads it as a signed 32-bit number
+
+Entry header, `headerSize` bytes, at least 64; `payloadSize` bytes follow, and then the next entry:
+
+    off   size  field
+    0x00  2     kind               see `Kind`
+    0x02  2     version            0x0101
+    0x04  4     headerSize         a multiple of 8
+    0x08  8     payloadSize        padded to 8
+    0x10  4     compressedSize     of the payload without padding; 0: stored raw
+    0x14  4     optionsOffset      from the entry's start; there the offset and the size (4 bytes each) of ptxas options
+    0x18  2     minor              of the PTX ISA; cubin: 7, 8
+    0x1A  2     major              of the PTX ISA; cubin: 1
+    0x1C  4     arch               75, 90, 120 ...; what follows the number (90a, 103f) is in the flags
+    0x20  4     identOffset        from the entry's start; 0: no name
+    0x24  4     identSize
+    0x28  8     flags              see `Flag`
+    0x30  8     key                of obfuscated code
+    0x38  8     uncompressedSize   0: stored raw
+
+Everything in an entry counts from its own start, so it can be copied to any place that is a multiple of 8. A fatbin
+with fatSize 0 has no code for any GPU, and the driver takes it as one where no entry fits.
+Sources: `fatbinary_section.h` of the CUDA toolkit, n-eiling/cuda-fatbin-decompression, jiegec/fatbinary,
+bechirBOUALI/cuda-fatbin-precedence; checked against cuobjdump on published wheels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from functools import lru_cache
+from typing import NamedTuple
+
+from vbuild.errors import DeviceError
+from vbuild.files.edited import Part
+from vbuild.files.records import U16, U32, U64
+from vbuild.gpu_code.model import Compression, Entry, Form, Reading, Record, Vendor, Writing
+from vbuild.hardware.gpu import Arch, Code
+
+MAGIC = 0xBA55ED50
+MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+VERSION = 1
+ENTRY_VERSION = 0x0101
+ALIGNMENT = 8
+# the driver keeps a fatbin's size in a signed 32-bit number
+_LARGEST = (1 << 31) - 1
+# fifty times as many as any compiler writes for one translation unit
+_MOST_ENTRIES = 1 << 10
+# compute capabilities have three digits
+_ARCHS = 1000
+
+
+class Kind(IntEnum):
+    """What an entry holds."""
+
+    PTX = 1
+    CUBIN = 2
+    OLD_CUBIN = 4
+    LTO_IR = 8
+    MERCURY = 0x10
+    INDEX = 0x20
+    RELOCATABLE_PTX = 0x40
+    TILE_IR = 0x80
+    CONCATENATED = 0x100
+
+    @property
+    def label(self) -> str:
+        """How a report writes it, as ``lto-ir``."""
+        return self.name.lower().replace("_", "-")
+
+
+class Flag(IntFlag):
+    """What the flags of an entry say; the two ARCH bits are the letter behind the number of the architecture."""
+
+    ADDRESS_64 = 1 << 0
+    DEBUG = 1 << 1
+    CUDA = 1 << 2
+    OPENCL = 1 << 3
+    LINUX = 1 << 4
+    MAC = 1 << 5
+    WINDOWS = 1 << 6
+    OLD_COMPRESSION = 1 << 12
+    LZ4 = 1 << 13
+    LZ4_SECOND = 1 << 14
+    ZSTD = 1 << 15
+    OBFUSCATED = 1 << 16
+    ARCH_SPECIFIC = 1 << 20
+    ARCH_FAMILY = 1 << 21
+    SECOND_CHOICE = 1 << 24
+
+
+COMPRESSED = Flag.OLD_COMPRESSION | Flag.LZ4 | Flag.LZ4_SECOND | Flag.ZSTD
+_KINDS = frozenset(Kind)
+_KNOWN = sum(Flag)
+_COMPRESSIONS = {0: Compression.RAW, Flag.LZ4: Compression.LZ4, Flag.ZSTD: Compression.ZSTD}
+_SUFFIXES = {0: "", Flag.ARCH_SPECIFIC: "a", Flag.ARCH_FAMILY: "f"}
+# the driver's rule for choosing is known of these two only; any other kind is kept
+_CODES = {Kind.PTX: Code.PTX, Kind.CUBIN: Code.MACHINE}
+
+
+@dataclass(frozen=True, slots=True)
+class FatbinHeader(Record):
+    """The head of a container."""
+
+    magic: U32
+    version: U16
+    header_size: U16
+    fat_size: U64
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHeader(Record):
+    """The part of an entry's header that every entry has."""
+
+    kind: U16
+    version: U16
+    header_size: U32
+    payload_size: U64
+    compressed_size: U32
+    options_offset: U32
+    minor: U16
+    major: U16
+    arch: U32
+    ident_offset: U32
+    ident_size: U32
+    flags: U64
+    key: U64
+    uncompressed_size: U64
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlace(Record):
+    """Where in an entry a text stands."""
+
+    offset: U32
+    size: U32
+
+
+HEADER_SIZE = FatbinHeader.layout.size
+
+
+def extent(data: memoryview, room: range) -> range:
+    """The fatbin that begins where *room* does; `DeviceError` where none does, or where it does not fit in."""
+    start = room.start
+    header = FatbinHeader.parse(data[: room.stop], start)
+    if header.magic != MAGIC:
+        raise DeviceError(f"no fatbin at {start:#x}: magic is {header.magic:#x}, expected {MAGIC:#x}")
+    if (header.version, header.header_size) != (VERSION, HEADER_SIZE):
+        raise DeviceError(
+            f"fatbin at {start:#x} has version {header.version} and a header of {header.header_size} bytes; "
+            f"only version {VERSION} with {HEADER_SIZE} is known"
+        )
+    stop = start + HEADER_SIZE + header.fat_size
+    if stop > room.stop:
+        raise DeviceError(f"fatbin at {start:#x} ends at {stop:#x}, past the end of its section, {room.stop:#x}")
+    if header.fat_size > _LARGEST or header.fat_size % ALIGNMENT:
+        raise DeviceError(
+            f"fatbin at {start:#x} is {header.fat_size:#x} bytes long; expected a multiple of 8 below 2 GiB"
+        )
+    return range(start, stop)
+
+
+def read(data: memoryview, span: range) -> Reading:
+    """The entries of the fatbin at *span*; `DeviceError` where one is damaged or of a version that is not known.
+
+    One with an entry of a kind or with flags that are not known is pinned: nobody can say which GPU needs that entry.
+    """
+    entries: list[Entry] = []
+    oddity = None
+    place = span.start + HEADER_SIZE
+    room = data[: span.stop]
+    while place < span.stop:
+        if len(entries) == _MOST_ENTRIES:
+            raise DeviceError(f"fatbin at {span.start:#x} has more than {_MOST_ENTRIES} entries, as none ever had")
+        header = EntryHeader.parse(room, place)
+        traits = _traits(header.kind, header.arch, header.flags)
+        entry = _entry(room, place, header, traits)
+        entries.append(entry)
+        oddity = oddity or traits.oddity
+        place = entry.span.stop
+    return Reading(tuple(entries), f"holds {oddity}" if oddity else None)
+
+
+def packed(kept: Sequence[Entry], written: Writing) -> tuple[Part, ...]:
+    """The fatbin of the *kept* entries, each as *written* gives it; an empty one where there are none."""
+    parts = [written(entry) for entry in kept]
+    size = sum(map(len, parts))
+    return (FatbinHeader(MAGIC, VERSION, HEADER_SIZE, size).pack(), *parts)
+
+
+FATBINS = Form(
+    vendor=Vendor.NVIDIA,
+    name="fatbin",
+    sections=(".nv_fatbin", "__nv_relfatbin"),
+    wrapper_section=".nvFatBinSegment",
+    wrapper_magic=0x466243B1,
+    # 2: linked from relocatable device code; its extra field is not the container's business
+    wrapper_versions=frozenset({1, 2}),
+    extent=extent,
+    read=read,
+    packing=packed,
+)
+
+
+class _Traits(NamedTuple):
+    """What kind, architecture and flags of an entry mean together."""
+
+    kind: str
+    code: Code
+    arch: Arch
+    compression: Compression
+    oddity: str | None
+
+
+@lru_cache(maxsize=1024)
+def _traits(kind: int, arch: int, flags: int) -> _Traits:
+    label = Kind(kind).label if kind in _KINDS else f"kind {kind:#x}"
+    suffix = _SUFFIXES.get(flags & (Flag.ARCH_SPECIFIC | Flag.ARCH_FAMILY))
+    oddity = None
+    if kind not in _KINDS:
+        oddity = f"an entry of {label}, which is not known"
+    elif flags & ~_KNOWN:
+        oddity = f"an entry with flags {flags & ~_KNOWN:#x}, which are not known"
+    elif arch >= _ARCHS:
+        oddity = f"an entry for architecture {arch}, which no GPU has"
+    elif suffix is None:
+        oddity = "an entry both for one architecture only and for its family"
+    code = _CODES.get(Kind(kind), Code.OTHER) if oddity is None else Code.OTHER
+    compression = _COMPRESSIONS.get(flags & COMPRESSED, Compression.UNKNOWN)
+    return _Traits(label, code, Arch(arch, suffix or ""), compression, oddity)
+
+
+def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -> Entry:
+    if header.version != ENTRY_VERSION:
+        raise DeviceError(
+            f"fatbin entry at {start:#x} has version {header.version:#x}; only {ENTRY_VERSION:#x} is known"
+        )
+    if header.header_size < EntryHeader.layout.size or header.header_size % ALIGNMENT:
+        raise DeviceError(
+            f"fatbin entry at {start:#x} has a header of {header.header_size:#x} bytes; "
+            f"expected {EntryHeader.layout.size:#x} or more, a multiple of 8"
+        )
+    payload = start + header.header_size
+    stop = payload + header.payload_size
+    if stop > len(data):
+        raise DeviceError(f"fatbin entry at {start:#x} ends at {stop:#x}, past the end of its fatbin, {len(data):#x}")
+    if header.payload_size % ALIGNMENT or header.compressed_size > header.payload_size:
+        raise DeviceError(
+            f"fatbin entry at {start:#x} has {header.payload_size:#x} bytes of payload, {header.compressed_size:#x} "
+            "of them compressed; expected a multiple of 8 that the compressed ones fit into"
+        )
+    if (traits.compression is Compression.RAW) != (header.compressed_size == 0):
+        raise DeviceError(
+            f"fatbin entry at {start:#x} has flags {header.flags:#x} ({traits.compression}), "
+            f"but {header.compressed_size:#x} compressed bytes"
+        )
+    is_raw = traits.compression is Compression.RAW
+    return Entry(
+        Vendor.NVIDIA,
+        traits.kind,
+        traits.code,
+        traits.arch,
+        range(start, stop),
+        range(payload, stop if is_raw else payload + header.compressed_size),
+        traits.compression,
+        header.payload_size if is_raw else header.uncompressed_size,
+        header.flags,
+        _text(data, start, header, TextPlace(header.ident_offset, header.ident_size)),
+        _options(data, start, header) if header.kind == Kind.PTX else "",
+    )
+
+
+def _options(data: memoryview, start: int, header: EntryHeader) -> str:
+    """What ptxas is to be given; behind a cubin's offset of the same name stands a binary description instead."""
+    if not header.options_offset:
+        return ""
+    if header.options_offset > header.header_size - TextPlace.layout.size:
+        raise DeviceError(f"fatbin entry at {start:#x} has its options at {header.options_offset:#x}, past its header")
+    return _text(data, start, header, TextPlace.parse(data, start + header.options_offset)).strip()
+
+
+def _text(data: memoryview, start: int, header: EntryHeader, place: TextPlace) -> str:
+    if not place.offset or not place.size:
+        return ""
+    if place.offset + place.size > header.header_size:
+        raise DeviceError(
+            f"fatbin entry at {start:#x} has a text of {place.size:#x} bytes at {place.offset:#x}, past its header"
+        )
+    text = bytes(data[start + place.offset : start + place.offset + place.size])
+    return text.rstrip(b"\0").decode(errors="backslashreplace")

@@ -1,0 +1,250 @@
+"""Where the GPU code of a library is, and which of it may be moved.
+
+A container may become smaller and move within its section when the loader fills the one wrapper that points to its
+start, and no other word of the file: then that word is all there is to change. Any other container is pinned.
+
+    .nv_fatbin __nv_relfatbin  <- .nvFatBinSegment   NVIDIA, `vbuild.gpu_code.fatbin`
+    .hip_fatbin                <- .hipFatBinSegment  AMD, `vbuild.gpu_code.bundle`
+
+Fatbins elsewhere (.rodata, .ldata, .cask_resource) and cubins without one are for libraries whose host code chooses
+among them: they are found for a report, and stay. What is damaged or not known is named, and stays as well.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from vbuild.elf.image import Image, Pointer, Section
+from vbuild.elf.records import FileHeader, SectionFlag, SectionType
+from vbuild.errors import BinaryError, DeviceError
+from vbuild.gpu_code import fatbin
+from vbuild.gpu_code.bundle import BUNDLES
+from vbuild.gpu_code.fatbin import FATBINS
+from vbuild.gpu_code.model import WRAPPER_DATA, Blob, Container, DeviceCode, Form, Wrapper
+
+FORMS = (FATBINS, BUNDLES)
+
+_ELF_OF_DEVICE = {190: "bare cubin", 224: "bare code object"}
+_ELF64_LITTLE_ENDIAN = re.compile(re.escape(b"\x7fELF\x02\x01"))
+_FATBIN = re.compile(re.escape(fatbin.MAGIC_BYTES))
+_ZEROS = 1 << 12
+# five times what the largest library has, cuFFT: a file of one pattern, hours of work, can come in a tiny wheel
+_MOST = 1 << 17
+# what is damaged was looked at up to there, and counts for more
+_DAMAGED = 1 << 6
+_NOTES = 100
+
+
+def device_code(image: Image) -> DeviceCode:
+    """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
+
+    `DeviceError` where there is more of it than any library has.
+    """
+    findings = _Findings()
+    for form in FORMS:
+        _Sections(image, form, findings).survey()
+    _survey_the_rest(image, findings)
+    return findings.result()
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What a survey has found so far."""
+
+    containers: list[Container] = field(default_factory=list)
+    blobs: list[Blob] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    pieces: int = 0
+
+    def count(self, more: int = 1) -> None:
+        """Bear in mind that *more* was found; `DeviceError` where that is more than can be."""
+        self.pieces += more
+        if self.pieces > _MOST:
+            raise DeviceError(f"more than {_MOST} pieces of GPU code; no library has so many, so this one is damaged")
+
+    def result(self) -> DeviceCode:
+        return DeviceCode(
+            tuple(sorted(self.containers, key=lambda container: container.span.start)),
+            tuple(sorted(self.blobs, key=lambda blob: blob.span.start)),
+            tuple(self.notes if len(self.notes) <= _NOTES else [*self.notes[:_NOTES], self._rest()]),
+        )
+
+    def _rest(self) -> str:
+        return f"and {len(self.notes) - _NOTES} notes more"
+
+
+class _Sections:
+    """The sections of one form of containers, and the pointers into them."""
+
+    def __init__(self, image: Image, form: Form, findings: _Findings) -> None:
+        self.image, self.form, self.findings = image, form, findings
+        self.sections = tuple(section for name in form.sections for section in image.named(name) if len(section.span))
+        places = self._wrappers()
+        pointers = self._pointers()
+        self.wrappers: dict[int, list[Pointer]] = defaultdict(list)
+        for pointer in pointers:
+            if pointer.place in places:
+                self.wrappers[pointer.target].append(pointer)
+        self.targets = sorted(pointer.target for pointer in pointers)
+
+    def survey(self) -> None:
+        for section in self.sections:
+            self._walk(section)
+
+    def _pointers(self) -> tuple[Pointer, ...]:
+        try:
+            return self.image.pointers([section.addresses for section in self.sections])
+        except BinaryError as error:
+            self.findings.notes.append(f"no {self.form.name} can be moved: {error}")
+            return ()
+
+    def _wrappers(self) -> frozenset[int]:
+        """The addresses of the pointers in wrappers."""
+        places = set()
+        for section in self.image.named(self.form.wrapper_section):
+            size = Wrapper.layout.size
+            if over := len(section.span) % size:
+                self.findings.notes.append(f"{section.name} has {over} bytes behind its last wrapper")
+            for start in range(section.span.start, section.span.stop - size + 1, size):
+                self.findings.count()
+                wrapper = Wrapper.parse(self.image.data, start)
+                if wrapper.magic == self.form.wrapper_magic and wrapper.version in self.form.wrapper_versions:
+                    places.add(section.addresses.start + start - section.span.start + WRAPPER_DATA)
+                else:
+                    whose = self.form.foreign.get(wrapper.magic, f"of version {wrapper.version}, which is not known")
+                    self.findings.notes.append(f"wrapper at {start:#x} has magic {wrapper.magic:#x}, {whose}")
+        return frozenset(places)
+
+    def _walk(self, section: Section) -> None:
+        """Every container of *section*; behind what is damaged it goes on where the next wrapper points to."""
+        shift = section.addresses.start - section.span.start
+        starts = sorted(target - shift for target in self.wrappers if target in section.addresses)
+        place = _behind_zeros(self.image.data, section.span)
+        while place < section.span.stop:
+            following = bisect_right(starts, place)
+            end = starts[following] if following < len(starts) else section.span.stop
+            try:
+                span = self.form.extent(self.image.data, range(place, section.span.stop))
+                end = min(end, span.stop)
+                reading = self.form.read(self.image.data, span)
+            except DeviceError as error:
+                self.findings.notes.append(f"{section.name}: {error}")
+                what = f"damaged or unknown {self.form.name}"
+                self.findings.blobs.append(Blob(section.name, range(place, end), what, is_damaged=True))
+                self.findings.count(_DAMAGED)
+                place = end
+            else:
+                self.findings.count(1 + len(reading.entries))
+                address = span.start + shift
+                self.findings.containers.append(
+                    Container(
+                        self.form.vendor,
+                        section.name,
+                        span,
+                        address,
+                        reading.entries,
+                        tuple(self.wrappers.get(address, ())),
+                        reading.why_pinned or self._why_pinned(range(address, address + len(span))),
+                        self.form.packing,
+                    )
+                )
+                place = span.stop
+            place = _behind_zeros(self.image.data, range(place, section.span.stop))
+
+    def _why_pinned(self, addresses: range) -> str | None:
+        wrappers = len(self.wrappers.get(addresses.start, ()))
+        if wrappers != 1:
+            return f"{wrappers} wrappers point to it" if wrappers else "no wrapper points to it"
+        first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
+        # the first is the wrapper's own
+        if last - first > 1:
+            return f"the loader fills {last - first - 1} more pointers into it"
+        return None
+
+
+def _survey_the_rest(image: Image, findings: _Findings) -> None:
+    """Fatbins and cubins outside the sections that wrappers point into."""
+    known = {name for form in FORMS for name in (*form.sections, form.wrapper_section)}
+    for section in image.sections:
+        header = section.header
+        if header.sh_type != SectionType.PROGBITS or section.name in known:
+            continue
+        if section.is_loaded and not header.sh_flags & SectionFlag.EXECINSTR:
+            _search(image, section, findings)
+
+
+def _search(image: Image, section: Section, findings: _Findings) -> None:
+    false: list[int] = []
+    shift = section.addresses.start - section.span.start
+    fatbins, elves = _Magic(_FATBIN, image, section), _Magic(_ELF64_LITTLE_ENDIAN, image, section)
+    place = section.span.start
+    while (start := min(fatbins.after(place), elves.after(place))) < section.span.stop:
+        place = start + 1
+        findings.count()
+        if start != fatbins.start:
+            if blob := _bare(image, section, start):
+                findings.blobs.append(blob)
+                place = blob.span.stop
+            continue
+        try:
+            container = _stray(image, section, start, shift)
+        except DeviceError:
+            false.append(start)
+        else:
+            findings.count(len(container.entries))
+            findings.containers.append(container)
+            place = container.span.stop
+    if false:
+        findings.notes.append(
+            f"{section.name} has the magic of a fatbin {len(false)} times where none begins, first at {false[0]:#x}"
+        )
+
+
+class _Magic:
+    """The places in *section* where *pattern* is, looked up from one to the next."""
+
+    def __init__(self, pattern: re.Pattern[bytes], image: Image, section: Section) -> None:
+        self._pattern, self._data, self._end = pattern, image.data, section.span.stop
+        self.start = -1
+
+    def after(self, place: int) -> int:
+        """The first at *place* or behind it; the section's end where there is none."""
+        if self.start < place:
+            match = self._pattern.search(self._data, place, self._end)
+            self.start = match.start() if match else self._end
+        return self.start
+
+
+def _stray(image: Image, section: Section, start: int, shift: int) -> Container:
+    span = fatbin.extent(image.data, range(start, section.span.stop))
+    reading = fatbin.read(image.data, span)
+    if not reading.entries or reading.why_pinned:
+        raise DeviceError(f"no known fatbin at {start:#x}")
+    why = f"lies in {section.name}, where the library's own code looks for it"
+    return Container(FATBINS.vendor, section.name, span, start + shift, reading.entries, (), why, FATBINS.packing)
+
+
+def _bare(image: Image, section: Section, start: int) -> Blob | None:
+    """The ELF file for a GPU that begins at *start* on its own; None for another."""
+    try:
+        header = FileHeader.parse(image.data[: section.span.stop], start)
+    except BinaryError:
+        return None
+    if (what := _ELF_OF_DEVICE.get(header.e_machine)) is None:
+        return None
+    tables = (
+        header.e_shoff + header.e_shnum * header.e_shentsize,
+        header.e_phoff + header.e_phnum * header.e_phentsize,
+    )
+    end = start + max(*tables, FileHeader.layout.size)
+    return Blob(section.name, range(start, min(end, section.span.stop)), what)
+
+
+def _behind_zeros(data: memoryview, span: range) -> int:
+    """The first place in *span* that is not zero, or its end."""
+    for start in range(span.start, span.stop, _ZEROS):
+        piece = bytes(data[start : min(start + _ZEROS, span.stop)])
+        if rest := piece.lstrip(b"\0"):
+            return start + len(piece) - len(rest)
+    return span.stop

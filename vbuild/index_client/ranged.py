@@ -1,0 +1,250 @@
+"""A file behind a URL, read where it is: what nobody asks for is not transferred.
+
+    bytes=-131072        the first request: the end, where an archive has its directory, and the size of the whole
+    bytes=65536-131071   then what is asked for, in pieces; larger ones where somebody reads on
+
+Everything is asked of the place that the index named, with pip's certificates, proxy and credentials. What comes is
+held against what was asked for; a server that sends the whole file instead is refused after its headers.
+https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
+"""
+
+import io
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import httpx2
+from unearth import Link
+from unearth.fetchers import PyPIClient
+
+from vbuild.errors import FetchError
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import Listed
+from vbuild.index_client.places import client_of
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+PIECE = 1 << 16
+TAIL = 2 * PIECE
+_LARGEST = 1 << 22
+_REMEMBERED = 1 << 9  # pieces
+_CONTENT_RANGE = re.compile(r"bytes (?P<first>\d{1,19})-(?P<last>\d{1,19})/(?P<size>\d{1,19})")
+# seconds that anything may take, and bytes that have to come in each one after that
+_PATIENCE, _SLOWEST = 15, 1 << 12
+_NO_SUFFIXES = frozenset({400, 416, 501})
+
+
+class Source(Protocol):
+    """Something of *size* bytes, of which the last *tail* came with the size; *transferred* is bytes so far."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def transferred(self) -> int: ...
+
+    @property
+    def tail(self) -> bytes: ...
+
+    def fetched(self, span: range) -> bytes:
+        """The bytes of *span*, all of them."""
+
+
+class Ranged(io.RawIOBase):
+    """A file that is somewhere else, for reading; `FetchError` from every read that its *source* cannot serve."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+        self._place = 0
+        self._pieces: dict[int, bytes] = {}
+        self._stride, self._last = PIECE, -2
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self._source.size
+
+    @property
+    def transferred(self) -> int:
+        """Bytes that came over the network so far; none of a file that is on this machine."""
+        return self._source.transferred
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        place = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self.size}[whence] + offset
+        if place < 0:
+            raise ValueError(f"a place in front of the file: {place}")
+        self._place = place
+        return place
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Fill *buffer*, as far as the file goes."""
+        with memoryview(buffer).cast("B") as view:
+            span = range(self._place, max(self._place, min(self._place + len(view), self.size)))
+            view[: len(span)] = self._bytes(span)
+        self._place = span.stop
+        return len(span)
+
+    def _bytes(self, span: range) -> bytes:
+        behind = self.size - len(self._source.tail)
+        front = range(span.start, min(span.stop, behind))
+        pieces = [self._piece(number, front.stop) for number in _numbers(front)]
+        skipped = span.start % PIECE if pieces else 0
+        found = b"".join(pieces)[skipped : skipped + len(front)]
+        return found + self._source.tail[max(span.start - behind, 0) : max(span.stop - behind, 0)]
+
+    def _piece(self, number: int, stop: int) -> bytes:
+        """Piece *number* of the file, fetched with those up to *stop*, or with more where somebody reads on."""
+        if number not in self._pieces:
+            start, end = number * PIECE, self.size - len(self._source.tail)
+            self._stride = min(self._stride * 2, _LARGEST) if number == self._last + 1 else PIECE
+            wanted = _numbers(range(start, max(stop, start + self._stride)))
+            behind = next((other for other in wanted if other in self._pieces), wanted.stop)
+            data = self._source.fetched(range(start, min(behind * PIECE, end)))
+            self._last = number + (len(data) - 1) // PIECE
+            for place in range(0, len(data), PIECE):
+                self._pieces[number + place // PIECE] = data[place : place + PIECE]
+            while len(self._pieces) > _REMEMBERED + len(data) // PIECE:
+                del self._pieces[next(iter(self._pieces))]
+        return self._pieces[number]
+
+
+@contextmanager
+def ranged(listed: Listed, *, indexes: Indexes) -> Iterator[Ranged]:
+    """The file that is *listed*, open for reading where it is; `FetchError` where that cannot be."""
+    with client_of(indexes, lambda _response: None) as client, opened(client, listed) as file:
+        yield file
+
+
+@contextmanager
+def opened(client: PyPIClient, listed: Listed) -> Iterator[Ranged]:
+    """The same through *client*, which serves many files, in several threads as well."""
+    link = Link(listed.url)
+    with ExitStack() as stack:
+        if link.is_file:
+            source: Source = stack.enter_context(_local(link))
+        elif listed.url:
+            source = _Remote.at(client, listed.url, link.redacted)
+        else:
+            raise FetchError(f"{listed.file}: nobody said where it is")
+        yield stack.enter_context(Ranged(source))
+
+
+@dataclass(slots=True)
+class _Local:
+    """A file of this machine."""
+
+    file: BinaryIO
+    shown: str
+    size: int
+    transferred: int = 0
+    tail: bytes = b""
+
+    def fetched(self, span: range) -> bytes:
+        self.file.seek(span.start)
+        data = self.file.read(len(span))
+        if len(data) != len(span):
+            raise FetchError(f"{self.shown}: {len(data)} bytes at {span.start:#x}, expected {len(span)}")
+        return data
+
+
+@contextmanager
+def _local(link: Link) -> Iterator[_Local]:
+    try:
+        file = link.file_path.open("rb")
+    except OSError as error:
+        raise FetchError(f"{link.redacted}: cannot be read: {error.strerror}") from error
+    with file:
+        yield _Local(file, link.redacted, os.fstat(file.fileno()).st_size)
+
+
+@dataclass(slots=True)
+class _Remote:
+    """A file behind *url*, which is *shown* without a password."""
+
+    client: PyPIClient
+    url: str
+    shown: str
+    size: int = -1
+    transferred: int = 0
+    tail: bytes = b""
+    etag: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def at(cls, client: PyPIClient, url: str, shown: str) -> "_Remote":
+        """The file behind *url*, its size asked for."""
+        source = cls(client, url, shown)
+        source.tail = source._answer(f"-{TAIL}", None) or b""
+        if not source.tail:  # a server that knows no ranges which count from the end
+            source._answer(f"0-{PIECE - 1}", range(PIECE))
+        return source
+
+    def fetched(self, span: range) -> bytes:
+        return self._answer(f"{span.start}-{span.stop - 1}", span) or b""
+
+    def _answer(self, asked: str, span: range | None) -> bytes | None:
+        """The bytes that were *asked* for, which are *span*, or the end of the file; None where the end is not had."""
+        try:
+            with self.client.get_stream(self.url, headers={"Range": f"bytes={asked}"}) as response:
+                if span is None and response.status_code in _NO_SUFFIXES:
+                    return None
+                return self._body(response, self._checked(response, asked, span))
+        except httpx2.HTTPError as error:
+            raise FetchError(f"{self.shown}: {error or type(error).__name__}") from error
+
+    def _checked(self, response: httpx2.Response, asked: str, span: range | None) -> range:
+        """The span that *response* says it has, which is the one that was *asked* for."""
+        status = f"{response.status_code} {response.reason_phrase}"
+        if response.status_code == httpx2.codes.OK:
+            raise FetchError(
+                f"{self.shown}: {status} for a part of the file, expected 206: its server cannot send parts; "
+                "download the wheel, and name its folder in pip's find-links"
+            )
+        if response.status_code != httpx2.codes.PARTIAL_CONTENT:
+            raise FetchError(f"{self.shown}: {status}")
+        said = response.headers.get("Content-Range", "")
+        if not (match := _CONTENT_RANGE.fullmatch(said.strip())):
+            raise FetchError(f"{self.shown}: Content-Range {said!r} for bytes={asked}")
+        found, size = range(int(match["first"]), int(match["last"]) + 1), int(match["size"])
+        if self.size < 0:
+            self.size, self.etag = size, response.headers.get("ETag")
+        if size != self.size or response.headers.get("ETag") != self.etag:
+            raise FetchError(f"{self.shown}: changed while it was read")
+        expected = range(max(size - TAIL, 0), size) if span is None else range(span.start, min(span.stop, size))
+        if found != expected or response.headers.get("Content-Encoding", "identity") != "identity":
+            raise FetchError(f"{self.shown}: Content-Range {said!r} for bytes={asked}")
+        return found
+
+    def _body(self, response: httpx2.Response, span: range) -> bytes:
+        data, begun = bytearray(), time.monotonic()
+        for chunk in response.iter_raw():
+            self.transferred += len(chunk)
+            data += chunk
+            if len(data) > len(span):
+                break
+            # a byte now and then is in time for every timeout
+            if (time.monotonic() - begun - _PATIENCE) * _SLOWEST > len(data):
+                raise FetchError(f"{self.shown}: {len(data)} bytes in {_PATIENCE} seconds and more, which is too slow")
+        if len(data) != len(span):
+            more = "more than " if len(data) > len(span) else ""
+            raise FetchError(f"{self.shown}: {more}{min(len(data), len(span))} bytes came, expected {len(span)}")
+        return bytes(data)
+
+
+def _numbers(span: range) -> range:
+    """The pieces that *span* is in."""
+    return range(span.start // PIECE, -(-span.stop // PIECE)) if span else range(0)

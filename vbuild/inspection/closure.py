@@ -1,0 +1,354 @@
+"""Which library of a wheel loads which, why each is in it, and which ones other wheels repeat.
+
+    Linked (a member and what the loader asks of it) -> Closure -> Node -> Need -> where it resolves, whose it is
+
+Paths are those in the wheel; the graph below them, `vbuild.elf.linkage`, has them as they are installed. What is in
+no package's folder, a script or a file of data, keeps the path that it has in the wheel.
+"""
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Self
+
+from vbuild.elf.catalogue import Entry, by_soname, by_stem, cuda_of, framework
+from vbuild.elf.library_names import Hashed, hashed
+from vbuild.elf.linkage import Edge, Graph, Via
+from vbuild.elf.loading import Loading
+from vbuild.elf.policy import Platform
+from vbuild.wheel.paths import installed_path
+
+HERE = (Via.OWN, Via.INHERITED, Via.NAME)
+
+
+class Role(StrEnum):
+    """What a file is to the loader: Python or a user starts with it, or it is there for others."""
+
+    MODULE = "module"
+    PROGRAM = "program"
+    LIBRARY = "library"
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A member that the loader can load: its path in the wheel, its sizes in bytes, and its hash in RECORD."""
+
+    path: str
+    size: int
+    packed_size: int
+    hash: str | None
+    loading: Loading
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Official:
+    """The project whose wheels have a library, for one major of CUDA where it has a project for each."""
+
+    project: str
+    cuda: int | None = None
+
+    def data(self) -> dict[str, Any]:
+        return {"project": self.project, "cuda": self.cuda}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One NEEDED of a file: how the loader comes to it, the path of the one in the wheel, and whose it is if not."""
+
+    name: str
+    via: Via
+    provider: str | None
+    projects: tuple[Official, ...]
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "via": str(self.via),
+            "provider": self.provider,
+            "projects": [project.data() for project in self.projects],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A file of the closure: what it needs and may open, and where it is from."""
+
+    linked: Linked
+    needs: tuple[Need, ...]
+    opens: tuple[str, ...]
+    officials: tuple[Official, ...]
+    also_in: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return self.linked.path
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.linked.path)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that another may open it under."""
+        return frozenset(filter(None, (self.name, self.loading.outline.soname)))
+
+    @property
+    def loading(self) -> Loading:
+        return self.linked.loading
+
+    @property
+    def role(self) -> Role:
+        if self.loading.modules:
+            return Role.MODULE
+        return Role.PROGRAM if self.loading.is_program else Role.LIBRARY
+
+    @property
+    def original(self) -> Hashed | None:
+        """Its name before a repair tool put a hash into it, and that hash."""
+        return hashed(self.name)
+
+    @property
+    def mentioned(self) -> tuple[str, ...]:
+        """The libraries that it names without needing them: what it may open."""
+        own = {self.name, self.loading.outline.soname, *self.loading.outline.needed}
+        return tuple(sorted(self.loading.mentioned - own))
+
+    def via(self, *ways: Via) -> tuple[Need, ...]:
+        """What it needs and comes to in one of these *ways*."""
+        return tuple(need for need in self.needs if need.via in ways)
+
+    def data(self) -> dict[str, Any]:
+        outline, original = self.loading.outline, self.original
+        return {
+            "path": self.path,
+            "bytes": self.linked.size,
+            "packed_bytes": self.linked.packed_size,
+            "hash": self.linked.hash,
+            "role": str(self.role),
+            "modules": list(self.loading.modules),
+            "soname": outline.soname,
+            "original": original and {"name": original.name, "digest": original.digest},
+            "official": [official.data() for official in self.officials],
+            "rpath": list(outline.rpath),
+            "runpath": list(outline.runpath),
+            "needed": [need.data() for need in self.needs],
+            "requires": [{"library": taken.library, "versions": list(taken.versions)} for taken in self.loading.taken],
+            "defines": {"base": self.loading.base, "versions": list(self.loading.given)},
+            "mentioned": list(self.mentioned),
+            "opens": list(self.opens),
+            "also_in": list(self.also_in),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closure:
+    """The files of a wheel that the loader loads, the largest first, and how they hang together.
+
+    *cuda* is the major version that their names agree on. *named* says of each library that nothing needs which files
+    of the wheel that are no ELF files have its name in them.
+    """
+
+    nodes: tuple[Node, ...]
+    cuda: int | None
+    named: Mapping[str, tuple[str, ...]]
+    _graph: Graph
+    _paths: Mapping[str, str] = field(repr=False)
+    _members: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        files: Iterable[Linked],
+        *,
+        platforms: Sequence[Platform] = (),
+        named: Mapping[str, tuple[str, ...]] | None = None,
+        project: str = "",
+    ) -> Self:
+        """The closure of *files* in a wheel of *project*, which the *platforms* of its tags promise libraries to."""
+        found = {file.path: file for file in sorted(files, key=lambda file: (-file.size, file.path))}
+        paths = _installed(found)
+        graph = Graph.of({paths[path]: file.loading for path, file in found.items()}, platforms=platforms)
+        cuda = cuda_of(_names(found.values()))
+        back = {installed: path for path, installed in paths.items()}
+        known = _known(found.values())
+        nodes = tuple(
+            Node(
+                linked=file,
+                needs=tuple(_need(edge, back, cuda) for edge in graph.needs(paths[path])),
+                opens=_opened(file, known),
+                officials=tuple(one for one in _of_file(file, cuda) if one.project != project),
+            )
+            for path, file in found.items()
+        )
+        return cls(nodes=nodes, cuda=cuda, named=named or {}, _graph=graph, _paths=paths, _members=back)
+
+    @property
+    def edges(self) -> tuple[tuple[Node, Need], ...]:
+        """Who needs what in the wheel."""
+        return tuple((node, need) for node in self.nodes for need in node.needs if need.provider)
+
+    @property
+    def unneeded(self) -> tuple[Node, ...]:
+        """The libraries that nothing needs and no other file names."""
+        idle = set(self._idle)
+        return tuple(node for node in self.nodes if node.path in idle and node.path not in self.named)
+
+    @property
+    def opened(self) -> dict[str, tuple[str, ...]]:
+        """The files that name a library which nothing needs, by the path of the library."""
+        needed = {need.provider for _, need in self.edges}
+        waiting = [node for node in self.nodes if node.role is Role.LIBRARY and node.path not in needed]
+        return {node.path: files for node in waiting if (files := self.openers(node.path))}
+
+    def openers(self, path: str) -> tuple[str, ...]:
+        """The files that have the name of the library at *path* in them without needing it."""
+        binaries = {node.path for node in self.nodes if path in node.opens}
+        return tuple(sorted(binaries | set(self.named.get(path, ()))))
+
+    @property
+    def _idle(self) -> tuple[str, ...]:
+        """The libraries that nothing needs and no other ELF file names."""
+        return tuple(self._members[installed] for installed in self._graph.unneeded(()))
+
+    def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
+        """Why the file at *path* is there: the shortest chain from each file that loading begins with, down to it."""
+        found = self._graph.chains(self._paths[path])
+        return tuple(tuple(self._members[step] for step in chain) for chain in found)
+
+    def naming(self, named: Mapping[str, tuple[str, ...]]) -> Self:
+        """The same, knowing which files are *named* where."""
+        return replace(self, named=dict(named))
+
+    def beside(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
+        """The same, knowing which of its libraries are in other wheels than *wheel*, too."""
+        others = {repeat.hash: tuple(name for name in repeat.wheels if name != wheel) for repeat in repeats}
+        nodes = (
+            replace(node, also_in=others.get(node.linked.hash or "", ())) if node.role is Role.LIBRARY else node
+            for node in self.nodes
+        )
+        return replace(self, nodes=tuple(nodes))
+
+    def data(self) -> dict[str, Any]:
+        """The closure as JSON takes it, described by ``schema.json``."""
+        return {
+            "cuda": self.cuda,
+            "nodes": [node.data() for node in self.nodes],
+            "edges": [
+                {"consumer": node.path, "name": need.name, "via": str(need.via), "provider": need.provider}
+                for node, need in self.edges
+            ],
+            "chains": {
+                node.path: [list(chain) for chain in self.chains(node.path)]
+                for node in self.nodes
+                if node.role is Role.LIBRARY
+            },
+            "opened": {path: list(files) for path, files in self.opened.items()},
+            "unneeded": [node.path for node in self.unneeded],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A library that several wheels have byte for byte: its names, where it is, and what it takes up in each."""
+
+    hash: str
+    size: int
+    names: tuple[str, ...]
+    wheels: tuple[str, ...]
+    packed: tuple[int, ...]
+
+    @property
+    def repeated(self) -> int:
+        """The bytes of the wheels that all but one of them take up."""
+        return sum(self.packed) - max(self.packed)
+
+
+def repeats(closures: Iterable[tuple[str, Closure]]) -> tuple[Repeat, ...]:
+    """The libraries that several of the *closures*, by the names of their wheels, have; what repeats most first.
+
+    Extension modules and programs are passed over: Python and users look for them where they are.
+    """
+    found: dict[str, list[tuple[int, str, Node]]] = {}
+    for place, (wheel, closure) in enumerate(closures):
+        for node in closure.nodes:
+            if node.linked.hash and node.role is Role.LIBRARY:
+                found.setdefault(node.linked.hash, []).append((place, wheel, node))
+    several = (
+        Repeat(
+            digest,
+            group[0][2].linked.size,
+            tuple(sorted({node.name for _, _, node in group})),
+            tuple({place: wheel for place, wheel, _ in group}.values()),
+            tuple(node.linked.packed_size for _, _, node in group),
+        )
+        for digest, group in found.items()
+        if len({place for place, _, _ in group}) > 1
+    )
+    return tuple(sorted(several, key=lambda repeat: (-repeat.repeated, repeat.names)))
+
+
+def _installed(paths: Iterable[str]) -> dict[str, str]:
+    """Where each of *paths* is once installed; the path itself where two would be at the same place."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for path in paths:
+        installed = installed_path(path) or path
+        found[path] = path if installed in taken else installed
+        taken.add(found[path])
+    return found
+
+
+def _names(files: Iterable[Linked]) -> Iterator[str]:
+    """The names in *files* that may tell the major version of CUDA."""
+    for file in files:
+        yield from file.loading.outline.needed
+        yield from filter(None, (file.loading.outline.soname, file.loading.base))
+
+
+def _known(files: Iterable[Linked]) -> dict[str, set[str]]:
+    """The paths of *files* by the names that another may open them under: code puts versions behind names."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        for name in filter(None, (posixpath.basename(file.path), file.loading.outline.soname)):
+            stem, suffix, version = name.partition(".so")
+            parts = version.split(".")
+            for end in range(1, len(parts) + 1):
+                found.setdefault(stem + suffix + ".".join(parts[:end]), set()).add(file.path)
+    return found
+
+
+def _opened(file: Linked, known: Mapping[str, set[str]]) -> tuple[str, ...]:
+    """The paths of the libraries, by the names they have, that *file* names without needing them."""
+    named = {path for name in file.loading.mentioned for path in known.get(name, ())}
+    needed = {path for name in file.loading.outline.needed for path in known.get(name, ())}
+    return tuple(sorted(named - needed - {file.path}))
+
+
+def _need(edge: Edge, paths: Mapping[str, str], cuda: int | None) -> Need:
+    provider = paths[edge.provider] if edge.provider else None
+    outside = edge.via in {Via.OUTSIDE, Via.MISSING}
+    return Need(edge.name, edge.via, provider, _of_name(edge.name, cuda) if outside else ())
+
+
+def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
+    """The projects that have a library of that SONAME."""
+    found = _narrowed(by_soname(name), cuda)
+    loaded = framework(name)
+    return found or ((Official(loaded.project),) if loaded else ())
+
+
+def _of_file(file: Linked, cuda: int | None) -> tuple[Official, ...]:
+    """The projects that *file* is a copy from, by the names it had."""
+    before = hashed(posixpath.basename(file.path))
+    outline = file.loading.outline
+    for name in (file.loading.base, outline.soname, before and before.name):
+        if name and (found := _narrowed(by_soname(name), cuda)):
+            return found
+    return _narrowed(by_stem(before.name), cuda) if before else ()
+
+
+def _narrowed(entries: Sequence[Entry], cuda: int | None) -> tuple[Official, ...]:
+    """The projects of *entries* for that major of CUDA; of all of them where none is for it."""
+    fitting = [entry for entry in entries if cuda is None or entry.cuda in {None, cuda}]
+    return tuple(dict.fromkeys(Official(entry.project, entry.cuda) for entry in fitting or entries))

@@ -1,0 +1,353 @@
+"""The GPU code of one library, summed up: what there is for which GPU, and what one GPU alone would need of it.
+
+DeviceCode   every container with every entry, at its place in the file
+Stack        the containers that hold the same sorts of entries, as if they were one: a thousand become a dozen
+Portion      bytes and entries of one sort, for a table
+Outlook      one GPU in front of it: served or not, and the bytes that are left when the others' code goes
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import Any, Self
+
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, Entry, Target, Vendor, offered
+from vbuild.hardware.architectures import ARCHITECTURES
+from vbuild.hardware.gpu import Arch, Code, Offer, Ptx, Request, Service, needed, service
+
+Device = Arch | Target
+
+_LONGEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """What an entry is, wherever it stands: *kind* is the vendor's word for it."""
+
+    vendor: Vendor
+    section: str
+    arch: Device
+    kind: str
+    code: Code
+    compression: Compression
+
+    @classmethod
+    def of(cls, entry: Entry, section: str) -> Self:
+        return cls(entry.vendor, section, entry.arch, entry.kind, entry.code, entry.compression)
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "vendor": str(self.vendor),
+            "section": self.section,
+            "arch": str(self.arch),
+            "kind": self.kind,
+            "compression": str(self.compression),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """All GPU code of one sort in a library: entries, bytes as stored with headers, and bytes without compression."""
+
+    sort: Sort
+    entries: int
+    size: int
+    uncompressed_size: int
+
+    def data(self) -> dict[str, Any]:
+        return {
+            **self.sort.data(),
+            "entries": self.entries,
+            "bytes": self.size,
+            "uncompressed_bytes": self.uncompressed_size,
+        }
+
+
+class Runs(StrEnum):
+    """Whether GPU code runs on a GPU: all of it that serves it as machine code, some or all compiled by the driver."""
+
+    NATIVELY = "natively"
+    PARTLY_JIT = "partly by JIT"
+    JIT = "by JIT"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """GPU code seen from *device*: in how many containers it finds machine code, PTX alone, and nothing.
+
+    *kept* is the size in bytes of what it could be given by its driver, what cannot be taken out included; slimming to
+    this GPU alone leaves that.
+    """
+
+    device: Device
+    machine: int = 0
+    jit: int = 0
+    nothing: int = 0
+    kept: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.device,
+            self.machine + other.machine,
+            self.jit + other.jit,
+            self.nothing + other.nothing,
+            self.kept + other.kept,
+        )
+
+    @property
+    def runs(self) -> Runs:
+        if self.jit:
+            return Runs.PARTLY_JIT if self.machine else Runs.JIT
+        return Runs.NATIVELY if self.machine else Runs.NO
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "gpu": str(self.device),
+            "runs": str(self.runs),
+            "containers": {"machine": self.machine, "jit": self.jit, "nothing": self.nothing},
+            "slimmed_bytes": self.kept,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """GPU code in one section that slimming leaves alone, and why."""
+
+    section: str
+    size: int
+    count: int
+    why: str
+
+    def data(self) -> dict[str, Any]:
+        return {"section": self.section, "bytes": self.size, "count": self.count, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Containers that hold entries of the same *sorts* in the same order, their sizes in bytes added up.
+
+    *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the entries that are the
+    smallest of their container. *frame* is what the containers take up beside their entries. *is_offered* says that
+    the GPU's runtime chooses from them.
+    """
+
+    section: str
+    sorts: tuple[Sort, ...]
+    why_pinned: str | None
+    is_offered: bool
+    count: int
+    frame: int
+    sizes: tuple[int, ...]
+    uncompressed: tuple[int, ...]
+    smallest: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return self.frame + sum(self.sizes)
+
+    def service(self, device: Device) -> Service:
+        """How each of the containers serves *device*."""
+        if isinstance(device, Arch):
+            return service([offer for _, offer in self._offers()], device)
+        served = any(_fits(sort.arch, device) for sort in self.sorts)
+        return Service.MACHINE if served else Service.NONE
+
+    def kept(self, device: Device) -> dict[Sort, int]:
+        """The bytes of each sort that slimming to *device* alone leaves.
+
+        A container that has nothing for it keeps its smallest entry.
+        """
+        if self.why_pinned is None:
+            places = self._needed(device)
+            sizes = [size if place in places else 0 for place, size in enumerate(self.sizes)]
+            if not places:
+                sizes = list(self.smallest)
+        else:
+            sizes = list(self.sizes)
+        found: Counter[Sort] = Counter()
+        for sort, size in zip(self.sorts, sizes, strict=True):
+            found[sort] += size
+        return dict(found)
+
+    def outlook(self, device: Device) -> Outlook:
+        kept = self.frame + sum(self.kept(device).values())
+        if not self.is_offered:
+            return Outlook(device, kept=kept)
+        served = self.service(device)
+        return Outlook(
+            device,
+            machine=self.count * (served is Service.MACHINE),
+            jit=self.count * (served is Service.JIT),
+            nothing=self.count * (served is Service.NONE),
+            kept=kept,
+        )
+
+    def _needed(self, device: Device) -> frozenset[int]:
+        if isinstance(device, Arch):
+            offers = list(self._offers())
+            found = needed([offer for _, offer in offers], Request(device), ptx=Ptx.AUTO)
+            return frozenset(place for index, (place, _) in enumerate(offers) if index in found)
+        return frozenset(
+            place for place, sort in enumerate(self.sorts) if sort.code is Code.OTHER or _fits(sort.arch, device)
+        )
+
+    def _offers(self) -> Iterator[tuple[int, Offer]]:
+        for place, sort in enumerate(self.sorts):
+            if isinstance(sort.arch, Arch):
+                yield place, Offer(sort.code, sort.arch)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCode:
+    """All GPU code of one library."""
+
+    stacks: tuple[Stack, ...] = ()
+    pinned: tuple[Pinned, ...] = ()
+    notes: tuple[str, ...] = ()
+    loose: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, code: DeviceCode) -> Self:
+        """*code* without its places in the file, so that the file can be closed."""
+        chosen_from = {container.span for container in offered(code.containers)}
+        stacks: dict[tuple[object, ...], list[Container]] = {}
+        for container in code.containers:
+            sorts = tuple(Sort.of(entry, container.section) for entry in _code(container))
+            key = (container.section, sorts, container.why_pinned, container.span in chosen_from)
+            stacks.setdefault(key, []).append(container)
+        loose: Counter[str] = Counter()
+        for blob in code.blobs:
+            loose[blob.section] += len(blob.span)
+        found = (_stack(same, is_offered=bool(key[-1])) for key, same in stacks.items())
+        return cls(tuple(found), tuple(_pinned(code)), code.notes, tuple(loose.items()))
+
+    @classmethod
+    def alone(cls, size: int, what: str) -> Self:
+        """A file of *size* bytes that is nothing but GPU code, as *what* says."""
+        return cls(pinned=(Pinned("", size, 1, what),), loose=(("", size),))
+
+    def __bool__(self) -> bool:
+        return bool(self.stacks or self.loose)
+
+    @property
+    def size(self) -> int:
+        """Bytes of GPU code, headers of containers and what no container holds included."""
+        return sum(stack.size for stack in self.stacks) + sum(size for _, size in self.loose)
+
+    @property
+    def containers(self) -> int:
+        return sum(stack.count for stack in self.stacks)
+
+    @property
+    def entries(self) -> int:
+        return sum(stack.count * len(stack.sorts) for stack in self.stacks)
+
+    @property
+    def portions(self) -> tuple[Portion, ...]:
+        """What there is of each sort, by section, then architecture."""
+        entries: Counter[Sort] = Counter()
+        sizes: Counter[Sort] = Counter()
+        uncompressed: Counter[Sort] = Counter()
+        for stack in self.stacks:
+            for place, sort in enumerate(stack.sorts):
+                entries[sort] += stack.count
+                sizes[sort] += stack.sizes[place]
+                uncompressed[sort] += stack.uncompressed[place]
+        order = sorted(entries, key=lambda sort: (sort.vendor, sort.section, arch_order(sort.arch), sort.kind))
+        return tuple(Portion(sort, entries[sort], sizes[sort], uncompressed[sort]) for sort in order)
+
+    def kept(self, device: Device) -> dict[Sort, int]:
+        """The bytes of each sort that slimming to *device* alone leaves."""
+        found: Counter[Sort] = Counter()
+        for stack in self.stacks:
+            found.update(stack.kept(device))
+        return dict(found)
+
+    def outlook(self, device: Device) -> Outlook:
+        """How *device* fares with it, in the containers that the GPU's runtime chooses from."""
+        found = Outlook(device, kept=sum(size for _, size in self.loose))
+        for stack in self.stacks:
+            found += stack.outlook(device)
+        return found
+
+    def serves(self, device: Device) -> bool:
+        """Whether any of it runs on *device*."""
+        return any(stack.service(device) is not Service.NONE for stack in self.stacks)
+
+
+def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
+    """Every GPU that some of the code in *codes* runs on: NVIDIA's by the table of those known, AMD's as named."""
+    stacks = {stack.sorts: stack for code in codes for stack in code.stacks if stack.is_offered}
+    archs = {sort.arch for sorts in stacks for sort in sorts if sort.code is not Code.OTHER}
+    numbers = {*ARCHITECTURES, *(arch.number for arch in archs if isinstance(arch, Arch))}
+    nvidia: list[Device] = [
+        device
+        for device in map(Arch, sorted(numbers))
+        if any(stack.service(device) is not Service.NONE for stack in stacks.values())
+    ]
+    targets = [arch for arch in archs if isinstance(arch, Target)]
+    amd = sorted({Target(target.processor) for target in targets}, key=arch_order)
+    return (*nvidia, *amd)
+
+
+def arch_order(arch: Device) -> tuple[int, int, str]:
+    """A key that sorts architectures as people list them: by number, plain before a and f."""
+    if isinstance(arch, Arch):
+        return 0, arch.number, arch.suffix
+    digits = arch.processor.removeprefix("gfx")
+    # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal
+    return 1, int(digits, 16) if _is_hexadecimal(digits) and len(digits) < _LONGEST else 0, str(arch)
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return bool(text) and all(character in "0123456789abcdef" for character in text)
+
+
+def _fits(arch: Device, device: Target) -> bool:
+    """Whether AMD code for *arch* is for the processor of *device*; one with further features is for some of them."""
+    return isinstance(arch, Target) and arch.processor == device.processor
+
+
+def _code(container: Container) -> tuple[Entry, ...]:
+    """The entries with something in them: AMD's bundles also list the host, which has its code elsewhere."""
+    return tuple(entry for entry in container.entries if entry.size)
+
+
+def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
+    first = containers[0]
+    width = len(_code(first))
+    sizes, uncompressed, smallest = [0] * width, [0] * width, [0] * width
+    for container in containers:
+        least = container.smallest
+        for place, entry in enumerate(_code(container)):
+            sizes[place] += entry.size
+            uncompressed[place] += entry.uncompressed_size
+            if entry is least:
+                smallest[place] += entry.size
+    return Stack(
+        first.section,
+        tuple(Sort.of(entry, first.section) for entry in _code(first)),
+        first.why_pinned,
+        is_offered,
+        len(containers),
+        sum(len(container.span) for container in containers) - sum(sizes),
+        tuple(sizes),
+        tuple(uncompressed),
+        tuple(smallest),
+    )
+
+
+def _pinned(code: DeviceCode) -> Iterator[Pinned]:
+    """What stays whole, gathered by section and reason in the order of the file."""
+    found = [
+        (item.section, item.why_pinned or "" if isinstance(item, Container) else item.what, len(item.span))
+        for item in code.pinned
+    ]
+    order = {key[:2]: place for place, key in reversed(list(enumerate(found)))}
+    found.sort(key=lambda item: order[item[:2]])
+    for (section, why), items in groupby(found, key=lambda item: item[:2]):
+        sizes = [size for _, _, size in items]
+        yield Pinned(section, sum(sizes), len(sizes), why)

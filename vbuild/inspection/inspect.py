@@ -1,0 +1,274 @@
+"""`vbuild inspect`: what is in a wheel.
+
+    wheel -> members that are ELF files or static libraries, each inflated once and mapped -> Contents
+
+Members are looked into on all cores, the largest first, and none is held longer than it takes: what the closure wants
+to know of a library is read from the same mapping. A library that cannot be read is named in the contents; a wheel
+that cannot be read is an error.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import canonicalize_name
+
+from vbuild.elf import outline as elf
+from vbuild.elf.image import Image
+from vbuild.elf.loading import Loading
+from vbuild.elf.outline import Outline
+from vbuild.elf.policy import Platform
+from vbuild.errors import BinaryError, ContentsError, DeviceError, VariantError, WheelError, at
+from vbuild.files.atomic import replacing
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.cpu import available_cores
+from vbuild.inspection import archives
+from vbuild.inspection.closure import Closure, Linked, Node, repeats
+from vbuild.inspection.gpu_code import GpuCode
+from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, Library, Licence, Others
+from vbuild.inspection.page import page
+from vbuild.sbom.keeping import bill_of, contradictions, path_of
+from vbuild.variants.document import Document
+from vbuild.variants.model import Variant
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.zip_read import Member
+
+Found = Library | Archive | Damaged
+Seeing = Callable[[Member, memoryview], Found]
+# for the closure: what the loader asks of a library, or why that cannot be read
+Followed = Linked | Damaged
+
+_LICENCE = re.compile(r"(licen[cs]es?/.|[^/]*(licen[cs]e|copying|eula|notice)[^/]*$)", re.IGNORECASE)
+_LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
+_GPUS = {"EM_CUDA": "cubin", "EM_AMDGPU": "code object"}
+_SMALLEST = 52  # the header of a 32-bit ELF file
+# who may open a library by name without being an ELF file, and the names as they stand there: "libx", f"libx{major}.so"
+_PYTHON = (".py", ".pth")
+# none is longer than a file name may be (NAME_MAX): without that bound a megabyte of digits would take minutes
+_NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.so\b[\w.]{0,250})")
+
+
+def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> Contents:
+    """What is in *wheel*; `WheelError` where it is none. *jobs* threads look, as many as there are cores for None.
+
+    With *closure* also which of its libraries loads which.
+    """
+    with open_wheel(wheel) as source, at(wheel.name):
+        metadata = source.metadata()
+        variant, warnings = _variant(source)
+        seen = _looked_into(source, jobs or available_cores(), closure=closure)
+        found = tuple(item for item, _ in seen)
+        followed = tuple(loading for _, loading in seen if loading)
+        return Contents(
+            wheel=wheel.name,
+            project=metadata.name,
+            version=metadata.version,
+            tags=tuple(sorted(map(str, source.name.tags))),
+            variant=variant,
+            packed_size=wheel.stat().st_size,
+            size=sum(member.size for member in source.members),
+            files=len(source.members),
+            licence=_licence(source),
+            libraries=tuple(item for item in found if isinstance(item, Library)),
+            damaged=tuple(item for item in found if isinstance(item, Damaged)),
+            archives=tuple(item for item in found if isinstance(item, Archive)),
+            duplicates=_duplicates(source),
+            others=_others(source, {item.path for item in found}),
+            warnings=(
+                *warnings,
+                *(_left_out(item) for item in followed if isinstance(item, Damaged)),
+                *(f"{path_of(source.dist_info)}: {what}" for what in contradictions(source)),
+            ),
+            closure=_closure(source, [item for item in followed if isinstance(item, Linked)]) if closure else None,
+            bill=bill_of(source),
+        )
+
+
+def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
+    """The same contents, inspected with their closures, that say of each library which other wheels have it, too."""
+    found = repeats((contents.wheel, contents.closure) for contents in several if contents.closure)
+    return tuple(
+        replace(contents, closure=contents.closure.beside(found, contents.wheel)) if contents.closure else contents
+        for contents in several
+    )
+
+
+def save_page(contents: Contents, path: Path) -> None:
+    """Write the page that shows *contents* to *path*, complete or not at all; `ContentsError` where that cannot be."""
+    try:
+        with replacing(path) as part:
+            part.write_text(page(contents), encoding="utf-8")
+    except OSError as error:
+        raise ContentsError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found, Followed | None], ...]:
+    """The compiled files of *wheel*, the largest first, with what their *closure* is made of if that is asked for."""
+    # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
+    found = [(member, see) for member in wheel.members if (see := _way_of_seeing(wheel, member))]
+    found.sort(key=lambda item: (-item[0].size, item[0].path))
+    with ThreadPoolExecutor(jobs) as threads:
+        return tuple(threads.map(lambda item: _seen(wheel, *item, closure=closure), found))
+
+
+def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
+    """What looks into *member*, by the magic it begins with; None where it is no compiled file."""
+    if member.size < _SMALLEST:
+        return None
+    start = wheel.head(member, len(archives.MAGIC))
+    if not start:
+        # cannot be inflated: looking into it says why
+        return _library if _LIBRARY.search(member.path) else None
+    if start.startswith(elf.MAGIC):
+        return _library
+    return _archive if member.path.endswith(archives.SUFFIX) and start.startswith(archives.MAGIC) else None
+
+
+def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[Found, Followed | None]:
+    """What *see* makes of *member*, or why it can make nothing of it; and what a *closure* has to know of it."""
+    try:
+        with wheel.mapped(member) as data:
+            found = see(member, data)
+            return found, _followed(wheel, member, data) if closure and _is_loaded(found) else None
+    except (BinaryError, WheelError) as error:
+        return _damaged(wheel, member, error), None
+
+
+def _is_loaded(found: Found) -> bool:
+    """Whether the loader of the system may load it, and not the driver of a GPU."""
+    return isinstance(found, Library) and found.outline.is_loadable and found.outline.machine not in _GPUS
+
+
+def _followed(wheel: Wheel, member: Member, data: memoryview) -> Followed:
+    try:
+        loading = Loading.parse(data)
+    except BinaryError as error:
+        return _damaged(wheel, member, error)
+    return Linked(member.path, member.size, member.compressed_size, wheel.row(member).hash, loading)
+
+
+def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> Damaged:
+    why = str(error).removeprefix(f"{wheel.path.name}: ").removeprefix(f"{member.path}: ")
+    return Damaged(member.path, member.size, member.compressed_size, why)
+
+
+def _archive(member: Member, data: memoryview) -> Archive:
+    return Archive(member.path, member.size, member.compressed_size, archives.objects(data))
+
+
+def _library(member: Member, data: memoryview) -> Library:
+    outline = Outline.parse(data)
+    if outline.machine in _GPUS:
+        gpu = GpuCode.alone(len(data), f"a {_GPUS[outline.machine]} in a file of its own")
+    elif outline.bits == 64 and outline.byte_order == "little":  # noqa: PLR2004 - bits, as the name says
+        gpu = _gpu_code(data)
+    else:
+        gpu = GpuCode()
+    return Library(member.path, member.size, member.compressed_size, outline, gpu)
+
+
+def _gpu_code(data: memoryview) -> GpuCode:
+    try:
+        return GpuCode.of(device_code(Image.parse(data)))
+    except (BinaryError, DeviceError) as error:
+        return GpuCode(notes=(f"GPU code cannot be told apart: {error}",))
+
+
+def _left_out(damaged: Damaged) -> str:
+    return f"{damaged.path}: left out of the closure: {damaged.why}"
+
+
+def _closure(wheel: Wheel, files: Iterable[Linked]) -> Closure:
+    """The closure of *files*, which are all that *wheel* has to load."""
+    found = (Platform.parse(tag) for tag in sorted({tag.platform for tag in wheel.name.tags}))
+    platforms = [platform for platform in found if platform]
+    closure = Closure.of(files, platforms=platforms, project=canonicalize_name(wheel.metadata().name))
+    return closure.naming(_naming(wheel, closure.unneeded))
+
+
+def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+    """The Python files of *wheel* that have the names of the libraries *nodes* in them, by the paths of these."""
+    sought = {node.path: frozenset(word for name in node.names for word in _words(name)) for node in nodes}
+    found: dict[str, list[str]] = {}
+    for member in wheel.members if sought else ():
+        if member.path.endswith(_PYTHON):
+            said = {word for match in _NAME.findall(wheel.read(member)) for word in _said(match.decode())}
+            for path in (path for path, words in sought.items() if not words.isdisjoint(said)):
+                found.setdefault(path, []).append(member.path)
+    return {path: tuple(sorted(files)) for path, files in found.items()}
+
+
+def _words(name: str) -> Iterator[str]:
+    """What Python code has of the library *name*: all of it, without its suffix, or with a number to be filled in."""
+    yield name
+    stem = name.partition(".so")[0]
+    if stem.startswith("lib"):
+        yield stem
+        yield f"{stem.rstrip('0123456789')}{{"
+
+
+def _said(word: str) -> Iterator[str]:
+    """The names that *word* may mean: ``libx.so.1`` is libx, libx.so and libx.so.1, and ``libx%`` is ``libx{``."""
+    parts = word.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts)))
+    yield f"{word[:-1]}{{" if word.endswith("%") else word
+
+
+def _variant(wheel: Wheel) -> tuple[Variant | None, tuple[str, ...]]:
+    """The variant that *wheel* says it is, and what is wrong with the way it does."""
+    path, label = f"{wheel.dist_info}/variant.json", wheel.name.variant
+    if wheel.find(path) is None:
+        lacking = (f"{path}: missing, although the file name says variant {label!r}",) if label else ()
+        return None, lacking
+    try:
+        document = Document.parse(wheel.read(path))
+        # a wheel whose label was taken off its name is still what its document says
+        return document.only(label or next((variant.label for variant in document.variants), "")), ()
+    except VariantError as error:
+        return None, (f"{path}: {error}",)
+
+
+def _licence(wheel: Wheel) -> Licence:
+    headers = wheel.metadata().headers
+    prefix = f"{wheel.dist_info}/"
+    inside = [member.path.removeprefix(prefix) for member in wheel.members if member.path.startswith(prefix)]
+    return Licence(
+        expression=headers.value("License-Expression"),
+        text=headers.value("License") or None,
+        classifiers=tuple(text for text in headers.values("Classifier") if text.startswith("License ::")),
+        files=tuple(prefix + path for path in inside if _LICENCE.match(path)),
+    )
+
+
+def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
+    """What is in *wheel* beside the *compiled* files, by the suffix of the names, what takes most first."""
+    suffixes: dict[str, list[Member]] = {}
+    for member in wheel.members:
+        if member.path not in compiled:
+            suffixes.setdefault(PurePosixPath(member.path).suffix.lower(), []).append(member)
+    found = (
+        Others(
+            suffix,
+            len(members),
+            sum(member.size for member in members),
+            sum(member.compressed_size for member in members),
+        )
+        for suffix, members in suffixes.items()
+    )
+    return tuple(sorted(found, key=lambda others: (-others.size, others.suffix)))
+
+
+def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
+    """The groups of byte-identical files, what wastes most first."""
+    groups: dict[tuple[str, int], list[Member]] = {}
+    for member in wheel.members:
+        if member.size and (hashed := wheel.row(member).hash):
+            groups.setdefault((hashed, member.size), []).append(member)
+    found = (
+        Duplicate(hashed, size, members[0].compressed_size, tuple(member.path for member in members))
+        for (hashed, size), members in groups.items()
+        if len(members) > 1
+    )
+    return tuple(sorted(found, key=lambda duplicate: (-duplicate.wasted, duplicate.paths)))

@@ -1,0 +1,367 @@
+"""What is in a wheel, as values: its libraries with their GPU code, and what is in it twice, or linked, or licensed.
+
+    Contents -> Library -> Outline (the loader's facts), GpuCode (by architecture)
+             -> Archive, Duplicate, Licence
+             -> Copies (for CPU levels)
+             -> Closure (which library loads which), where it is asked for
+
+`Contents.data()` is the JSON of ``vbuild inspect --json``, described by ``schema.json`` beside this file. Sizes are
+bytes: packed as in the wheel, unpacked as installed.
+"""
+
+import posixpath
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from vbuild.elf.library_names import level_of
+from vbuild.elf.outline import Outline
+from vbuild.gpu_code.model import Compression
+from vbuild.inspection import bills
+from vbuild.inspection.closure import Closure
+from vbuild.inspection.copies import Copies, LevelSize, copies_of, level_sizes, moved
+from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Portion, arch_order, devices
+from vbuild.sbom.model import Bill
+from vbuild.variants.model import Variant
+
+VERSION = 1
+
+_BUNDLED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An ELF file of a wheel: a shared library, extension module, program or object file."""
+
+    path: str
+    size: int
+    packed_size: int
+    outline: Outline
+    gpu: GpuCode
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    @property
+    def level(self) -> str | None:
+        """The CPU level whose processors load it in another's stead: ``v3``; None for what every processor may load."""
+        return level_of(self.path)
+
+    @property
+    def gpu_share(self) -> float:
+        """The part of the file that is GPU code, from 0 to 1."""
+        return self.gpu.size / self.size if self.size else 0.0
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether a repair tool put it into a folder of its own, beside the package."""
+        return _BUNDLED.search(self.path) is not None
+
+    def data(self, devices: tuple[Device, ...]) -> dict[str, Any]:
+        """The library as JSON takes it, with its outlook for each of *devices*."""
+        outline = self.outline
+        return {
+            "path": self.path,
+            "bytes": self.size,
+            "packed_bytes": self.packed_size,
+            "machine": outline.machine,
+            "bits": outline.bits,
+            "byte_order": outline.byte_order,
+            "type": outline.type,
+            "soname": outline.soname,
+            "needed": list(outline.needed),
+            "rpath": list(outline.rpath),
+            "runpath": list(outline.runpath),
+            "build_id": outline.build_id,
+            "isa_needed": list(outline.isa_needed),
+            "isa_used": list(outline.isa_used),
+            "symbol_bytes": outline.symbol_size,
+            "debug_bytes": outline.debug_size,
+            "bundled": self.is_bundled,
+            "sections": [
+                {"name": section.name, "bytes": section.size, "loaded": section.is_loaded}
+                for section in outline.sections
+                if section.size
+            ],
+            "gpu": self._gpu_data(devices),
+        }
+
+    def _gpu_data(self, devices: tuple[Device, ...]) -> dict[str, Any] | None:
+        if not self.gpu and not self.gpu.notes:
+            return None
+        return {
+            "bytes": self.gpu.size,
+            "share": round(self.gpu_share, 4),
+            "containers": self.gpu.containers,
+            "entries": self.gpu.entries,
+            "code": [portion.data() for portion in self.gpu.portions],
+            "pinned": [pinned.data() for pinned in self.gpu.pinned],
+            "notes": list(self.gpu.notes),
+            "gpus": [self.gpu.outlook(device).data() for device in devices],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A compiled file that cannot be read, and why."""
+
+    path: str
+    size: int
+    packed_size: int
+    why: str
+
+    def data(self) -> dict[str, Any]:
+        return {"path": self.path, "bytes": self.size, "packed_bytes": self.packed_size, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A static library: object files that only a linker reads."""
+
+    path: str
+    size: int
+    packed_size: int
+    objects: int
+
+    def data(self) -> dict[str, Any]:
+        return {"path": self.path, "bytes": self.size, "packed_bytes": self.packed_size, "objects": self.objects}
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Files that are the same byte for byte, by their hash in RECORD; *packed_size* is that of the first."""
+
+    hash: str
+    size: int
+    packed_size: int
+    paths: tuple[str, ...]
+
+    @property
+    def wasted(self) -> int:
+        """What all but one of them take up."""
+        return self.size * (len(self.paths) - 1)
+
+    @property
+    def packed_wasted(self) -> int:
+        return self.packed_size * (len(self.paths) - 1)
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "hash": self.hash,
+            "bytes": self.size,
+            "wasted_bytes": self.wasted,
+            "packed_wasted_bytes": self.packed_wasted,
+            "paths": list(self.paths),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The files that are not compiled and whose names end alike."""
+
+    suffix: str
+    files: int
+    size: int
+    packed_size: int
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "suffix": self.suffix,
+            "files": self.files,
+            "bytes": self.size,
+            "packed_bytes": self.packed_size,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The GPU code of one kind for one architecture in all libraries together."""
+
+    arch: Device
+    kind: str
+    compressions: tuple[Compression, ...]
+    entries: int
+    size: int
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "arch": str(self.arch),
+            "kind": self.kind,
+            "compressions": list(map(str, self.compressions)),
+            "entries": self.entries,
+            "bytes": self.size,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What METADATA says of the licence, and where its texts are."""
+
+    expression: str | None
+    text: str | None
+    classifiers: tuple[str, ...]
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The licence in one line."""
+        said = self.expression or next(iter((self.text or "").splitlines()), "")
+        names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
+        return said or ", ".join(names) or "not stated"
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "expression": self.expression,
+            "text": self.text,
+            "classifiers": list(self.classifiers),
+            "files": list(self.files),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is in a wheel; libraries by size, the largest first."""
+
+    wheel: str
+    project: str
+    version: str
+    tags: tuple[str, ...]
+    variant: Variant | None
+    packed_size: int
+    size: int
+    files: int
+    licence: Licence
+    libraries: tuple[Library, ...] = ()
+    damaged: tuple[Damaged, ...] = ()
+    archives: tuple[Archive, ...] = ()
+    duplicates: tuple[Duplicate, ...] = ()
+    others: tuple[Others, ...] = ()
+    warnings: tuple[str, ...] = ()
+    closure: Closure | None = None
+    bill: Bill | None = None
+    devices: tuple[Device, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = devices(library.gpu for library in self.libraries)
+        object.__setattr__(self, "devices", found)
+
+    @property
+    def gpu_libraries(self) -> tuple[Library, ...]:
+        """The libraries with GPU code."""
+        return tuple(library for library in self.libraries if library.gpu)
+
+    @property
+    def gpu_size(self) -> int:
+        """Bytes of GPU code."""
+        return sum(library.gpu.size for library in self.libraries)
+
+    @property
+    def architectures(self) -> tuple[Architecture, ...]:
+        """The GPU code by architecture, lowest first."""
+        found: dict[tuple[Device, str], list[Portion]] = {}
+        for library in self.libraries:
+            for portion in library.gpu.portions:
+                found.setdefault((portion.sort.arch, portion.sort.kind), []).append(portion)
+        return tuple(
+            Architecture(
+                arch,
+                kind,
+                tuple(sorted({portion.sort.compression for portion in portions})),
+                sum(portion.entries for portion in portions),
+                sum(portion.size for portion in portions),
+            )
+            for (arch, kind), portions in sorted(found.items(), key=lambda item: (arch_order(item[0][0]), item[0][1]))
+        )
+
+    @property
+    def outlooks(self) -> tuple[Outlook, ...]:
+        """How each GPU fares that some of the code runs on, all libraries together."""
+        return tuple(
+            sum((library.gpu.outlook(device) for library in self.gpu_libraries), Outlook(device))
+            for device in self.devices
+        )
+
+    @property
+    def bundled(self) -> tuple[Library, ...]:
+        """The libraries that a repair tool put beside the package; not copies for CPU levels, nor what has a stub."""
+        own = moved(library.outline for library in self.libraries if not library.is_bundled)
+        there = (library for library in self.libraries if library.is_bundled and library.name not in own)
+        return tuple(library for library in there if library.level is None)
+
+    @property
+    def copies(self) -> tuple[Copies, ...]:
+        """The libraries that have copies for CPU levels, by path."""
+        return copies_of((library.path, library.size, library.packed_size) for library in self.libraries)
+
+    @property
+    def levels(self) -> tuple[LevelSize, ...]:
+        """What the copies for each CPU level take; nothing where there are none."""
+        return level_sizes(self.copies)
+
+    @property
+    def provided(self) -> dict[str, str]:
+        """The paths of the libraries by the name under which others need them: SONAME, or else file name."""
+        linked = (library for library in self.libraries if library.outline.is_loadable and library.level is None)
+        return {library.outline.soname or library.name: library.path for library in linked}
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """What the libraries need from outside of the wheel, with how many of them do."""
+        provided = {*self.provided, *(library.name for library in self.libraries)}
+        return dict(
+            sorted(
+                Counter(
+                    name for library in self.libraries for name in library.outline.needed if name not in provided
+                ).items()
+            )
+        )
+
+    @property
+    def wasted(self) -> int:
+        """Bytes that byte-identical copies take up."""
+        return sum(duplicate.wasted for duplicate in self.duplicates)
+
+    def data(self) -> dict[str, Any]:
+        """The contents as JSON takes them: complete, and as ``schema.json`` says."""
+        return {
+            "version": VERSION,
+            "wheel": self.wheel,
+            "project": {"name": self.project, "version": self.version},
+            "tags": list(self.tags),
+            "variant": self.variant
+            and {"label": self.variant.label, "properties": list(map(str, self.variant.properties))},
+            "size": {"packed_bytes": self.packed_size, "bytes": self.size, "files": self.files},
+            "licence": self.licence.data(),
+            "gpu": {
+                "bytes": self.gpu_size,
+                "share": round(self.gpu_size / self.size, 4) if self.size else 0.0,
+                "containers": sum(library.gpu.containers for library in self.libraries),
+                "entries": sum(library.gpu.entries for library in self.libraries),
+                "code": [architecture.data() for architecture in self.architectures],
+                "gpus": [outlook.data() for outlook in self.outlooks],
+            },
+            "libraries": [library.data(self.devices) for library in self.libraries],
+            "provided": self.provided,
+            "wanted": self.wanted,
+            "damaged": [damaged.data() for damaged in self.damaged],
+            "archives": [archive.data() for archive in self.archives],
+            "duplicates": [duplicate.data() for duplicate in self.duplicates],
+            "others": [others.data() for others in self.others],
+            "warnings": list(self.warnings),
+            **self._levels_data(),
+            **({"closure": self.closure.data()} if self.closure else {}),
+            **({"sbom": bills.data(self.bill)} if self.bill else {}),
+        }
+
+    def _levels_data(self) -> dict[str, Any]:
+        if not (copies := self.copies):
+            return {}
+        return {
+            "levels": [level.data() for level in level_sizes(copies)],
+            "copies": [one.data() for one in copies],
+        }
+
+
+def _variant_data(variant: Variant | None) -> dict[str, Any] | None:
+    return None if variant is None else {"label": variant.label, "properties": list(map(str, variant.properties))}

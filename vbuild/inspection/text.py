@@ -1,0 +1,281 @@
+"""What is in a wheel, for a terminal of 80 columns: first where the bytes are and for which GPUs, then the details.
+
+summary(contents) -> lines          one screen, however large the wheel is
+details(library, devices) -> lines  all that is known of one library
+"""
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from vbuild.elf.policy import Platform
+from vbuild.inspection import bills
+from vbuild.inspection.gpu_code import Device, Outlook, Portion, arch_order
+from vbuild.inspection.model import Architecture, Contents, Library
+
+Key = TypeVar("Key")
+
+WIDTH = 80
+
+# a space at which no line is broken
+_GLUE = "\N{NO-BREAK SPACE}"
+_SHOWN = 10
+_PATH = 35
+_BAR = 12
+_ROWS = 16
+_LABEL = 11
+_GPUS = 26
+_SMALLEST_SHARE = 0.5
+_THOUSAND, _MILLION, _BILLION = 1e3, 1e6, 1e9
+
+
+def summary(contents: Contents) -> Iterator[str]:
+    """The wheel on one screen."""
+    yield from _head(contents)
+    if contents.gpu_libraries:
+        yield ""
+        yield from _architecture_table(contents.architectures)
+    if contents.outlooks:
+        yield ""
+        yield from _gpu_table(contents)
+    if contents.libraries:
+        yield ""
+        yield from _library_table(contents)
+    if contents.levels:
+        yield ""
+        yield from _level_table(contents)
+    if rest := [*_findings(contents)]:
+        yield ""
+        yield from rest
+
+
+def details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
+    """All that is known of *library*, and how each of *devices* fares with it."""
+    outline = library.outline
+    yield library.path
+    yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
+    yield from labelled("SONAME", outline.soname or "")
+    yield from labelled("NEEDED", ", ".join(outline.needed))
+    yield from labelled("RPATH", ", ".join(outline.rpath))
+    yield from labelled("RUNPATH", ", ".join(outline.runpath))
+    yield from labelled("build-id", outline.build_id or "")
+    yield from labelled("ISA needed", ", ".join(outline.isa_needed))
+    yield from labelled("ISA used", ", ".join(outline.isa_used))
+    yield from labelled("symbols", sized(outline.symbol_size) if outline.symbol_size else "")
+    yield from labelled("debug", sized(outline.debug_size) if outline.debug_size else "")
+    largest = sorted((section for section in outline.sections if section.size), key=lambda section: -section.size)
+    sections = (f"{section.name} {sized(section.size)}".replace(" ", _GLUE) for section in largest[:_SHOWN])
+    yield from labelled("sections", ", ".join(sections))
+    if library.gpu:
+        yield from _gpu_details(library, devices)
+    for note in library.gpu.notes:
+        yield from labelled("note", note)
+
+
+def sized(size: float) -> str:
+    """*size* in bytes as people read it: 539.1 MB; kB = 1000 bytes."""
+    if size >= 10 * _BILLION:
+        return f"{size / _BILLION:.1f} GB"
+    if size >= 100 * _THOUSAND:
+        return f"{size / _MILLION:.1f} MB"
+    return f"{size / _THOUSAND:.1f} kB" if size >= _THOUSAND else f"{size:.0f} B"
+
+
+def percent(part: float, whole: float) -> str:
+    """*part* of *whole* in hundredths; what is not nothing does not become it."""
+    share = 100 * part / whole if whole else 0.0
+    return "<1 %" if 0 < share < _SMALLEST_SHARE else f"{share:.0f} %"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 entry``, ``2 entries``."""
+    many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
+
+
+def shortened(path: str, width: int) -> str:
+    """The end of *path*, which tells more than its start, in *width* columns."""
+    return path if len(path) <= width else f"…{path[1 - width :]}"
+
+
+def _head(contents: Contents) -> Iterator[str]:
+    yield from wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
+    count = f"{counted(contents.files, 'file')}, {counted(len(contents.libraries), 'library')}"
+    yield f"{sized(contents.packed_size)} packed, {sized(contents.size)} installed, {count}"
+    if contents.gpu_libraries:
+        where = counted(len(contents.gpu_libraries), "library")
+        yield f"{sized(contents.gpu_size)} GPU code: {percent(contents.gpu_size, contents.size)} of it, in {where}"
+    yield from wrapped("licence", " " * 9, str(contents.licence))
+    if contents.variant:
+        yield from wrapped("variant", " " * 9, str(contents.variant))
+    if contents.bill:
+        yield from wrapped("SBOM", " " * 9, bills.line(contents.bill))
+
+
+def _architecture_table(architectures: Sequence[Architecture]) -> Iterator[str]:
+    total = sum(architecture.size for architecture in architectures)
+    largest = max((architecture.size for architecture in architectures), default=0)
+    yield f"{'GPU code for':<{_LABEL + 12}}{'size':>10}{'share':>7}{'entries':>9}  stored as"
+    shown = sorted(architectures, key=lambda architecture: -architecture.size)[:_ROWS]
+    for architecture in architectures:
+        if architecture not in shown:
+            continue
+        size = architecture.size
+        bar = "█" * round(_BAR * size / largest) if largest else ""
+        stored = ", ".join(map(str, architecture.compressions))
+        what = f"{architecture.arch!s:<{_LABEL}} {architecture.kind:<11}"
+        yield f"{what}{sized(size):>10}{percent(size, total):>7}{architecture.entries:>9}  {stored:<9} {bar}".rstrip()
+    if rest := len(architectures) - len(shown):
+        size = total - sum(architecture.size for architecture in shown)
+        yield f"{f'… and {rest} more':<{_LABEL + 12}}{sized(size):>10}{percent(size, total):>7}"
+
+
+def _gpu_table(contents: Contents) -> Iterator[str]:
+    """How the GPUs fare, those that fare alike together."""
+    yield f"{'GPU':<{_GPUS}} {'code runs':<14}{'needs':>10}   slimming saves"
+    groups = _alike(contents.outlooks, lambda outlook: (outlook.runs, outlook.kept))
+    for (runs, kept), group in groups[:_ROWS]:
+        saved = contents.gpu_size - kept
+        line, *rest = textwrap.wrap(_named(group), _GPUS)
+        share = percent(saved, contents.size)
+        yield f"{line:<{_GPUS}} {runs:<14}{sized(kept):>10}   {sized(saved):>11}{share:>6}"
+        yield from rest
+    if left := [outlook for _, group in groups[_ROWS:] for outlook in group]:
+        yield f"… and {counted(len(left), 'GPU')} more"
+
+
+def _library_table(contents: Contents) -> Iterator[str]:
+    yield f"{'library':<{_PATH}}{'installed':>11}{'packed':>10}{'GPU':>7}  for"
+    shown = contents.libraries[:_SHOWN]
+    for library in shown:
+        share = percent(library.gpu.size, library.size) if library.gpu else "-"
+        path = f"{shortened(library.path, _PATH):<{_PATH}}"
+        line = f"{path}{sized(library.size):>11}{sized(library.packed_size):>10}{share:>7}  "
+        yield f"{line}{_archs(library.gpu.portions, WIDTH - len(line))}".rstrip()
+    if rest := contents.libraries[len(shown) :]:
+        path = f"{f'… and {len(rest)} more':<{_PATH}}"
+        size, packed = sum(library.size for library in rest), sum(library.packed_size for library in rest)
+        yield f"{path}{sized(size):>11}{sized(packed):>10}"
+
+
+def _level_table(contents: Contents) -> Iterator[str]:
+    """The libraries that have copies for CPU levels, with what each copy takes installed."""
+    levels = [level.level for level in contents.levels]
+    yield f"{'for CPU level':<{_PATH}}" + "".join(f"{level:>11}" for level in levels)
+    shown = sorted(contents.copies, key=lambda copies: -sum(copy.size for copy in copies.copies))[:_SHOWN]
+    for copies in shown:
+        found = (copies.at(level) for level in levels)
+        columns = "".join(f"{sized(copy.size) if copy else '-':>11}" for copy in found)
+        yield f"{shortened(copies.path, _PATH):<{_PATH}}{columns}"
+    if rest := len(contents.copies) - len(shown):
+        yield f"… and {rest} more"
+    for what, sizes in (
+        ("all of them, installed", [level.size for level in contents.levels]),
+        ("all of them, packed", [level.packed_size for level in contents.levels]),
+    ):
+        yield f"{what:<{_PATH}}" + "".join(f"{sized(size):>11}" for size in sizes)
+
+
+def _archs(portions: Iterable[Portion], width: int) -> str:
+    """The architectures in *width* columns: all, or the first and the last, or how many there are."""
+    archs = sorted({portion.sort.arch for portion in portions}, key=arch_order)
+    names = [str(arch).removeprefix("sm_") for arch in archs]
+    texts = (" ".join(names), f"{names[0]} … {names[-1]}" if names else "")
+    return next((text for text in texts if len(text) <= width), f"{len(names)} kinds")
+
+
+def _findings(contents: Contents) -> Iterator[str]:
+    """What is worth knowing beside the sizes, where there is any."""
+    outlines = [library.outline for library in contents.libraries]
+    if symbols := sum(outline.symbol_size + outline.debug_size for outline in outlines):
+        debug = sum(outline.debug_size for outline in outlines)
+        of_it = f", {sized(debug)} of it debug information" if debug else ""
+        yield from finding("strip", f"{sized(symbols)} of symbols{of_it}")
+    if pinned := sum(pinned.size for library in contents.libraries for pinned in library.gpu.pinned):
+        yield from finding("pinned", f"{sized(pinned)} of GPU code stays whatever GPUs are asked for")
+    if contents.duplicates:
+        what = f"{sized(contents.wasted)} in {counted(len(contents.duplicates), 'group')} of byte-identical files"
+        yield from finding("twice", f"{what}; the largest: {' = '.join(contents.duplicates[0].paths[:2])}")
+    if contents.archives:
+        size = sum(archive.size for archive in contents.archives)
+        what = f"{counted(len(contents.archives), 'archive')}, {sized(size)}"
+        yield from finding("static", f"{what}; the largest: {contents.archives[0].path}")
+    yield from finding("bundled", ", ".join(library.name for library in contents.bundled))
+    yield from finding("needs", ", ".join(_beyond_platform(contents)))
+    yield from flaws(contents)
+
+
+def flaws(contents: Contents) -> Iterator[str]:
+    for damaged in contents.damaged:
+        yield from finding("damaged", f"{damaged.path}: {damaged.why}")
+    for library in contents.libraries:
+        for note in library.gpu.notes:
+            yield from finding("note", f"{library.path}: {note}")
+    for warning in contents.warnings:
+        yield from finding("warning", warning)
+
+
+def _beyond_platform(contents: Contents) -> Iterator[str]:
+    """What the libraries need from outside that the platform of the tags does not promise."""
+    found = [Platform.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
+    platforms = [platform for platform in found if platform]
+    return (name for name in contents.wanted if not any(platform.has(name) for platform in platforms))
+
+
+def _gpu_details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
+    gpu = library.gpu
+    share = percent(gpu.size, library.size)
+    inside = f"{counted(gpu.containers, 'container')} with {counted(gpu.entries, 'entry')}"
+    what = f"{sized(gpu.size)}, {share} of the file, in {inside}"
+    yield from labelled("GPU code", what)
+    if gpu.portions:
+        columns = f"{'entries':>8}{'size':>10}{'expanded':>11}"
+        yield f"    {'section':<15} {'for':<{_LABEL}} {'kind':<11} {'stored':<6}{columns}"
+    for portion in gpu.portions:
+        sort = portion.sort
+        what = f"{shortened(sort.section, 15):<15} {sort.arch!s:<{_LABEL}} {sort.kind:<11} {sort.compression:<6}"
+        yield f"    {what}{portion.entries:>8}{sized(portion.size):>10}{sized(portion.uncompressed_size):>11}"
+    for pinned in gpu.pinned:
+        where = f" in {pinned.section}" if pinned.section else ""
+        yield from labelled("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
+    if devices:
+        for line in _served([gpu.outlook(device) for device in devices]):
+            yield from labelled("runs", line)
+
+
+def _served(outlooks: Sequence[Outlook]) -> Iterator[str]:
+    """How the GPUs are served, those that are served alike together."""
+    for (runs, served), group in _alike(outlooks, lambda outlook: (outlook.runs, outlook.machine + outlook.jit)):
+        total = served + group[0].nothing
+        share = f" ({served} of {total} containers)" if 0 < served < total else ""
+        yield f"{runs}: {_named(group)}{share}"
+
+
+def _alike(outlooks: Iterable[Outlook], key: Callable[[Outlook], Key]) -> list[tuple[Key, list[Outlook]]]:
+    """The *outlooks* that have the same *key* together, where the first of them stood."""
+    found: dict[Key, list[Outlook]] = {}
+    for outlook in outlooks:
+        found.setdefault(key(outlook), []).append(outlook)
+    return list(found.items())
+
+
+def _named(outlooks: Iterable[Outlook]) -> str:
+    """The GPUs of *outlooks*, the prefix of the first one standing for all: ``sm_80 86 89``."""
+    first, *rest = (str(outlook.device) for outlook in outlooks)
+    return " ".join([first, *(name.removeprefix("sm_") for name in rest)])
+
+
+def labelled(name: str, text: str) -> Iterator[str]:
+    """A line of the details, continued below itself; nothing without *text*."""
+    if text:
+        yield from wrapped(f"  {name:<11}", " " * 14, text)
+
+
+def finding(name: str, text: str) -> Iterator[str]:
+    if text:
+        yield from wrapped(f"{name:<8}", " " * 9, text)
+
+
+def wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
+    lines = textwrap.wrap(f"{name} {' '.join(texts)}", WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return (line.replace(_GLUE, " ") for line in lines)

@@ -1,0 +1,254 @@
+"""Run a build's commands so that none of them outlives the build.
+
+Each command leads a session of its own: Ctrl-C on the terminal reaches vbuild alone, and vbuild then stops the whole
+process group, the compilers that a backend started included. Output goes to a log file, never to the terminal.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from vbuild.errors import BuildError
+from vbuild.process.signals import interruptible
+from vbuild.process.supervisor import Keeper
+
+GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whoever builds
+LAST_LINES = 25  # of a failed command's output, shown with the error
+
+_FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, further in
+
+_Process = subprocess.Popen[bytes]
+
+
+class _Running:
+    """The commands that run now, each with its thread; whether new ones may start, and in which threads they may not.
+
+    The *keeper*, where there is one, ends them when this process is killed.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.leaders: dict[_Process, int] = {}
+        self.open = True
+        self.stopped: set[int] = set()
+        self.keeper: Keeper | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this thread may run commands."""
+        return self.open and threading.get_ident() not in self.stopped
+
+    def add(self, process: _Process) -> None:
+        self.leaders[process] = threading.get_ident()
+        if self.keeper:
+            self.keeper.started(process.pid)
+
+    def discard(self, process: _Process) -> None:
+        self.leaders.pop(process, None)
+        if self.keeper:
+            self.keeper.ended(process.pid)
+
+
+_running = _Running()
+
+
+def run(
+    command: Sequence[str],
+    *,
+    log: Path,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    name: str | None = None,
+) -> None:
+    """Run *command* to its end, its output appended to *log*; errors call it *name*; *timeout* is in seconds.
+
+    `BuildError`, with the last lines of the output, where the command cannot start, fails or takes too long. However
+    this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
+    """
+    name = name or Path(command[0]).name
+    with _opened(log) as output:
+        output.write(f"$ {shlex.join(command)}\n".encode())
+        output.flush()
+        begin = output.tell()
+        with _started(command, name, output.fileno(), cwd=cwd, environment=environment) as process:
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired as error:
+                raise BuildError(f"{name} took more than {timeout:g} s{_end(log, output, begin)}") from error
+            if not _running.is_open:
+                raise BuildError(f"{name} was stopped")
+            if status:
+                raise BuildError(f"{name} {_ended(status)}{_end(log, output, begin)}")
+
+
+def stop_all() -> None:
+    """Stop every command that runs in any thread, and let none start until the next `supervised` block."""
+    with _running.lock:
+        _running.open = False
+        leaders = frozenset(_running.leaders)
+    _stop(leaders)
+
+
+def check_running() -> None:
+    """`BuildError` where this thread may start no command any more: for who waits for something else."""
+    if not _running.is_open:
+        raise BuildError("stopped")
+
+
+def keep_watch() -> None:
+    """From now on, let no command outlive this process, even if it is killed."""
+    with _running.lock:
+        _running.keeper = _running.keeper or Keeper(GRACE)
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], None]]:
+    """What is yielded stops, from any thread, the commands that this one runs in the block, and lets it start no more.
+
+    For tasks of several users in one process; `stop_all` is for a process that has one.
+    """
+    me = threading.get_ident()
+
+    def stop() -> None:
+        with _running.lock:
+            _running.stopped.add(me)
+            leaders = frozenset(leader for leader, thread in _running.leaders.items() if thread == me)
+        _stop(leaders)
+
+    try:
+        yield stop
+    finally:
+        with _running.lock:
+            _running.stopped.discard(me)
+
+
+@contextmanager
+def supervised() -> Iterator[None]:
+    """Leaving the block by an error or Ctrl-C stops every command still running, in worker threads too.
+
+    SIGTERM and a closed terminal count as Ctrl-C, and a process that is killed is kept watch over. A pool of workers
+    goes outside of this block, so that it has nothing left to wait for.
+    """
+    with _running.lock:
+        _running.open = True
+    keep_watch()
+    with interruptible():
+        try:
+            yield
+        except BaseException:
+            stop_all()
+            raise
+
+
+def _opened(log: Path) -> BinaryIO:
+    """*log*, to append to and to read; its folder is made."""
+    while True:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another run, into the same folder, has just removed its empty logs
+            return log.open("a+b")
+
+
+def _last_lines(output: BinaryIO, begin: int) -> str:
+    """The last lines of *output*, from byte *begin* on, to be shown with an error.
+
+    Of a Python traceback only the innermost frame counts: a backend's are enough to hide what the compiler said.
+    """
+    output.seek(begin)
+    kept = deque(_with_innermost_frames(output), LAST_LINES)
+    return b"".join(kept).decode(errors="replace").rstrip()
+
+
+def _with_innermost_frames(lines: Iterable[bytes]) -> Iterator[bytes]:
+    frame: list[bytes] = []
+    for line in lines:
+        if _FRAME.match(line):
+            frame = [line]
+        elif frame and line.startswith((b"    ", b"  [Previous line repeated")):
+            frame.append(line)
+        else:
+            yield from (*frame, line)
+            frame = []
+    yield from frame
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], name: str, output: int, *, cwd: Path | None, environment: Mapping[str, str] | None
+) -> Iterator[_Process]:
+    # the lock is held while it starts: stop_all sees either no process or a registered one
+    with _running.lock:
+        if not _running.is_open:
+            raise BuildError(f"{name} was not started: the build was stopped")
+        if _running.keeper:
+            _running.keeper.starting(output)
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=UMASK,
+            )
+        except OSError as error:
+            if _running.keeper:
+                _running.keeper.failed()
+            raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
+        _running.add(process)
+    try:
+        yield process
+    except BaseException:
+        _stop(frozenset({process}))
+        process.wait()
+        raise
+    finally:
+        with _running.lock:
+            _running.discard(process)
+
+
+def _stop(leaders: frozenset[_Process]) -> None:
+    """Ask the groups of *leaders* to end, and end those that have not done so after `GRACE` seconds."""
+    left = {leader for leader in leaders if _signalled(leader, signal.SIGTERM)}
+    deadline = time.monotonic() + GRACE
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)
+        left = {leader for leader in left if _is_alive(leader)}
+    for leader in left:
+        _signalled(leader, signal.SIGKILL)
+
+
+def _is_alive(leader: _Process) -> bool:
+    leader.poll()  # one that nobody has waited for is still in its group, as a zombie
+    return _signalled(leader, 0)
+
+
+def _signalled(leader: _Process, number: int) -> bool:
+    """Whether there was a process in the group of *leader* to send the signal to; 0 only asks."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader.pid, number)
+        return True
+    return False
+
+
+def _ended(status: int) -> str:
+    if status > 0:
+        return f"failed with status {status}"
+    return f"was ended by {signal.Signals(-status).name}"
+
+
+def _end(log: Path, output: BinaryIO, begin: int) -> str:
+    shown = _last_lines(output, begin)
+    return f"; its log is {log}" + (f", which ends:\n{shown}" if shown else ", which is empty")

@@ -1,0 +1,124 @@
+"""Where a layout's folder is for consumers, the URL it is served at or the folder itself, and how pip and uv take it.
+
+    https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
+    the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
+      where others have such wheels  pip install --extra-index-url "file://$PWD/…"
+
+Without a URL commands work in the layout's folder, also where blanks are in its path: uv ends a URL at one, and pip
+knows no relative ones.
+
+Lines of Requires-Dist where layouts have to decide them: for a minor version of CPython 3, a machine, a system.
+
+    tomli; python_version < "3.11"     3.10: holds     3.11: does not
+    click; extra == "cli"              never: whoever decides here asks for no extra
+
+https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
+"""
+
+import re
+from pathlib import PurePosixPath
+from shlex import quote
+from urllib.parse import urlsplit
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+
+from vbuild.errors import LayoutError, at
+
+# what a consumer is told where other indexes may have wheels of that name and version
+RIVALS = " (pip takes another index's where that is for a newer platform tag)"
+_INDEX = "simple"
+_SCHEMES = ("https", "http", "file")
+# RFC 3986, section 2; nothing of it ends a string in TOML
+_URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
+
+
+def folder_url(text: str) -> str:
+    """The URL *text* of a folder, without a slash at its end; `LayoutError` where it is none, or holds a secret.
+
+    What is published says it to everyone.
+    """
+    try:
+        parts = urlsplit(text)
+        is_named = bool(parts.path if parts.scheme == "file" else parts.hostname)
+        is_sound = parts.scheme in _SCHEMES and is_named and parts.port != 0  # above 65535 it raises
+    except ValueError:
+        is_sound = False
+    if not (is_sound and _URL.fullmatch(text)):
+        raise LayoutError(f"{text!r}: expected the URL of a folder, https, http or file, as in https://example.org/whl")
+    if parts.username is not None:
+        raise LayoutError(f"{parts.hostname}: a URL with a login, which everyone could read; leave that out")
+    return text.rstrip("/")
+
+
+def below(url: str | None, place: PurePosixPath | str) -> str:
+    """Where *place* of a layout's folder is, which is served at *url*; without one, relative to the folder."""
+    return f"{url.rstrip('/') if url else '.'}/{place}"
+
+
+def install(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:
+    """The commands by which pip and uv install *wanted* from *folder*, where wheels are and their index, ``simple``.
+
+    With *has_rivals* other indexes may have wheels of that name and version, too: of such that differ in nothing that
+    pip looks at it takes that of the last index, and a folder's after those of all indexes.
+    """
+    if url:
+        of_pip = f"--extra-index-url {_index(url, folder)}"
+    elif has_rivals:
+        of_pip = f'--extra-index-url "file://$PWD/{PurePosixPath(folder, _INDEX)}"'
+    else:
+        of_pip = f"--find-links {folder}"
+    return f"pip install {of_pip} {wanted}\nuv pip install {of_uv(url, folder)} {wanted}"
+
+
+def of_uv(url: str | None, folder: str = ".") -> str:
+    """The option that tells uv of the index in *folder*, which it asks before others."""
+    return f"--index {_index(url, folder)}"
+
+
+def _index(url: str | None, folder: str) -> str:
+    return quote(below(url, PurePosixPath(folder, _INDEX)))
+
+
+# a marker that the patch version decides holds where it does in the first one, or in one that never will be
+_PATCHES = (0, 99)
+SYSTEMS = {"linux": ("posix", "Linux"), "win32": ("nt", "Windows"), "darwin": ("posix", "Darwin")}
+
+
+def requirement_of(line: str) -> Requirement:
+    """The requirement that *line* is; `LayoutError` where it is none."""
+    with at(f"Requires-Dist {line}"):
+        try:
+            return Requirement(line)
+        except (InvalidRequirement, RecursionError) as error:
+            raise LayoutError("expected a requirement as PEP 508 writes it") from error
+
+
+def holds(requirement: Requirement, minor: int, *, machine: str, system: str = "linux") -> bool:
+    """Whether *requirement* holds in some patch version of Python 3.*minor*; `LayoutError` where none can say."""
+    if requirement.marker is None:
+        return True
+    try:
+        return any(requirement.marker.evaluate(_environment(minor, patch, machine, system)) for patch in _PATCHES)
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise LayoutError(f"Requires-Dist {requirement}: its marker cannot be decided") from error
+
+
+def _environment(minor: int, patch: int, machine: str, system: str) -> dict[str, str]:
+    """Every marker variable, so that nothing of this machine is taken for the missing ones."""
+    os_name, platform_system = SYSTEMS[system]
+    full = f"3.{minor}.{patch}"
+    return {
+        "os_name": os_name,
+        "sys_platform": system,
+        "platform_system": platform_system,
+        "platform_machine": machine,
+        "platform_release": "",
+        "platform_version": "",
+        "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+        "implementation_version": full,
+        "python_version": f"3.{minor}",
+        "python_full_version": full,
+        "extra": "",
+    }

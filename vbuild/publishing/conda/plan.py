@@ -1,0 +1,319 @@
+"""A channel for conda, mamba and pixi: each wheel as a conda package whose build fits the machines of its variant.
+
+    conda/linux-64/demo-1.0-py311_0.conda                   the plain wheel: for every machine
+    conda/linux-64/demo-1.0-py311_x86_64_v3_300.conda       _x86_64-microarch-level >=3
+    conda/linux-64/demo-1.0-py311_cu126_500.conda           __cuda >=12.6
+    conda/noarch/_x86_64-microarch-level-3-0_zen2.conda     what a CPU that archspec calls zen2 has
+    conda/{linux-64,noarch}/repodata.json, repodata.json.zst
+
+Of the builds that fit, solvers take the highest build number (`vbuild.publishing.conda.plan`). What wheels require is
+said in conda's words (`vbuild.publishing.conda.depends`); Python itself, and all else, comes from another channel.
+
+Build numbers: the preference among variants as conda's solver knows it, which takes the highest number that fits.
+
+    plain 0 < null 50 < v2 200 < v3 300 < v4 400 < CUDA 500 < CUDA with v3 600
+
+A hundred for each CPU level, two hundred for a GPU, and more where PEP 825's order asks for it: numbers stay what they
+are when a release gets more levels. One list of numbers serves all machines, so that of a variant with several values
+for one feature each value is placed by itself; neighbours are one package, others a package each.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path, PurePosixPath
+from shlex import quote
+
+from vbuild.errors import LayoutError, at
+from vbuild.hardware.conda import MACHINES
+from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.machine import Machine
+from vbuild.publishing.conda.depends import NEWEST, Names, Resolved, depends_on_machine, extras_of, patches_of, resolved
+from vbuild.publishing.conda.hardware import LEVEL_PACKAGE, Tags, condition, conditions, level_packages, tags_of
+from vbuild.publishing.conda.package import NOARCH, CondaIndex, CondaPackage, CondaRecord, Independent
+from vbuild.publishing.conda.writing import platforms, system_requirements
+from vbuild.publishing.model import Plan, Use
+from vbuild.publishing.offer import Offer, Offered
+from vbuild.variants.document import Document, combine
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.order import ranked
+from vbuild.wheel.metadata import Metadata
+
+STEP = 100
+_NULL, _GPU = 50, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A variant, by *label*, where it stands with *number*: for machines with one of these *alternatives*."""
+
+    label: str
+    alternatives: tuple[tuple[Property, ...], ...]
+    number: int
+
+
+def choices(document: Document) -> tuple[Choice, ...]:
+    """The variants of *document*, the least preferred first; `LayoutError` for a property without conda equivalent."""
+    found: list[Choice] = []
+    for label, alternatives in _neighbours(list(_placed(document))):
+        number = max(found[-1].number // STEP * STEP + STEP if found else 0, _natural(alternatives[0]))
+        found.append(Choice(label, alternatives, number))
+    return tuple(found)
+
+
+def _natural(properties: Sequence[Property]) -> int:
+    """The number of a variant with these *properties* if it were alone."""
+    levels = [X86_64_LEVELS.index(prop.value) + 1 for prop in properties if prop.namespace == "x86_64"]
+    gpu = _GPU if any(prop.namespace == "nvidia" for prop in properties) else 0
+    return STEP * max(levels, default=0) + gpu if properties else _NULL
+
+
+def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
+    """Each variant with each choice of one value a feature, the least preferred first."""
+    for variant in document.variants:
+        with at(f"variant {variant.label!r}"):
+            for prop in variant.properties:
+                condition(prop)
+    singles: dict[str, tuple[str, tuple[Property, ...]]] = {}
+    for variant in document.variants:
+        features = [[Property(f.namespace, f.name, value) for value in f.values] for f in variant.features]
+        for properties in product(*features):
+            singles[f"single{len(singles)}"] = variant.label, properties
+    machine = _everything(document)
+    order = []
+    for name, (label, properties) in singles.items():
+        alone = replace(document, variants=(Variant(name if properties else label, properties),))
+        [place] = ranked(alone, machine)
+        order.append((place.key[:2], label, properties))
+    # of equal ones the first label is taken
+    order.sort(key=lambda item: (item[0], item[1]), reverse=True)
+    return ((label, properties) for _, label, properties in order)
+
+
+def _neighbours(
+    placed: Sequence[tuple[str, tuple[Property, ...]]],
+) -> Iterator[tuple[str, tuple[tuple[Property, ...], ...]]]:
+    """*placed*, what follows one another of one label together where conda can ask for it in one package."""
+    run: list[tuple[Property, ...]] = []
+    before = ""
+    for label, properties in placed:
+        if run and (label != before or not _differs_in_one(run[-1], properties)):
+            yield before, tuple(run)
+            run = []
+        run.append(properties)
+        before = label
+    yield before, tuple(run)
+
+
+def _differs_in_one(one: Sequence[Property], other: Sequence[Property]) -> bool:
+    """Whether two choices for the same features differ in the value of one, and ask something of the same packages."""
+    asked = [{found[0] for found in map(condition, properties) if found} for properties in (one, other)]
+    return asked[0] == asked[1] and sum(here != there for here, there in zip(one, other, strict=True)) == 1
+
+
+def _everything(document: Document) -> Machine:
+    """A machine with every value that *document* names, each list in the order that all machines have it in."""
+    values: dict[str, dict[str, set[str]]] = {}
+    for prop in (prop for variant in document.variants for prop in variant.properties):
+        values.setdefault(prop.namespace, {}).setdefault(prop.feature, set()).add(prop.value)
+    supported = tuple((namespace, tuple(_features(found))) for namespace, found in values.items())
+    return Machine("3", (), supported=supported)
+
+
+def _features(values: Mapping[str, set[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    # the features of a namespace are in the order of their names, as its provider has them
+    for feature, found in sorted(values.items()):
+        yield feature, tuple(sorted(found, key=_rank, reverse=True))
+
+
+def _rank(value: str) -> tuple[bool, Dotted, int]:
+    """What values are sorted by, the best highest: machine code before PTX, later GPUs, drivers and levels first."""
+    number, _, kind = value.partition("_")
+    # 12.0 comes before 12
+    return kind != "virtual", Dotted.parse(number.removeprefix("v")), len(value)
+
+
+FORGE = "conda-forge"
+_PLAIN = Choice("", ((),), 0)
+# so that a wheel never gets the number of the next variant
+_MOST = STEP // 2
+_NEEDS = {"python", "python_abi", "cpython", "_python_abi3_support", LEVEL_PACKAGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Conda:
+    """The layout; *url* is where its folder will be served, *names* what projects of PyPI are called in conda."""
+
+    url: str | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    name: str = "conda"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """A package or more for each wheel, packages of CPU levels where one is asked for, and the channel's indexes.
+
+        `LayoutError` where a property or a requirement has no equivalent in conda, two projects would be called the
+        same, or no wheel is for Linux.
+        """
+        names = Names(self.names)
+        _check_apart(offers, names)
+        made = [(offer, tuple(_packages(offer, names))) for offer in offers]
+        packages = [package for _, its in made for package in its]
+        if not packages:
+            found = ", ".join(map(str, offers)) or "none"
+            raise LayoutError(f"found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in {found}")
+        records = [package.record for package in packages]
+        if any(asked.startswith(LEVEL_PACKAGE) for record in records for asked in record.depends):
+            packages += [CondaPackage(record.target, record) for record in level_packages()]
+        return Plan(
+            self.name,
+            (*packages, *_indexes(packages)),
+            tuple(self._uses([offer for offer, its in made if its], records, names)),
+            tuple(_notes(offers, packages, names)),
+        )
+
+    def _uses(self, offers: Sequence[Offer], records: Sequence[CondaRecord], names: Names) -> Iterator[Use]:
+        where = quote(self.url.rstrip("/")) if self.url else '"file://$PWD"'
+        asked = {names.of(offer.project): offer.version for offer in offers if not offer.is_companion}
+        wanted = " ".join(f"{name}=={version}" for name, version in asked.items())
+        first = next(iter(asked), "demo")
+        yield Use(
+            "With conda; mamba and micromamba take the same words. The best build for the machine is taken:",
+            f"conda create --name {first} --override-channels --channel {where} --channel {FORGE} {wanted}",
+        )
+        channel = self.url.rstrip("/") if self.url else "./"
+        yield Use(
+            "With pixi 0.71 or later, in pixi.toml: machines that have what a build asks for, the best first:",
+            platforms(records, asked, channels=(channel, FORGE)),
+            "toml",
+        )
+        yield Use(
+            "With an earlier pixi, which knows no __cuda_arch; pixi run --environment chooses the machine:",
+            system_requirements(records, asked, channels=(channel, FORGE)),
+            "toml",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A wheel, what its tags say, and where its variant stands."""
+
+    wheel: Offered
+    tags: Tags
+    choice: Choice
+
+    @property
+    def kind(self) -> tuple[int, int, tuple[int, str] | tuple[()]]:
+        """What installers choose by among wheels of one variant: the tags, the newest platform, the build tag."""
+        return self.tags.rank, self.tags.glibc or 0, self.wheel.name.build_order
+
+    def is_before(self, other: "_Build") -> bool:
+        """Whether *other* is taken where both would do."""
+        fits = self.choice == other.choice and bool({*self.tags.pythons} & {*other.tags.pythons})
+        return fits and self.kind < other.kind
+
+
+def _check_apart(offers: Sequence[Offer], names: Names) -> None:
+    """`LayoutError` where two projects of *offers* would be called the same."""
+    projects: dict[str, str] = {}
+    for offer in offers:
+        name = names.of(offer.project)
+        if (other := projects.setdefault(name, offer.project)) != offer.project:
+            raise LayoutError(f"{other} and {offer.project} would both be called {name}; expected a name for each")
+
+
+def _packages(offer: Offer, names: Names) -> Iterator[CondaPackage]:
+    """The packages of the wheels of *offer*, those of one wheel one after the other."""
+    found = _choices(offer)
+    builds = [build for wheel in offer.wheels for build in _builds(wheel, found)]
+    firsts: dict[Path, PurePosixPath] = {}
+    numbers: dict[_Build, int] = {}
+    for build in sorted(builds, key=lambda build: build.kind):
+        numbers[build] = max((numbers[other] + 1 for other in numbers if other.is_before(build)), default=0)
+    for build in builds:
+        path = build.wheel.path
+        with at(path.name):
+            if numbers[build] >= _MOST:
+                raise LayoutError(f"{numbers[build]} other wheels of its variant come before it; expected fewer")
+            for record in _records(build, offer, names, number=build.choice.number + numbers[build]):
+                yield CondaPackage(record.target, record, path, firsts.get(path))
+                firsts.setdefault(path, record.target)
+
+
+def _choices(offer: Offer) -> tuple[Choice, ...]:
+    documents = [(wheel.path.name, wheel.document) for wheel in offer.variants if wheel.document]
+    with at(offer):
+        return choices(combine(documents)) if documents else ()
+
+
+def _builds(wheel: Offered, found: Iterable[Choice]) -> Iterator[_Build]:
+    """What is made of *wheel*: nothing where its tags are of another system or another Python."""
+    if tags := tags_of(wheel.name):
+        for choice in [choice for choice in found if choice.label == wheel.label] if wheel.label else [_PLAIN]:
+            yield _Build(wheel, tags, choice)
+
+
+def _records(build: _Build, offer: Offer, names: Names, *, number: int) -> Iterator[CondaRecord]:
+    """The packages of one wheel: one for each run of Pythons, and machine, that ask for the same."""
+    tags, metadata = build.tags, build.wheel.metadata
+    subdirs = tuple(MACHINES) if tags.subdir == NOARCH and depends_on_machine(metadata) else (tags.subdir,)
+    asked = conditions(build.choice.alternatives)
+    for subdir in subdirs:
+        runs = resolved(metadata, tags.pythons, machine=MACHINES.get(subdir, "x86_64"), names=names)
+        for run in runs:
+            word = tags.word if len(runs) == 1 else f"{tags.word}_{_span(run)}"
+            parts = (word, *filter(None, [build.wheel.label]), str(number))
+            yield CondaRecord(
+                name=names.of(offer.project),
+                version=offer.version,
+                build="_".join(parts),
+                number=number,
+                subdir=subdir,
+                depends=(*tags.depends(run.pythons, patches_of(metadata)), *asked, *run.depends),
+                independent=None if tags.python else Independent.PYTHON,
+                python=tags.python,
+                license=_license(metadata),
+                label=build.wheel.label,
+            )
+
+
+def _span(run: Resolved) -> str:
+    first, last = run.pythons[0], run.pythons[-1]
+    if last == NEWEST:
+        return f"3{first}on"
+    return f"3{first}" if first == last else f"3{first}to3{last}"
+
+
+def _license(metadata: Metadata) -> str | None:
+    """The licence that *metadata* states in a line."""
+    found = metadata.headers.value("License-Expression") or metadata.headers.value("License")
+    return found if found and len(found.splitlines()) == 1 else None
+
+
+def _indexes(packages: Sequence[CondaPackage]) -> Iterator[CondaIndex]:
+    """The index of each folder that clients look into; they refuse a channel without noarch."""
+    for subdir in (*MACHINES, NOARCH):
+        files = tuple(package.target for package in packages if package.record.subdir == subdir)
+        if files or subdir != "linux-aarch64":
+            yield CondaIndex(PurePosixPath(subdir, "repodata.json"), files)
+
+
+def _notes(offers: Sequence[Offer], packages: Sequence[CondaPackage], names: Names) -> Iterator[str]:
+    wheels = [wheel for offer in offers for wheel in offer.wheels]
+    if left := [wheel.path.name for wheel in wheels if not tags_of(wheel.name)]:
+        yield f"Not for CPython on Linux with glibc, and left out: {', '.join(left)}."
+    if extras := sorted({extra for wheel in wheels for extra in extras_of(wheel.metadata)}):
+        yield f"Extras are left out, for conda has none: {', '.join(extras)}."
+    if lone := [str(offer) for offer in offers if offer.variants and not offer.plain]:
+        yield f"Without a plain wheel, machines that no variant fits get nothing: {', '.join(lone)}."
+    records = [package.record for package in packages if package.wheel]
+    asked = {said.split()[0] for record in records for said in record.depends}
+    if LEVEL_PACKAGE in asked:
+        yield "CPUs that archspec gets to know later have no level until this is published again with it."
+    if "__cuda_arch" in asked:
+        yield "Builds for some GPUs need a client that knows __cuda_arch (CEP 46); others pass them over."
+    if "_python_abi3_support" in asked:
+        yield f"Wheels of the stable ABI need cpython and _python_abi3_support, which {FORGE} has (CEP 20)."
+    own = {*_NEEDS, *(record.name for record in records), *(called for _, called in names.pairs)}
+    if kept := sorted(name for name in asked - own if not name.startswith("__")):
+        yield f"Required by the names they have on PyPI: {', '.join(kept)}; map those that {FORGE} calls otherwise."

@@ -1,0 +1,289 @@
+"""Write a channel: packages in conda's format 2, and the repodata of a folder, made of what lies in it.
+
+    demo-1.0-py311_0.conda           a zip of stored members
+      metadata.json                  {"conda_pkg_format_version": 2}
+      pkg-demo-1.0-py311_0.tar.zst   the files
+      info-demo-1.0-py311_0.tar.zst  info/index.json, paths.json (sizes, SHA-256), files, about.json, link.json
+
+The same wheel gives the same bytes: the members of the archives are sorted, of nobody, and of the time of the wheel's
+METADATA or of SOURCE_DATE_EPOCH; zstd works in jobs of one size, however many threads carry them out.
+https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
+
+What each kind of machine is called in pixi.toml, so that pixi locks the build that is made for it.
+
+    platforms             since pixi 0.71: rich platforms, of which pixi takes the first that the machine satisfies
+    system_requirements   before: an environment for each kind of machine
+
+pixi solves for what a manifest says a machine has, not for the machine at hand: without one of these it takes the plain
+build everywhere. What is said is the least that a machine must have.
+https://pixi.prefix.dev/latest/workspace/system_requirements/
+"""
+
+import hashlib
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from vbuild.files.edited import Rope
+from vbuild.files.hashing import Digests
+from vbuild.hardware.cpu import available_cores
+from vbuild.hardware.driver import Dotted
+from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
+from vbuild.publishing.conda.package import (
+    NOARCH,
+    PLACEHOLDER,
+    CondaIndex,
+    CondaPackage,
+    CondaRecord,
+    Independent,
+    opened_package,
+)
+from vbuild.publishing.installing import File, installed, scripts_of
+from vbuild.publishing.moment import moment_of
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.extract import mapped
+from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.zip_write import Passed, write_stored
+
+# of the files, several hundred MB of code at times; what clients read first is small
+_LEVEL, _SMALL_LEVEL = 3, 19
+_MOST_THREADS = 8
+_BLOCK = tarfile.BLOCKSIZE
+
+
+def write_package(package: CondaPackage, folder: Path) -> None:
+    """Write *package* into the channel *folder*, where its twin is; `VbuildError` where its wheel is damaged."""
+    target, record = folder / package.target, package.record
+    with ExitStack() as stack:
+        wheel = stack.enter_context(open_wheel(package.wheel)) if package.wheel else None
+        moment = moment_of([wheel] if wheel else [])
+        if package.twin:
+            twin = stack.enter_context(opened_package(folder / package.twin))
+            files: Rope | Passed = Passed(twin.source, twin.files)
+            information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
+        elif wheel:
+            found = installed(wheel, record.environment)
+            entries: list[dict[str, Any]] = []
+            packed = _packed(_tarred(wheel, found, entries, moment))
+            files = Rope.whole(stack.enter_context(mapped(packed, folder=target.parent)))
+            information = _information(wheel, record, found, entries)
+        else:
+            files = Rope.whole(b"".join(_packed(_tar((), moment))))
+            information = {"info/about.json": _json({}), "info/files": b"", "info/paths.json": _paths([])}
+            information["info/link.json"] = _json(_link(record, ()))
+        information["info/index.json"] = _json(record.data())
+        compressor = zstandard.ZstdCompressor(level=_SMALL_LEVEL)
+        described = compressor.compress(b"".join(_tar(sorted(information.items()), moment)))
+        members = {
+            "metadata.json": Rope.whole(_json({"conda_pkg_format_version": 2})),
+            f"pkg-{record.stem}.tar.zst": files,
+            f"info-{record.stem}.tar.zst": Rope.whole(described),
+        }
+        write_stored(target, members.items())
+
+
+def write_repodata(index: CondaIndex, folder: Path, *, digests: Digests) -> None:
+    """Write *index* into the channel *folder*: what its packages say of themselves, and size and hash of each.
+
+    All of it is read again from the disk. There is no MD5, for clients that know SHA-256 ask for none.
+    """
+    packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(index.files)}
+    target = folder / index.target
+    repodata = {
+        "info": {"subdir": target.parent.name},
+        "packages": {},
+        "packages.conda": packages,
+        "removed": [],
+        "repodata_version": 1,
+    }
+    data = _json(repodata)
+    target.write_bytes(data)
+    target.with_name(f"{target.name}.zst").write_bytes(zstandard.ZstdCompressor(level=_SMALL_LEVEL).compress(data))
+
+
+def listed(path: Path, *, sha256: str) -> dict[str, Any]:
+    """What repodata says of the package at *path*, whose SHA-256 is *sha256*."""
+    with opened_package(path) as package:
+        return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
+
+
+def _information(
+    wheel: Wheel, record: CondaRecord, files: Iterable[File], entries: list[dict[str, Any]]
+) -> dict[str, bytes]:
+    """The members of the archive that clients read before they take the files, index.json excepted."""
+    headers = wheel.metadata().headers
+    about = {"summary": headers.value("Summary"), "home": headers.value("Home-page"), "license": record.license}
+    information = {
+        "info/about.json": _json({key: value for key, value in about.items() if value}),
+        "info/files": "".join(f"{file.path}\n" for file in files).encode(),
+        "info/paths.json": _paths(entries),
+    }
+    if record.independent:
+        information["info/link.json"] = _json(_link(record, tuple(script.text for script in scripts_of(wheel))))
+    return information
+
+
+def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
+    entry_points = {"entry_points": list(scripts)} if record.independent is Independent.PYTHON else {}
+    return {"noarch": {"type": str(record.independent), **entry_points}, "package_metadata_version": 1}
+
+
+def _paths(entries: list[dict[str, Any]]) -> bytes:
+    return _json({"paths": entries, "paths_version": 1})
+
+
+def _tarred(wheel: Wheel, files: Iterable[File], entries: list[dict[str, Any]], moment: int) -> Iterator[bytes]:
+    """The tar archive of *files* of *wheel*, a chunk at a time; what paths.json says of each is added to *entries*."""
+    for file in files:
+        yield _header(file.path, file.size, moment, is_executable=file.is_executable)
+        # the chunks of a member are held against RECORD, whose hash needs no second look then
+        said = None if isinstance(file.content, bytes) else sha256_said(wheel.row(file.content).hash)
+        hashing = hashlib.sha256()
+        for chunk in (file.content,) if isinstance(file.content, bytes) else wheel.chunks(file.content):
+            if said is None:
+                hashing.update(chunk)
+            yield chunk
+        yield bytes(-file.size % _BLOCK)
+        entries.append(_entry(file, said or hashing.hexdigest()))
+    yield bytes(2 * _BLOCK)
+
+
+def _entry(file: File, sha256: str) -> dict[str, Any]:
+    """What paths.json says of *file*."""
+    entry = {"_path": file.path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": file.size}
+    if file.has_placeholder:
+        entry |= {"file_mode": "text", "prefix_placeholder": PLACEHOLDER}
+    return entry
+
+
+def _tar(files: Iterable[tuple[str, bytes]], moment: int) -> Iterator[bytes]:
+    """The tar archive of small *files*."""
+    for path, data in files:
+        yield _header(path, len(data), moment, is_executable=False)
+        yield data
+        yield bytes(-len(data) % _BLOCK)
+    yield bytes(2 * _BLOCK)
+
+
+def _header(path: str, size: int, moment: int, *, is_executable: bool) -> bytes:
+    entry = tarfile.TarInfo(path)
+    entry.size, entry.mtime, entry.mode = size, moment, 0o755 if is_executable else 0o644
+    # GNU's form for long names, which every reader knows; the owner is nobody's
+    return entry.tobuf(tarfile.GNU_FORMAT, "utf-8")
+
+
+def _packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """*chunks* as one zstd frame, compressed on all cores."""
+    # no thread would be another kind of frame than one thread or many
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=min(available_cores(), _MOST_THREADS)).compressobj()
+    for chunk in chunks:
+        if packed := compressor.compress(chunk):
+            yield packed
+    yield compressor.flush()
+
+
+def _json(data: Any) -> bytes:  # noqa: ANN401 - whatever JSON holds
+    return json.dumps(data, indent=2, sort_keys=True).encode() + b"\n"
+
+
+_ASKED = (LEVEL_PACKAGE, "__cuda", "__glibc")
+_BOUND = re.compile(r"(>=|==|<)(?P<version>[\d.]+)")
+_NAME = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Machines, by what they have at least; *arch* is the compute capability of their GPUs."""
+
+    name: str
+    subdir: str
+    level: str | None
+    cuda: Dotted | None
+    arch: Dotted | None
+    glibc: Dotted | None
+
+
+def platforms(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
+    """The manifest of a workspace with the projects *asked*, by version, for the machines of *records*."""
+    lines = [*_workspace(asked, channels), "platforms = ["]
+    for kind in _kinds(records):
+        driver = str(kind.cuda or Dotted(0, 0))
+        keys = {
+            "name": kind.name,
+            "platform": kind.subdir,
+            "archspec": f"x86_64_v{kind.level}" if kind.level else None,
+            "cuda": {"driver": driver, "arch": str(kind.arch)} if kind.arch else kind.cuda and driver,
+            "glibc": kind.glibc and str(kind.glibc),
+        }
+        lines.append(f"  {_inline(keys)},")
+    return "\n".join([*lines, "]", "", *_dependencies(asked)])
+
+
+def system_requirements(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
+    """The same with an environment for each kind of machine, builds for some GPUs alone excepted."""
+    kinds = [kind for kind in _kinds(records) if not kind.arch]
+    subdirs = list(dict.fromkeys(kind.subdir for kind in kinds))
+    lines = [*_workspace(asked, channels), f"platforms = {json.dumps(subdirs)}", "", *_dependencies(asked)]
+    for kind in kinds:
+        lines += ["", f"[feature.{kind.name}]", f"platforms = {json.dumps([kind.subdir])}"]
+        lines += [f"[feature.{kind.name}.system-requirements]"]
+        lines += [f'archspec = "x86_64_v{kind.level}"'] if kind.level else []
+        lines += [f'cuda = "{kind.cuda}"'] if kind.cuda else []
+        lines += [f'libc = {{ family = "glibc", version = "{kind.glibc}" }}'] if kind.glibc else []
+    return "\n".join([*lines, "", "[environments]", *(f'{kind.name} = ["{kind.name}"]' for kind in kinds)])
+
+
+def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
+    """The kinds of machines, the most preferred first, each once; of builds of one label the newest glibc counts."""
+    found: dict[str, _Kind] = {}
+    for record in sorted(records, key=lambda record: -record.number):
+        for kind in _kinds_of(record):
+            known = found.setdefault(kind.name, kind)
+            newest = max(filter(None, (known.glibc, kind.glibc)), default=None)
+            found[kind.name] = replace(known, glibc=newest)
+    best: dict[_Kind, _Kind] = {}
+    for kind in found.values():
+        best.setdefault(replace(kind, name=""), kind)
+    return list(best.values())
+
+
+def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
+    """The machines that *record* is for: with bounds on GPUs, one for each bound, the highest first.
+
+    Above the highest the build does not run, so that this kind gets another one.
+    """
+    asked = {name: versions for name, _, versions in (said.partition(" ") for said in record.depends)}
+    subdir = "linux-64" if record.subdir == NOARCH else record.subdir
+    level, cuda, glibc = (min(_bounds(asked.get(name, "")), default=None) for name in _ASKED)
+    archs: Iterable[Dotted | None] = sorted(_bounds(asked.get("__cuda_arch", "")), reverse=True) or (None,)
+    for arch in archs:
+        words = (subdir, record.label or "plain", *([str(arch)] if arch else []))
+        name = _NAME.sub("-", "-".join(words)).strip("-")
+        yield _Kind(name, subdir, str(level.major) if level else None, cuda, arch, glibc)
+
+
+def _bounds(versions: str) -> frozenset[Dotted]:
+    """The versions that *versions* begin or end with."""
+    return frozenset(Dotted.parse(match["version"]) for match in _BOUND.finditer(versions))
+
+
+def _workspace(asked: Mapping[str, str], channels: Sequence[str]) -> list[str]:
+    return ["[workspace]", f"name = {json.dumps(next(iter(asked), 'demo'))}", f"channels = {json.dumps([*channels])}"]
+
+
+def _dependencies(asked: Mapping[str, str]) -> list[str]:
+    return ["[dependencies]", *(f'{json.dumps(name)} = "=={version}"' for name, version in asked.items())]
+
+
+def _inline(keys: Mapping[str, object]) -> str:
+    """*keys* as an inline table, those without a value left out."""
+    found = ((key, value) for key, value in keys.items() if value is not None)
+    pairs = (f"{key} = {_inline(value) if isinstance(value, dict) else json.dumps(value)}" for key, value in found)
+    return f"{{ {', '.join(pairs)} }}"

@@ -1,0 +1,339 @@
+"""One wheel for everybody, and plugins beside it that have only what differs: ``pip install 'demo[cu12]'``.
+
+    extras/demo-1.0-1extras-….whl            the plain wheel, with a loader; Provides-Extra: cu12
+    extras/demo_cu12_plugin-1.0-….whl        what the variant cu12 has otherwise; Requires-Dist: demo==1.0
+    extras/simple/…                          an index of them
+
+Files are compared by their hashes in RECORD. A plugin is of one build with its base: each requires the other's exact
+version, and the loader refuses what was mixed nevertheless.
+https://packaging.python.org/en/latest/specifications/core-metadata/#provides-extra-multiple-use
+https://packaging.python.org/en/latest/specifications/entry-points/
+
+The wheels of base and plugins: what is in them beside the payload, and what their METADATA say of each other.
+
+    base     demo-1.0-1extras-….whl
+             Provides-Extra: cu12                                          demo/_vbuild_backend.py
+             Requires-Dist: demo-cu12-plugin==1.0; extra == 'cu12'         from . import _vbuild_backend
+    plugin   Requires-Dist: demo==1.0                                      demo_cu12_plugin/__init__.py: VERSION, BUILD
+             [demo.backends] cu12 = demo_cu12_plugin                       licences as in the variant wheel
+
+The build tag is for indexes that have the plain wheel as well, whose name it would be: installers that see both take
+the one with a build tag, which has the extras.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
+https://packaging.python.org/en/latest/specifications/core-metadata/
+https://packaging.python.org/en/latest/specifications/entry-points/
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Self
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.elf.loading import Loading
+from vbuild.errors import LayoutError, at
+from vbuild.hardware.cpu import available_cores
+from vbuild.process.threads import in_threads
+from vbuild.publishing.address import install
+from vbuild.publishing.extras_loader import MODULE, PLAIN, Backend, group, in_order, loader, variable, with_loader
+from vbuild.publishing.extras_payload import BESIDE, Payload, installed, payload
+from vbuild.publishing.lint.names import slots
+from vbuild.publishing.model import Linked, Member, NewWheel, Plan, Put, SimpleIndex, Use
+from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.renamed import renamed
+from vbuild.publishing.siblings import read, varied
+from vbuild.splitting.bundle import Reader
+from vbuild.variants.model import NULL_LABEL
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import Headers, Metadata, is_dist_info
+from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.rename import dist_info_of
+
+_INIT = "__init__.py"
+_ENTRY_POINTS = "entry_points.txt"
+# of a variant's .dist-info folder, what speaks of the files that a plugin does not have
+_OF_THE_BASE = (_ENTRY_POINTS, "top_level.txt")
+# of a variant's METADATA, what holds for a plugin as well
+_KEPT = frozenset(
+    {
+        *("metadata-version", "name", "version", "requires-python", "platform", "classifier"),
+        *("author", "author-email", "maintainer", "maintainer-email", "home-page", "project-url"),
+        *("license", "license-expression", "license-file"),
+    }
+)
+_DIGITS = 16
+
+
+def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[Backend]) -> NewWheel:
+    """The plain wheel *base* with the loader of *backends* in those of *roots*, packages as folders, that it has.
+
+    The first of *roots* is the one whose modules a plugin has directly in its folder.
+    """
+    first, *_ = ordered = tuple(roots)
+    members = {path: member for path, (member, _) in installed(base).items()}
+    build = build_of(base)
+    changed: dict[str, Member | None] = {}
+    with open_wheel(base.path) as wheel, at(base.path.name):
+        metadata = _with_extras(base.metadata, backends)
+        for root in ordered:
+            if f"{root}/{MODULE}.py" in members:
+                raise LayoutError(f"{root}/{MODULE}.py: is there already; give the wheels as they were built")
+            if init := members.get(f"{root}/{_INIT}"):
+                folder = "" if root == first else f"{BESIDE}/{root}"
+                code = loader(root, backends, version=str(base.metadata.version), build=build, folder=folder)
+                with at(init):
+                    changed[init] = Put(init, with_loader(wheel.read(init)))
+                file = f"{init.removesuffix(_INIT)}{MODULE}.py"
+                changed[file] = Put(file, code)
+    name = _tagged(base.name)
+    about = f"{dist_info_of(name)}/WHEEL"
+    changed[about] = Put(about, str(base.wheel_file.with_build(name.build)).encode())
+    return renamed(base, name, metadata=metadata, changed=changed)
+
+
+def plugin_wheel(found: Payload, base: Offered, backend: Backend, *, root: str) -> NewWheel:
+    """The plugin with the payload *found*, which *base* is without; *root* is the first of its packages."""
+    variant = found.variant
+    name = replace(variant.name.plain(), distribution=escaped(backend.plugin))
+    with at(variant.path.name):
+        metadata = _of_plugin(variant.metadata, _requirements(variant, base), backend)
+    dist_info = dist_info_of(name)
+    left = {f"{dist_info}/{file}" for file in _OF_THE_BASE}
+    whole = renamed(variant, name, metadata=metadata, project=backend.plugin)
+    about = (member for member in whole.members if is_dist_info(member.path) and member.path not in left)
+    constants = {"VERSION": str(base.metadata.version), "BUILD": build_of(base)}
+    points = f"[{group(backend.project)}]\n{backend.extra} = {backend.package}\n"
+    members = (
+        Put(f"{backend.package}/{_INIT}", _constants(backend, constants)),
+        *found.members(backend.package, root),
+        *about,
+        Put(f"{dist_info}/{_ENTRY_POINTS}", points.encode()),
+    )
+    return NewWheel(PurePosixPath(), name, variant.path, members)
+
+
+def build_of(base: Offered) -> str:
+    """A hash of what is in the plain wheel *base*: its plugins are for no other one of that version."""
+    lines = (f"{path} {digest}\n" for path, (_, digest) in sorted(installed(base).items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGITS]
+
+
+def _tagged(name: WheelName) -> WheelName:
+    """*name* without a label, and with a build tag that is behind its own: of equal tags, the last one is taken."""
+    return replace(name.plain(), build=f"{name.build or 1}extras")
+
+
+def _constants(backend: Backend, constants: Mapping[str, str]) -> bytes:
+    lines = (f"{name} = {json.dumps(value)}" for name, value in constants.items())
+    about = f"Files of the backend {backend.extra} of {backend.project}, which loads them by itself."
+    return "\n".join([f'"""{about}"""', "", *lines, ""]).encode()
+
+
+def _with_extras(metadata: Metadata, backends: Sequence[Backend]) -> Metadata:
+    """*metadata* with an extra for each of *backends* that requires its plugin."""
+    headers = metadata.headers
+    extras = headers.values("Provides-Extra")
+    own = {str(canonicalize_name(extra)) for extra in extras}
+    for backend in backends:
+        if backend.extra in own:
+            raise LayoutError(f"has an extra {backend.extra} of its own; give that variant another label")
+    added = [f"{one.plugin}=={metadata.version} ; extra == '{one.extra}'" for one in in_order(backends)]
+    headers = headers.replacing("Requires-Dist", (*metadata.requires_dist, *added))
+    return Metadata(headers.replacing("Provides-Extra", (*extras, *(one.extra for one in in_order(backends)))))
+
+
+def _of_plugin(metadata: Metadata, requires: Sequence[str], backend: Backend) -> Metadata:
+    """The METADATA of the plugin, made of that of the variant wheel."""
+    kept = Headers(tuple(field for field in metadata.headers.fields if field[0] in _KEPT), "")
+    pinned = f"{backend.project}=={metadata.version}"
+    headers = (
+        kept.replacing("Name", [backend.plugin])
+        .replacing("Summary", [f"Backend {backend.extra} of {backend.project}"])
+        .replacing("Requires-Dist", [pinned, *requires])
+        .replacing("Description-Content-Type", ["text/plain"])
+    )
+    how = f"Not to be installed by hand: pip install '{backend.project}[{backend.extra}]' brings it.\n"
+    return Metadata(replace(headers, rest=f"\n{how}"))
+
+
+def _requirements(variant: Offered, base: Offered) -> tuple[str, ...]:
+    """What *variant* requires beyond *base*; `LayoutError` where a plugin cannot say it, or nothing could fulfil it."""
+    mine, theirs = ({_spelled(line): line for line in wheel.metadata.requires_dist} for wheel in (variant, base))
+    only_base = [line for key, line in theirs.items() if key not in mine]
+    more = [line for key, line in mine.items() if key not in theirs]
+    for line in more:
+        found = read(line)
+        if found is None or "extra" in str(found.marker):
+            raise LayoutError(f"requires {line}, which the plain wheel does not; expected it without an extra")
+        for other in _pinned(canonicalize_name(found.name), only_base):
+            if "==" in line:
+                raise LayoutError(f"requires {line}, and the plain wheel {other}; expected the same, for both are used")
+    return tuple(more)
+
+
+def _pinned(project: str, lines: Iterable[str]) -> Iterator[str]:
+    """Those of *lines* that require *project* exactly."""
+    for line in lines:
+        if (found := read(line)) and canonicalize_name(found.name) == project and "==" in line:
+            yield line
+
+
+def _spelled(line: str) -> str:
+    """*line* of Requires-Dist so that two that say the same are equal."""
+    found = read(line)
+    if found is None:
+        return line
+    found.name = canonicalize_name(found.name)
+    return str(found)
+
+
+_EXTRA = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """The layout of base and plugins; *url* is where its folder will be served."""
+
+    url: str | None = None
+    name: str = "extras"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """The base wheels and a plugin for each variant wheel; companions and releases without variants as they are.
+
+        `LayoutError` where what differs cannot be loaded from another package, naming the file.
+        """
+        reader = Reader(_unasked)
+        releases = {offer: _Release.of(offer, reader) for offer in varied(offers)}
+        wheels: list[NewWheel | Linked] = []
+        for offer in offers:
+            if offer in releases:
+                wheels += releases[offer].wheels()
+            else:
+                wheels += [Linked(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
+        index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
+        latest = {
+            offer.project: releases[offer] for offer in sorted(releases, key=lambda offer: Version(offer.version))
+        }
+        uses = tuple(use for release in latest.values() for use in self._uses(release))
+        return Plan(self.name, (*wheels, index), uses, tuple(_notes(latest.values())))
+
+    def _uses(self, release: "_Release") -> Iterator[Use]:
+        project, root = release.offer.project, release.roots[0].replace("/", ".")
+        ask = f"python -c 'from {root} import {MODULE}; print({MODULE}.backend())'"
+        pinned = release.offer.version
+        wanted = {f"{project} for {one.extra}": f"'{project}[{one.extra}]=={pinned}'" for one in release.backends}
+        for what, asked in (wanted | {f"{project} alone, which runs on every machine": f"{project}=={pinned}"}).items():
+            yield Use(
+                f"{what}, with pip and with uv; what else is required comes from the index that they have:",
+                install(asked, url=self.url),
+            )
+        yield Use("Which backend is in use; an extra that was misspelt shows here:", ask)
+        yield Use("Without a backend, for one run; so another is named, too:", f"{variable(project)}={PLAIN} {ask}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """The wheels of *offer* as base and plugins: the *payloads*, each with its backend and its plain wheel.
+
+    *roots* are the packages that load plugins, as folders; a plugin has the modules of the first directly in its own.
+    """
+
+    offer: Offer
+    bases: tuple[Offered, ...]
+    backends: tuple[Backend, ...]
+    payloads: tuple[tuple[Backend, Offered, Payload], ...]
+    roots: tuple[str, ...]
+
+    @classmethod
+    def of(cls, offer: Offer, reader: Reader) -> Self:
+        """The same of *offer*, whose wheels *reader* reads."""
+        known = {label: Backend(offer.project, label, wheel.properties) for label, wheel in _served(offer)}
+        _check_names(known.values())
+        bases = _bases(offer)
+        served = [(known[label], wheel, _base_of(wheel, bases)) for label, wheel in _served(offer)]
+
+        def read(row: tuple[Backend, Offered, Offered]) -> tuple[Backend, Offered, Payload]:
+            backend, wheel, base = row
+            return backend, base, payload(wheel, base, reader=reader)
+
+        payloads = in_threads(read, served, size=lambda row: row[1].size, threads=available_cores())
+        roots = {root for _, _, found in payloads for root in found.roots}
+        named = escaped(offer.project)
+        ordered = tuple(sorted(roots, key=lambda root: (root != named, root)))
+        return cls(offer, bases, in_order(tuple(known.values())), tuple(payloads), ordered)
+
+    def wheels(self) -> Iterator[NewWheel]:
+        """The base wheels, then the plugins."""
+        for base in self.bases:
+            yield base_wheel(base, self.roots, self.backends)
+        for backend, base, found in self.payloads:
+            yield plugin_wheel(found, base, backend, root=self.roots[0])
+
+
+def _served(offer: Offer) -> Iterator[tuple[str, Offered]]:
+    """The variant wheels that become plugins, with their labels."""
+    for wheel in offer.variants:
+        if wheel.label is not None and wheel.label != NULL_LABEL:
+            yield wheel.label, wheel
+
+
+def _bases(offer: Offer) -> tuple[Offered, ...]:
+    """The plain wheels, and null variants where there is no plain one for the same."""
+    plain = {slots(wheel.name) for wheel in offer.plain}
+    null = (wheel for wheel in offer.variants if wheel.label == NULL_LABEL and slots(wheel.name) not in plain)
+    return (*offer.plain, *null)
+
+
+def _base_of(variant: Offered, bases: Sequence[Offered]) -> Offered:
+    """The plain wheel that whoever installs the plugin made of *variant* has beside it."""
+    found = [base for base in bases if slots(base.name) == slots(variant.name)]
+    if len(found) != 1:
+        said = ", ".join(base.path.name for base in found) or "none"
+        raise LayoutError(
+            f"{variant.path.name}: plain wheels for the same Python and machine: {said}; expected one, which a plugin "
+            "is made for: build it, or give the others apart"
+        )
+    return found[0]
+
+
+def _check_names(backends: Collection[Backend]) -> None:
+    """Refuse labels that are no extras, or that are the same one (PEP 685)."""
+    extras: dict[str, str] = {PLAIN: "the wheel without a backend"}
+    for backend in backends:
+        if not _EXTRA.fullmatch(backend.extra):
+            raise LayoutError(
+                f"label {backend.label!r}: no name of an extra; expected it to begin and end with a-z, 0-9"
+            )
+        if other := extras.get(backend.extra):
+            raise LayoutError(
+                f"label {backend.label!r}: as an extra it is {backend.extra!r}, as is {other}; rename one"
+            )
+        extras[backend.extra] = f"the label {backend.label!r}"
+
+
+def _notes(releases: Iterable[_Release]) -> Iterator[str]:
+    for release in releases:
+        project, named = release.offer.project, variable(release.offer.project)
+        extras = ", ".join(backend.extra for backend in release.backends)
+        yield f"Extras of {project}: {extras}; of one that it does not have, pip and uv only warn, if that."
+        yield (
+            f"The wheel of {project} here has a build tag: installers prefer it to the plain wheel of the same tags. "
+            "Publish it beside that one, or in its stead."
+        )
+        plugins = ", ".join(backend.plugin for backend in release.backends)
+        yield f"Anybody may take these names on an index that has none: register {plugins} there first."
+        if len(release.backends) == 1:
+            continue
+        yield (
+            f"Of several backends that are installed, and differ in the x86-64 level alone, {project} takes the best "
+            f"that the CPU runs; of others, {named} has to name one. GPUs are not looked for."
+        )
+
+
+def _unasked(_name: str, _loading: Loading, _data: memoryview, _sha256: str, /) -> None:
+    """Where bundled libraries come from does not matter here."""

@@ -1,0 +1,260 @@
+"""What a variant wheel has otherwise than its plain wheel, and where a plugin keeps it so that it is loaded from there.
+
+    demo/sub/_c.so      differs                       demo_cu12_plugin/sub/_c.so
+    demo.libs/libx.so   differs                       demo_cu12_plugin/site-packages/demo.libs/libx.so
+    demo/_d.so          alike, but needs libx.so      demo_cu12_plugin/_d.so
+    other/_e.so         differs, in another package   demo_cu12_plugin/site-packages/other/_e.so
+    demo/gpu/__init__.py differs, or is new           demo_cu12_plugin/gpu/*, all of that package
+
+What needs a library that differs comes along: glibc loads no second one of the same SONAME. A folder of the package is
+as deep in the plugin as it was, so that ``$ORIGIN/../demo.libs`` leads to the base's as before, and most files stay as
+they are, byte for byte. The RPATH of others leads to the plugin's libraries first, then to where it led.
+A package within the package comes whole where its ``__init__.py`` does, as code finds its files beside that one.
+https://man7.org/linux/man-pages/man8/ld.so.8.html
+"""
+
+import posixpath
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from vbuild.elf.library_names import is_shared_object
+from vbuild.elf.linkage import searched
+from vbuild.elf.loading import Loading
+from vbuild.elf.surgery.relink import Relink
+from vbuild.errors import LayoutError, at
+from vbuild.publishing.model import Copied, Relinked
+from vbuild.publishing.offer import Offered
+from vbuild.splitting.bundle import Bundle, Piece, Reader
+from vbuild.splitting.orders import rpath_to
+from vbuild.splitting.preload import is_namespace, package_of
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import is_dist_info
+from vbuild.wheel.paths import installed_path
+
+BESIDE = "site-packages"
+"""The folder of a plugin for what is in no folder of the package; no package can be called so."""
+
+_INIT = "__init__.py"
+_SOURCE = ".py"
+# nothing that runs reads it
+_STUB = ".pyi"
+_FILE = b"__file__"
+_ENTRY_POINTS = "entry_points.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The files that a plugin has of the wheel *variant*, by installed path, each with its member.
+
+    *compiled* are those that are ELF files, *libraries* the folders where those are that others load, *left* the same
+    of the files that stay with the base, *own* all folders of the wheel. *roots* are the packages it is loaded for.
+    """
+
+    variant: Offered
+    files: Mapping[str, str]
+    compiled: Mapping[str, Loading]
+    libraries: frozenset[str]
+    left: frozenset[str]
+    own: frozenset[str]
+    roots: frozenset[str]
+
+    def members(self, package: str, root: str) -> Iterator[Copied | Relinked]:
+        """The same in the plugin that is imported as *package*, where *root* is the first of its packages."""
+        for path, member in sorted(self.files.items()):
+            target = placed(path, package, root)
+            wanted = self._rpath(path, package, root) if path in self.compiled else None
+            if wanted is None:
+                yield Copied(self.variant.path, member, target)
+            else:
+                yield Relinked(self.variant.path, member, target, Relink(rpath=wanted))
+
+    def _rpath(self, path: str, package: str, root: str) -> tuple[str, ...] | None:
+        """The RPATH that the file at *path* needs in the plugin; None where its own leads to the same folders there."""
+        outline = self.compiled[path].outline
+        entries = outline.runpath or outline.rpath
+        target = placed(path, package, root)
+        found: list[str] = []
+        for entry in entries:
+            wanted = []
+            for folder in searched(path, [entry]):
+                if folder in self.libraries:
+                    wanted.append(rpath_to(target, posixpath.dirname(placed(f"{folder}/x".lstrip("/"), package, root))))
+                if folder in self.left or folder not in self.own:
+                    wanted.append(rpath_to(target, folder))
+            found += wanted or [entry]
+        rpath = tuple(dict.fromkeys(found))
+        return None if _leads(target, rpath) == _leads(target, entries) else rpath
+
+
+def placed(path: str, package: str, root: str) -> str:
+    """Where the plugin that is imported as *package* has what a variant has at *path*."""
+    inner = path.removeprefix(f"{root}/")
+    return f"{package}/{inner}" if inner != path else f"{package}/{BESIDE}/{path}"
+
+
+def payload(variant: Offered, base: Offered, *, reader: Reader) -> Payload:
+    """What *variant* has otherwise than *base*, the plain wheel for the same Python and machine, as *reader* reads it.
+
+    `LayoutError` naming the first file that no plugin can take the place of.
+    """
+    mine, theirs = installed(variant), installed(base)
+    differing = {path for path, found in mine.items() if found[1] != theirs.get(path, ("", ""))[1]}
+    with at(variant.path.name):
+        _check_lacking(sorted(path for path in theirs if path not in mine))
+        _check_entry_points(variant, base)
+        differing = {path for path in differing if not path.endswith(_STUB)}
+        if not differing:
+            raise LayoutError(f"no file differs from {base.path.name}; leave one of them out")
+        with open_wheel(variant.path) as wheel:
+            bundle = reader.read(wheel)
+            chosen = differing | _dependents(bundle, differing)
+            whole = frozenset(posixpath.dirname(path) for path in differing if posixpath.basename(path) == _INIT)
+            packages = _Packages(frozenset(theirs), frozenset(mine), whole, _namespaces(bundle, chosen))
+            roots = frozenset(root for path in sorted(chosen) if (root := _root(path, bundle, chosen, packages)))
+        chosen |= {path for path in mine if packages.is_within(path) and not path.endswith(_STUB)}
+        if not roots:
+            raise LayoutError("nothing that can be imported differs; expected a Python module that does")
+    pieces = bundle.pieces
+    return Payload(
+        variant,
+        {path: mine[path][0] for path in sorted(chosen)},
+        {path: pieces[path].loading for path in sorted(chosen) if path in pieces},
+        libraries=frozenset(piece.folder for path, piece in pieces.items() if path in chosen and piece.is_library),
+        left=frozenset(piece.folder for path, piece in pieces.items() if path not in chosen and piece.is_library),
+        own=frozenset(folder for path in mine for folder in _above(path)),
+        roots=roots,
+    )
+
+
+def installed(wheel: Offered) -> dict[str, tuple[str, str]]:
+    """The files of *wheel* but those of its ``.dist-info``, by installed path: member, and hash as RECORD has it.
+
+    What goes elsewhere than to site-packages is by its member's path.
+    """
+    rows = (row for row in wheel.rows if not is_dist_info(row.path))
+    return {installed_path(row.path) or row.path: (row.path, row.hash or "") for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class _Packages:
+    """Which folders are packages that a loader can serve: by the files of *base* and of a variant, which are *mine*.
+
+    *whole* are those whose ``__init__.py`` comes with the plugin, *namespaces* those that other wheels have as well.
+    """
+
+    base: frozenset[str]
+    mine: frozenset[str]
+    whole: frozenset[str]
+    namespaces: frozenset[str]
+
+    def root(self, path: str) -> str | None:
+        """The outermost package around the file at *path* that base has and that is its own; None without one."""
+        root = package_of(path, self.base, namespaces=self.namespaces)
+        if root is None:
+            return None
+        inits = (f"{folder}/{_INIT}" for folder in _above(path) if folder.startswith(f"{root}/"))
+        known = self.base | self.mine
+        return root if all(init in known or self.is_within(init) for init in inits) else None
+
+    def is_within(self, path: str) -> bool:
+        """Whether *path* is in a package that comes whole."""
+        return not self.whole.isdisjoint(_above(path))
+
+
+def _root(path: str, bundle: Bundle, chosen: Collection[str], packages: _Packages) -> str | None:
+    """The package whose loader brings the file at *path*, None for a library; `LayoutError` where none can."""
+    piece = bundle.pieces.get(path)
+    with at(path):
+        if path in packages.base or not packages.is_within(path):
+            if piece and piece.is_library:
+                _check_library(piece, bundle, chosen)
+                return None
+            _check_module(path, bundle)
+        root = packages.root(path)
+        if root is None:
+            raise LayoutError("differs, and is in no package of the base's own whose __init__.py could load it")
+        if path == f"{root}/{_INIT}":
+            raise LayoutError("differs, and is what loads plugins; expected the same as in the base")
+        if not packages.is_within(path):
+            _check_place(path, bundle)
+        return root
+
+
+def _check_module(path: str, bundle: Bundle) -> None:
+    """Refuse what is no Python module."""
+    if path != installed_path(path):
+        raise LayoutError("differs, and is installed elsewhere than in a package; expected the same as in the base")
+    stem = posixpath.basename(path).partition(".")[0]
+    piece = bundle.pieces.get(path)
+    if not (stem in piece.loading.modules if piece else path.endswith(_SOURCE)):
+        raise _read_by_path("is no Python module")
+
+
+def _check_library(piece: Piece, bundle: Bundle, chosen: Collection[str]) -> None:
+    """Refuse a library that anybody may open by its path."""
+    if not any(edge.consumer in chosen for edge in bundle.graph.consumers(piece.path)):
+        raise _read_by_path("nothing in the wheel needs it")
+    if namer := bundle.namer(piece):
+        raise _read_by_path(f"is named in {namer}")
+
+
+def _read_by_path(what: str) -> LayoutError:
+    return LayoutError(f"differs, and {what}: who opens it by its path gets the base's; expected the same as there")
+
+
+def _check_place(path: str, bundle: Bundle) -> None:
+    """Refuse a module that looks for files beside it: they are in the base."""
+    member = next(member for member in bundle.wheel.members if installed_path(member.path) == path)
+    if path.endswith(_SOURCE) and _FILE in bundle.wheel.read(member):
+        what = f"differs, and asks for its {_FILE.decode()}: a plugin does not have what is beside it"
+        raise LayoutError(f"{what}; expected the same as in the base")
+
+
+def _dependents(bundle: Bundle, differing: Collection[str]) -> set[str]:
+    """The files that need one of *differing*, directly or not."""
+    found: set[str] = set()
+    left = [path for path in differing if path in bundle.pieces]
+    while left:
+        consumers = {edge.consumer for edge in bundle.graph.consumers(left.pop())} - found
+        found |= consumers
+        left += consumers
+    return found
+
+
+def _namespaces(bundle: Bundle, chosen: Collection[str]) -> frozenset[str]:
+    """The packages around files *chosen* whose ``__init__.py`` other distributions have as well."""
+    folders = {folder for path in chosen for folder in _above(path)}
+    members = {installed_path(member.path): member for member in bundle.wheel.members}
+    inits = {folder: members[f"{folder}/{_INIT}"] for folder in folders if f"{folder}/{_INIT}" in members}
+    read = bundle.wheel.read
+    return frozenset(folder for folder, init in inits.items() if is_namespace(read(init).decode(errors="replace")))
+
+
+def _check_lacking(lacking: Collection[str]) -> None:
+    """Refuse what the variant does not have; a library that nothing needs any more does no harm."""
+    for path in lacking:
+        folder, name = posixpath.split(path)
+        is_library = is_shared_object(path) and (name.startswith("lib") or folder.endswith(".libs"))
+        if not (is_library or path.endswith(_STUB)):
+            raise LayoutError(f"lacks {path}, which a plugin cannot take away; expected it as in the base")
+
+
+def _check_entry_points(variant: Offered, base: Offered) -> None:
+    mine, theirs = (
+        {row.hash for row in wheel.rows if row.path == f"{wheel.dist_info}/{_ENTRY_POINTS}"}
+        for wheel in (variant, base)
+    )
+    if mine != theirs:
+        raise LayoutError(f"{_ENTRY_POINTS}: differs; expected the same as in the base, which has the commands")
+
+
+def _leads(path: str, entries: Collection[str]) -> list[tuple[str, ...] | str]:
+    """Where *entries* lead from the file at *path*."""
+    return [searched(path, [entry]) or entry for entry in entries]
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders around *path*, the nearest first; site-packages itself is the last, as ''."""
+    while path:
+        path = posixpath.dirname(path)
+        yield path

@@ -1,0 +1,193 @@
+"""What is wrong with a folder of the layout hwcaps: copies that are no copies, or that the loader never takes.
+
+    copy    a library for every processor beside it, one SONAME, whatever that exports, no instruction above its level,
+            and each library of the wheel that the other one finds; that one itself needs a lower level
+    stub    no code, no symbols, one library, which is there, and which has the Python module that is asked for
+    libvb_  a stub that leads to it, and a copy
+    folder  of glibc-hwcaps: one that glibc knows, with libraries alone
+
+A wheel whose fast copies are never taken passes every test, as slowly as before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vbuild.elf.file import Elf
+from vbuild.elf.interface import Interface, Versioned
+from vbuild.elf.library_names import GLIBC_HWCAPS, baseline_of, level_of
+from vbuild.elf.linkage import Edge, Via
+from vbuild.errors import VbuildError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.publishing.hwcaps.build import MOVED, missed
+from vbuild.publishing.indexes import index_problems, wheels_in
+from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.offer import Offered
+from vbuild.splitting.bundle import Bundle, Piece, Reader
+from vbuild.verification.levels import Claim, Levels
+from vbuild.verification.model import Severity
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.paths import installed_path
+
+_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout hwcaps"
+_FOUND = (Via.OWN, Via.INHERITED)
+
+
+def problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with the wheels in *folder* and with its index."""
+    wheels: list[Offered] = []
+    yield from wheels_in(folder, wheels)
+    if not wheels:
+        yield Problem(Demand.ARCHIVE, (folder.name,), "has no wheel", _AGAIN, is_error=True)
+    for offered in wheels:
+        try:
+            with open_wheel(offered.path, check=True) as wheel:
+                proof = _Proof(Reader(lambda *_: None).read(wheel))
+                found = [f"{path}: {what}" for path, what in proof.found()]
+        except VbuildError as error:
+            found = [str(error).removeprefix(f"{offered.path.name}: ")]
+        for what in found:
+            yield Problem(Demand.LEVELS, (offered.path.name,), what, _AGAIN, is_error=True)
+    yield from index_problems(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class _Proof:
+    """A wheel's compiled files as the loader sees them; each thing that is wrong is a path and what it is."""
+
+    bundle: Bundle
+
+    def found(self) -> Iterator[tuple[str, str]]:
+        """All that is wrong."""
+        yield from self.strangers()
+        yield from self.copies()
+        yield from self.bases()
+        yield from self.stubs()
+        yield from self.lost()
+
+    def strangers(self) -> Iterator[tuple[str, str]]:
+        """The files in folders for levels that the loader cannot take, or looks for nowhere."""
+        for member in self.bundle.wheel.members:
+            path = installed_path(member.path) or member.path
+            if GLIBC_HWCAPS not in path.split("/")[:-1]:
+                continue
+            if level_of(path) is None:
+                yield path, "in no folder that glibc knows; expected x86-64-v2, x86-64-v3 or x86-64-v4"
+            elif path not in self.bundle.pieces:
+                yield path, self.bundle.damaged.get(member.path, "no library")
+
+    def copies(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the copies for levels."""
+        for path, piece in self.bundle.pieces.items():
+            if (level := level_of(path)) is None:
+                continue
+            base = self.bundle.pieces.get(baseline_of(path))
+            if base is None:
+                yield path, "no library for other processors in its folder's parent"
+                continue
+            if (one := piece.loading.outline.soname) != (other := base.loading.outline.soname):
+                yield path, f"SONAME {one or 'none'}, expected {other or 'none'} as in {base.path}"
+            if lacking := self._lacking(path, base):
+                yield path, f"exports no {lacking[0]}, which {base.path} does"
+            yield from self._unfound(path, base.path)
+            yield from self._judged(path, Cpu("x86_64", level), base.path)
+
+    def _lacking(self, path: str, base: Piece) -> list[Versioned]:
+        """The symbols of *base* that its copy at *path* has not, and that somebody may take."""
+        found = self._interface(path).lacking(self._interface(base.path))
+        return missed(found, base, self._taken, is_needed=self._is_needed(base.path))
+
+    def _is_needed(self, path: str) -> bool:
+        """Whether a library of the wheel needs the one at *path*, or the stub that leads to it."""
+        users = {edge.consumer for edge in self.bundle.graph.consumers(path)}
+        return any(user not in self._leading or self.bundle.graph.consumers(user) for user in users)
+
+    @cached_property
+    def _taken(self) -> frozenset[Versioned]:
+        """What the files of the wheel take of others, each name with its version and without."""
+        found = {symbol for path in self.bundle.pieces for symbol in self._interface(path).taken}
+        return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
+
+    def _unfound(self, path: str, base: str) -> Iterator[tuple[str, str]]:
+        """The libraries of the wheel that the one at *base* finds, and its copy at *path* does not."""
+        found = {edge.name: edge for edge in self.bundle.graph.needs(path)}
+        for edge in self.bundle.graph.needs(base):
+            own = found.get(edge.name)
+            if own and edge.via in _FOUND and not _is_found(own):
+                yield path, f"{edge.name} is not found from there; {base} finds {edge.provider}"
+        for edge in found.values():
+            if edge.via is Via.MISSING:
+                yield path, f"{edge.name} is nowhere"
+
+    def _judged(self, path: str, cpu: Cpu, other: str) -> Iterator[tuple[str, str]]:
+        """What in the code at *path* is above *cpu*, but for what that at *other* has too."""
+        elf = self._elf(other)
+        levels = Levels({"code": self._elf(path)}, Claim(cpu, is_explicit=True), baseline=lambda _: elf)
+        for _, findings in levels.verdicts():
+            yield from ((path, finding.what) for finding in findings if finding.severity is Severity.ERROR)
+
+    def bases(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the libraries for other processors, each held against its copy for the lowest level."""
+        for path, copy in self._lowest.items():
+            level = str(level_of(copy))
+            if self._code(path) == self._code(copy):
+                yield path, f"the same code as its copy for {level}"
+            yield from self._judged(path, Cpu("x86_64", level), copy)
+
+    def _code(self, path: str) -> tuple[str, tuple[str, ...]]:
+        return self._interface(path).digest, self.bundle.pieces[path].loading.outline.needed
+
+    @cached_property
+    def _lowest(self) -> dict[str, str]:
+        """The libraries that have copies, each with that of the lowest level."""
+        pieces = self.bundle.pieces
+        copies = sorted(((level_of(path) or "", path) for path in pieces), reverse=True)
+        return {baseline_of(path): path for level, path in copies if level and baseline_of(path) in pieces}
+
+    def stubs(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the files that lead to a library that was moved."""
+        for path, edge in self._leading.items():
+            elf = self._elf(path)
+            if elf.code or elf.objects or elf.functions:
+                yield path, f"leads to {edge.name}, and has code or symbols of its own; expected none"
+            if not _is_found(edge):
+                yield path, f"{edge.name} is not found from there"
+                continue
+            modules = self.bundle.pieces[str(edge.provider)].loading.modules
+            name = path.rpartition("/")[2].partition(".")[0]
+            if modules and name not in modules:
+                yield path, f"leads to the module {modules[0]}; expected {name}"
+
+    def lost(self) -> Iterator[tuple[str, str]]:
+        """The libraries that were moved and that nothing leads to, or that moved for no copy."""
+        # a stub that does not find its library is said to
+        led = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
+        for path, piece in self.bundle.pieces.items():
+            if not piece.name.startswith(MOVED) or GLIBC_HWCAPS in path.split("/"):
+                continue
+            if not {path, piece.name} & led:
+                yield path, "no stub leads to it"
+            elif path not in self._lowest:
+                yield path, "no copy for any level"
+
+    @cached_property
+    def _leading(self) -> dict[str, Edge]:
+        """The stubs, each with the NEEDED that it is there for."""
+        return {
+            edge.consumer: edge
+            for edge in self.bundle.graph.edges
+            if edge.name.startswith(MOVED) and level_of(edge.consumer) is None
+        }
+
+    def _interface(self, path: str) -> Interface:
+        with self.bundle.wheel.mapped(self.bundle.pieces[path].member) as data, at(path):
+            return Interface.parse(data)
+
+    def _elf(self, path: str) -> Elf:
+        with self.bundle.wheel.mapped(self.bundle.pieces[path].member) as data, at(path):
+            return Elf.parse(data)
+
+
+def _is_found(edge: Edge) -> bool:
+    return edge.via in _FOUND and edge.provider is not None

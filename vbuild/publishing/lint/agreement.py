@@ -1,0 +1,264 @@
+"""METADATA across the files of a release: installers read one and take it for all.
+
+    file name           = Name and Version in METADATA
+    plain wheel         = each variant for the same Python and machine; one for another libc is built on purpose
+    one Python, machine = another
+    sdist               = wheels, but for fields that its PKG-INFO declares Dynamic (PEP 643)
+
+PEP 825 leaves dependencies that differ to the publisher, who can declare them Dynamic; uv and Poetry lock all wheels of
+a release by the METADATA of one. What `vbuild split` adds for a variant alone, official packages and the release's own
+libraries beside it, is meant to differ.
+https://peps.python.org/pep-0825/appendix-metadata-consistency
+https://docs.astral.sh/uv/reference/internals/resolver/#metadata-consistency
+
+Distributions that install the same files: no installer notices, whichever order they come in.
+
+    levels-1.0-….whl              levels/__init__.py, levels/_core.so
+    levels_x86_64_v3-1.0-….whl    the same paths: who installs both has the last one's, and after uninstalling either
+                                  a distribution that is listed as installed and whose files are gone
+
+Files of one project are alternatives, whatever their versions, Pythons and labels: installers have one at a time.
+Wheels that no environment takes together do not meet. An ``__init__.py`` that is the same in both is how packages of
+several distributions were made before PEP 420, and is not worth a word by itself.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from posixpath import basename
+
+from packaging.requirements import InvalidRequirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild.elf.catalogue import TOOLKIT, is_official
+from vbuild.publishing.lint.files import Published, ReadySdist, ReadyWheel, sdist_name
+from vbuild.publishing.lint.metadata import CHOSEN_BY, REQUIRES_DIST, Difference, Stated, requirement
+from vbuild.publishing.lint.model import Demand, Problem, Terms
+from vbuild.publishing.lint.names import Slot
+
+
+def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterator[Problem]:
+    """Where the METADATA of *release* contradict one another; *beside* are the projects whose files are there too."""
+    for wheel in release.wheels:
+        yield from _of_another(wheel, wheel.name.project, wheel.name.version)
+    groups: dict[tuple[Slot, ...], list[ReadyWheel]] = {}
+    for wheel in (*release.plain, *release.variants):
+        groups.setdefault(wheel.slots, []).append(wheel)
+    first = [wheels[0] for _, wheels in sorted(groups.items())]
+    for wheels in groups.values():
+        yield from _among_variants(wheels, beside)
+    for wheel in first[1:]:
+        for difference in first[0].stated.differences(wheel.stated):
+            yield _differs(wheel, first[0], difference, is_error=False)
+
+
+def sdist_problems(release: Published, terms: Terms) -> Iterator[Problem]:
+    """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
+    if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
+        yield Problem(
+            Demand.SDIST,
+            (str(release),),
+            "there is no sdist: who finds no wheel for a machine gets nothing, nor does who builds from source",
+            "put it beside the wheels: python -m build --sdist, or uv build --sdist",
+            is_error=False,
+        )
+    if len(release.sources) > 1:
+        files = tuple(source.file for source in release.sources)
+        what = "are two sdists of one release, and PyPI takes one"
+        yield Problem(Demand.SDIST, files, what, "remove one", is_error=terms.is_pypi)
+    expected = sdist_name(release.project, release.version)
+    for file in (*(source.file for source in release.sources), *release.former):
+        if file != expected:
+            what = f"expected the file name {expected} (PEP 625)"
+            yield Problem(Demand.SDIST, (file,), what, "build it with a newer backend", is_error=terms.is_pypi)
+    for source in release.sources:
+        yield from _of_another(source, source.project, str(source.version))
+        for wheel in (release.plain or release.wheels)[:1]:
+            yield from _unlike(source, wheel)
+
+
+def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[Problem]:
+    said = file.stated
+    if canonicalize_name(said.name) != project or not _same(said.version, version):
+        yield Problem(
+            Demand.METADATA,
+            (file.file,),
+            f"its metadata is of {said.name} {said.version}, which the file name does not say",
+            "rename nothing by hand: build it anew",
+            is_error=True,
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return False
+
+
+def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Problem]:
+    """Where wheels for the same Python and machine state other things; the first is a plain one if any is.
+
+    A variant is held against the plain wheel of its own name where there is one: two plain wheels may differ, as where
+    one is for an older libc and requires less, and that is older than variants.
+    """
+    first, *others = wheels
+    plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}
+    for wheel in others:
+        like = plain.get(wheel.name.plain(), first) if wheel.name.variant else first
+        for difference in like.stated.differences(wheel.stated):
+            meant = _is_declared(difference, like.stated, wheel.stated) or _is_added(difference, beside)
+            chosen_by = difference.field in CHOSEN_BY and wheel.name.variant is not None
+            yield _differs(wheel, like, difference, is_error=chosen_by and not meant)
+
+
+def _is_declared(difference: Difference, *stated: Stated) -> bool:
+    return all(difference.field.lower() in said.dynamic for said in stated)
+
+
+def _is_added(difference: Difference, beside: Collection[str]) -> bool:
+    """Whether only requirements differ that a variant alone needs: the vendor's packages, and those *beside*."""
+    if difference.field != REQUIRES_DIST:
+        return False
+    projects = [_project(line) for line in (*difference.lacks, *difference.has)]
+    return all(project == TOOLKIT or is_official(project) or project in beside for project in projects)
+
+
+def _project(line: str) -> str:
+    try:
+        return canonicalize_name(requirement(line).name)
+    except InvalidRequirement:
+        return ""
+
+
+def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: Difference, *, is_error: bool) -> Problem:
+    advice = "build all wheels of a release from the same source"
+    if difference.field in CHOSEN_BY:
+        advice = "state the same in all of them: lock files take one wheel's METADATA for all of the release"
+    what = f"not as in {first.file}: {difference}"
+    return Problem(Demand.METADATA, (wheel.file,), what, advice, is_error=is_error)
+
+
+def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Problem]:
+    if not source.stated.is_static:
+        return
+    for difference in source.stated.differences(wheel.stated):
+        if difference.field in CHOSEN_BY and difference.field.lower() not in source.stated.dynamic:
+            yield Problem(
+                Demand.SDIST,
+                (source.file,),
+                f"{wheel.file} is not as it says: {difference} (PEP 643)",
+                "build both from the same source, or declare the field dynamic in pyproject.toml",
+                is_error=False,
+            )
+
+
+_SHOWN = 3
+_INIT = "__init__.py"
+
+
+@dataclass(slots=True)
+class _Group:
+    """The wheels of one *project* for the same Pythons and machines, and all that they install."""
+
+    project: str
+    slots: tuple[Slot, ...]
+    wheels: list[ReadyWheel] = field(default_factory=list)
+    installs: dict[str, str] = field(default_factory=dict)
+
+    def meets(self, other: "_Group") -> bool:
+        """Whether an environment takes wheels of both."""
+        pairs = ((one, another) for one in self.slots for another in other.slots)
+        return any(one.serves(another) or another.serves(one) for one, another in pairs)
+
+
+def collisions(known: Iterable[Published]) -> Iterator[Problem]:
+    """The projects among *known* that install the same files; those that are linked so are named together."""
+    groups = _groups(known)
+    paths = _paths(groups)
+    shared = dict(_meetings(groups, paths))
+    linked: dict[str, set[str]] = {}
+    for one, other in shared:
+        linked.setdefault(groups[one].project, set()).add(groups[other].project)
+        linked.setdefault(groups[other].project, set()).add(groups[one].project)
+    left = set(linked)
+    while left:
+        projects = _reached(min(left), linked)
+        left -= projects
+        pairs = [pair for pair in shared if groups[pair[0]].project in projects]
+        wheels = {
+            wheel.file for number in {number for pair in pairs for number in pair} for wheel in groups[number].wheels
+        }
+        owners = {several for pair in pairs for several in shared[pair]}
+        yield _problem(sorted(projects), sorted(wheels), sorted(path for several in owners for path in paths[several]))
+
+
+def _groups(known: Iterable[Published]) -> list[_Group]:
+    groups: dict[tuple[str, tuple[Slot, ...]], _Group] = {}
+    for release in known:
+        for wheel in release.wheels:
+            key = release.project, wheel.slots
+            group = groups.setdefault(key, _Group(*key))
+            group.wheels.append(wheel)
+            group.installs |= wheel.installs
+    return list(groups.values())
+
+
+def _paths(groups: Sequence[_Group]) -> dict[tuple[int, ...], list[str]]:
+    """What is installed by several of *groups*, by the numbers of these: mostly, files come and go together."""
+    owners: dict[str, list[int]] = {}
+    for number, group in enumerate(groups):
+        for path in group.installs:
+            owners.setdefault(path, []).append(number)
+    found: dict[tuple[int, ...], list[str]] = {}
+    for path, several in owners.items():
+        if len(several) > 1:
+            found.setdefault(tuple(several), []).append(path)
+    return found
+
+
+def _meetings(
+    groups: Sequence[_Group], paths: Mapping[tuple[int, ...], Sequence[str]]
+) -> Iterator[tuple[tuple[int, int], list[tuple[int, ...]]]]:
+    """The pairs of *groups* of different projects that meet in an environment and in *paths*, and by what key there."""
+    found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for owners in paths:
+        for pair in combinations(owners, 2):
+            found.setdefault(pair, []).append(owners)
+    for pair, several in found.items():
+        one, other = (groups[number] for number in pair)
+        files = (path for owners in several for path in paths[owners])
+        if one.project != other.project and one.meets(other) and not _is_namespace(files, one.installs, other.installs):
+            yield pair, several
+
+
+def _is_namespace(paths: Iterable[str], *installs: Mapping[str, str]) -> bool:
+    """Whether all that is shared is ``__init__.py`` with the same contents."""
+    return all(basename(path) == _INIT and len({found[path] for found in installs}) == 1 for path in paths)
+
+
+def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
+    """*project*, and all that share files with it or with one of these."""
+    found, left = {project}, [project]
+    while left:
+        new = linked[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
+def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> Problem:
+    first, *others = projects
+    return Problem(
+        Demand.SHARED_FILES,
+        tuple(wheels),
+        f"{first} has files shared with {_listed(others)}: {_listed(paths)}",
+        "say that one excludes the others: no installer notices, the last one's files win, and go with any of them",
+        is_error=False,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

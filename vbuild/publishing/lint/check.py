@@ -1,0 +1,82 @@
+"""`vbuild check`: what stands in the way of publishing the files of a folder, all of it at once.
+
+    folder -> wheels, sdists, variants.json -> releases -> what an index refuses, what installers trip over
+
+Nothing is changed, and no payload is read: a thousand wheels of fifty files take a second.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.errors import PublishError
+from vbuild.publishing.checks import problems
+from vbuild.publishing.lint.agreement import collisions, metadata_problems, sdist_problems
+from vbuild.publishing.lint.files import found, lacking_companions, releases, strays, twins
+from vbuild.publishing.lint.index_rules import refusals, totals
+from vbuild.publishing.lint.labels import label_problems
+from vbuild.publishing.lint.model import DEFAULT_LIMIT, Problem, Terms, gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Checklist:
+    """What was found in a folder: its releases, how many *files* were looked at, and the problems, errors first."""
+
+    folder: Path
+    releases: tuple[str, ...]
+    files: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> int:
+        return sum(problem.is_error for problem in self.problems)
+
+    @property
+    def warnings(self) -> int:
+        return len(self.problems) - self.errors
+
+    @property
+    def failed(self) -> bool:
+        return self.errors > 0
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "releases": list(self.releases),
+            "files": self.files,
+            "failed": self.failed,
+            "findings": [problem.data() for problem in self.problems],
+        }
+
+
+def check_layout(folder: Path, layout: str) -> Checklist:
+    """What is wrong with the folder that `vbuild publish` made in that *layout*: *folder*, or the one in it.
+
+    `PublishError` where there is none, or where there is no such layout.
+    """
+    place = folder / layout if (folder / layout).is_dir() else folder
+    if not place.is_dir():
+        raise PublishError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
+    count = sum(path.is_file() for path in place.rglob("*"))
+    # problems of the folder as a whole are said of its name, which "." has not
+    return Checklist(place, (), count, gathered([*problems(layout, place.absolute())]))
+
+
+def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
+    """What is wrong with the releases in *folder*: for any index, or with *pypi* for that one.
+
+    *limit* is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request.
+    `PublishError` where there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
+    """
+    terms = Terms(is_pypi=pypi, limit=limit)
+    there = found(folder)
+    known = releases(there)
+    beside = {release.project for release in known}
+    problems = [*there.damaged, *strays(there, known), *twins(known), *totals(known, terms), *collisions(known)]
+    for release in known:
+        problems += refusals(release, terms)
+        problems += label_problems(release)
+        problems += lacking_companions(release, known=known)
+        problems += metadata_problems(release, beside=beside - {release.project})
+        problems += sdist_problems(release, terms)
+    return Checklist(folder, tuple(map(str, known)), there.count, gathered(problems))

@@ -1,0 +1,378 @@
+"""The files of a folder that would be published, each read once: what their names say and what they state.
+
+    *.whl              central directory, RECORD, METADATA and variant.json; no other member is inflated
+    *.tar.gz           its first PKG-INFO below the top folder, and the licences that this names
+    *-variants.json    which variants a release has (PEP 825, index-level metadata)
+    *.zip, *.tgz, ...  by name only: an sdist as none is made any more, where it is called after a release
+
+Everything else in the folder is left alone: reports and logs lie there too.
+
+The releases in a folder: which wheels, sdists and variants.json belong together.
+
+Wheels that `vbuild split` made beside others: who publishes those without these publishes what nobody can install.
+
+Such a requirement is told by its version, a number from a hash of contents, whatever the project is called:
+``Requires-Dist: demo-libs==0.187650320598251``.
+"""
+
+import contextlib
+import gzip
+import re
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+from packaging.requirements import InvalidRequirement
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+
+from vbuild.errors import PublishError, VbuildError, at
+from vbuild.files.tar import BoundedInfo
+from vbuild.publishing.lint.metadata import Stated, requirement, stated
+from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.names import Slot, slots
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.metadata import is_companion, is_dist_info
+from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.paths import installed_path
+
+T = TypeVar("T")
+
+INDEX = "-variants.json"
+
+_SDIST = ".tar.gz"
+# what sdists were before PEP 527 and PEP 625
+_FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
+# bytes, as many as are read of METADATA in a wheel
+_PKG_INFO = 1 << 23
+_READABLE_METHODS = frozenset({0, 8})
+_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyWheel:
+    """A wheel: its *size* in bytes, for whom it is, what it states, and its variant.json.
+
+    *unpacked* is the size of all members in bytes, *methods* how those are compressed that not every reader can
+    inflate, *lacks* the files that License-File names and the wheel does not have. It *is_companion* where a split
+    made it of other wheels, so that there is no sdist of it. *installs* are its files by where they come to lie, with
+    the hash in RECORD; its ``.dist-info`` folder is not among them.
+    """
+
+    path: Path
+    size: int
+    name: WheelName
+    slots: tuple[Slot, ...]
+    stated: Stated
+    variant_json: bytes | None
+    unpacked: int
+    has_comment: bool
+    methods: tuple[int, ...]
+    lacks: tuple[str, ...]
+    is_companion: bool
+    installs: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    @property
+    def file(self) -> str:
+        return self.path.name
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The wheel at *path*; `WheelError` where its name, its archive or its METADATA is none."""
+        with open_wheel(path) as wheel:
+            said = _stated(wheel)
+            document = wheel.find(f"{wheel.dist_info}/variant.json")
+            return cls(
+                path,
+                path.stat().st_size,
+                wheel.name,
+                slots(wheel.name),
+                said,
+                wheel.read(document) if document else None,
+                sum(member.size for member in wheel.members),
+                bool(wheel.comment),
+                tuple(sorted({member.header.method for member in wheel.members} - _READABLE_METHODS)),
+                tuple(file for file in said.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
+                is_companion(wheel.metadata(), wheel.wheel_file()),
+                dict(_installs(wheel)),
+            )
+
+
+def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
+    """Where the files of *wheel* come to lie, with their hashes; what many wheels have is in memory once."""
+    for row in wheel.record.rows:
+        if not is_dist_info(row.path):
+            place = installed_path(row.path) or _elsewhere(row.path)
+            yield sys.intern(place), sys.intern(row.hash or "")
+
+
+def _elsewhere(path: str) -> str:
+    """Where the member *path* comes to lie, not below site-packages: ``.data/scripts/tool``.
+
+    Headers have a folder for each distribution.
+    """
+    _, _, rest = path.partition("/")
+    return path if rest.startswith("headers/") else f".data/{rest}"
+
+
+def _stated(wheel: Wheel) -> Stated:
+    path = f"{wheel.dist_info}/METADATA"
+    data = wheel.read(path)
+    with at(wheel.path.name), at(path):
+        return stated(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadySdist:
+    """An sdist: its *size* in bytes, the project and version in its file name, and what its PKG-INFO states.
+
+    *lacks* are the files that License-File names and the sdist does not have.
+    """
+
+    path: Path
+    size: int
+    project: str
+    version: Version
+    stated: Stated
+    lacks: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        return self.path.name
+
+    @property
+    def expected(self) -> str:
+        """The only file name that PEP 625 gives the sdist."""
+        return sdist_name(self.project, str(self.version))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The sdist at *path*; `PublishError` where its name, its archive or its PKG-INFO is none."""
+        try:
+            project, version = parse_sdist_filename(path.name)
+        except InvalidSdistFilename as error:
+            raise PublishError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
+        size = path.stat().st_size
+        said, lacks = _contents(path)
+        return cls(path, size, project, version, said, lacks)
+
+
+def sdist_name(project: str, version: str) -> str:
+    """The only file name that PEP 625 gives the sdist of *project*; *version* is normalised."""
+    return f"{escaped(project)}-{version}{_SDIST}"
+
+
+def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
+    """What the sdist at *path* states, and which of the licences that it names are not there."""
+    try:
+        # tarfile's own reader of gzip streams raises TypeError where one is cut short
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+            passed: set[str] = set()
+            for member in archive:
+                file = _below_top(member)
+                if file == "PKG-INFO" and member.isreg():
+                    break
+                passed.add(file)
+            else:
+                raise PublishError("no PKG-INFO in its top folder (PEP 643)")
+            pkg_info = archive.extractfile(member)
+            with at("PKG-INFO"):
+                said = stated(pkg_info.read(_PKG_INFO) if pkg_info else b"")
+            lacks = dict.fromkeys(file for file in said.licenses if file not in passed)
+            while lacks and (following := archive.next()):
+                lacks.pop(_below_top(following), None)
+    except _DAMAGE as error:
+        raise PublishError(f"not a gzipped tar archive, or damaged: {error}") from error
+    return said, tuple(lacks)
+
+
+def _below_top(member: tarfile.TarInfo) -> str:
+    """Where *member* is in the one folder that an sdist has at its top."""
+    return member.name.removeprefix("./").partition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
+
+    *indexes* are the variants.json files by name, *former* what is called as sdists were, by project and version.
+    """
+
+    wheels: tuple[ReadyWheel, ...]
+    sources: tuple[ReadySdist, ...]
+    indexes: tuple[Path, ...]
+    former: tuple[tuple[str, Version, Path], ...]
+    damaged: tuple[Problem, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
+
+
+def found(folder: Path) -> Found:
+    """The files in *folder* that would be published; `PublishError` where there is no such folder, or nothing in it."""
+    try:
+        # a link to nothing is a file that cannot be read
+        paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
+    except OSError as error:
+        raise PublishError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
+    damaged: list[Problem] = []
+    wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
+    sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
+    indexes = tuple(path for path in paths if path.name.endswith(INDEX))
+    result = Found(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
+    if not result.count:
+        raise PublishError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
+    return result
+
+
+def _former(paths: Iterable[Path]) -> Iterator[tuple[str, Version, Path]]:
+    for path in paths:
+        if _FORMER.search(path.name):
+            with contextlib.suppress(InvalidSdistFilename):
+                yield *parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path
+
+
+def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Problem]) -> Iterator[T]:
+    """What *read* makes of each of *paths*; those it refuses become *damaged*."""
+    for path in paths:
+        try:
+            yield read(path)
+        except (VbuildError, OSError) as error:
+            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            for place in (str(path), path.name, repr(path.name)):
+                what = what.removeprefix(f"{place}: ")
+            damaged.append(
+                Problem(Demand.ARCHIVE, (path.name,), what, "make it anew: no installer takes it", is_error=True)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json where there is one.
+
+    *former* are the files that are called as its sdist was in former times.
+    """
+
+    project: str
+    version: str
+    wheels: tuple[ReadyWheel, ...]
+    sources: tuple[ReadySdist, ...]
+    index: Path | None
+    former: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{escaped(self.project)}-{self.version}"
+
+    @property
+    def variants(self) -> tuple[ReadyWheel, ...]:
+        return tuple(wheel for wheel in self.wheels if wheel.name.variant is not None)
+
+    @property
+    def plain(self) -> tuple[ReadyWheel, ...]:
+        """The wheels that every installer understands."""
+        return tuple(wheel for wheel in self.wheels if wheel.name.variant is None)
+
+    @property
+    def index_name(self) -> str:
+        """What the release's variants.json is called (PEP 825, index-level metadata)."""
+        return f"{self}{INDEX}"
+
+    @property
+    def distributions(self) -> tuple[ReadyWheel | ReadySdist, ...]:
+        return (*self.wheels, *self.sources)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(file.file for file in self.distributions)
+
+    @property
+    def size(self) -> int:
+        """The size of its wheels and sdists in bytes."""
+        return sum(file.size for file in self.distributions)
+
+
+def releases(found: Found) -> tuple[Published, ...]:
+    """The releases among *found*, by project and version."""
+    wheels: dict[tuple[str, str], list[ReadyWheel]] = {}
+    sources: dict[tuple[str, str], list[ReadySdist]] = {}
+    for wheel in found.wheels:
+        wheels.setdefault((wheel.name.project, str(Version(wheel.name.version))), []).append(wheel)
+    for source in found.sources:
+        sources.setdefault((source.project, str(source.version)), []).append(source)
+    indexes = {path.name: path for path in found.indexes}
+    return tuple(
+        Published(
+            project,
+            version,
+            tuple(wheels.get((project, version), ())),
+            tuple(sources.get((project, version), ())),
+            indexes.get(f"{escaped(project)}-{version}{INDEX}"),
+            tuple(path.name for of, number, path in found.former if (of, number) == (project, Version(version))),
+        )
+        for project, version in sorted({*wheels, *sources}, key=lambda key: (key[0], Version(key[1]), key[1]))
+    )
+
+
+def strays(found: Found, known: Iterable[Published]) -> Iterator[Problem]:
+    """The variants.json files of no release among *known* that has variants."""
+    expected = {release.index_name for release in known if release.variants}
+    for path in found.indexes:
+        if path.name not in expected:
+            yield Problem(
+                Demand.INDEX,
+                (path.name,),
+                "is of a release without variant wheels here",
+                "remove it, or put the wheels beside it",
+                is_error=True,
+            )
+
+
+def twins(known: Iterable[Published]) -> Iterator[Problem]:
+    """The releases that are one version in two spellings, such as 1.0 and 1.0.0 (PEP 440, normalization)."""
+    spelled: dict[tuple[str, Version], list[str]] = {}
+    for release in known:
+        spelled.setdefault((release.project, Version(release.version)), []).append(str(release))
+    for names in spelled.values():
+        if len(names) > 1:
+            yield Problem(
+                Demand.NAME,
+                tuple(names),
+                f"{' and '.join(names)} are one version in two spellings",
+                "build all files of a release with one spelling: each gets a variants.json of its own",
+                is_error=True,
+            )
+
+
+# as vbuild.splitting.companion.libs_version writes it, from six bytes; one of ten thousand has fewer digits
+_OF_CONTENTS = re.compile(r"==(?P<version>0\.[0-9]{11,15})")
+
+
+def lacking_companions(release: Published, *, known: Collection[Published]) -> Iterator[Problem]:
+    """The wheels that *release* requires exactly, which a split made and none of *known* is."""
+    for wheel in release.wheels:
+        for project, version in _made_by_split(wheel.stated.requires):
+            if not any(other.project == project and Version(other.version) == Version(version) for other in known):
+                yield Problem(
+                    Demand.REQUIREMENT,
+                    (wheel.file,),
+                    f"requires {project}=={version}, which is not here: a number as vbuild split gives to shared "
+                    f"libraries",
+                    "publish it first, or with these: nobody can install them without",
+                    is_error=False,
+                )
+
+
+def _made_by_split(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The projects and versions among the requirements *lines* that are those of shared libraries."""
+    for line in lines:
+        try:
+            found = requirement(line)
+        except InvalidRequirement:
+            continue
+        if match := _OF_CONTENTS.fullmatch(str(found.specifier)):
+            yield canonicalize_name(found.name), match["version"]

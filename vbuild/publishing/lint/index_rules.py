@@ -1,0 +1,171 @@
+"""What PyPI refuses, as its upload handler has it; an index of the publisher's own takes most of it.
+
+    a file of more than 100 MB, or what the project was granted, 1024 MB at most; 10 GB are the default for a project
+    a version with a local part (PEP 440), a name that is not normalised (PEP 427, PEP 625)
+    platform tags of one machine only, and those of systems that no specification defines
+    a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI goes by it
+    a zip archive with a comment, with members that are not stored or deflated, or that unpacks to 50 times its size
+    requirements that are URLs or cannot be read, License-File without the file (PEP 639), metadata that are invalid
+
+What `twine check` says, that the description renders, is not said again here.
+PyPI's documentation, "Storage limits" and "Archives", and file_upload in warehouse/forklift/legacy.py of
+https://github.com/pypi/warehouse.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from packaging.version import Version
+
+from vbuild.publishing.lint.files import Published, ReadySdist, ReadyWheel
+from vbuild.publishing.lint.model import DEFAULT_LIMIT, GB, LARGEST_LIMIT, MB, PROJECT_LIMIT, Demand, Problem, Terms
+from vbuild.publishing.lint.names import is_bare_linux, is_taken, shortened
+from vbuild.wheel.name import escaped
+
+# warehouse looks at the ratio from 64 MB unpacked on
+_BOMB = 64 * MB
+_RATIO = 50
+_OF_VARIANTS = "variant_"
+_TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"
+_LIMITS = "PyPI's help has a page on storage limits"
+
+
+def refusals(release: Published, terms: Terms) -> Iterator[Problem]:
+    """What PyPI refuses of *release*; for other indexes only what installers mind as well, as warnings."""
+    for file in release.distributions:
+        yield from _size(file, terms)
+        yield from _requirements(file, terms)
+        if terms.is_pypi:
+            yield from _metadata(file)
+    for wheel in release.wheels:
+        yield from _names(wheel, terms)
+        yield from _platforms(wheel, terms)
+        yield from _archive(wheel, terms)
+    if terms.is_pypi:
+        yield from _local(release)
+        yield from _variants(release)
+
+
+def totals(releases: Iterable[Published], terms: Terms) -> Iterator[Problem]:
+    """The projects whose files here are alone more than PyPI gives a project."""
+    sizes: dict[str, int] = {}
+    for release in releases:
+        sizes[release.project] = sizes.get(release.project, 0) + release.size
+    for project, size in sizes.items():
+        if terms.is_pypi and size > PROJECT_LIMIT:
+            yield Problem(
+                Demand.SIZE,
+                (project,),
+                f"{size} bytes in all; PyPI gives a project {PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, "
+                f"earlier releases included",
+                f"ask for more, or remove old releases: {_LIMITS}",
+                is_error=False,
+            )
+
+
+def _size(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Problem]:
+    limit = terms.limit * MB
+    if file.size <= limit:
+        return
+    what = f"{file.size} bytes; PyPI takes {limit} ({terms.limit} MB) at most"
+    advice = f"make it smaller (vbuild slim, vbuild split), or ask for a larger limit and give it: {_LIMITS}"
+    if file.size > LARGEST_LIMIT * MB:
+        what = f"{file.size} bytes; PyPI takes {LARGEST_LIMIT * MB} (1 GB) at most, whatever limit it grants"
+        advice = "make it smaller (vbuild slim, vbuild split), or serve it from an index of your own"
+    elif terms.limit != DEFAULT_LIMIT:
+        what = f"{file.size} bytes; the limit that was given is {limit} ({terms.limit} MB)"
+    yield Problem(Demand.SIZE, (file.file,), what, advice, is_error=terms.is_pypi)
+
+
+def _names(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
+    expected = escaped(wheel.name.distribution)
+    if wheel.name.distribution != expected:
+        yield Problem(
+            Demand.NAME,
+            (wheel.file,),
+            f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)",
+            f"build it with a backend that writes {expected!r}",
+            is_error=terms.is_pypi,
+        )
+
+
+def _platforms(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
+    for platform in wheel.name.platform.split("."):
+        if is_bare_linux(platform):
+            what = f"platform tag {platform} says neither which libc it needs nor which version"
+            advice = "repair the wheel: vbuild repair, or auditwheel"
+        elif terms.is_pypi and not is_taken(platform):
+            what = f"platform tag {platform} is none that PyPI takes"
+            advice = f"give it one of {_TAGS}"
+        else:
+            continue
+        yield Problem(Demand.PLATFORM, (wheel.file,), what, advice, is_error=terms.is_pypi)
+
+
+def _archive(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
+    if not terms.is_pypi:
+        return
+    advice = "write it anew as other wheels are: vbuild stamp, or wheel unpack and pack"
+    if wheel.has_comment:
+        what = "its archive has a comment, which PyPI refuses"
+        yield Problem(Demand.ARCHIVE, (wheel.file,), what, advice, is_error=True)
+    for method in wheel.methods:
+        what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
+        yield Problem(Demand.ARCHIVE, (wheel.file,), what, advice, is_error=True)
+    if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
+        yield Problem(
+            Demand.ARCHIVE,
+            (wheel.file,),
+            f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most",
+            "leave out what is only zeros: vbuild slim, strip",
+            is_error=True,
+        )
+
+
+def _requirements(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Problem]:
+    for line, reason in file.stated.unreadable:
+        advice = "write it as installers read it (PEP 508)"
+        if _OF_VARIANTS in line:
+            advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
+        what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
+        yield Problem(Demand.REQUIREMENT, (file.file,), what, advice, is_error=terms.is_pypi)
+    for line in file.stated.direct if terms.is_pypi else ():
+        yield Problem(
+            Demand.REQUIREMENT,
+            (file.file,),
+            f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses",
+            "require a release of it by version",
+            is_error=True,
+        )
+
+
+def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Problem]:
+    for reason in file.stated.refused:
+        what = f"its metadata say what PyPI refuses: {reason}"
+        yield Problem(Demand.METADATA, (file.file,), what, "put it right in pyproject.toml", is_error=True)
+    for path in file.lacks:
+        where = "wheel's licenses folder" if isinstance(file, ReadyWheel) else "sdist"
+        what = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
+        yield Problem(Demand.LICENSE, (file.file,), what, "add the file, or take the line out", is_error=True)
+
+
+def _local(release: Published) -> Iterator[Problem]:
+    version = Version(release.version)
+    if version.local:
+        yield Problem(
+            Demand.LOCAL_VERSION,
+            release.files,
+            f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)",
+            f"publish {version.public}: variants can say what the local part does",
+            is_error=True,
+        )
+
+
+def _variants(release: Published) -> Iterator[Problem]:
+    if labelled := tuple(wheel.file for wheel in release.variants):
+        yield Problem(
+            Demand.VARIANT,
+            labelled,
+            "PyPI takes no variant wheels yet, nor variants.json (PEP 825)",
+            "upload the other files alone, and serve these from an index of your own: vbuild index --simple",
+            is_error=True,
+        )

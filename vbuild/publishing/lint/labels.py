@@ -1,0 +1,143 @@
+"""The variants of a release: what each wheel says of itself, what variants.json says, and what is not there.
+
+    wheel's name, label       = its variant.json                  (PEP 825, variant wheel)
+    all variant.json together = {name}-{version}-variants.json    (PEP 825, index-level metadata)
+    for whom there are variants, there is a plain wheel: pip and uv without a preview flag see no other
+    a label that is there for one Python is there for all
+
+https://peps.python.org/pep-0825/
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from vbuild.errors import VariantError
+from vbuild.publishing.lint.files import Published, ReadyWheel
+from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.names import Slot, covers
+from vbuild.variants.document import Document, combine
+
+_LARGEST = 1 << 26  # bytes of a variants.json
+_AGAIN = "write it anew: vbuild index"
+_MANY_PYTHONS = frozenset({"abi3", "none"})
+
+
+def label_problems(release: Published) -> Iterator[Problem]:
+    """What is wrong with the variants of *release*."""
+    documents: list[tuple[str, Document]] = []
+    for wheel in release.wheels:
+        try:
+            if document := _document(wheel):
+                documents.append((wheel.file, document))
+        except VariantError as error:
+            advice = "stamp the wheel anew: vbuild stamp"
+            yield Problem(Demand.VARIANT, (wheel.file,), str(error), advice, is_error=True)
+    if documents:
+        yield from _index(release, documents)
+    yield from _without_plain(release)
+    yield from _incomplete(release)
+
+
+def _document(wheel: ReadyWheel) -> Document | None:
+    """What the variant.json of *wheel* says, None for a plain wheel; `VariantError` where its name says otherwise."""
+    label, data = wheel.name.variant, wheel.variant_json
+    if label is None:
+        if data is not None:
+            raise VariantError("has a variant.json but no variant label in its name (PEP 825, variant wheel)")
+        return None
+    if data is None:
+        raise VariantError("has a variant label but no variant.json (PEP 825, variant wheel)")
+    document = _parsed(data)
+    document.only(label)
+    return document
+
+
+@lru_cache(maxsize=1024)
+def _parsed(data: bytes) -> Document:
+    return Document.parse(data)
+
+
+def _index(release: Published, documents: Sequence[tuple[str, Document]]) -> Iterator[Problem]:
+    try:
+        expected = combine(documents)
+    except VariantError as error:
+        files = tuple(file for file, _ in documents)
+        yield Problem(Demand.VARIANT, files, str(error), "stamp the wheels alike: vbuild stamp", is_error=True)
+        return
+    if release.index is None:
+        what = f"there are variant wheels but no {release.index_name}, and installers ignore them without"
+        yield Problem(Demand.INDEX, (release.index_name,), what, "write it: vbuild index", is_error=True)
+        return
+    try:
+        with release.index.open("rb") as file:
+            actual = Document.parse(file.read(_LARGEST))
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        yield Problem(Demand.INDEX, (release.index.name,), what, _AGAIN, is_error=True)
+    except VariantError as error:
+        yield Problem(Demand.INDEX, (release.index.name,), str(error), _AGAIN, is_error=True)
+    else:
+        if actual != expected:
+            yield Problem(Demand.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN, is_error=True)
+
+
+def _stale(actual: Document, expected: Document) -> str:
+    """What is wrong in *actual*, a variants.json, where the wheels say *expected*."""
+    listed = {variant.label: variant for variant in actual.variants}
+    there = {variant.label: variant for variant in expected.variants}
+    said = []
+    if more := sorted(listed.keys() - there.keys()):
+        said.append(f"lists {', '.join(more)}, of which there is no wheel")
+    if less := sorted(there.keys() - listed.keys()):
+        said.append(f"does not list {', '.join(less)}, of which there are wheels")
+    if other := sorted(label for label in listed.keys() & there.keys() if listed[label] != there[label]):
+        said.append(f"has other properties for {', '.join(other)} than the wheels")
+    if (actual.schema, actual.metadata) != (expected.schema, expected.metadata):
+        said.append("has another schema, order of namespaces, or other providers than the wheels")
+    return "; ".join(said)
+
+
+def _without_plain(release: Published) -> Iterator[Problem]:
+    plain = [wheel.slots for wheel in release.plain]
+    for wheel in release.variants:
+        if not any(covers(offered, wheel.slots) for offered in plain):
+            falls_back = bool(release.sources)
+            rest = "pip builds the sdist there instead" if falls_back else "pip finds nothing there"
+            yield Problem(
+                Demand.PLAIN,
+                (wheel.file,),
+                f"no plain wheel for {_listed(wheel.slots)}: {rest}",
+                "build the plain wheel too",
+                is_error=not falls_back,
+            )
+
+
+def _incomplete(release: Published) -> Iterator[Problem]:
+    """The labels that are there for one Python of a machine and not for another."""
+    by_machine: dict[str, dict[str, list[tuple[Slot, ...]]]] = {}
+    for wheel in release.variants:
+        for machine in {slot.machine for slot in wheel.slots}:
+            by_machine.setdefault(machine, {}).setdefault(wheel.name.variant or "", []).append(wheel.slots)
+    for machine, labels in by_machine.items():
+        wanted = {slots for there in labels.values() for slots in there} | _of_one_python(release.plain, machine)
+        for label, there in labels.items():
+            lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in there)]
+            if lacks:
+                yield Problem(
+                    Demand.LABELS,
+                    (str(release),),
+                    f"there is no {label} for {', '.join(map(_listed, lacks))}, as there is for "
+                    f"{', '.join(map(_listed, sorted(set(there))))}",
+                    "build it too, or leave it out on purpose",
+                    is_error=False,
+                )
+
+
+def _of_one_python(wheels: Iterable[ReadyWheel], machine: str) -> set[tuple[Slot, ...]]:
+    """The slots of those of *wheels* for just one Python and *machine*: variants are expected there as elsewhere."""
+    one = (wheel.slots for wheel in wheels if len(wheel.slots) == 1)
+    return {slots for slots in one if slots[0].machine == machine and slots[0].abi not in _MANY_PYTHONS}
+
+
+def _listed(slots: tuple[Slot, ...]) -> str:
+    return ".".join(map(str, slots))

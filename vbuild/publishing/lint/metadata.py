@@ -1,0 +1,180 @@
+"""METADATA of a wheel, or PKG-INFO of an sdist, so that two that say the same are equal.
+
+Spelling does not count: the order of the fields that may be given several times, blanks, and how a requirement is
+written. The description counts by its hash.
+https://packaging.python.org/en/latest/specifications/core-metadata/
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild.errors import WheelError
+from vbuild.publishing.lint.names import has_license_files, refused
+from vbuild.wheel.metadata import Metadata
+
+REQUIRES_DIST = "Requires-Dist"
+# what installers choose by, and what they install besides
+CHOSEN_BY = (REQUIRES_DIST, "Requires-Python", "Provides-Extra")
+_DESCRIPTION = "Description"
+
+# they say which file it is: held against the file's name instead
+_OF_THE_FILE = frozenset({"metadata-version", "name", "version", "dynamic"})
+_NAMES = {name.lower(): name for name in (*CHOSEN_BY, "License-File", "Project-URL", "Home-page", "Download-URL")}
+_DYNAMIC_SINCE = Version("2.2")
+# what is longer, in characters, is a text, and more values than so many are no help
+_LONG = 200
+_MANY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that two files of a release state differently: what only the first says, and what only the second."""
+
+    field: str
+    lacks: tuple[str, ...]
+    has: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The difference as said of the second file, in some lines: of texts only that they are others."""
+        if self.field == _DESCRIPTION or any(len(value) > _LONG for value in (*self.lacks, *self.has)):
+            return f"its {self.field.lower()} is another one"
+        said = [f"lacks {_listed(self.lacks)}"] if self.lacks else []
+        said += [f"has {_listed(self.has)}"] if self.has else []
+        return f"{self.field}: {' and '.join(said)}"
+
+
+def _listed(values: tuple[str, ...]) -> str:
+    more = len(values) - _MANY
+    return ", ".join(map(repr, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
+
+    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the lines of
+    Requires-Dist that installers of today cannot read, with the reason, and *direct* those that are URLs. *licenses*
+    are the files that have to be there, and *refused* is what PyPI refuses of all but the requirements.
+    """
+
+    name: str
+    version: str
+    fields: tuple[tuple[str, tuple[str, ...]], ...]
+    dynamic: frozenset[str]
+    is_static: bool
+    unreadable: tuple[tuple[str, str], ...] = ()
+    direct: tuple[str, ...] = ()
+    licenses: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The lines of Requires-Dist, in one spelling and order."""
+        return dict(self.fields).get(REQUIRES_DIST, ())
+
+    def differences(self, other: "Stated") -> Iterator[Difference]:
+        """What *other* states differently: what is installed by first, then by field."""
+        mine, theirs = dict(self.fields), dict(other.fields)
+        order = {name: index for index, name in enumerate(CHOSEN_BY)}
+        for field in sorted({*mine, *theirs}, key=lambda name: (order.get(name, len(order)), name)):
+            here, there = mine.get(field, ()), theirs.get(field, ())
+            if here != there:
+                lacks = tuple(value for value in here if value not in there)
+                yield Difference(field, lacks, tuple(value for value in there if value not in here))
+
+
+@lru_cache(maxsize=256)
+def stated(data: bytes) -> Stated:
+    """What the METADATA or PKG-INFO *data* states; `WheelError` where it is not UTF-8 or has no name or version."""
+    try:
+        text = data.decode()
+        metadata = Metadata.parse(text)
+    except UnicodeDecodeError as error:
+        raise WheelError("not UTF-8") from error
+    headers = metadata.headers
+    names = dict.fromkeys(name for name, _ in headers.fields if name not in _OF_THE_FILE and name != "description")
+    fields = {_NAMES.get(name, name.title()): _values(name, headers.values(name)) for name in names}
+    description = "\n".join(headers.values("description")) + headers.rest
+    if words := " ".join(description.split()):
+        fields[_DESCRIPTION] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
+    return Stated(
+        metadata.name,
+        metadata.version,
+        tuple(fields.items()),
+        frozenset(value.lower() for value in headers.values("dynamic")),
+        is_static=_is_static(headers.value("metadata-version") or ""),
+        unreadable=tuple(_unreadable(metadata.requires_dist)),
+        direct=tuple(line for line in metadata.requires_dist if _is_direct(line)),
+        licenses=headers.values("license-file") if has_license_files(headers) else (),
+        refused=tuple(refused(text, headers)),
+    )
+
+
+def requirement(line: str) -> Requirement:
+    """What *line* of Requires-Dist requires; `InvalidRequirement` where installers cannot read it."""
+    try:
+        return Requirement(line)
+    except RecursionError as error:
+        raise InvalidRequirement("brackets in brackets, too deep to be read") from error
+
+
+def _values(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({_spelled(name, value) for value in values}))
+
+
+def _spelled(name: str, value: str) -> str:
+    match name:
+        case "requires-dist":
+            return _requirement(value)
+        case "requires-python":
+            return _specifiers(value)
+        case "provides-extra":
+            return canonicalize_name(value)
+        case _:
+            return " ".join(value.split())
+
+
+def _requirement(line: str) -> str:
+    """The requirement *line* in packaging's spelling; as it is where packaging cannot read it."""
+    try:
+        found = requirement(line)
+    except InvalidRequirement:
+        return " ".join(line.split())
+    found.name = canonicalize_name(found.name)
+    return str(found)
+
+
+def _specifiers(text: str) -> str:
+    try:
+        return str(SpecifierSet(text))
+    except InvalidSpecifier:
+        return " ".join(text.split())
+
+
+def _unreadable(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        try:
+            requirement(line)
+        except InvalidRequirement as error:
+            yield line, str(error).partition("\n")[0]
+
+
+def _is_direct(line: str) -> bool:
+    try:
+        return requirement(line).url is not None
+    except InvalidRequirement:
+        return False
+
+
+def _is_static(metadata_version: str) -> bool:
+    try:
+        return Version(metadata_version) >= _DYNAMIC_SINCE
+    except InvalidVersion:
+        return False

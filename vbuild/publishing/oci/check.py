@@ -1,0 +1,256 @@
+"""What is wrong with a folder of the layout oci: each image layout in it, from its index down to the last layer.
+
+    blobs          there, of that size, of that SHA-256, needed by something
+    configs        the platform of the index, as many diff_ids as layers, each the SHA-256 of a layer uncompressed
+    annotations    properties and label as the config's labels have them, and as the index's variants.json has them
+    indexes        a plain image for each architecture, the first of it; layers that its images share
+    rules of NFD   beside the layouts as they are attached to an image
+
+Standard: https://github.com/opencontainers/image-spec
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+from isal import isal_zlib
+
+from vbuild.errors import VbuildError
+from vbuild.files.hashing import sha256_of
+from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.oci.model import (
+    GZIP_TYPE,
+    INDEX_TYPE,
+    LAYER_TYPE,
+    MANIFEST_TYPE,
+    ZSTD_TYPE,
+    Descriptor,
+    Platform,
+    document_key,
+    label_key,
+    properties_key,
+)
+from vbuild.publishing.oci.reading import ImageFolder, Manifest
+from vbuild.variants.document import Document
+from vbuild.variants.model import Property, Variant
+
+_AGAIN = "lay the wheels out again"
+_CHUNK = 1 << 20
+# what one chunk of 1 MiB may inflate to at a time
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+def problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with the image layouts in *folder*, or with *folder* where it is one."""
+    found = (
+        [folder] if (folder / "oci-layout").is_file() else sorted(path.parent for path in folder.glob("*/oci-layout"))
+    )
+    if not found:
+        yield _error(Demand.IMAGE, folder.name, "holds no OCI image layout")
+    for path in found:
+        yield from _Proof(path).problems()
+    for rules in sorted(folder.glob("*.nfd.yaml")):
+        digest = sha256_of(rules)
+        if not any((path / "blobs" / "sha256" / digest).is_file() for path in found):
+            yield _error(Demand.IMAGE, rules.name, "is not what is attached to an image")
+
+
+class _Proof:
+    """The proof of one image layout; what was looked at once is not looked at again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: set[str] = set()
+        self._sound: dict[str, str | None] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        try:
+            folder = ImageFolder.of(self._path)
+        except VbuildError as error:
+            yield _error(Demand.IMAGE, self._path.name, str(error))
+            return
+        if not folder.manifests:
+            yield _error(Demand.IMAGE, f"{self._path.name}/index.json", "lists nothing")
+        for ref in sorted({ref for ref in folder.refs if folder.refs.count(ref) > 1}):
+            yield _error(Demand.IMAGE, f"{self._path.name}/index.json", f"has several images called {ref}")
+        for descriptor in folder.manifests:
+            yield from self._descriptor(folder, descriptor)
+        blobs = self._path / "blobs" / "sha256"
+        for blob in sorted(blobs.iterdir()) if blobs.is_dir() else ():
+            if f"sha256:{blob.name}" not in self._seen:
+                yield _warning(Demand.BLOB, self._name(f"sha256:{blob.name}"), "nothing in the layout needs it")
+
+    def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Problem]:
+        place = self._name(descriptor.digest)
+        self._seen.add(descriptor.digest)
+        try:
+            if descriptor.media_type == INDEX_TYPE:
+                yield from self._index(folder, descriptor)
+            elif descriptor.media_type == MANIFEST_TYPE:
+                yield from self._manifest(folder, descriptor, folder.manifest(descriptor))
+            else:
+                yield _error(Demand.IMAGE, place, f"{descriptor.media_type}, expected an index or a manifest")
+        except VbuildError as error:
+            yield _error(Demand.BLOB, place, str(error))
+
+    def _index(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Problem]:
+        images, said = folder.index(descriptor)
+        place = self._name(descriptor.digest)
+        for image in images:
+            yield from self._descriptor(folder, image)
+        for architecture in dict.fromkeys(image.platform.architecture for image in images if image.platform):
+            same = [one for one in images if one.platform and one.platform.architecture == architecture]
+            yield from _plain_first(place, architecture, same)
+            yield from self._shared(folder, place, architecture, same)
+        yield from _documented(place, images, said)
+
+    def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Problem]:
+        place = self._name(descriptor.digest)
+        self._seen |= {manifest.config.digest, *(layer.digest for layer in manifest.layers)}
+        if manifest.subject:
+            self._seen.add(manifest.subject.digest)
+            folder.check(manifest.subject)
+            folder.check(manifest.config)
+            for layer in manifest.layers:
+                folder.check(layer)
+            return
+        config = folder.config(manifest.config)
+        digests = config["rootfs"]["diff_ids"]
+        if len(digests) != len(manifest.layers):
+            yield _error(Demand.IMAGE, place, f"{len(manifest.layers)} layers and {len(digests)} diff_ids")
+        for layer, expected in zip(manifest.layers, digests, strict=False):
+            if wrong := self._layer(folder, layer, expected):
+                yield _error(Demand.BLOB, self._name(layer.digest), wrong)
+        own = Platform(config["architecture"], config.get("variant"), config["os"])
+        if (listed := descriptor.platform) and not _is_within(own, listed):
+            yield _error(Demand.IMAGE, place, f"is listed as {listed}, and its config says {own}")
+        labels = dict((config.get("config") or {}).get("Labels") or {})
+        yield from _said_alike(place, dict(descriptor.annotations), labels)
+
+    def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
+        """What is wrong with *layer*, whose uncompressed SHA-256 is to be *expected*."""
+        key = f"{layer.digest} {expected}"
+        if key not in self._sound:
+            folder.check(layer)
+            found = _diff_id(folder.blob(layer), layer.media_type)
+            same = found in {expected, None}
+            self._sound[key] = None if same else f"uncompressed it is {found}, and the config says {expected}"
+        return self._sound[key]
+
+    def _shared(
+        self, folder: ImageFolder, place: str, architecture: str, images: Sequence[Descriptor]
+    ) -> Iterator[Problem]:
+        """A warning where *images* of one architecture have no layer in common."""
+        layers = [{layer.digest for layer in folder.manifest(image).layers} for image in images]
+        if len(layers) > 1 and not set.intersection(*layers):
+            what = f"its images of {architecture} have no layer in common"
+            yield Problem(Demand.IMAGE, (place,), what, "lay wheels of one release out together", is_error=False)
+
+    def _name(self, digest: str) -> str:
+        return f"{self._path.name}/blobs/{digest.replace(':', '/')[:19]}"
+
+
+def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) -> Iterator[Problem]:
+    """What is wrong with the order of the *images* of one architecture: clients may take the first that fits."""
+    plain = [image for image in images if _is_plain(image)]
+    if not plain:
+        yield _error(Demand.PLAIN, place, f"has no image for plain {architecture}", "publish the plain wheel as well")
+    elif images[0] is not plain[0]:
+        yield _error(Demand.PLAIN, place, f"does not list the image for plain {architecture} first")
+
+
+def _is_plain(image: Descriptor) -> bool:
+    """Whether every machine of its architecture can run *image*, as far as the index says."""
+    said, platform = dict(image.annotations), image.platform
+    key = properties_key(said)
+    cpu = platform.cpu if platform else None
+    needs = [line for line in said[key].splitlines() if not line.endswith((":: v1", ":: 8a"))] if key else []
+    return cpu is not None and cpu.is_baseline and not needs
+
+
+def _documented(place: str, images: Sequence[Descriptor], said: Mapping[str, str]) -> Iterator[Problem]:
+    """Whether the index's variants.json lists what its *images* say."""
+    for image in images:
+        annotations = dict(image.annotations)
+        if not (key := properties_key(annotations)):
+            continue
+        label = annotations[label_key(key)]
+        try:
+            variant = Variant.of(label, map(Property.parse, annotations[key].splitlines()))
+            text = said.get(document_key(key))
+            if text and variant not in Document.parse(text.encode()).variants:
+                yield _error(Demand.VARIANT, place, f"its variants.json does not list {label!r} with these properties")
+        except VbuildError as error:
+            yield _error(Demand.VARIANT, place, f"{label}: {error}")
+
+
+def _said_alike(place: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[Problem]:
+    key = properties_key(annotations)
+    for name in (key, label_key(key)) if key else ():
+        if labels.get(name) != annotations[name]:
+            found = repr(labels[name]) if name in labels else "nothing"
+            yield _error(Demand.LABELS, place, f"{name} is {annotations[name]!r} in the index, {found} in the config")
+
+
+def _is_within(own: Platform, listed: Platform) -> bool:
+    """Whether an image of the platform *own* may be listed as *listed*: the same, or as less than it is."""
+    if (own.os, own.architecture) != (listed.os, listed.architecture):
+        return False
+    return listed.variant is None or listed == own
+
+
+def _diff_id(blob: Path, media_type: str) -> str | None:
+    """The SHA-256 of the layer in *blob* uncompressed; None where vbuild cannot uncompress it."""
+    readers: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
+        LAYER_TYPE: _read,
+        GZIP_TYPE: _gunzipped,
+        ZSTD_TYPE: _unzstd,
+    }
+    if media_type not in readers:
+        return None
+    digest = hashlib.sha256()
+    try:
+        with blob.open("rb") as file:
+            for chunk in readers[media_type](file):
+                digest.update(chunk)
+    except (isal_zlib.error, zstandard.ZstdError, EOFError):  # type: ignore[misc] # isal's stub says it is one
+        return "damaged"
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _read(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
+    """What the gzip members in *file* hold, one after the other."""
+    inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
+    is_open = False
+    for chunk in _read(file):
+        rest = chunk
+        while rest:
+            yield inflater.decompress(rest, _CHUNK)
+            is_open = not inflater.eof
+            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            if inflater.eof:
+                inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
+    if is_open:
+        raise EOFError
+
+
+def _unzstd(file: BinaryIO) -> Iterator[bytes]:
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    while chunk := reader.read(_CHUNK):
+        yield chunk
+
+
+def _error(demand: Demand, place: str, what: str, advice: str = _AGAIN) -> Problem:
+    return Problem(demand, (place,), what, advice, is_error=True)
+
+
+def _warning(demand: Demand, place: str, what: str) -> Problem:
+    return Problem(demand, (place,), what, _AGAIN, is_error=False)

@@ -1,0 +1,247 @@
+"""What a variant needs, in the words of clusters: which nodes an image runs on, and which devices a pod claims.
+
+    x86_64 :: level :: v3                       cpu.cpuid AVX2, FMA3 ...
+    nvidia :: cuda_version_lower_bound :: 12.6  labels of GPU feature discovery       cudaDriverVersion
+    nvidia :: sm_arch :: 90_real                (nvidia.com/gpu.compute.major ...)    cudaComputeCapability
+
+Values of one feature are alternatives; features are all needed. What has no word there is a note to the publisher.
+https://kubernetes-sigs.github.io/node-feature-discovery/v0.20/usage/image-compatibility.html
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+
+YAML as clusters take it: nested maps and lists in block style, and every text in quotes where it could be another.
+
+{"a": [{"b": "v1"}], "c": 2}   ->   a:
+                                    - b: v1
+                                    c: 2
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.gpu import Arch
+from vbuild.variants.model import Feature, Variant
+
+Value = str | int | Mapping[str, "Value"] | Sequence["Value"]
+
+# what no reader of YAML takes for a number, a date, a truth value or a null
+_PLAIN = re.compile(r"[A-Za-z][\w./-]*[A-Za-z\d]|[A-Za-z]", re.ASCII)
+_OTHERS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "inf", "nan"})
+
+
+def yaml(value: Mapping[str, Value]) -> str:
+    """*value* as a YAML document; texts of several lines keep them."""
+    return "\n".join(_block(value)) + "\n"
+
+
+def _block(value: Mapping[str, Value] | Sequence[Value]) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _entry(f"{_scalar(key)}:", item)
+    else:
+        for item in value:
+            if isinstance(item, str | int) or not item:
+                yield f"- {_scalar(item)}"
+            else:
+                first, *rest = _block(item)
+                yield f"- {first}"
+                yield from (f"  {line}" for line in rest)
+
+
+def _entry(key: str, item: Value) -> Iterator[str]:
+    if isinstance(item, str) and "\n" in item:
+        yield f"{key} |-"
+        yield from (f"  {line}" for line in item.split("\n"))
+    elif isinstance(item, str | int) or not item:
+        yield f"{key} {_scalar(item)}"
+    else:
+        yield key
+        indent = "  " if isinstance(item, Mapping) else ""
+        yield from (f"{indent}{line}" for line in _block(item))
+
+
+def _scalar(value: Value) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _OTHERS:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+NFD_ARTIFACT = "application/vnd.nfd.image-compatibility.v1alpha1"
+NFD_SPEC = "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
+
+_LOWER, _UPPER, _SM = "cuda_version_lower_bound", "cuda_version_upper_bound", "sm_arch"
+# as the library names them that NFD asks: https://github.com/klauspost/cpuid
+_CPUID = {
+    "v2": ("CX16", "LAHF", "POPCNT", "SSE3", "SSE4", "SSE42", "SSSE3"),
+    "v3": ("AVX", "AVX2", "BMI1", "BMI2", "F16C", "FMA3", "LZCNT", "MOVBE", "OSXSAVE"),
+    "v4": ("AVX512BW", "AVX512CD", "AVX512DQ", "AVX512F", "AVX512VL"),
+}
+_CUDA = "nvidia.com/cuda.runtime-version"
+_COMPUTE = "nvidia.com/gpu.compute"
+_DRIVER = "gpu.nvidia.com"
+_SM_ARCH = re.compile(r"(?P<major>\d+)(?P<minor>\d)(?P<suffix>[af]?)_(?P<kind>real|virtual)", re.ASCII)
+_DOTTED = re.compile(r"(?P<major>\d+)(?:\.(?P<minor>\d+))?", re.ASCII)
+# DeviceSubRequests of one request (resource.k8s.io, FirstAvailableDeviceRequestMaxSize)
+_MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors where *and_later*.
+
+    Without *below* there is no end in the major, and without *least* no begin, nor in the majors before it.
+    """
+
+    major: int
+    least: int | None = None
+    below: int | None = None
+    and_later: bool = False
+
+
+def ranges(feature: Feature) -> tuple[Range, ...] | None:
+    """The versions that *feature*, one of NVIDIA's, asks for, one of them enough; None where it asks for no such."""
+    found = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
+    return None if None in found else tuple(filter(None, found))
+
+
+def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
+    """The compatibility specification of *variant* as YAML, None where it says nothing; and notes on what it lacks."""
+    rules, notes = [], []
+    for feature in variant.features:
+        if (rule := _rule(feature)) is None:
+            notes.append(f"{feature}: NFD has no feature for it; nodes are not told apart by it")
+        elif rule:
+            rules.append({"name": str(feature), **rule})
+    if not rules:
+        return None, tuple(notes)
+    compatibility: Value = {"description": f"variant {variant.label}", "tag": variant.label, "rules": rules}
+    return yaml({"version": "v1alpha1", "compatibilities": [compatibility]}), tuple(notes)
+
+
+def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, tuple[str, ...]]:
+    """A ResourceClaimTemplate *name* for the *images*, names with their variants, the newest device first.
+
+    None where none of them asks for a device; and notes on what it cannot say.
+    """
+    requests, notes = [], []
+    for ref, variant in images:
+        terms, unsaid = _expression(variant)
+        notes += unsaid
+        if terms:
+            requests.append((_newest(variant), ref, variant, terms))
+    requests.sort(key=itemgetter(0), reverse=True)
+    if not requests:
+        return None, (f"{name}: no image needs a device that DRA knows, so there is no claim",)
+    if len(requests) > _MOST:
+        left = ", ".join(variant.label for _, _, variant, _ in requests[_MOST:])
+        notes.append(f"a claim has {_MOST} alternatives at most; left out: {left}")
+    claimed = [(_dns(variant.label), ref, terms) for _, ref, variant, terms in requests[:_MOST]]
+    said = "".join(f"# device gpu/{request}: the image {ref}\n" for request, ref, _ in claimed)
+    return said + yaml(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
+
+
+def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Value]:
+    alternatives: list[Value] = [
+        {
+            "name": request,
+            "deviceClassName": _DRIVER,
+            "selectors": [{"cel": {"expression": " &&\n".join(terms)}}],
+        }
+        for request, _, terms in claimed
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": alternatives}]}}},
+    }
+
+
+def _range(name: str, value: str) -> Range | None:
+    if name == _SM and (match := _SM_ARCH.fullmatch(value)):
+        major, minor = int(match["major"]), int(match["minor"])
+        is_ptx = match["kind"] == "virtual"
+        # code with an ``a``, or for a Jetson, runs on the one capability alone, PTX on all later ones
+        if match["suffix"] == "a" or (Arch(10 * major + minor).is_tegra and not is_ptx):
+            return Range(major, minor, minor + 1)
+        return Range(major, minor, and_later=is_ptx and not match["suffix"])
+    if name in {_LOWER, _UPPER} and (match := _DOTTED.fullmatch(value)):
+        major, minor = int(match["major"]), int(match["minor"] or 0)
+        return Range(major, minor, and_later=True) if name == _LOWER else Range(major, below=minor)
+    return None
+
+
+def _rule(feature: Feature) -> dict[str, Value] | None:
+    """What NFD is to match for *feature*; empty where every node has it, None where it has no such feature."""
+    if (feature.namespace, feature.name) == ("x86_64", "level") and set(feature.values) <= set(X86_64_LEVELS):
+        level = X86_64_LEVELS.index(min(feature.values))
+        flags = sorted(flag for below in X86_64_LEVELS[1 : level + 1] for flag in _CPUID[below])
+        expressions: dict[str, Value] = {flag: {"op": "Exists"} for flag in flags}
+        return {"matchFeatures": [{"feature": "cpu.cpuid", "matchExpressions": expressions}]} if flags else {}
+    found = ranges(feature)
+    if found is None:
+        return None
+    label = _COMPUTE if feature.name == _SM else _CUDA
+    return {"matchAny": [_labels(term) for one in found for term in _terms(one, label)]}
+
+
+def _terms(wanted: Range, label: str) -> Iterator[dict[str, Value]]:
+    """The alternatives that are *wanted* of the numbers ``<label>.major`` and ``.minor``."""
+    major, minor = f"{label}.major", f"{label}.minor"
+    exactly: Value = {"op": "In", "value": [str(wanted.major)]}
+    if wanted.least is None:
+        yield {major: {"op": "Lt", "value": [str(wanted.major)]}}
+        if wanted.below:
+            yield {major: exactly, minor: {"op": "Lt", "value": [str(wanted.below)]}}
+        return
+    if wanted.below is not None:
+        yield {major: exactly, minor: {"op": "In", "value": [str(wanted.least)]}}
+    elif wanted.least:
+        yield {major: exactly, minor: {"op": "Gt", "value": [str(wanted.least - 1)]}}
+    else:
+        yield {major: exactly}
+    if wanted.and_later:
+        yield {major: {"op": "Gt", "value": [str(wanted.major)]}}
+
+
+def _labels(expressions: dict[str, Value]) -> Value:
+    return {"matchFeatures": [{"feature": "local.label", "matchExpressions": expressions}]}
+
+
+def _expression(variant: Variant) -> tuple[list[str], list[str]]:
+    """What a device of *variant* is asked, all of it to be true, and notes on what it cannot be asked."""
+    terms, notes = [], []
+    for feature in variant.features:
+        if (found := ranges(feature)) is None:
+            notes.append(f"{feature}: DRA has no device for it; pods need a node selector as well")
+        else:
+            attribute = "cudaComputeCapability" if feature.name == _SM else "cudaDriverVersion"
+            alternatives = [_compared(one, f'device.attributes["{_DRIVER}"].{attribute}') for one in found]
+            terms.append(alternatives[0] if len(alternatives) == 1 else f"({' || '.join(alternatives)})")
+    return terms, notes
+
+
+def _compared(wanted: Range, attribute: str) -> str:
+    least = f'{attribute}.compareTo(semver("{wanted.major}.{wanted.least or 0}.0")) >= 0'
+    if wanted.least is None:
+        return f'{attribute}.compareTo(semver("{wanted.major}.{wanted.below}.0")) < 0'
+    if wanted.and_later:
+        return least
+    below = f"{wanted.major}.{wanted.below}.0" if wanted.below is not None else f"{wanted.major + 1}.0.0"
+    return f'({least} && {attribute}.compareTo(semver("{below}")) < 0)'
+
+
+def _newest(variant: Variant) -> tuple[tuple[int, int], ...]:
+    """What alternatives are sorted by: the driver's version that *variant* needs, then the GPU's."""
+    features = {feature.name: ranges(feature) or () for feature in variant.features}
+    return tuple(
+        max(((one.major, one.least or 0) for one in features.get(name, ())), default=(0, 0)) for name in (_LOWER, _SM)
+    )
+
+
+def _dns(text: str) -> str:
+    """*text* as names in clusters are: lower case, digits and dashes (RFC 1123)."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-")

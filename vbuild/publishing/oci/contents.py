@@ -1,0 +1,226 @@
+"""What is in an image: the files of a wheel and of those that it cannot be without, in layers that images share.
+
+    demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
+    files of several images                     one layer of what all have in common, one of each
+
+A wheel for one minor version of CPython goes to that version's site-packages, as the official images of Python have it.
+One for several (abi3, py3) goes there as well where the base says which Python it has, else to lib/python3. Images say
+PYTHONPATH, so that a Python that lies elsewhere in the base finds them, too.
+
+The image that others are built on, out of an OCI image layout on disk: ``DIR`` or ``DIR:name``.
+
+    index.json -> the image for the architecture, of the highest level that the new image's CPUs have -> config, layers
+
+All of it is checked before anything is written: a broken base would break every image.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Self
+
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import LayoutError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.publishing.address import holds, requirement_of
+from vbuild.publishing.installing import Environment, installed
+from vbuild.publishing.oci.families import is_for_linux
+from vbuild.publishing.oci.model import (
+    GZIP_TYPE,
+    LAYER_TYPE,
+    ZSTD_TYPE,
+    Base,
+    Descriptor,
+    File,
+    Layer,
+    Made,
+    Platform,
+    Taken,
+)
+from vbuild.publishing.oci.reading import ImageFolder, placed
+from vbuild.publishing.offer import Offered
+from vbuild.publishing.siblings import required
+from vbuild.wheel.archive import open_wheel
+
+PREFIX = "usr/local"
+_CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
+# names that mean in a layer that a file below is gone (image-spec, layer.md)
+_WHITEOUT = ".wh."
+_EXECUTABLE, _PLAIN = 0o755, 0o644
+# whose requirements are told of a wheel for any Python
+_ANY_MINOR = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The Python of an image: its minor version, None where any will do, and whether it is free-threaded."""
+
+    minor: int | None = None
+    is_threaded: bool = False
+
+    @property
+    def environment(self) -> Environment:
+        """What wheels are installed into below the prefix, by a Python that lies wherever the base has it."""
+        folder = "python3" if self.minor is None else f"python3.{self.minor}{'t' if self.is_threaded else ''}"
+        return Environment("vbuild", f"/usr/bin/env {folder}", folder)
+
+    @property
+    def site_packages(self) -> str:
+        return f"{PREFIX}/{self.environment.site_packages}"
+
+
+def python_for(wheel: Offered, base: str | None) -> Python | None:
+    """The Python that *wheel* is installed for, on a base that says it has the version *base*; None where not there."""
+    match = _CPYTHON.fullmatch(wheel.name.python)
+    minor = int(match["minor"]) if match else None
+    is_abi3 = wheel.name.abi.startswith("abi3") or minor is None
+    threaded = wheel.name.abi.endswith("t") and not is_abi3
+    there = re.match(r"3\.(\d+)", base or "")
+    if there is None:
+        return Python(None if is_abi3 else minor, threaded)
+    known = int(there[1])
+    if wheel.name.python.startswith("pp") or (known < (minor or 0) if is_abi3 else known != minor):
+        return None
+    return Python(known, threaded)
+
+
+def companions_of(wheel: Offered, companions: Sequence[Offered], machine: str) -> tuple[Offered, ...]:
+    """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
+    here = [
+        one
+        for one in companions
+        if is_for_linux(one) and one.machine in {machine, None} and one.label in {None, wheel.label}
+    ]
+    labelled = {one.name.release for one in here if one.label}
+    return required((wheel,), [one for one in here if one.label or one.name.release not in labelled])
+
+
+def lacking(wheel: Offered, companions: Sequence[Offered], python: Python, machine: str) -> Iterator[str]:
+    """The requirements of *wheel* that hold in an image and that none of *companions* meets, those of extras left out.
+
+    `LayoutError` for a line that is no requirement.
+    """
+    minor = _ANY_MINOR if python.minor is None else python.minor
+    for line in wheel.metadata.requires_dist:
+        with at(wheel.path.name):
+            requirement = requirement_of(line)
+            is_met = any(
+                canonicalize_name(requirement.name) == one.name.project
+                and requirement.specifier.contains(one.name.version, prereleases=True)
+                for one in companions
+            )
+            if not is_met and holds(requirement, minor, machine=machine):
+                yield str(requirement)
+
+
+def files_of(wheels: Sequence[Offered], python: Python) -> tuple[File, ...]:
+    """The files of *wheels* in one image; `LayoutError` where two of them have different ones at one place."""
+    found: dict[str, tuple[File, Offered]] = {}
+    for wheel in wheels:
+        for file in _files(wheel, python):
+            known, whose = found.setdefault(file.path, (file, wheel))
+            if (known.digest, known.mode) != (file.digest, file.mode):
+                one, other = whose.path.name, wheel.path.name
+                raise LayoutError(f"{file.path}: {one} and {other} have different files there; expected one of them")
+    return tuple(file for _, (file, _) in sorted(found.items()))
+
+
+def _files(wheel: Offered, python: Python) -> Iterator[File]:
+    with open_wheel(wheel.path) as opened, at(wheel.path.name):
+        for file in installed(opened, python.environment):
+            if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
+                raise LayoutError(
+                    f"{file.path}: deletes a file in an image; expected no name with {_WHITEOUT} in front"
+                )
+            path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
+            if isinstance(file.content, bytes):
+                yield Made(path, mode, file.content)
+            else:
+                digest = opened.row(file.content).hash or ""
+                yield Taken(path, mode, file.size, digest, wheel.path, file.content.path)
+
+
+def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
+    """The layers of each of *images*, files by name: first one of what all have in common, then one of its own."""
+    keys = [{_key(file) for file in files} for files in images.values()]
+    common = set.intersection(*keys) if len(keys) > 1 else set()
+    shared = tuple(file for file in next(iter(images.values())) if _key(file) in common)
+    below = (Layer(shared, f"{release}: what all variants have in common"),) if shared else ()
+    return {
+        name: (*below, Layer(tuple(file for file in files if _key(file) not in common), f"{release}: {name}"))
+        for name, files in images.items()
+    }
+
+
+def _key(file: File) -> tuple[str, int, str]:
+    return file.path, file.mode, file.digest
+
+
+_LAYERS = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
+_PYTHON = re.compile(r"PYTHON_VERSION=(?P<version>\d+\.\d+[\w.]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFolder:
+    """The images of one name in an image layout, each for a platform."""
+
+    place: str
+    folder: ImageFolder
+    images: tuple[Descriptor, ...]
+
+    @classmethod
+    def of(cls, place: Path) -> Self:
+        """The base at *place*, a folder or a folder with a name behind a colon; `LayoutError` where there is none."""
+        path, ref = placed(place)
+        with at("base"):
+            folder = ImageFolder.of(path)
+            images, _ = folder.images(folder.named(ref))
+        return cls(str(place), folder, images)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(image.platform.architecture for image in self.images if image.platform))
+
+    def for_cpu(self, cpu: Cpu) -> tuple[Base, str | None]:
+        """The image that is best for *cpu*, checked, and the version of Python that it says it has.
+
+        `LayoutError` where there is none for its machine, or a blob of it is missing or damaged.
+        """
+        found = [(mine.rank, image) for image in self.images if (mine := _cpu(image)) and cpu.runs(mine)]
+        if not found:
+            there = ", ".join(str(image.platform) for image in self.images) or "no image"
+            raise LayoutError(f"base: {self.place}: has {there}; expected an image for {Platform.of(cpu)}")
+        with at("base"):
+            return self._base(max(found, key=itemgetter(0))[1])
+
+    def blob(self, descriptor: Descriptor) -> Path:
+        return self.folder.blob(descriptor)
+
+    def _base(self, image: Descriptor) -> tuple[Base, str | None]:
+        manifest = self.folder.manifest(image)
+        config = self.folder.config(manifest.config)
+        for layer in manifest.layers:
+            if layer.media_type not in _LAYERS:
+                what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
+                raise LayoutError(f"{self.place}: {layer.digest}: {what}")
+            self.folder.check(layer)
+        layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
+        if layers != digests:
+            raise LayoutError(
+                f"{self.place}: {layers} layers and {digests} diff_ids; expected as many: the base is damaged"
+            )
+        return Base(image.digest, json.dumps(config).encode(), manifest.layers), _python(config)
+
+
+def _cpu(image: Descriptor) -> Cpu | None:
+    return image.platform.cpu if image.platform and image.platform.os == "linux" else None
+
+
+def _python(config: dict[str, Any]) -> str | None:
+    """The version of Python that the official images say they have."""
+    lines = (config.get("config") or {}).get("Env") or ()
+    return next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)

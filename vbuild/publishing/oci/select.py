@@ -1,0 +1,201 @@
+"""Which image of an OCI image layout a machine gets, and why: ranked as wheels are.
+
+    index -> what each image says: its annotations, or its platform's variant -> variants ranked -> the first one
+
+Indexes that others made (buildah, buildx) have platforms alone: ``linux/amd64/v3`` is read as x86_64 :: level :: v3. An
+image without variant fits every machine of its architecture, after all others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.errors import LayoutError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine
+from vbuild.publishing.oci.model import INDEX_TYPE, Descriptor, Platform, document_key, label_key, properties_key
+from vbuild.publishing.oci.reading import ImageFolder, ref_of
+from vbuild.variants.document import Document, Schema
+from vbuild.variants.metadata import Provider
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.order import ranked
+from vbuild.variants.providers import BUILT_IN, metadata_for
+
+_PLAIN = "no variant: after every variant that fits"
+# what a variant is called whose index does not say; never shown
+_NAMELESS = "image{}"
+_LAST = ("x86_64", "aarch64")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCandidate:
+    """An image with its place in the ranking, or the reason why the machine cannot have it."""
+
+    digest: str
+    ref: str | None
+    label: str | None
+    platform: Platform
+    fits: bool
+    why: str
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "digest": self.digest,
+            "ref": self.ref,
+            "label": self.label,
+            "platform": str(self.platform),
+            "fits": self.fits,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSelection:
+    """The image that a machine gets out of *folder*, where its index is called *ref*, and every image, best first."""
+
+    folder: Path
+    ref: str | None
+    image: ImageCandidate
+    ranking: tuple[ImageCandidate, ...]
+
+    @property
+    def digest(self) -> str:
+        return self.image.digest
+
+    @property
+    def reference(self) -> str | None:
+        """What containers' tools call the image; None where index.json has no name for it, but for its index alone."""
+        return self._reference(self.image)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The selection in lines: the digest, then each image, best first, and why it stands there."""
+        lines = [self.digest]
+        for place, one in enumerate(self.ranking, 1):
+            called = self._reference(one) or f"{one.label or ''} {one.digest[:19]}".lstrip()
+            lines += [f"{place:3}. {called} ({one.platform})", f"     {one.why}"]
+        return tuple(lines)
+
+    def _reference(self, one: ImageCandidate) -> str | None:
+        return f"oci:{self.folder}:{one.ref}" if one.ref else None
+
+    def data(self) -> dict[str, Any]:
+        """The selection as JSON holds it."""
+        return {
+            "digest": self.digest,
+            "label": self.image.label,
+            "ref": self.image.ref,
+            "index": self.ref,
+            "reference": self.reference,
+            "ranking": [candidate.data() for candidate in self.ranking],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An image as its index lists it: its variant, None for one without, and the label that it has there."""
+
+    image: Descriptor
+    platform: Platform
+    variant: Variant | None
+    label: str | None
+
+
+def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> ImageSelection:
+    """The image for *machine* in the image layout *folder*, of the index called *ref* where it has several.
+
+    `LayoutError` where there is no such layout or index, or where no image fits, saying why for each; `VariantError`
+    for annotations that are not as PEP 825 has properties.
+    """
+    layout = ImageFolder.of(folder)
+    descriptor = layout.named(ref) if ref else _only(layout)
+    images, said = layout.images(descriptor)
+    refs = {one.digest: ref_of(one) for one in layout.manifests}
+    with at(folder):
+        found = [_listed(image, number) for number, image in enumerate(images)]
+        candidates = [
+            ImageCandidate(one.image.digest, refs.get(one.image.digest), one.label, one.platform, fits, why)
+            for one, fits, why in _ranked(found, said, machine)
+        ]
+        if not candidates or not candidates[0].fits:
+            reasons = "; ".join(f"{one.platform} {one.label or ''}".strip() + f": {one.why}" for one in candidates)
+            raise LayoutError(f"none of {len(candidates)} images fits this machine: {reasons or 'there is none'}")
+    return ImageSelection(folder, ref_of(descriptor), candidates[0], tuple(candidates))
+
+
+def _only(layout: ImageFolder) -> Descriptor:
+    """The one index of *layout*, or else the one image; `LayoutError` where it has several."""
+    whole = [one for one in layout.manifests if one.artifact_type is None]
+    found = [one for one in whole if one.media_type == INDEX_TYPE] or whole
+    if len(found) != 1:
+        names = ", ".join(ref_of(one) or one.digest for one in found) or "no image"
+        raise LayoutError(f"{layout.path}: has {names}; expected one: say which, as in oci:{layout.path}:NAME")
+    return found[0]
+
+
+def _listed(image: Descriptor, number: int) -> _Listed:
+    platform = image.platform or Platform("unknown", None, "unknown")
+    said = dict(image.annotations)
+    with at(image.digest):
+        if key := properties_key(said):
+            label = said[label_key(key)]
+            lines = said[key].splitlines()
+            return _Listed(image, platform, Variant.of(label, map(Property.parse, lines)), label)
+        cpu = platform.cpu
+        if platform.variant is None or cpu is None or cpu.is_baseline:
+            return _Listed(image, platform, None, None)
+        return _Listed(image, platform, Variant.of(_NAMELESS.format(number), [_property(cpu)]), None)
+
+
+def _property(cpu: Cpu) -> Property:
+    return Property.parse(cpu.variant_property)
+
+
+def _ranked(found: Sequence[_Listed], said: Mapping[str, str], machine: Machine) -> list[tuple[_Listed, bool, str]]:
+    """The images *found*, the best for *machine* first, each with whether it fits, and why."""
+    here = _architecture(machine)
+    document = _document([one for one in found if one.platform.architecture == here], said)
+    items = ranked(document, machine) if document else ()
+    places = {item.variant.properties: (place, item) for place, item in enumerate(items)}
+    rows = []
+    for one in found:
+        place, fits, why = len(items), True, _PLAIN
+        if (one.platform.os, one.platform.architecture) != ("linux", here):
+            fits, why = False, f"is for {one.platform}, the machine is linux/{here}"
+        elif one.platform.variant and one.platform.cpu is None:
+            fits, why = False, f"variant {one.platform.variant!r} of {one.platform.architecture} is not known"
+        elif one.variant:
+            place, item = places[one.variant.properties]
+            fits, why = item.is_supported, item.why
+        rows.append((not fits, place, one, why))
+    rows.sort(key=lambda row: row[:2])
+    return [(one, not unfit, why) for unfit, _, one, why in rows]
+
+
+def _architecture(machine: Machine) -> str:
+    """The machine's architecture as platforms spell it, by its CPU, or else by its tags."""
+    for name, architecture in (("x86_64", "amd64"), ("aarch64", "arm64")):
+        if machine.cpu.machine == name if machine.cpu else any(tag.endswith(f"_{name}") for tag in machine.tags):
+            return architecture
+    raise LayoutError("the machine's CPU is not known; expected x86_64 or aarch64 in its description")
+
+
+def _document(found: Sequence[_Listed], said: Mapping[str, str]) -> Document | None:
+    """The variants of the images *found*, with the metadata that their index holds, or those that vbuild knows."""
+    variants = {one.variant.properties: one.variant for one in found if one.variant}
+    if not variants:
+        return None
+    for image in found:
+        key = properties_key(dict(image.image.annotations))
+        if key and (text := said.get(document_key(key))):
+            with at(document_key(key)):
+                document = Document.parse(text.encode())
+            if set(variants.values()) <= set(document.variants):
+                return document
+    namespaces = {namespace for variant in variants.values() for namespace in variant.namespaces}
+    # accelerators count more than levels of CPUs
+    order = sorted(namespaces, key=lambda name: (name in _LAST, name not in BUILT_IN, name))
+    providers = {name: Provider(requires=(f"{name.replace('_', '-')}-variant-provider",)) for name in order}
+    known = {name: provider for name, provider in providers.items() if name not in BUILT_IN}
+    return Document(Schema.PEP_850, metadata_for(order, known), tuple(variants.values()))

@@ -1,0 +1,320 @@
+"""Write images as an OCI image layout: blobs under their digests, and the index that names them.
+
+    layers, all cores      blobs/sha256/<hex>     each once, however many images have it
+    image                  config -> manifest     and what refers to it: manifests with it as subject, and their index
+    family                 index                  listed in index.json under the family's name; each image under its own
+
+Blobs of a base are the plan's to link. JSON is compact, in the order of the specification, the same bytes every time.
+https://github.com/opencontainers/image-spec/blob/main/config.md
+https://github.com/opencontainers/image-spec/blob/main/manifest.md
+
+Write the layers of images: tar archives, compressed without compressing again what a wheel holds compressed.
+
+    tar headers, padding, small files   deflated anew, gathered into gzip members of about 1 MiB
+    a large member of a wheel           a gzip member of its own, around the member's deflate stream as it is
+
+A gzip file is any number of members, one after the other (RFC 1952, 2.2), and a zip archive tells all that the ends of
+one has to say: CRC-32 and size. What is inflated on the way is held against RECORD, and hashed for the diff_id.
+The same files give the same bytes: no clock, no user, no owner; folders stand before what is in them.
+https://github.com/opencontainers/image-spec/blob/main/layer.md
+"""
+
+import hashlib
+import json
+import secrets
+import struct
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from deflate import gzip_compress
+
+from vbuild.errors import LayoutError, at
+from vbuild.hardware.cpu import available_cores
+from vbuild.publishing.oci.model import (
+    CONFIG_TYPE,
+    EMPTY_TYPE,
+    GZIP_TYPE,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    REF_NAME,
+    REFERRERS,
+    Artifact,
+    Descriptor,
+    Family,
+    File,
+    Image,
+    Images,
+    Layer,
+    Taken,
+)
+from vbuild.publishing.oci.reading import digest_of
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.extract import fed, fed_beside
+from vbuild.wheel.zip_format import Method
+from vbuild.wheel.zip_read import Member
+
+_LEVEL = 6
+_GATHERED = 1 << 20
+# bytes: smaller ones deflate better together with their neighbours, and cost nothing
+_ALONE = 1 << 15
+# deflate, no name, no time, no system (RFC 1952, 2.3)
+_GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
+_GZIP_END = struct.Struct("<II")
+_BLOCK = 512
+_FOLDER_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A layer as a blob, and the digest of what it is uncompressed."""
+
+    descriptor: Descriptor
+    diff_id: str
+
+
+def write_layer(layer: Layer, blobs: Path, *, moment: int) -> Written:
+    """Put *layer*, all its files as of *moment*, into the folder *blobs* under its SHA-256.
+
+    `VbuildError` where a wheel does not hold what its RECORD says. Large members are never held in memory.
+    """
+    part = blobs / f".{secrets.token_hex(8)}.part"
+    with part.open("xb") as file, ExitStack() as stack:
+        gzip, tar = _Gzip(file), hashlib.sha256()
+        wheels: dict[Path, Wheel] = {}
+        for path, found in _in_order(layer.files):
+            _add(_header(path, found, moment), gzip, tar)
+            if isinstance(found, Taken):
+                if found.wheel not in wheels:
+                    wheels[found.wheel] = stack.enter_context(open_wheel(found.wheel))
+                _take(wheels[found.wheel], found, gzip, tar)
+            elif found:
+                _add(found.data, gzip, tar)
+            if found:
+                _add(bytes(-found.size % _BLOCK), gzip, tar)
+        _add(bytes(2 * _BLOCK), gzip, tar)
+        gzip.flush()
+    digest = gzip.digest.hexdigest()
+    if (blobs / digest).exists():  # perhaps a link: another layer is the same, or one of a base
+        part.unlink()
+    else:
+        part.replace(blobs / digest)
+    descriptor = Descriptor(GZIP_TYPE, f"sha256:{digest}", (blobs / digest).stat().st_size)
+    return Written(descriptor, f"sha256:{tar.hexdigest()}")
+
+
+def _in_order(files: Iterable[File]) -> Iterator[tuple[str, File | None]]:
+    """The *files*, and the folders that they are in (None), by path; what is in a folder comes after it."""
+    entries: dict[str, File | None] = {}
+    for file in files:
+        entries |= {str(folder): None for folder in PurePosixPath(file.path).parents[:-1]}
+    entries |= {file.path: file for file in files}
+    yield from sorted(entries.items(), key=lambda entry: entry[0].split("/"))
+
+
+def _header(path: str, file: File | None, moment: int) -> bytes:
+    """What stands in front of *file*, or of the folder at *path*: PAX records only where ustar has no room."""
+    info = tarfile.TarInfo(path)
+    info.mtime = moment
+    if file:
+        info.size, info.mode = file.size, file.mode
+    else:
+        info.type, info.mode = tarfile.DIRTYPE, _FOLDER_MODE
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def _add(data: bytes, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
+    tar.update(data)
+    gzip.add(data)
+
+
+def _take(wheel: Wheel, file: Taken, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
+    member = wheel.find(file.member)
+    with at(wheel.path.name), at(file.member):
+        if member is None or member.size != file.size:
+            raise LayoutError("is not what it was when this was planned; leave wheels alone while they are published")
+    is_alone = member.header.method == Method.DEFLATED and member.compressed_size >= _ALONE
+    for chunk in (fed_beside if is_alone else fed)(tar.update, wheel.chunks(member)):
+        if not is_alone:
+            gzip.add(chunk)
+    if is_alone:
+        gzip.add_deflated(_raw(wheel, member), crc=member.header.crc, size=member.size)
+
+
+def _raw(wheel: Wheel, member: Member) -> Iterator[bytes]:
+    yield from wheel.source.raw(wheel.source.data_offset(member), member.compressed_size)
+
+
+class _Gzip:
+    """A gzip file in the making, and the SHA-256 of what is in it so far."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._gathered = bytearray()
+        self.digest = hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        """Put *data* behind what there is."""
+        self._gathered += data
+        if len(self._gathered) >= _GATHERED:
+            self.flush()
+
+    def add_deflated(self, chunks: Iterable[bytes], *, crc: int, size: int) -> None:
+        """Put what the deflate stream in *chunks* inflates to, of that CRC-32 and *size*, behind what there is."""
+        self.flush()
+        self._write(_GZIP_HEADER)
+        for chunk in chunks:
+            self._write(chunk)
+        self._write(_GZIP_END.pack(crc, size & 0xFFFFFFFF))
+
+    def flush(self) -> None:
+        """Write a member of what was gathered, if anything was."""
+        if self._gathered:
+            self._write(bytes(gzip_compress(self._gathered, _LEVEL)))
+            self._gathered.clear()
+
+    def _write(self, data: bytes) -> None:
+        self.digest.update(data)
+        self._file.write(data)
+
+
+# a place for everything else, where an image brings none of its own
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SEARCH = "PYTHONPATH="
+_BASE_DIGEST = "org.opencontainers.image.base.digest"
+
+
+def write_images(images: Images, folder: Path) -> None:
+    """Write *images* into *folder*, all but the blobs of their bases; `VbuildError` where a wheel is damaged."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(available_cores()) as executor:
+        layers = list(executor.map(lambda layer: write_layer(layer, blobs, moment=images.moment), images.layers))
+    writer = _Writer(images, blobs, layers)
+    named = [descriptor for family in images.families for descriptor in writer.family(family)]
+    index = _packed({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})
+    (folder / "oci-layout").write_bytes(_packed({"imageLayoutVersion": "1.0.0"}))
+    (folder / "index.json").write_bytes(index)
+
+
+class _Writer:
+    """Puts the small blobs of *images*, whose *layers* are written, into the folder *blobs*."""
+
+    def __init__(self, images: Images, blobs: Path, layers: Sequence[Written]) -> None:
+        self._images = images
+        self._blobs = blobs
+        self._layers = layers
+        self._created = datetime.fromtimestamp(images.moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def family(self, family: Family) -> list[Descriptor]:
+        """What index.json is to name: the family's index, its images, and the indexes of what refers to them."""
+        listed, referring = [], []
+        for image in family.images:
+            manifest = self._image(image)
+            listed.append(replace(manifest, platform=image.listed, annotations=image.said))
+            if image.artifacts:
+                referring.append(self._referrers(image, manifest))
+        index = self._json(
+            INDEX_TYPE,
+            {
+                "schemaVersion": 2,
+                "mediaType": INDEX_TYPE,
+                "manifests": [image.data() for image in listed],
+                "annotations": dict((*self._images.said, *family.said)),
+            },
+        )
+        named = [
+            replace(manifest, annotations=((REF_NAME, image.ref), *manifest.annotations))
+            for manifest, image in zip(listed, family.images, strict=True)
+        ]
+        return [replace(index, annotations=((REF_NAME, family.ref),)), *named, *referring]
+
+    def _image(self, image: Image) -> Descriptor:
+        layers = [self._layers[place] for place in image.layers]
+        below = image.base.layers if image.base else ()
+        said = dict((*self._images.said, *image.said))
+        base = {_BASE_DIGEST: image.base.digest} if image.base else {}
+        config = self._json(CONFIG_TYPE, self._config(image, layers, said))
+        return self._json(
+            MANIFEST_TYPE,
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "config": config.data(),
+                "layers": [*(layer.data() for layer in below), *(layer.descriptor.data() for layer in layers)],
+                "annotations": {**said, **base},
+            },
+        )
+
+    def _config(self, image: Image, layers: Sequence[Written], said: Mapping[str, str]) -> dict[str, Any]:
+        below: dict[str, Any] = json.loads(image.base.config) if image.base else {}
+        settings = dict(below.get("config") or {})
+        settings["Env"] = _environment(settings.get("Env") or [], image.search)
+        settings["Labels"] = {**(settings.get("Labels") or {}), **said}
+        history = [
+            {"created": self._created, "created_by": "vbuild publish", "comment": self._images.layers[place].what}
+            for place in image.layers
+        ]
+        return {
+            **{key: value for key, value in below.items() if key not in {"variant", "id", "parent", "container"}},
+            "created": self._created,
+            **image.platform.data(),
+            "config": settings,
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": [*below.get("rootfs", {}).get("diff_ids", ()), *(layer.diff_id for layer in layers)],
+            },
+            "history": [*(below.get("history") or ()), *history],
+        }
+
+    def _referrers(self, image: Image, subject: Descriptor) -> Descriptor:
+        """The index of what refers to *image*, the manifest *subject*, as a registry without an API for it has it.
+
+        https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema
+        """
+        attached = [self._attached(artifact, subject).data() for artifact in image.artifacts]
+        index = self._json(INDEX_TYPE, {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": attached})
+        said = ((REF_NAME, f"{image.ref}{REFERRERS}"),)
+        return replace(index, annotations=said, artifact_type=image.artifacts[0].artifact_type)
+
+    def _attached(self, artifact: Artifact, subject: Descriptor) -> Descriptor:
+        """A manifest that says of *subject* what *artifact* holds (image-spec, guidelines for artifact usage)."""
+        manifest = self._json(
+            MANIFEST_TYPE,
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "artifactType": artifact.artifact_type,
+                "config": self._blob(EMPTY_TYPE, b"{}").data(),
+                "layers": [self._blob(artifact.media_type, artifact.data).data()],
+                "subject": subject.data(),
+            },
+        )
+        return replace(manifest, artifact_type=artifact.artifact_type)
+
+    def _json(self, media_type: str, values: Mapping[str, Any]) -> Descriptor:
+        return self._blob(media_type, _packed(values))
+
+    def _blob(self, media_type: str, data: bytes) -> Descriptor:
+        digest = digest_of(data)
+        if not (target := self._blobs / digest.removeprefix("sha256:")).exists():
+            target.write_bytes(data)
+        return Descriptor(media_type, digest, len(data))
+
+
+def _environment(below: Sequence[str], search: str) -> list[str]:
+    """The variables of an image over one with those *below*, where Python searches the folder *search* first."""
+    kept = [line for line in below if not line.startswith(_SEARCH)]
+    if not any(line.startswith("PATH=") for line in kept):
+        kept.append(_PATH)
+    before = (part for line in below if line.startswith(_SEARCH) for part in line.removeprefix(_SEARCH).split(":"))
+    return [*kept, _SEARCH + ":".join(dict.fromkeys((search, *filter(None, before))))]
+
+
+def _packed(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()

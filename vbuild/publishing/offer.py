@@ -1,0 +1,170 @@
+"""The wheels of a release as a layout takes them: what each says of itself, and what is in it.
+
+    folder, files -> Offered, one a wheel -> Offer, one a release
+
+Every wheel is opened once, and its METADATA, WHEEL, RECORD and variant.json are read; nothing else is inflated.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from packaging.version import Version
+
+from vbuild.errors import LayoutError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.variants.document import Document
+from vbuild.variants.model import Property, Variant
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.extract import gathered
+from vbuild.wheel.metadata import Metadata, Row, WheelFile, is_companion
+from vbuild.wheel.name import WheelName
+
+_VARIANT = "variant.json"
+_BASELINES = {"x86_64": "v1", "aarch64": "8a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One wheel of a release, closed: its file, its name, what its ``.dist-info`` folder says, and its members.
+
+    *document* is its variant.json, None for a plain wheel. *rows* are RECORD's in the archive's order, each with hash
+    and size in bytes but for RECORD's own.
+    """
+
+    path: Path
+    name: WheelName
+    dist_info: str
+    metadata: Metadata
+    wheel_file: WheelFile
+    document: Document | None
+    rows: tuple[Row, ...]
+    is_companion: bool
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The wheel at *path*; `VbuildError` where it is damaged or contradicts itself."""
+        with open_wheel(path) as wheel:
+            return cls(
+                path=path,
+                name=wheel.name,
+                dist_info=wheel.dist_info,
+                metadata=wheel.metadata(),
+                wheel_file=wheel.wheel_file(),
+                document=_document(wheel),
+                rows=tuple(map(wheel.row, wheel.members)),
+                is_companion=is_companion(wheel.metadata(), wheel.wheel_file()),
+            )
+
+    @property
+    def label(self) -> str | None:
+        return self.name.variant
+
+    @property
+    def variant(self) -> Variant | None:
+        """What its label stands for; None for a plain wheel."""
+        return self.document.only(self.name.variant) if self.document and self.name.variant else None
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        return self.variant.properties if self.variant else ()
+
+    @property
+    def machine(self) -> str | None:
+        """``x86_64`` or ``aarch64``, as its platform tag says; None for others, and for wheels of any machine."""
+        return next((machine for machine in _BASELINES if self.name.platform.endswith(machine)), None)
+
+    @property
+    def cpu(self) -> Cpu | None:
+        """The processors it is for: the level that its variant names, else the baseline of its machine, if known."""
+        named = (Cpu.of_property(str(one)) for one in self.properties)
+        if found := next((cpu for cpu in named if cpu), None):
+            return found
+        return Cpu.known(self.machine, _BASELINES[self.machine]) if self.machine else None
+
+    @property
+    def tag(self) -> tuple[str, str, str]:
+        """Python, ABI and platform tag: wheels of one tag differ in their variant only."""
+        return self.name.python, self.name.abi, self.name.platform
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The wheels of one release, plain ones first; *project* as indexes spell it, *version* as PEP 440 normalises."""
+
+    project: str
+    version: str
+    wheels: tuple[Offered, ...]
+
+    @property
+    def is_companion(self) -> bool:
+        """Whether a split made its wheels beside others: every layout passes them on as they are."""
+        return all(wheel.is_companion for wheel in self.wheels)
+
+    @property
+    def plain(self) -> tuple[Offered, ...]:
+        """The wheels that every installer understands."""
+        return tuple(wheel for wheel in self.wheels if wheel.label is None)
+
+    @property
+    def variants(self) -> tuple[Offered, ...]:
+        return tuple(wheel for wheel in self.wheels if wheel.label is not None)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its variants, each once, in the order of the file names."""
+        return tuple(dict.fromkeys(wheel.label for wheel in self.variants if wheel.label is not None))
+
+    def __str__(self) -> str:
+        return f"{self.project} {self.version}"
+
+
+def offers(paths: Sequence[Path]) -> tuple[Offer, ...]:
+    """The releases whose wheels are at *paths*, files or folders of them, by project and version.
+
+    `VbuildError` for the first wheel that is damaged, or contradicts itself.
+    """
+    return offers_of([Offered.of(path) for path in gathered(paths)])
+
+
+def offers_of(wheels: Iterable[Offered]) -> tuple[Offer, ...]:
+    """The releases that *wheels* are of, by project and version."""
+    found: dict[tuple[str, Version], list[Offered]] = {}
+    for wheel in wheels:
+        found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
+    return tuple(
+        Offer(
+            project, str(version), tuple(sorted(several, key=lambda wheel: (wheel.label is not None, wheel.path.name)))
+        )
+        for (project, version), several in sorted(found.items())
+    )
+
+
+def only(offers: Sequence[Offer]) -> Offer:
+    """The one release among *offers* that is no companion of another; `LayoutError` where there are more, or none."""
+    found = [offer for offer in offers if not offer.is_companion]
+    if len(found) != 1:
+        said = ", ".join(map(str, found)) or "none"
+        raise LayoutError(f"found {said}; expected the wheels of one release: give those of others apart")
+    return found[0]
+
+
+def _document(wheel: Wheel) -> Document | None:
+    """The variant.json of *wheel*; `LayoutError` where it has one and no label, or a label and none."""
+    path = f"{wheel.dist_info}/{_VARIANT}"
+    with at(wheel.path.name):
+        if (wheel.find(path) is not None) != (wheel.name.variant is not None):
+            has, lacks = ("label", _VARIANT) if wheel.name.variant else (_VARIANT, "label")
+            raise LayoutError(f"has a {has} and no {lacks}; expected both or none: stamp it again (PEP 825)")
+        if wheel.name.variant is None:
+            return None
+        with at(_VARIANT):
+            document = Document.parse(wheel.read(path))
+            document.only(wheel.name.variant)
+            return document

@@ -1,0 +1,164 @@
+"""A tiny sdist whose backend hands over finished wheels, each pinned by its hash: for wheels too large for an index.
+
+    redirect/demo-1.0.tar.gz                the sdist: PKG-INFO, wheels.json and the backend; it goes to an index
+    redirect/demo-1.0-…-win_amd64.whl       wheels that the backend does not know; they go there, too
+    redirect/demo_libs-1.0-….whl            companions of a split, as they are
+    redirect/wheels/demo-1.0-…-v3.whl       the other wheels under their own names: what is served
+    redirect/requirements.txt               the sdist, and what lies beside it, pinned by hash: and so the wheels
+
+Every installer builds sdists (PEP 517), so every installer gets the wheel. Tags alone choose it by default: the caches
+of pip and uv do not know machines.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from shlex import quote as quoted
+from urllib.parse import quote
+
+from vbuild.errors import LayoutError, at
+from vbuild.files.hashing import sha256_of
+from vbuild.publishing.address import folder_url
+from vbuild.publishing.model import Linked, Output, Plan, Text, Use
+from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.redirect.sdist import HAZARD, Source, is_handed_over, packed
+from vbuild.publishing.siblings import labels_of
+
+WHEELS = "wheels"
+PINS = "requirements.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Sdists that hand over the wheels served at *url*/wheels, or at a mirror: *mirrors* are folders of the wheels.
+
+    *url* is where the layout's folder will be served; mirrors are asked first. With *by_hardware* CPU and GPU choose
+    among the variants, at the risk of caches that machines share.
+    """
+
+    url: str | None = None
+    mirrors: tuple[str, ...] = ()
+    by_hardware: bool = False
+    name: str = "redirect"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """An sdist for each release, and its wheels; `LayoutError` without a URL, or where tags cannot choose."""
+        if self.url is None:
+            raise LayoutError("no URL: the sdist has to say where the wheels are; give --url URL")
+        url = folder_url(self.url)
+        urls = (*map(folder_url, self.mirrors), f"{url}/{WHEELS}")
+        releases = [offer for offer in offers if not offer.is_companion]
+        if not releases:
+            raise LayoutError("only companions of a split; expected wheels of the release that they are of, too")
+        sources = [Source(_handed_over(offer), urls, by_hardware=self.by_hardware) for offer in releases]
+        sdists = {str(source.offer): Text(PurePosixPath(source.file), _packed(source)) for source in sources}
+        pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))
+        outputs = (*sdists.values(), Text(PurePosixPath(PINS), pins.encode()), *_links(offers))
+        newest = _newest(releases)
+        uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
+        return Plan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
+
+    def _notes(self, releases: Sequence[Offer]) -> Iterator[str]:
+        if any(not is_handed_over(wheel) for offer in releases for wheel in offer.wheels):
+            yield (
+                "Upload the sdist, and the wheels beside it: the backend knows CPython 3.9 or newer on 64-bit Linux, "
+                "and installers elsewhere take a wheel before an sdist."
+            )
+        else:
+            yield (
+                "Upload the sdist. It is for CPython 3.9 or newer on 64-bit Linux; other systems get wheels for any "
+                "platform only."
+            )
+        yield f"Serve the folder {WHEELS} unchanged: other bytes are refused."
+        yield (
+            "The backend sees the environment only, neither options nor configuration files of pip and uv: --no-index "
+            "and --offline do not keep it from asking the URL. Name whole paths in PIP_FIND_LINKS, UV_FIND_LINKS or "
+            "VBUILD_FIND_LINKS, where it looks first, certificates in PIP_CERT, REQUESTS_CA_BUNDLE or SSL_CERT_FILE, "
+            "and proxies in http_proxy and https_proxy."
+        )
+        yield "--only-binary :all: (pip) and --no-build (uv) leave sdists out, and so this one."
+        yield "PKG-INFO has a short text in place of the project's description."
+        if self.by_hardware:
+            yield HAZARD
+        elif unseen := [str(offer) for offer in releases if offer.variants]:
+            said = ", ".join(unseen)
+            yield f"{said}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
+
+
+def _uses(releases: Sequence[Offer], sdists: Sequence[Text], url: str) -> Iterator[Use]:
+    names = " ".join(offer.project for offer in releases)
+    # whatever the folder is called; the backend, which runs elsewhere, needs a whole path
+    links = "--no-index --find-links ."
+    local = f'VBUILD_FIND_LINKS="$PWD/{WHEELS}" '
+    mirror = f"VBUILD_MIRROR={quoted(f'{url}/{WHEELS}')} "
+    yield Use(
+        f"The sdist from this folder, the wheel from {url}; what else is required must be here, too:",
+        _both(f"{links} {names}"),
+    )
+    yield Use(
+        "All from this folder, without network:",
+        f"{local}pip install {links} {names}\n{local}uv pip install --offline {links} {names}",
+    )
+    if labels := labels_of(releases):
+        having = " ".join(offer.project for offer in releases if labels[0] in offer.labels)
+        yield Use(
+            f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
+            _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
+        )
+    yield Use(
+        "Pinned by hash: that of the sdist, which holds those of the wheels:",
+        _both(f"--require-hashes {links} -r {PINS}"),
+    )
+    # with the name: uv takes the hash for a part of a file:// URL that stands alone
+    pinned = (
+        f"{offer.project} @ {url}/{quote(str(sdist.target))}#sha256={hashlib.sha256(sdist.data).hexdigest()}"
+        for offer, sdist in zip(releases, sdists, strict=True)
+    )
+    yield Use("From where this folder is served:", _both(" ".join(map(quoted, pinned))))
+    if having := " ".join(offer.project for offer in releases if any(map(is_handed_over, offer.plain))):
+        # a variant would lie there under the name of the plain wheel, for every machine
+        command = "VBUILD_SELECT=plain pip wheel --no-cache-dir" if labels else "pip wheel"
+        yield Use(
+            "The wheels themselves, for a mirror; pip download saves the sdist alone:",
+            f"{command} --no-deps --wheel-dir mirror {links} {having}",
+        )
+    yield Use("From a mirror; a login may stand in the URL:", _both(f"{links} {names}", mirror))
+
+
+def _both(words: str, variables: str = "") -> str:
+    """The commands by which pip and uv install, with *variables* set."""
+    return f"{variables}pip install {words}\n{variables}uv pip install {words}"
+
+
+def _newest(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """The highest version of each project: *offers* are in their order."""
+    return tuple({offer.project: offer for offer in offers}.values())
+
+
+def _handed_over(offer: Offer) -> Offer:
+    """*offer* with the wheels only that the backend knows."""
+    return replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
+
+
+def _packed(source: Source) -> bytes:
+    with at(source.offer):
+        return packed(source)
+
+
+def _pin(offer: Offer, sdist: Text | None) -> str:
+    """The line of requirements.txt for *offer*: the hashes of its files in the layout's folder."""
+    hashes = [hashlib.sha256(sdist.data).hexdigest()] if sdist else []
+    hashes += [sha256_of(wheel.path) for wheel in offer.wheels if not _is_served(wheel)]
+    return " ".join((f"{offer.project}=={offer.version}", *(f"--hash=sha256:{one}" for one in hashes))) + "\n"
+
+
+def _links(offers: Sequence[Offer]) -> Iterator[Output]:
+    for offer in offers:
+        for wheel in offer.wheels:
+            yield Linked(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
+
+
+def _is_served(wheel: Offered) -> bool:
+    """Whether *wheel* is fetched by the backend, and no file for the index."""
+    return is_handed_over(wheel) and not wheel.is_companion

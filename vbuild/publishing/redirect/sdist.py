@@ -1,0 +1,377 @@
+"""The sdist that hands over finished wheels, as bytes.
+
+    demo-1.0/pyproject.toml         no build requirements, the backend in the tree (PEP 517)
+    demo-1.0/redirectbackend.py     the backend, as it stands in this package
+    demo-1.0/redirecthardware.py    what a machine supports; only where hardware chooses
+    demo-1.0/PKG-INFO               the METADATA of the wheels; static but for what they disagree about (PEP 643)
+    demo-1.0/wheels.json            every wheel that the backend hands over: file, size, sha256, tags, Pythons
+
+Same wheels, same bytes: no clock, no owner, one order.
+https://packaging.python.org/en/latest/specifications/source-distribution-format/
+
+The variants of a release in one order for all machines: a machine gets the first that it supports.
+
+    variants.json of the release -> a choice for each set of single values -> sorted as PEP 825 ranks them
+
+Which of two variants is better depends on the machine only where one names several values of a feature: such a
+variant stands in the list once for each of them. The order of values is that of `vbuild.variants.providers`.
+https://peps.python.org/pep-0825/#variant-ordering
+"""
+
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from textwrap import fill
+from typing import Any
+
+import deflate
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from vbuild.errors import LayoutError
+from vbuild.files.hashing import sha256_of
+from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
+from vbuild.publishing.offer import Offer, Offered
+from vbuild.variants.document import Document, combine
+from vbuild.variants.metadata import Metadata
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.providers import is_answered
+from vbuild.wheel.metadata import Headers
+from vbuild.wheel.name import escaped
+
+Place = tuple[int, int, int]
+
+# the features that installers know, best first, and what is to be read of a value that redirecthardware.py can check
+_FEATURES = {
+    "x86_64": ("level",),
+    "aarch64": ("version",),
+    "nvidia": ("cuda_version_lower_bound", "cuda_version_upper_bound", "sm_arch"),
+}
+_LEVELS = (*X86_64_LEVELS, *AARCH64_VERSIONS)
+_CUDA = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?")
+_GPU = re.compile(r"(?P<major>\d{1,3})(?P<minor>\d)_(?P<kind>real|virtual)")
+_CHECKED = {"x86_64": re.compile("|".join(X86_64_LEVELS)), "nvidia": re.compile(f"{_CUDA.pattern}|\\d+_(real|virtual)")}
+# a namespace that no property has: the backend asks its user
+_UNKNOWN = "unknown "
+_END: Place = (1 << 30, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant *label* for machines with all of *properties*; one that begins with ``unknown`` cannot be checked."""
+
+    label: str
+    properties: tuple[str, ...]
+
+    def data(self) -> list[object]:
+        return [self.label, list(self.properties)]
+
+
+def order(offer: Offer) -> tuple[Choice, ...]:
+    """The variants of *offer*, best first; those of an optional provider are left out, as they are off (PEP 850).
+
+    `VariantError` where the documents in its wheels contradict each other.
+    """
+    documents = [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]
+    return order_of(combine(documents)) if documents else ()
+
+
+def order_of(document: Document) -> tuple[Choice, ...]:
+    """The same for the variants of *document*."""
+    metadata = document.metadata
+    ranked = [
+        ((*sorted(_place(prop, metadata) for prop in properties), _END), variant.label, properties)
+        for variant in document.variants
+        for properties in _singles(variant)
+        if all(_may_be(prop, metadata) for prop in properties)
+    ]
+    return tuple(Choice(label, tuple(_needed(properties, metadata))) for _, label, properties in sorted(ranked))
+
+
+def _singles(variant: Variant) -> Iterator[tuple[Property, ...]]:
+    """The properties of *variant* with one value for each feature, in every way."""
+    return product(*([Property(one.namespace, one.name, value) for value in one.values] for one in variant.features))
+
+
+def _may_be(prop: Property, metadata: Metadata) -> bool:
+    """Whether some machine supports *prop*: no optional provider's, and none that static properties do not list."""
+    provider = metadata.provider(prop.namespace)
+    if provider is None or not provider.static_properties:
+        return provider is None or not provider.optional
+    return not provider.optional and prop.value in dict(provider.features).get(prop.feature, ())
+
+
+def _needed(properties: tuple[Property, ...], metadata: Metadata) -> Iterator[str]:
+    """What a machine must be asked about: nothing that static properties have settled."""
+    for prop in properties:
+        provider = metadata.provider(prop.namespace)
+        if provider is None or not provider.static_properties:
+            yield str(prop) if _is_checked(prop, metadata) else f"{_UNKNOWN}{prop}"
+
+
+def _is_checked(prop: Property, metadata: Metadata) -> bool:
+    provider, values = metadata.provider(prop.namespace), _CHECKED.get(prop.namespace)
+    return bool(
+        provider
+        and values
+        and is_answered(prop.namespace, provider)
+        and prop.feature in _FEATURES[prop.namespace]
+        and values.fullmatch(prop.value)
+    )
+
+
+def _place(prop: Property, metadata: Metadata) -> Place:
+    """Where *prop* stands: its namespace, its feature, its value, each less the better."""
+    names = metadata.namespaces
+    namespace = names.index(prop.namespace) if prop.namespace in names else len(names)
+    provider = metadata.provider(prop.namespace)
+    if provider and provider.static_properties:
+        features = dict(provider.features)
+        return namespace, list(features).index(prop.feature), features[prop.feature].index(prop.value)
+    known = _FEATURES.get(prop.namespace, ())
+    return namespace, known.index(prop.feature) if prop.feature in known else len(known), -_worth(prop.value)
+
+
+def _worth(value: str) -> int:
+    """A number that is higher for better values of one feature."""
+    if value in _LEVELS:
+        return _LEVELS.index(value)
+    if gpu := _GPU.fullmatch(value):
+        return int(gpu["major"]) * 100 + (int(gpu["minor"]) + 1 if gpu["kind"] == "real" else 0)
+    if cuda := _CUDA.fullmatch(value):
+        return int(cuda["major"]) * 10000 + (int(cuda["minor"]) + 1 if cuda["minor"] else 0)
+    return 0
+
+
+TABLE, PKG_INFO = "wheels.json", "PKG-INFO"
+_BACKEND, _HARDWARE = "redirectbackend.py", "redirecthardware.py"
+HAZARD = (
+    "It chooses by CPU and GPU, which the caches of pip and uv do not know: machines that share one get what the first "
+    "of them chose. Install there with --no-cache-dir (pip) or --no-cache (uv); vbuild select --doctor finds what was "
+    "chosen for another machine."
+)
+
+_ABOUT = "This sdist holds no source: its backend hands over the finished wheel that fits, from"
+_WIDTH = 110
+_PYPROJECT = b'[build-system]\nrequires = []\nbuild-backend = "redirectbackend"\nbackend-path = ["."]\n'
+_LEVEL = 12
+# 1980-01-01, the first day that every archive can say
+_EPOCH = 315532800
+# a day in 2242: what a tar archive says in eleven octal digits
+_LATEST = 1 << 33
+_VERSION = re.compile(r"\d{1,4}\.\d{1,4}", re.ASCII)
+_STATIC_SINCE = "2.2"
+_LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+_LEGACY_TAG = re.compile("manylinux(1|2010|2014)(?=_)")
+# the tags that the backend knows: CPython's since 3.9, which it needs itself, for any platform and for 64-bit Linux
+_KNOWN = re.compile(
+    r"(cp3\d+-abi3|cp3(9|\d\d+)-\w+|py3\d*-none)-(any|((many|musl)linux_\d+_\d+|linux)_(?!i\d86|arm)\w+)"
+)
+# said of the file
+_OWN = frozenset({"metadata-version", "name", "version", "dynamic"})
+# said of files that only wheels have, or long
+_WHEELS_ONLY = ("License", "License-File", "Description", "Description-Content-Type")
+# the Pythons that are tried: up to 3.49.49, and 4.0
+_MINORS, _MICROS = 50, 50
+_NEVER = (99, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first."""
+
+    offer: Offer
+    urls: tuple[str, ...]
+    by_hardware: bool
+
+    @property
+    def release(self) -> str:
+        """What its one folder is called (PEP 625)."""
+        return f"{escaped(self.offer.project)}-{self.offer.version}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.release}.tar.gz"
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The files of this package that go into it."""
+        return (_BACKEND, _HARDWARE) if self.by_hardware else (_BACKEND,)
+
+
+def packed(source: Source) -> bytes:
+    """The bytes of *source*; `LayoutError` where there is nothing to choose from, or nothing that tags alone choose."""
+    if not source.offer.wheels:
+        raise LayoutError("no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one")
+    if not source.by_hardware and not source.offer.plain:
+        labels = ", ".join(source.offer.labels)
+        raise LayoutError(f"only variants ({labels}), and tags alone choose; expected a plain wheel, or --by-hardware")
+    # in this order they take the least room
+    members = {
+        "pyproject.toml": _PYPROJECT,
+        **{name: files("vbuild.publishing.redirect").joinpath(name).read_bytes() for name in source.modules},
+        PKG_INFO: _pkg_info(source).encode(),
+        TABLE: _table(source).encode(),
+    }
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, data in members.items():
+            info = tarfile.TarInfo(f"{source.release}/{path}")
+            info.size, info.mtime = len(data), _moment()
+            archive.addfile(info, io.BytesIO(data))
+    # without the zeros up to a whole record, which no reader needs
+    return bytes(deflate.gzip_compress(file.getvalue()[: archive.offset], _LEVEL))
+
+
+def is_handed_over(wheel: Offered) -> bool:
+    """Whether the backend has a tag of *wheel*: one of CPython 3.9 or newer, for any platform or for 64-bit Linux."""
+    return any(_KNOWN.fullmatch(tag) for tag in tags_of(wheel))
+
+
+def differing(wheels: tuple[Offered, ...]) -> tuple[str, ...]:
+    """The fields, in lower case and sorted, in which the METADATA of *wheels* say different things."""
+    names = {name for wheel in wheels for name, _ in wheel.metadata.headers.fields} - _OWN - _lowered(left_out(wheels))
+    return tuple(sorted(name for name in names if len({wheel.metadata.headers.values(name) for wheel in wheels}) > 1))
+
+
+def left_out(wheels: tuple[Offered, ...]) -> tuple[str, ...]:
+    """The fields of *wheels* that the sdist does not have: what is said of their files, and whole texts."""
+    return tuple(name for name in _WHEELS_ONLY if any(_is_left_out(wheel.metadata.headers, name) for wheel in wheels))
+
+
+@cache
+def admitted(requires_python: str | None) -> list[list[list[int]]]:
+    """The Pythons that Requires-Python admits, as ranges: first version, and first version after.
+
+    What cannot be read admits all, as installers have it. ``>=3.9,!=3.10.*`` is [[3, 9], [3, 10]], [[3, 11], [99]].
+    """
+    try:
+        wanted = SpecifierSet(requires_python or "")
+    except InvalidSpecifier:
+        wanted = SpecifierSet()
+    pythons = [(3, minor, micro) for minor in range(_MINORS) for micro in range(_MICROS)]
+    ranges: list[list[list[int]]] = []
+    before = False
+    for python in [*pythons, (4, 0, 0), _NEVER]:
+        admits = python != _NEVER and wanted.contains(".".join(map(str, python)), prereleases=True)
+        if admits != before:
+            short = _short(python)
+            if admits:
+                ranges.append([short])
+            else:
+                ranges[-1].append(short)
+        before = admits
+    return ranges
+
+
+def _short(python: tuple[int, ...]) -> list[int]:
+    while len(python) > 1 and not python[-1]:
+        python = python[:-1]
+    return list(python)
+
+
+def _pkg_info(source: Source) -> str:
+    wheels = source.offer.wheels
+    headers = wheels[0].metadata.headers
+    differ, lacks = differing(wheels), left_out(wheels)
+    versions = (wheel.metadata.headers.value("metadata-version") or "" for wheel in wheels)
+    dynamic = _OWN | {*differ} | _lowered(lacks)
+    lines = [
+        f"Metadata-Version: {_newest(versions)}\n",
+        f"Name: {wheels[0].metadata.name}\n",
+        f"Version: {wheels[0].metadata.version}\n",
+        *(_line(text) for name, text in headers.fields if name not in dynamic),
+        *(f"Dynamic: {name.title()}\n" for name in (*differ, *lacks)),
+        "Description-Content-Type: text/plain\n\n",
+        _filled(f"{_ABOUT} {source.urls[-1]} or another place, as pinned in {TABLE}."),
+    ]
+    if source.by_hardware:
+        lines.append(f"\n{_filled(HAZARD)}")
+    return "".join(lines)
+
+
+def _filled(text: str) -> str:
+    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _lowered(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _is_left_out(headers: Headers, name: str) -> bool:
+    value = headers.value(name)
+    match name:
+        case "License":
+            return "\n" in (value or "")
+        case "Description":
+            return value is not None or bool(headers.rest.strip())
+        case _:
+            return value is not None
+
+
+def _newest(versions: Iterable[str]) -> str:
+    """The highest of the metadata *versions* that is one, and at least the first in which sdists can be static."""
+    known = [version for version in versions if _VERSION.fullmatch(version)]
+    return max([*known, _STATIC_SINCE], key=Version)
+
+
+def _table(source: Source) -> str:
+    """wheels.json: what concerns all wheels on the first line, then a line for each."""
+    about: dict[str, Any] = {"release": source.release, "urls": source.urls}
+    if source.by_hardware:
+        about["order"] = [choice.data() for choice in order(source.offer)]
+    differ = differing(source.offer.wheels)
+    rows = ",\n".join(json.dumps(_row(wheel, differ)) for wheel in _preferred(source.offer.wheels))
+    return f'{json.dumps(about)[:-1]}, "wheels": [\n{rows}\n]}}\n'
+
+
+def _preferred(wheels: tuple[Offered, ...]) -> list[Offered]:
+    """The *wheels* so that of two that fit alike the first counts: the highest build, then the one of fewer tags."""
+    ordered = sorted(wheels, key=lambda wheel: (len(wheel.name.tags) > 1, wheel.path.name))
+    return sorted(ordered, key=lambda wheel: wheel.name.build_order, reverse=True)
+
+
+def row_of(wheel: Offered) -> dict[str, Any]:
+    """What wheels.json says of *wheel*, but for the fields that wheels disagree about."""
+    row: dict[str, Any] = {
+        "file": wheel.path.name,
+        "size": wheel.size,
+        "sha256": sha256_of(wheel.path),
+        "tags": list(tags_of(wheel)),
+        "python": admitted(wheel.metadata.requires_python),
+    }
+    return {**row, "label": wheel.label} if wheel.label else row
+
+
+def _row(wheel: Offered, differ: tuple[str, ...]) -> dict[str, Any]:
+    fields = "".join(_line(text) for name, text in wheel.metadata.headers.fields if name in differ)
+    return {**row_of(wheel), "fields": fields} if differ else row_of(wheel)
+
+
+def tags_of(wheel: Offered) -> Iterator[str]:
+    """The tags of *wheel*, expanded and sorted, the platforms of PEPs 513, 571 and 599 as PEP 600 calls them."""
+    tags = {(tag.interpreter, tag.abi, _LEGACY_TAG.sub(_modern, tag.platform)) for tag in wheel.name.tags}
+    return map("-".join, sorted(tags))
+
+
+def _modern(match: re.Match[str]) -> str:
+    return _LEGACY[match[0]]
+
+
+def _line(text: str) -> str:
+    return text.replace("\r\n", "\n").rstrip("\n") + "\n"
+
+
+def _moment() -> int:
+    """When the files say they were made: SOURCE_DATE_EPOCH, never the clock."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(_EPOCH)
+    if not (epoch.isascii() and epoch.isdigit() and int(epoch) < _LATEST):
+        raise LayoutError(f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970")
+    return int(epoch)

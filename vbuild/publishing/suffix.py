@@ -1,0 +1,355 @@
+"""Variants as distributions of their own, ``demo-cu12`` beside ``demo``: what the field has done for years.
+
+suffix/demo_cu12-1.0-….whl      renamed: file, .dist-info, .data, Name, extras of its own, siblings of the same label
+suffix/demo-1.0-….whl           the plain wheel as it was, or with a metapackage an empty one that requires demo-cu12
+suffix/simple/demo-cu12/…       an index of all of them
+
+Import packages stay, so that two of these wheels have the same files: no installer notices. The opt-in guard says so on
+import.
+https://packaging.python.org/en/latest/specifications/name-normalization/
+
+A guard in renamed wheels: on import it says which other distribution has been installed over the same files.
+
+    demo/__init__.py         from . import _vbuild_guard    behind docstring and __future__ imports
+    demo/_vbuild_guard.py    lists the .dist-info folders beside, reads RECORD of those called like this one
+
+No installer notices two distributions with the same files, and who uninstalls one breaks the other. A ``.pth`` file
+would be run by every start of Python; this is part of the package, costs a listing of one folder, and goes with it.
+It is in every wheel that is renamed and in no other: a file name is never given to two contents.
+
+The empty wheel under a project's old name, which requires one of those under new names: ``demo`` -> ``demo-cu12``.
+
+demo-1.0-py3-none-any.whl    METADATA as the other has it, extras handed on, licences; nothing to import
+
+What is wrong with a folder of the layout suffix: names that contradict each other, or bring two with the same files.
+
+file name = .dist-info = Name in METADATA; no variant label
+no wheel requires one with the same files: neither its old name, nor an extra of it
+an empty wheel requires one that is there
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from shlex import quote
+
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import LayoutError, at
+from vbuild.publishing.address import RIVALS, below, install
+from vbuild.publishing.indexes import index_problems, wheels_in
+from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.model import Copied, Linked, Member, NewWheel, Plan, Put, SimpleIndex, Use
+from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.renamed import renamed, renaming
+from vbuild.publishing.siblings import check_ties, labelled, labels_of, latest, read, variants_of, varied
+from vbuild.publishing.suffix_names import hard_wired, suffixed
+from vbuild.splitting.preload import hooked, is_namespace, package_of
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import Metadata, is_dist_info
+from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.paths import installed_path
+from vbuild.wheel.rename import dist_info_of, requirement_of
+
+MODULE = "_vbuild_guard"
+
+_OPTION = "--guard"
+_GUARD = '''"""Says on import where another distribution has been installed over {own}. Made by vbuild publish."""
+
+from __future__ import annotations
+
+import os
+
+_OWN = "{own}"
+_FAMILY = {family}
+_FILE = "{package}/__init__.py"
+
+
+def _others() -> list[str]:
+    """The distributions beside this one that brought the same file, by their RECORDs."""
+    site = os.path.join(os.path.dirname(os.path.abspath(__file__)), "{up}")
+    found = []
+    for folder in os.listdir(site):
+        release, _, kind = folder.rpartition(".")
+        if kind != "dist-info":
+            continue
+        name = release.rpartition("-")[0].lower().replace("_", "-").replace(".", "-")
+        if name != _OWN and (name in _FAMILY or name.startswith(_FAMILY[0] + "-")):
+            try:
+                with open(os.path.join(site, folder, "RECORD"), encoding="utf-8", errors="replace") as record:
+                    if any(line.startswith(_FILE + ",") for line in record):
+                        found.append(name)
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def _check() -> None:
+    try:
+        others = _others()
+    except OSError:  # in an archive, or in no folder that can be listed
+        return
+    if others:
+        import warnings
+
+        warnings.warn(
+            f"{{_OWN}} and {{', '.join(others)}} are installed with the same files: uninstall all, then install one",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+_check()
+'''
+
+
+def guarded(wheel: Offered, name: WheelName, *, family: Iterable[str]) -> dict[str, Member]:
+    """The members that *wheel* gets under *name*, by new path: its packages import a guard that knows the *family*.
+
+    The family are the names that wheels with these files have. `LayoutError` where no package could import it,
+    `SplitError` where an ``__init__.py`` is not to be read as Python.
+    """
+    way = renaming(wheel, name)
+    members = {path: row.path for row in wheel.rows if (path := installed_path(row.path))}
+    others = sorted({*family} - {wheel.name.project})
+    found: dict[str, Member] = {}
+    with open_wheel(wheel.path) as opened, at(wheel.path.name):
+        inits = {path: opened.read(member) for path, member in members.items() if path.endswith("/__init__.py")}
+        shared = {
+            path.rpartition("/")[0] for path, data in inits.items() if is_namespace(data.decode(errors="replace"))
+        }
+        for package in sorted({one for path in members if (one := package_of(path, members, namespaces=shared))}):
+            init = members[f"{package}/__init__.py"]
+            target = way.path(init) or init
+            beside = f"{target.rpartition('/')[0]}/{MODULE}.py"
+            with at(init):
+                found[target] = Put(target, hooked(inits[f"{package}/__init__.py"], MODULE, option=_OPTION))
+            found[beside] = Put(beside, guard(package, name.project, (wheel.name.project, *others)).encode())
+        if not found:
+            raise LayoutError(f"no package with an __init__.py that could import a guard; leave {_OPTION} out")
+    return found
+
+
+def guard(package: str, own: str, family: Iterable[str]) -> str:
+    """The module that guards *package*, a folder, of the distribution *own*, whose project is the first of *family*."""
+    names = "".join(f'\n    "{name}",' for name in family)
+    up = "/".join([".."] * len(package.split("/")))
+    return _GUARD.format(own=own, family=f"({names}\n)", package=package, up=up)
+
+
+_LICENCES = "licenses/"
+_WHEEL = """Wheel-Version: 1.0
+Generator: vbuild publish
+Root-Is-Purelib: true
+Tag: py3-none-any
+"""
+
+
+def metapackage_name(default: Offered) -> WheelName:
+    """What the empty wheel under the old name of *default* is called."""
+    old = default.name.normalised()
+    return WheelName(old.distribution, old.version, None, "py3", "none", "any")
+
+
+def metapackage(default: Offered, project: str) -> NewWheel:
+    """The wheel that is called as *default* was and requires just its release of *project*, which it is called now."""
+    name = metapackage_name(default)
+    way, dist_info = renaming(default, name), dist_info_of(name)
+    metadata = default.metadata.with_requires_dist(requirements(default.metadata, project))
+    named = default.metadata.headers.values("License-File")
+    texts = {f"{default.dist_info}/{file}" for file in named}
+    members: list[Member] = []
+    for row in default.rows:
+        is_licence = row.path.startswith(f"{default.dist_info}/{_LICENCES}") or row.path in texts
+        if is_licence and (path := way.path(row.path)):
+            members.append(Copied(default.path, row.path, path))
+    members += (
+        Put(f"{dist_info}/METADATA", str(metadata).encode()),
+        Put(f"{dist_info}/WHEEL", _WHEEL.encode()),
+    )
+    return NewWheel(PurePosixPath(), name, default.path, tuple(members))
+
+
+def requirements(metadata: Metadata, project: str) -> tuple[str, ...]:
+    """What the empty wheel requires: that release of *project*, and each of its extras for the same extra."""
+    extras = dict.fromkeys(map(canonicalize_name, metadata.headers.values("Provides-Extra")))
+    pins = (f'{project}[{extra}]=={metadata.version}; extra == "{extra}"' for extra in extras)
+    return (f"{project}=={metadata.version}", *pins)
+
+
+_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout suffix"
+
+
+def problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with the wheels in *folder* and with its index."""
+    wheels: list[Offered] = []
+    yield from wheels_in(folder, wheels)
+    if not wheels:
+        yield _problem(Demand.ARCHIVE, folder.resolve().name, "has no wheel")
+    files = {wheel: frozenset(_files(wheel)) for wheel in wheels}
+    for wheel in wheels:
+        yield from _names(wheel)
+        yield from _requirements(wheel, files)
+    yield from index_problems(folder)
+
+
+def _names(wheel: Offered) -> Iterator[Problem]:
+    if canonicalize_name(wheel.metadata.name) != wheel.name.project:
+        what = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
+        yield _problem(Demand.NAME, wheel.path.name, what)
+    if wheel.label:
+        what = "has a variant label, which only installers of variants read"
+        yield _problem(Demand.VARIANT, wheel.path.name, what)
+
+
+def _files(wheel: Offered) -> Iterator[str]:
+    """What *wheel* installs, but for its .dist-info."""
+    paths = (installed_path(row.path) for row in wheel.rows if not is_dist_info(row.path))
+    return (path for path in paths if path)
+
+
+def _requirements(wheel: Offered, files: Mapping[Offered, frozenset[str]]) -> Iterator[Problem]:
+    """What is wrong with what *wheel* requires of projects in the folder, where *files* of each wheel are given."""
+    for line in wheel.metadata.requires_dist:
+        found = read(line)
+        known = [other for other in files if found and other.name.project == canonicalize_name(found.name)]
+        if found is None or not known:
+            continue
+        there = [other for other in known if found.specifier.contains(other.name.version, prereleases=True)]
+        same = frozenset[str]().union(*(files[wheel] & files[other] for other in there or known))
+        if same and known[0].name.project != wheel.name.project:
+            what = f"requires {line}, which has the same files: {min(same)}"
+            yield _problem(Demand.REQUIREMENT, wheel.path.name, what)
+        elif not there:
+            what = f"requires {line}, and only other releases are here"
+            yield Problem(Demand.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False)
+
+
+def _problem(demand: Demand, place: str, what: str) -> Problem:
+    return Problem(demand, (place,), what, _AGAIN, is_error=True)
+
+
+Names = Mapping[tuple[str, str], str]
+
+_HOW = "with pip and with uv; what else is required comes from the index that they have:"
+
+
+@dataclass(frozen=True, slots=True)
+class Suffix:
+    """Wheels under the names that *naming* makes of project and label, in one index.
+
+    *siblings* are projects published likewise elsewhere: requirements of them get the same names. *metapackage* is the
+    label that an empty wheel under the old name requires. With *guard* renamed wheels warn where another one was
+    installed over them. *url* is where the folder will be served.
+    """
+
+    naming: str = "{name}-{label}"
+    siblings: tuple[str, ...] = ()
+    metapackage: str | None = None
+    guard: bool = False
+    url: str | None = None
+    name: str = "suffix"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """Every variant under its new name, and the rest as it is.
+
+        `LayoutError` where a new name is none or stands for two, where a sibling or the label of the metapackage is
+        not known, or where a wheel requires a release that lacks its label.
+        """
+        known = varied(offers)
+        names = self._names(offers)
+        self._check(known)
+        check_ties(offers)
+        wheels = [wheel for offer in offers for wheel in self._wheels(offer, names)]
+        index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
+        return Plan(self.name, (*wheels, index), tuple(self._uses(offers, names)), tuple(self._notes(known, names)))
+
+    def _names(self, offers: Sequence[Offer]) -> Names:
+        """The new name of each project and label; `LayoutError` where one stands for two things."""
+        names = {(o.project, label): suffixed(o.project, label, self.naming) for o in offers for label in o.labels}
+        taken = {offer.project: f"the project {offer.project}" for offer in offers}
+        for (project, label), name in names.items():
+            this = f"{project} {label}"
+            if name in taken:
+                raise LayoutError(
+                    f"name {self.naming!r}: {name} would be {this} and {taken[name]}; expected a name for each: give "
+                    "--name a {name} and a {label}, or stamp one under another label"
+                )
+            taken[name] = this
+        return names
+
+    def _check(self, known: Sequence[Offer]) -> None:
+        lines = [line for offer in known for wheel in offer.variants for line in wheel.metadata.requires_dist]
+        asked = {canonicalize_name(found.name) for line in lines if (found := read(line))}
+        for sibling in map(canonicalize_name, self.siblings):
+            if sibling not in asked:
+                said = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"
+                raise LayoutError(f"sibling {sibling}: no wheel requires it; expected one of those required: {said}")
+        labels = labels_of(known)
+        if self.metapackage is not None and self.metapackage not in labels:
+            raise LayoutError(f"metapackage {self.metapackage!r}: no such label; expected one of {', '.join(labels)}")
+
+    def _wheels(self, offer: Offer, names: Names) -> Iterator[Linked | NewWheel]:
+        """What becomes of the wheels of *offer*."""
+        default = labelled(offer, self.metapackage) if self.metapackage else ()
+        if default and self.metapackage:
+            yield metapackage(default[0], names[offer.project, self.metapackage])
+        else:
+            yield from (Linked(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.plain)
+        for wheel in offer.variants:
+            yield self._renamed(wheel, wheel.label or "", names)
+
+    def _renamed(self, wheel: Offered, label: str, names: Names) -> NewWheel:
+        """The *wheel* under its new name, and what it requires of siblings under theirs."""
+        table = {project: name for (project, other), name in names.items() if other == label}
+        for sibling in map(canonicalize_name, self.siblings):
+            table.setdefault(sibling, suffixed(sibling, label, self.naming))
+        project = table[wheel.name.project]
+        name = replace(wheel.name.normalised().plain(), distribution=escaped(project))
+        metadata = renaming(wheel, name).metadata(wheel.metadata, requirement=partial(requirement_of, projects=table))
+        family = [new for (old, _), new in names.items() if old == wheel.name.project]
+        changed = guarded(wheel, name, family=family) if self.guard else None
+        return renamed(wheel, name, metadata=metadata, changed=changed)
+
+    def _uses(self, offers: Sequence[Offer], names: Names) -> Iterator[Use]:
+        last = latest(offers)
+        for label, variant in variants_of(last, labels_of(last)).items():
+            having = [offer for offer in last if label in offer.labels]
+            wanted = " ".join(f"{names[offer.project, label]}=={offer.version}" for offer in having)
+            yield Use(f"{variant}, {_HOW}", install(wanted, url=self.url))
+        rest = [offer for offer in last if not offer.is_companion and self._keeps_name(offer)]
+        if wanted := " ".join(self._default(offer) for offer in rest):
+            has_rivals = any(self.metapackage not in offer.labels for offer in rest)
+            what = f"The default, {self.metapackage}" if self.metapackage else "The plain wheel, for every machine"
+            rivals = RIVALS if has_rivals else ""
+            yield Use(f"{what}{rivals}; {_HOW}", install(wanted, url=self.url, has_rivals=has_rivals))
+
+    def _default(self, offer: Offer) -> str:
+        """What asks for the last release of *offer* under its old name."""
+        if self.metapackage not in offer.labels:
+            return f"{offer.project}=={offer.version}"
+        # by its file: where another index has a wheel of that name and version, for one platform, pip would prefer it
+        return quote(below(self.url, str(metapackage_name(labelled(offer, self.metapackage)[0]))))
+
+    def _keeps_name(self, offer: Offer) -> bool:
+        """Whether there is something under the old name of *offer*."""
+        return bool(offer.plain) or self.metapackage in offer.labels
+
+    def _notes(self, known: Sequence[Offer], names: Names) -> Iterator[str]:
+        for offer in known:
+            called = [names[offer.project, label] for label in offer.labels]
+            plain = [offer.project] if offer.plain and self.metapackage not in offer.labels else []
+            if len(several := [*plain, *called]) > 1:
+                yield (
+                    f"{', '.join(several)} have the same files, which no installer notices: uninstall one before the "
+                    f"other is installed.{' A guard in them says so on import.' if self.guard else ''}"
+                )
+            if self.metapackage in offer.labels and offer.plain:
+                yield f"{offer}: the plain wheel is left out: {offer.project} is an empty one now."
+            for place in hard_wired(offer.variants):
+                yield f"{place} finds no {offer.project} where only {' or '.join(called)} is installed."
+            if any("/headers/" in row.path and ".data/" in row.path for wheel in offer.variants for row in wheel.rows):
+                yield f"{offer}: its headers are installed into a folder called after the new name."
+        new = ", ".join(names.values())
+        yield f"Anybody may take these names on an index that has none: register {new} there first."

@@ -1,0 +1,93 @@
+"""Variant wheels as they are, with their variants.json and a simple index: what installers of variants read (PEP 825).
+
+variants/demo-1.0-…-x86_64_v3.whl, demo-1.0-….whl, demo-1.0-variants.json
+variants/simple/demo/…                                the same files, hard links
+
+Each release has a variants.json of its own. Companions and releases without variants are in the index, too.
+https://peps.python.org/pep-0825/#index-level-metadata
+
+What is wrong with a folder of the layout variants: labels, variants.json, METADATA and the index, as they are there.
+
+An index without variants.json, or with one that says other things than the wheels, hides variants from installers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from vbuild.publishing.address import RIVALS, install, of_uv
+from vbuild.publishing.indexes import index_problems
+from vbuild.publishing.lint.agreement import metadata_problems
+from vbuild.publishing.lint.files import found, releases, strays, twins
+from vbuild.publishing.lint.labels import label_problems
+from vbuild.publishing.lint.model import Problem
+from vbuild.publishing.model import Linked, Plan, SimpleIndex, Text, Use
+from vbuild.publishing.offer import Offer
+from vbuild.publishing.siblings import latest
+from vbuild.variants.document import combine
+from vbuild.wheel.name import escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The layout of the main job; *url* is where its folder will be served."""
+
+    url: str | None = None
+    name: str = "variants"
+
+    def planned(self, offers: Sequence[Offer]) -> Plan:
+        """Every wheel, a variants.json for each release that has variants, and the index of all of them.
+
+        `VariantError` where two wheels of a release contradict each other.
+        """
+        files = tuple(output for offer in offers for output in _files(offer))
+        index = SimpleIndex(PurePosixPath("simple"), tuple(file.target for file in files))
+        return Plan(self.name, (*files, index), tuple(self._uses(offers)), tuple(_notes(offers)))
+
+    def _uses(self, offers: Sequence[Offer]) -> Iterator[Use]:
+        known = [offer for offer in offers if not offer.is_companion]
+        if any(offer.variants for offer in known):
+            yield Use(
+                "With uv 0.13.8 or newer, the best variant for the machine:",
+                f"uv pip install --preview-features wheel-variants {of_uv(self.url)} {_pins(known)}",
+            )
+        if plain := _pins([offer for offer in known if offer.plain]):
+            yield Use(
+                f"With pip, and with uv without that feature, the plain wheel{RIVALS}:",
+                install(plain, url=self.url, has_rivals=True),
+            )
+
+
+def _pins(offers: Sequence[Offer]) -> str:
+    """What asks for the last release of each project: another index may have a newer one."""
+    return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
+
+
+def _files(offer: Offer) -> Iterator[Linked | Text]:
+    for wheel in offer.wheels:
+        yield Linked(PurePosixPath(wheel.path.name), wheel.path)
+    documents = [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]
+    if documents:
+        name = f"{escaped(offer.project)}-{offer.version}-variants.json"
+        yield Text(PurePosixPath(name), combine(documents).pack())
+
+
+def _notes(offers: Sequence[Offer]) -> Iterator[str]:
+    if any(offer.variants for offer in offers):
+        yield "An index that is made by other means must list each variants.json beside the wheels: uv reads it first."
+    for offer in offers:
+        plain = {wheel.tag for wheel in offer.plain}
+        if lacks := dict.fromkeys("-".join(wheel.tag) for wheel in offer.variants if wheel.tag not in plain):
+            yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; who knows no variants gets nothing there."
+
+
+def problems(folder: Path) -> Iterator[Problem]:
+    """What is wrong with the releases in *folder* and with its index; `PublishError` where there is nothing in it."""
+    there = found(folder)
+    known = releases(there)
+    beside = {release.project for release in known}
+    yield from (*there.damaged, *strays(there, known), *twins(known))
+    for release in known:
+        yield from label_problems(release)
+        yield from metadata_problems(release, beside=beside - {release.project})
+    yield from index_problems(folder)

@@ -1,0 +1,328 @@
+"""`vbuild cibuildwheel`: the wheels of a project's own cibuildwheel, for every variant of its recipe.
+
+    [tool.vbuild] -> builds -> a run of cibuildwheel each -> divided, stamped, proved -> split, joined -> report.json
+
+Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there. A run that fails
+leaves the others: their wheels are finished and written, and the release says what is missing.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from vbuild.build.agreement import Trial, agreement, is_trial
+from vbuild.build.cibuildwheel.arguments import Arguments, check_platform
+from vbuild.build.cibuildwheel.assignments import check_one_line
+from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine
+from vbuild.build.cibuildwheel.making import NOT_PUT, Build, Kit, Made, Yard
+from vbuild.build.cibuildwheel.runs import Run, Surroundings, machine_of, runs, unheard
+from vbuild.build.frontend import recognised
+from vbuild.build.plan import Plan, Rewriting, unused
+from vbuild.errors import BuildError, CiError, VbuildError, at
+from vbuild.files.staging import LOGS, staging
+from vbuild.hardware.machine import Machine
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import same_project
+from vbuild.recipe.spelling import MACHINES, baseline
+from vbuild.recipe.target import Target
+from vbuild.release.bill import billed, making
+from vbuild.release.builder import Told, slug
+from vbuild.release.family import Family, divided
+from vbuild.release.finishing import proved
+from vbuild.release.hwcaps_merge import Joiner, check_chosen
+from vbuild.release.order import without_cpu
+from vbuild.release.outcome import Failure, Product, Release
+from vbuild.release.publication import published, without_twins
+from vbuild.release.report import Report
+from vbuild.release.split_step import request_of, thinned
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit.provision import FETCHED, FORESEEN, Supply
+from vbuild.variants.document import Schema
+from vbuild.verification.verify import fatbins
+from vbuild.wheel.name import WheelName
+
+_NOT_CALLED = (
+    "no compiler was called through a launcher, so its code is not for {cpu}: the project calls one by its path, or "
+    "has put another folder first on PATH"
+)
+_RETESTED = "split: cibuildwheel has tested the wheels as they were before"
+_FORESEEN_KIT = PurePosixPath("/host/tmp/vbuild-kit")
+
+
+def cibuildwheel(
+    folder: Path,
+    arguments: Sequence[str] = (),
+    *,
+    variants: Collection[str] = (),
+    compare: Path | None = None,
+    schema: Schema = Schema.PEP_850,
+    told: Told = lambda _target, _step: None,
+    echo: Echo | None = None,
+) -> Release:
+    """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*; all where none is named.
+
+    The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *told* hears of
+    each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the release's
+    variants.json, the report, held against the one at *compare*, and the logs of what failed. A `VbuildError` is
+    raised, and no wheel written, where no run can start.
+    """
+    given = Arguments.parse(arguments)
+    engine, identifiers = _asked(given)
+    recipe = Recipe.load(given.package)
+    request, before = request_of(recipe), Report.previous(compare, recipe.name)
+    targets = _targets(recipe, variants)
+    check_chosen(recipe, targets)
+    family = Family.of(recipe, targets, schema=schema)
+    with tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text:
+        outside = Path(text)
+        containers = Containers.made(given, os.environ, outside / "engine")
+        kit = Kit.made(outside / "kit")
+        surroundings = _surroundings(given, kit.inside, FETCHED, told)
+        plan = runs(recipe, targets, identifiers, surroundings)
+        with staging(folder) as stage:
+            yard = Yard(engine, given, os.environ, outside, kit, containers, echo)
+            house = _House(recipe, family, stage, folder.absolute(), told)
+            made = [house.made(run, yard) for run in plan]
+            outcomes = without_twins(house.outcomes(made))
+            thinning = thinned(outcomes, request, stage / "thin", tried=_not_again)
+            joiner = Joiner(
+                recipe=recipe,
+                targets=lambda plain: [replace(target, python=plain.python) for target in targets],
+                folder=stage / "joined",
+                beside=stage / "thin",
+                logs=folder.absolute() / LOGS,
+                pythons=_no_python,
+                tried=_not_again,
+                told=told,
+            )
+            thinning = joiner.joined(thinning)
+            licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
+            notes = (*unheard(recipe), *licences, *_omitted(targets, identifiers), *house.notes(made), *joiner.notes)
+            if thinning.split:
+                notes = (*notes, _RETESTED)
+            return published(
+                recipe.name,
+                str(recipe.source),
+                thinning,
+                stage,
+                folder,
+                notes=tuple(dict.fromkeys(notes)),
+                before=before,
+                inputs=[recipe.file],
+            )
+
+
+def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[Run, ...]:
+    """The runs that `cibuildwheel` would make, with every variable; nothing is built or written."""
+    given = Arguments.parse(arguments)
+    _, identifiers = _asked(given)
+    recipe = Recipe.load(given.package)
+    request_of(recipe)
+    targets = _targets(recipe, variants)
+    check_chosen(recipe, targets)
+    surroundings = _surroundings(given, _FORESEEN_KIT, FORESEEN, lambda _target, _step: None)
+    return runs(recipe, targets, identifiers, surroundings)
+
+
+def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
+    """The targets called as in *variants*, once each: the Pythons are cibuildwheel's."""
+    return recipe.chosen(only=variants, pythons=recipe.matrix.pythons[:1])
+
+
+def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
+    """cibuildwheel, and the identifiers that it would build for; `CiError` for those of another system."""
+    check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
+    engine = Engine.found()
+    # it refuses words that it does not know, of which vbuild may take one for the project
+    identifiers = engine.identifiers(given, os.environ)
+    check_one_line(given.configuration, os.environ)
+    given.check_place()
+    for identifier in identifiers:
+        if "linux_" not in identifier:
+            check_platform(identifier.partition("-")[2], identifier)
+    return engine, identifiers
+
+
+def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, told: Told) -> Surroundings:
+    known: dict[object, Toolkit] = {}
+
+    def toolkit(target: Target) -> Toolkit:
+        if target.cuda is None:
+            raise CiError(f"{target}: is built without CUDA")
+        spec = target.cuda.toolkit
+        if spec not in known:
+            known[spec] = supply.toolkit(spec, told=partial(told, target))
+        return known[spec]
+
+    return Surroundings(Machine.here().cpu, os.environ, kit, recognised(given.package), toolkit)
+
+
+def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[str]:
+    """What is not built, though cibuildwheel would: other machines than the variants', and CUDA without glibc."""
+    machine = targets[0].cpu.machine
+    if others := [identifier for identifier in identifiers if machine_of(identifier) != machine]:
+        yield f"{', '.join(others)}: no variants, which are for {machine}"
+    musl = [identifier for identifier in identifiers if identifier.endswith(f"-musllinux_{machine}")]
+    if musl and any(target.cuda for target in targets):
+        yield f"{', '.join(musl)}: nothing with CUDA, whose compiler needs glibc"
+
+
+def _not_again(product: Product, _beside: Path) -> Product:
+    """*product*, whose wheel is not the one any more that cibuildwheel has tested."""
+    return replace(product, trial=Trial.NOT_RUN)
+
+
+def _no_python(_target: Target) -> Interpreter:
+    raise BuildError("cibuildwheel has tested the wheels that it is joined of")
+
+
+@dataclass(frozen=True, slots=True)
+class _House:
+    """Where plain wheels become those of a release: the *family*'s, in *stage*, with logs going into *folder*."""
+
+    recipe: Recipe
+    family: Family
+    stage: Path
+    folder: Path
+    told: Told
+
+    def made(self, run: Run, yard: Yard) -> Made:
+        """*run*, done."""
+        for target in run.targets:
+            self.told(target, "building")
+        made = yard.made(run)
+        self._log(run).unlink(missing_ok=True)  # an earlier one's
+        for target in run.targets:
+            self.told(target, "failed" if made.error else "built")
+        return made
+
+    def outcomes(self, made: Sequence[Made]) -> Iterator[Product | Failure]:
+        """What became of all targets of *made*."""
+        for each in made:
+            for identifier, build in each.builds.items():
+                yield from self._finished(each, identifier, build, made)
+            if each.error:
+                for target in each.run.targets:
+                    yield self._failure(replace(target, python=each.at_work or "all"), each, each.error)
+
+    def notes(self, made: Sequence[Made]) -> Iterator[str]:
+        """What whoever builds should know of the wheels that are there, and of those that are not."""
+        plain = next((each for each in made if each.run.targets[0].label is None and each.run.plan), None)
+        for each in made:
+            missing = [name for name in (plain.builds if plain else ()) if name in each.run.identifiers]
+            if each.error is None and (missing := [name for name in missing if name not in each.builds]):
+                yield f"{each.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
+            commands = [command for build in each.builds.values() for command in build.told.commands]
+            for glob in unused(self.recipe.build.cuda.files, commands) if each.run.toolkit and commands else ():
+                yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
+
+    def _finished(
+        self, made: Made, identifier: str, build: Build, all_of_them: Sequence[Made]
+    ) -> Iterator[Product | Failure]:
+        """The wheels of one *build* of *made*, for *identifier*."""
+        targets = [_of(target, identifier) for target in made.run.targets]
+        try:
+            _check(made.run, build, self.recipe)
+            build = self._billed(made.run, targets[0], build)
+            shared = [target for target in targets if target.gpus]
+            place = self.stage / "divided" / slug(targets[0])
+            cut = divided(build.wheel, shared, family=self.family, folder=place) if shared else {}
+        except VbuildError as error:
+            yield from (self._failure(target, made, error) for target in targets)
+            return
+        held_against = _baseline(targets[0], identifier, all_of_them)
+        for target in targets:
+            yield self._product(target, made, build, cut, baseline=held_against)
+
+    def _billed(self, run: Run, target: Target, build: Build) -> Build:
+        """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
+        if not self.recipe.repair.bill:
+            return build
+        environment = dict(run.plan.environment) if run.plan else {}
+        # the compilers are those of the container
+        about = making(self.recipe, target, toolkit=run.toolkit, environment=environment)
+        return replace(build, wheel=billed(build.wheel, self.stage / "billed" / slug(target), about))
+
+    def _product(
+        self, target: Target, made: Made, build: Build, cut: Mapping[Target, Path], *, baseline: Path | None
+    ) -> Product | Failure:
+        try:
+            finished = self.stage / "finished" / slug(target)
+            wheel = cut.get(target) or self.family.stamped(target, build.wheel, finished)
+            self.told(target, "verifying")
+            verdict = proved(wheel, target, baseline=baseline, allow=self.recipe.verify.allow)
+        except VbuildError as error:
+            return self._failure(target, made, error)
+        self.told(target, "done")
+        variant = self.family.variant(target)
+        return Product(
+            target=target,
+            wheel=wheel,
+            label=variant.label if variant else None,
+            plan=made.run.plan or Plan(target.cpu, recognised(self.recipe.file.parent), (), (), Rewriting()),
+            toolkit=made.run.toolkit,
+            seconds=build.seconds,
+            overrides=build.told.overrides,
+            lists=_lists(build),
+            verdict=verdict,
+            # what is cut from the wheel that was tested was not
+            trial=Trial.NOT_RUN if target in cut and build.trial is Trial.PASSED else build.trial,
+        )
+
+    def _failure(self, target: Target, made: Made, error: VbuildError) -> Failure:
+        self.told(target, "failed")
+        log = self._log(made.run)
+        if made.log.exists() and not log.exists():
+            log.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made.log, log)
+        return Failure(target, str(error), log if log.exists() else None)
+
+    def _log(self, run: Run) -> Path:
+        return self.folder / LOGS / f"{self.recipe.name}-{run.name}.log"
+
+
+def _of(target: Target, identifier: str) -> Target:
+    """*target* for *identifier*: where that is of another machine, for what all of these have."""
+    machine = machine_of(identifier)
+    if machine == target.cpu.machine:
+        return replace(target, python=identifier)
+    # other machines have no levels, and nothing of their code is looked at
+    cpu = baseline(machine if machine in MACHINES else MACHINES[0])
+    return replace(target, python=identifier, cpu=cpu)
+
+
+def _check(run: Run, build: Build, recipe: Recipe) -> None:
+    """`VbuildError` where *build* is not what *run* was for, whatever its name is going to say."""
+    if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
+        raise CiError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
+    if run.plan and build.told.started is None:
+        raise CiError(f"{build.wheel.name}: {NOT_PUT}")
+    if run.plan and not run.cpu.is_baseline and not build.told.calls:
+        raise CiError(f"{build.wheel.name}: {_NOT_CALLED.format(cpu=run.cpu)}")
+    if cuda := run.targets[0].cuda:
+        with at(build.wheel.name):
+            mode = recipe.build.cuda.archs
+            agreement(build.told.commands, fatbins(build.wheel), cuda.archs, mode=mode).check()
+
+
+def _baseline(target: Target, identifier: str, made: Sequence[Made]) -> Path | None:
+    """The wheel that differs from that of *target* in nothing but the CPU level, the lowest."""
+    if target.cpu.is_baseline:
+        return None
+    for each in made:
+        other = each.run.targets[0]
+        alike = each.run.plan and without_cpu(replace(other, python=identifier)) == without_cpu(target)
+        if other.cpu.is_baseline and alike and identifier in each.builds:
+            return each.builds[identifier].wheel
+    return None
+
+
+def _lists(build: Build) -> tuple[str, ...]:
+    """The lists of GPU architectures that were changed for code of the wheel."""
+    said = (str(command) for command in build.told.commands if command.is_changed and not is_trial(command))
+    return tuple(dict.fromkeys(text.replace("/project/", "") for text in said))

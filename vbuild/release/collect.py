@@ -1,0 +1,281 @@
+"""`vbuild collect`: the parts of a release, made by several jobs or machines, become one release.
+
+    parts -> each wheel once -> verified, levels held against the baseline -> split -> joined -> report.json, page
+
+What a part says of a wheel is taken over: flags, times, tests. What is proved of a wheel is proved again, here, where
+there is the wheel to hold it against.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from vbuild.build.agreement import Trial, tried
+from vbuild.errors import BuildError, VbuildError, at
+from vbuild.files.atomic import linked
+from vbuild.files.staging import LOGS, staging
+from vbuild.hardware.machine import Machine
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.model import Check, Recipe
+from vbuild.recipe.target import Target
+from vbuild.release.gathering import Gathering, Told, strangers
+from vbuild.release.hwcaps_merge import Joiner
+from vbuild.release.outcome import Failure, Product, Release, target_of
+from vbuild.release.parts import Found, Part, Twin, name_of, parts_at, wheels_of
+from vbuild.release.publication import published
+from vbuild.release.report import Report
+from vbuild.release.split_step import request_of, thinned
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.probes import forget
+from vbuild.wheel.name import WheelName
+
+_LACKING = "no part has it"
+_NUMBER = re.compile(r"[0-9]+")
+# 3.12, python3.12 and cpython@3.12.1; cp312-manylinux_x86_64 and pp310
+_VERSION = re.compile(r"(?P<name>[a-z]+)?@?(?P<major>\d)\.(?P<minor>\d+)(\.\d+)?(?P<free>t?)", re.ASCII)
+_TAG = re.compile(r"([a-z]{2}\d{2,}t?)(-.*)?", re.ASCII)
+_SHORT = {"": "cp", "python": "cp", "cpython": "cp", "pypy": "pp"}
+
+
+def collect(
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    recipe: Path | None = None,
+    compare: Path | None = None,
+    told: Told = lambda _target, _step: None,
+) -> Release:
+    """Make one release in *folder* of the parts at *paths*, folders of wheels, and whatever is below these.
+
+    Every wheel is verified; one that does not keep its promises, and what failed in a part, is a failure of the
+    release, and so is what the *recipe* has and no part, and of two Pythons' wheels of one name the second. The recipe
+    also says what may go above a level, and what is taken out of the wheels: those that change are tested again, where
+    this machine has their Python. The page tells what is not as in the report at *compare*. *told* hears of each step
+    of each wheel.
+
+    A `VbuildError` is raised, and nothing written, where there are no parts, where one cannot be read or contradicts
+    another, or where they are not of one release.
+    """
+    whole = Recipe.load(recipe) if recipe else None
+    request = request_of(whole) if whole else None
+    parts = parts_at(paths, without=folder)
+    name = name_of(parts, expected=whole.name if whole else None)
+    before = Report.previous(compare, name)
+    gathered = wheels_of(parts, name)
+    with staging(folder) as stage:
+        gathering = Gathering(stage / "gathered", whole.verify.allow if whole else (), told)
+        own, others = _told_apart(gathered.wheels, gathering.outcomes(gathered.wheels), name)
+        made = [*own, *_twins(gathered.twins)]
+        failed = [*_failures(parts, made, folder)]
+        lacking = _lacking(whole, [*made, *failed]) if whole else ()
+        retrial = _Retrial(
+            whole.test if whole else Check(),
+            stage / "trials",
+            gathering.notes,
+            whole.build.pass_env if whole else (),
+        )
+        outcomes = _ordered([*made, *others, *failed, *lacking], whole)
+        thinning = thinned(outcomes, request, stage / "thin", tried=retrial.tried)
+        if whole:
+            joiner = _joiner(whole, outcomes, stage, folder.absolute() / LOGS, gathering)
+            thinning = joiner.joined(thinning)
+        notes = dict.fromkeys([*_notes(parts), *strangers(gathered.wheels), *gathering.notes])
+        source = str(whole.source) if whole else _source(parts)
+        release = published(
+            name,
+            source,
+            thinning,
+            stage,
+            folder,
+            notes=tuple(notes),
+            before=before,
+            inputs=[whole.file] if whole else [],
+            parts=[part.folder for part in parts],
+        )
+    forget()
+    return release
+
+
+def _joiner(
+    recipe: Recipe, outcomes: Sequence[Product | Failure], stage: Path, logs: Path, gathering: Gathering
+) -> Joiner:
+    """What joins the plain wheels of *outcomes* as *recipe* says; its notes are those of *gathering*."""
+    stands = _standing((outcome.target.python for outcome in outcomes), recipe)
+
+    def targets(plain: Target) -> list[Target]:
+        python = stands.get(plain.python, recipe.matrix.pythons[0])
+        # a report tells nothing of the variables that set builds apart
+        return [replace(target, env=(), config_settings=()) for target in recipe.targets() if target.python == python]
+
+    return Joiner(
+        recipe=recipe,
+        targets=targets,
+        folder=stage / "joined",
+        beside=stage / "thin",
+        logs=logs,
+        pythons=lambda target: Interpreter.found(target.python, os.environ),
+        tried=lambda product, _: replace(product, trial=Trial.NOT_RUN),
+        told=gathering.told,
+        notes=gathering.notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Retrial:
+    """The recipe's test, for wheels that were split: what is published is what was tested."""
+
+    check: Check
+    folder: Path
+    notes: list[str]
+    pass_env: tuple[str, ...] = ()
+
+    def tried(self, product: Product, beside: Path) -> Product | Failure:
+        """*product*, whose wheel is another now, tested again; others that it requires are *beside*."""
+        log = self.folder / f"{product.wheel.name}.log"
+        folder = self.folder / product.wheel.stem
+        folder.mkdir(parents=True)
+        try:
+            interpreter = Interpreter.found(product.target.python, os.environ)
+        except BuildError as error:
+            self.notes.append(f"{product.wheel.name}: split, and not tested again: {error}")
+            return replace(product, trial=Trial.NOT_RUN)
+        try:
+            trial = tried(
+                linked(product.wheel, folder / str(WheelName.parse(product.wheel.name).plain())),
+                self.check,
+                interpreter=interpreter,
+                cpu=product.target.cpu,
+                machine=Machine.here().cpu,
+                folder=folder,
+                log=log,
+                configuration=Indexes.configured().environment,
+                beside=beside,
+                pass_env=self.pass_env,
+            )
+        except VbuildError as error:
+            return Failure(product.target, str(error), None)
+        return replace(product, trial=trial)
+
+
+def _failures(parts: Iterable[Part], made: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:
+    """What failed in *parts* and no other part *made*, each once, with its log in *folder* where its part has it."""
+    there = {_place(outcome.target) for outcome in made}
+    for part in parts:
+        for absence in part.report.failures if part.report else ():
+            with at(part.folder):
+                failure = Failure.of_data(absence.data)
+            if _place(failure.target) not in there:
+                there.add(_place(failure.target))
+                log = part.log(absence)
+                yield replace(failure, log=_kept(log, folder / LOGS)) if log else failure
+
+
+def _kept(log: Path, folder: Path) -> Path:
+    """*log* in *folder*, in the place of an earlier run's."""
+    folder.mkdir(exist_ok=True)
+    kept = folder / log.name
+    if not (kept.exists() and kept.samefile(log)):
+        kept.unlink(missing_ok=True)
+        linked(log, kept)
+    return kept
+
+
+def _told_apart(
+    wheels: Iterable[Found], made: Iterable[Product | Failure], project: str
+) -> tuple[list[Product | Failure], list[Product | Failure]]:
+    """What was *made* of *wheels*: of those of *project*, and of others, whose failures are called as theirs."""
+    own: list[Product | Failure] = []
+    others: list[Product | Failure] = []
+    for wheel, outcome in zip(wheels, made, strict=True):
+        if wheel.name.project == canonicalize_name(project):
+            own.append(outcome)
+        elif isinstance(outcome, Failure):
+            others.append(replace(outcome, target=replace(outcome.target, label=wheel.name.project)))
+        else:
+            others.append(outcome)
+    return own, others
+
+
+def _twins(twins: Iterable[Twin]) -> Iterator[Failure]:
+    return (Failure.of_twin(target_of(twin.data), twin.name, twin.python) for twin in twins)
+
+
+def _lacking(recipe: Recipe, outcomes: Sequence[Product | Failure]) -> list[Failure]:
+    """The targets of *recipe* that *outcomes* say nothing of."""
+    stands = _standing((outcome.target.python for outcome in outcomes), recipe)
+    there = {
+        _place(replace(outcome.target, python=stands[outcome.target.python]))
+        for outcome in outcomes
+        if outcome.target.python in stands
+    }
+    return [Failure(target, _LACKING, None) for target in recipe.targets() if _place(target) not in there]
+
+
+def _standing(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
+    """Which of *recipe*'s Pythons each of *pythons* is, one at most: itself, or one called otherwise elsewhere.
+
+    By the way from the recipe, where both are paths; by version; or as nobody else stands for it and it may be.
+    """
+    own = recipe.matrix.pythons
+    there = dict.fromkeys(pythons)
+    stands = {python: known for python in there if (known := _same(python, own, recipe.file.parent.absolute()))}
+    for python in (python for python in there if python not in stands):
+        tag = _tag(python)
+        alike = (stands[other] for other in stands if tag and _tag(other) == tag)
+        free = (each for each in own if len(own) == 1 or each not in stands.values())
+        may_be = (each for each in free if not (tag and _tag(each)))  # by version it would have been found
+        if known := next(alike, None) or next(may_be, None):
+            stands[python] = known
+    return stands
+
+
+def _same(python: str, own: Sequence[str], folder: Path) -> str | None:
+    """The one of *own*, Pythons of a recipe in *folder*, that *python* is for sure."""
+    if python in own:
+        return python
+    ways = {each: each.removeprefix(str(folder)) for each in own if each.startswith(f"{folder}/")}
+    behind = [each for each, way in ways.items() if python.endswith(way)]
+    if behind:
+        return max(behind, key=lambda each: len(ways[each]))
+    tag = _tag(python)
+    return next((each for each in own if tag and _tag(each) == tag), None)
+
+
+def _tag(python: str) -> str | None:
+    """``cp312`` for whatever says 3.12; None for what says no version."""
+    name = python.rpartition("/")[2]
+    if match := _TAG.fullmatch(name):
+        return match[1]
+    match = _VERSION.fullmatch(name)
+    short = _SHORT.get(match["name"] or "") if match else None
+    return f"{short}{match['major']}{match['minor']}{match['free']}" if match and short else None
+
+
+def _ordered(outcomes: Iterable[Product | Failure], recipe: Recipe | None) -> list[Product | Failure]:
+    """*outcomes* by Python, and those of each in the order of *recipe*, or else the plain wheel first."""
+    targets = recipe.targets() if recipe else ()
+    places = {_place(target)[1:]: number for number, target in reversed([*enumerate(targets)])}
+
+    def order(outcome: Product | Failure) -> tuple[object, ...]:
+        target = outcome.target
+        numbers = tuple(map(int, _NUMBER.findall(target.python)))  # 3.9 before 3.11, and cp39 before cp311
+        return (numbers, target.python, places.get(_place(target)[1:], len(places)), target.label is not None)
+
+    return sorted(outcomes, key=order)
+
+
+def _place(target: Target) -> tuple[object, ...]:
+    """What tells *target* from all others of its release, whatever its label is hashed to."""
+    return (target.python, target.cpu, tuple(sorted(target.properties)), tuple(sorted(target.choices)))
+
+
+def _notes(parts: Iterable[Part]) -> Iterator[str]:
+    return (note for part in parts if part.report for note in part.report.notes)
+
+
+def _source(parts: Iterable[Part]) -> str:
+    return next((part.report.source for part in parts if part.report), "")

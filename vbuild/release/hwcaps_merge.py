@@ -1,0 +1,249 @@
+"""The plain wheel of a release, joined of its builds for all CPU levels: ``plain = "hwcaps"`` in a recipe.
+
+    plain, v3, v4 of one Python -> joined -> each copy verified -> tested as each level sees it -> the plain wheel
+
+It comes after the split. What a split shares out has another name for each build, so that the copies of a module that
+were linked to them lead to the right ones, wherever these are; in a folder for levels they need no place of their own.
+The other way round, a library that the split moves would leave its copies behind.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from vbuild.build.agreement import Trial
+from vbuild.build.identity import canonical, ourselves
+from vbuild.errors import BuildError, LayoutError, RecipeError, VbuildError
+from vbuild.files.hashing import sha256_of
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine
+from vbuild.index_client.configuration import Indexes
+from vbuild.process.run import supervised
+from vbuild.publishing.hwcaps.plan import joined as joined_wheel
+from vbuild.publishing.model import Plan
+from vbuild.publishing.offer import Offered
+from vbuild.publishing.writing import written
+from vbuild.recipe.matrix import Plain
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.target import Target
+from vbuild.release.builder import Told, slug
+from vbuild.release.cache import Kind, Store
+from vbuild.release.finishing import proved
+from vbuild.release.outcome import Failure, Product
+from vbuild.release.report import kinds
+from vbuild.release.split_step import Thinning
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.probes import key_of
+from vbuild.verification.level_runs import Leveled, run_levels
+from vbuild.verification.level_runs import levels_of as levels_in
+from vbuild.verification.level_ways import Way
+from vbuild.verification.model import Verdict
+from vbuild.wheel.name import WheelName
+
+_MUSL = "musllinux"
+
+# what tests a wheel again as it is, with the folder of what it may require
+Tried = Callable[[Product, Path], Product | Failure]
+# a Python of this machine for a target, a `BuildError` where there is none
+Pythons = Callable[[Target], Interpreter]
+
+
+def is_joined(recipe: Recipe) -> bool:
+    """Whether the plain wheels of *recipe*'s release are joined of builds for CPU levels."""
+    return recipe.matrix.plain is Plain.HWCAPS
+
+
+def levels_of(plain: Target, targets: Iterable[Target]) -> tuple[Target, ...]:
+    """Those of *targets* that are joined with *plain*, of whatever Python."""
+    bare = replace(plain, python="")
+    return tuple(target for target in targets if replace(target, python="").is_level_of(bare))
+
+
+def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
+    """`RecipeError` where *chosen* has a plain wheel of *recipe*'s, and not all that it is to be joined of."""
+    if not is_joined(recipe):
+        return
+    there = {(target.python, target.label) for target in chosen}
+    for plain in (target for target in chosen if target.label is None):
+        wanted = (target for target in levels_of(plain, recipe.targets()) if target.python == plain.python)
+        if lacking := [str(target) for target in wanted if (target.python, target.label) not in there]:
+            what = f"the plain wheel is joined of {', '.join(lacking)} too"
+            raise RecipeError(f"{recipe.file}: matrix.plain: {what}; choose these as well, or build a part")
+
+
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """What joins the plain wheels of *recipe*'s release, in *folder*, if it says so; they may require what is *beside*.
+
+    The logs of tests that fail stay in *logs*.
+
+    A plain wheel gets the levels of those of *targets* that are like it, which are all the release's or those of one
+    Python. It is tested as each level of this machine sees it, with one of its *pythons*, or else *tried* as it is.
+    What *store* has from before is taken from there, where there is one. *notes* gathers what whoever publishes should
+    know.
+    """
+
+    recipe: Recipe
+    targets: Callable[[Target], Iterable[Target]]
+    folder: Path
+    beside: Path
+    logs: Path
+    pythons: Pythons
+    tried: Tried
+    told: Told
+    store: Store | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def joined(self, thinning: Thinning) -> Thinning:
+        """*thinning* with joined wheels in place of plain ones; where a level is lacking, with a failure."""
+        if not is_joined(self.recipe):
+            return thinning
+        products = [outcome for outcome in thinning.outcomes if isinstance(outcome, Product)]
+        with supervised():
+            return replace(thinning, outcomes=tuple(self._outcome(one, products) for one in thinning.outcomes))
+
+    def _outcome(self, outcome: Product | Failure, products: Sequence[Product]) -> Product | Failure:
+        if isinstance(outcome, Failure) or not self._is_due(outcome):
+            return outcome
+        self._log(outcome.target).unlink(missing_ok=True)  # an earlier run's
+        wanted = levels_of(outcome.target, self.targets(outcome.target))
+        found = _alike(outcome, products)
+        if lacking := [target for target in wanted if target.cpu not in found]:
+            what = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
+            return self._failure(outcome, LayoutError(f"{outcome.wheel.name}: {what}"))
+        try:
+            return self._joined(outcome, [found[target.cpu] for target in wanted])
+        except VbuildError as error:
+            return self._failure(outcome, error, self._log(outcome.target))
+
+    def _is_due(self, product: Product) -> bool:
+        """Whether *product* is to be joined: a plain wheel of the project, for glibc, without copies for levels.
+
+        A note says why a plain wheel for x86-64 is not.
+        """
+        name = WheelName.parse(product.wheel.name)
+        is_own = product.target.label is None and name.project == canonicalize_name(self.recipe.name)
+        if not is_own or not name.platform.endswith("x86_64"):
+            return False
+        why = None
+        if there := levels_in(product.wheel)[1:]:
+            why = f"copies for {', '.join(there)} are in it already"
+        elif _MUSL in name.platform:
+            why = "only glibc's loader knows levels"
+        elif not levels_of(product.target, self.targets(product.target)):
+            why = "no target of the recipe differs from it in its level alone"
+        if why:
+            self.notes.append(f"{product.wheel.name}: not joined: {why}")
+        return why is None
+
+    def _joined(self, plain: Product, levels: Sequence[Product]) -> Product | Failure:
+        wheels = [plain.wheel, *(product.wheel for product in levels)]
+        key = self._key(wheels)
+        place = self.folder / slug(plain.target)
+        if kept := self.store.taken(Kind.JOINED, key, place / "kept") if self.store else None:
+            self.notes.extend(kept.record["notes"])
+            verdict = Verdict.of_data(kept.record["verdict"], kept.wheel)
+            trial = Trial(kept.record["trial"])
+            return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
+        self.told(plain.target, "joining")
+        new = joined_wheel([Offered.of(wheel) for wheel in wheels], allow=self.recipe.verify.allow)
+        written(Plan("hwcaps", (new,), ()), place / "made")
+        wheel = place / "made" / new.target
+        self.told(plain.target, "verifying")
+        verdict = proved(wheel, plain.target, baseline=None, allow=self.recipe.verify.allow)
+        self.told(plain.target, "testing")
+        tested = self._tested(replace(plain, wheel=wheel, verdict=verdict, is_kept=False))
+        if isinstance(tested, Failure):
+            return tested
+        product, notes = tested
+        self.notes.extend(notes)
+        self.told(plain.target, "done")
+        if self.store:
+            record = {"verdict": verdict.data(), "trial": str(product.trial), "notes": notes}
+            if why := self.store.keep(Kind.JOINED, key, wheel, record):
+                self.notes.append(why)
+        return product
+
+    def _tested(self, product: Product) -> tuple[Product, list[str]] | Failure:
+        """*product* as each level of this machine sees it, or as it is where its Python is elsewhere; and notes."""
+        if product.trial is Trial.NONE:
+            return product, [_summary(product.wheel, levels_in(product.wheel))]
+        if self.recipe.test.command is None:  # somebody else's test, of the wheel as it was before
+            return replace(product, trial=Trial.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
+        try:
+            python = self.pythons(product.target).path
+        except BuildError as error:
+            tried = self.tried(product, self.beside)
+            note = f"{product.wheel.name}: joined, and not tested level by level: {error}"
+            return tried if isinstance(tried, Failure) else (tried, [note])
+        log = self._log(product.target)
+        leveled = run_levels(
+            product.wheel,
+            check=self.recipe.test,
+            python=python,
+            links=[self.beside] if self.beside.is_dir() else [],
+            indexes=Indexes.configured,
+            ways=(Way.TUNABLES,),
+            timeout=None,  # as long as those of the other wheels may take
+            log=log,
+        )
+        if not leveled.ok:
+            raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{_end(leveled, log)}")
+        log.unlink(missing_ok=True)
+        trial = Trial.PASSED if leveled.tried else Trial.NOT_RUN
+        what = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
+        return replace(product, trial=trial), [what, *leveled.notes]
+
+    def _key(self, wheels: Iterable[Path]) -> str:
+        """The key of what is joined of *wheels*, verified, and tested on this machine with what is beside."""
+        others = sorted(self.beside.glob("*.whl")) if self.beside.is_dir() else []
+        return key_of(
+            {
+                "wheels": [[wheel.name, sha256_of(wheel)] for wheel in wheels],
+                "beside": [[wheel.name, sha256_of(wheel)] for wheel in others],
+                "verify": canonical(self.recipe.verify),
+                "check": canonical(self.recipe.test),
+                "machine": canonical(Machine.here().cpu),
+                "vbuild": ourselves(),
+            }
+        )
+
+    def _log(self, target: Target) -> Path:
+        return self.logs / f"{self.recipe.name}-{slug(target)}.log"
+
+    def _failure(self, product: Product, error: VbuildError, log: Path | None = None) -> Failure:
+        self.told(product.target, "failed")
+        return Failure(product.target, str(error), log if log and log.exists() else None)
+
+
+def _summary(wheel: Path, levels: Sequence[str]) -> str:
+    """Which *levels* are in *wheel*, in a line; there may be none but the baseline, whatever it was joined of."""
+    if len(levels) == 1:
+        return f"{wheel.name}: no copies for levels in it: the builds of all levels have the same code"
+    return f"{wheel.name}: joined of {', '.join(levels)}"
+
+
+def _end(leveled: Leveled, log: Path) -> str:
+    """Where the output of all levels is, with the last lines of the first test that failed."""
+    said = f"; its log is {log}"
+    first = next((run for run in leveled.runs if run.output), None)
+    return f"{said}, which ends for {first.level}:\n{first.output}" if first else said
+
+
+def _alike(plain: Product, products: Iterable[Product]) -> Mapping[Cpu, Product]:
+    """Those of *products* that differ from *plain* in a higher level alone, by that."""
+    kind = _kind(plain)
+    bare = replace(plain.target, python="")
+    return {
+        product.target.cpu: product
+        for product in products
+        if _kind(product) == kind and replace(product.target, python="").is_level_of(bare)
+    }
+
+
+def _kind(product: Product) -> tuple[object, ...]:
+    """What wheels to be joined have in common; a path says nothing of a Python of another machine."""
+    name = WheelName.parse(product.wheel.name)
+    return (name.project, name.version, name.python, name.abi, kinds(name))

@@ -1,0 +1,132 @@
+"""`vbuild lock`: what a recipe is built of, resolved once and written down with its hashes.
+
+recipe -> source, native sources, toolkits fetched -> the build's hooks asked what it requires, for each Python
+       -> uv pip compile --generate-hashes -> demo.lock beside demo.toml
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uv
+
+import vbuild
+from vbuild.build.frontend import Job, required
+from vbuild.build.source import unpacked
+from vbuild.errors import RecipeError, at
+from vbuild.files.atomic import replacing
+from vbuild.process.run import run, supervised
+from vbuild.recipe.lock import Lock, Resolved, hashed, lock_file
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.variables import for_installers
+from vbuild.release.builder import Workshop, slug
+from vbuild.release.cache import Store
+from vbuild.release.lock_check import name_of, natives, pinned, recipe_hash, wheels
+from vbuild.toolchain.interpreter import Interpreter
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A *lock* and the *file* that it was written to."""
+
+    file: Path
+    lock: Lock
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "file": str(self.file),
+            "source": self.lock.source,
+            "natives": dict(self.lock.natives),
+            "toolkits": {name: dict(found) for name, found in self.lock.toolkits},
+            "requirements": [
+                {"python": one.python, "packages": [line.split()[0] for line in one.packages]}
+                for one in self.lock.requirements
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The result for people."""
+        yield f"source: {self.lock.source}"
+        yield from (f"native {name}: {text}" for name, text in self.lock.natives)
+        yield from (f"CUDA {name}: {len(found)} wheels" for name, found in self.lock.toolkits)
+        for one in self.lock.requirements:
+            yield f"{one.python}: {', '.join(line.split()[0] for line in one.packages) or 'nothing required'}"
+        yield f"written to {self.file}"
+
+
+def lock(source: Path, *, told: Callable[[str], None] = lambda _step: None) -> Written:
+    """Write the lock of the recipe or project at *source* beside it, whole or not at all; *told* hears of each step.
+
+    A `VbuildError`, and nothing written, where something of it is not to be had.
+    """
+    recipe = Recipe.load(source)
+    file = lock_file(recipe.file)
+    with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder, supervised():
+        stage = Path(folder)
+        told(f"fetching {recipe.source}")
+        shop = Workshop.opened(recipe, stage, stage, store=Store.of_user(), told=lambda _target, step: told(step))
+        jobs = [shop.prepared(target) for target in recipe.targets()]
+        requirements = _requirements(shop, jobs, told)
+        found = Lock(
+            vbuild=vbuild.__version__,
+            recipe=recipe_hash(recipe),
+            source=pinned(recipe.source),
+            natives=natives(recipe),
+            toolkits=tuple((name_of(spec), wheels(toolkit)) for spec, toolkit in shop.toolkits.items()),
+            requirements=tuple(requirements),
+        )
+    _write(file, found.pack())
+    return Written(file, found)
+
+
+def _requirements(shop: Workshop, jobs: Iterable[Job], told: Callable[[str], None]) -> list[Resolved]:
+    """What the builds of *jobs* and the native steps require, each list for each kind of Python once."""
+    wanted: dict[tuple[str, tuple[str, ...]], Interpreter] = {}
+    of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
+    for kind, job in sorted(of_kind.items()):
+        told(f"asking what {shop.recipe.name} requires for {kind}")
+        wanted[kind, tuple(sorted(_asked(shop, job)))] = job.interpreter
+    own = Interpreter.at(Path(sys.executable), os.environ)
+    for native in shop.recipe.natives:
+        wanted.setdefault((own.kind, tuple(sorted(native.requires))), own)
+    return [_resolved(shop, requires, interpreter) for (_, requires), interpreter in wanted.items() if requires]
+
+
+def _asked(shop: Workshop, job: Job) -> frozenset[str]:
+    """What the build of *job* requires, by its project and by its hooks, which may need the first to answer."""
+    folder = shop.stage / "asking" / slug(job.target)
+    source, patches = shop.recipe.source, shop.recipe.build.patches
+    project = unpacked(shop.archive, folder / "tree", subdirectory=source.subdirectory, patches=patches)
+    with at(shop.recipe.name):
+        return required(job, project, folder, log=folder / "log", environments=shop.environments)
+
+
+def _resolved(shop: Workshop, requires: tuple[str, ...], interpreter: Interpreter) -> Resolved:
+    """What uv makes of *requires* for *interpreter*; `BuildError` where there is no such thing."""
+    folder = Path(tempfile.mkdtemp(dir=shop.stage, prefix="resolving-"))
+    wanted, found = folder / "wanted.txt", folder / "found.txt"
+    wanted.write_text("".join(f"{line}\n" for line in requires), encoding="utf-8")
+    quiet = ["--no-config", "--no-progress", "--quiet", "--no-header", "--no-annotate"]
+    command = [uv.find_uv_bin(), "pip", "compile", *quiet, "--generate-hashes", "--no-python-downloads"]
+    command += ["--python", str(interpreter.path), "--output-file", str(found), str(wanted)]
+    variables = {**for_installers(os.environ, shop.recipe.build.pass_env), **shop.configuration()}
+    with at(interpreter.kind):
+        run(command, log=folder / "log", environment=variables, name="uv pip compile")
+    lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    with at(interpreter.kind):
+        packages = tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
+    return Resolved(interpreter.kind, requires, packages)
+
+
+def _write(file: Path, text: str) -> None:
+    """Put *text* into *file*, all of it or nothing."""
+    try:
+        with replacing(file) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,119 @@
+"""What goes to a worker and what comes back: values, pickled behind the check that both sides are one vbuild.
+
+    Parcel    what all jobs of a run have in common: recipe, family, digest of the source
+    Piece     the targets that one job is about, by their place in the run
+    Made      a build: its job as it was on the worker, and its key there; its wheel's bytes go beside it
+    Lost      why there is none, and the logs
+    Finished  of each target of a build the product or why there is none; the wheels' bytes go beside it
+
+Paths in them are of the machine that they come from, and mean nothing on another.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from vbuild.build.frontend import Job
+from vbuild.recipe.matrix import Matrix
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.target import Target
+from vbuild.release.bill import patches_of
+from vbuild.release.builder import Repaired
+from vbuild.release.family import Family
+from vbuild.release.outcome import Product
+from vbuild.release.run import Run
+from vbuild.sbom.model import Material
+
+LOGS_HERE = "\0logs\0"  # stands for the folder of logs in the text of an error
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The Python that runs vbuild, as another machine can find one like it: its path here, and what it is."""
+
+    path: str
+    version: str
+
+    @classmethod
+    def of_this(cls) -> Self:
+        """The Python that runs now."""
+        kind, (major, minor, *_) = sys.implementation.name, sys.version_info
+        free = "t" if "t" in sys.abiflags else ""
+        return cls(sys.executable, f"{kind}@{major}.{minor}{free}")
+
+    def local(self, target: Target) -> Target:
+        """*target* as it is meant here: of the Python that runs vbuild there, one of the same version here."""
+        if target.python != self.path:
+            return target
+        here = self.of_this()
+        return replace(target, python=here.path if here.version == self.version else self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What all jobs of a run have in common; *source* is the digest of what is built, *name* the run's own.
+
+    *patches* are those that are in the source.
+    """
+
+    name: str
+    recipe: Recipe
+    source: str
+    patches: tuple[Material, ...]
+    family: Family
+    is_part: bool
+    fresh: bool
+    home: Home
+
+    @classmethod
+    def of(cls, name: str, run: Run, *, source: str) -> Self:
+        """That of *run*, called *name*; patches are in the source that goes out, and the matrix was evaluated."""
+        build = replace(run.recipe.build, patches=())
+        recipe = replace(run.recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
+        return cls(
+            name, recipe, source, patches_of(run.recipe), run.family, run.is_part, run.store.fresh, Home.of_this()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The *targets* that a job is about, and the *places* of these in the run."""
+
+    places: tuple[int, ...]
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why there is no wheel, and what was logged: by name of the file, of which *log* is the target's own."""
+
+    error: str
+    log: str | None = None
+    logs: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A build as a worker made it: its *job* and its *key* there."""
+
+    job: Job
+    key: str
+    repaired: Repaired
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What came of each target of a build, in their order."""
+
+    outcomes: tuple[Product | Lost, ...]
+    notes: tuple[str, ...] = ()
+
+
+def written(folder: Path, name: str, data: bytes) -> Path:
+    """The file *name* with *data* in *folder*, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(data)
+    return path

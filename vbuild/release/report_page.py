@@ -1,0 +1,366 @@
+"""The report of a release as one page that needs no network, readable in ten seconds.
+
+    report -> what failed, what changed, each wheel, who gets what, the limits of PyPI, overridden flags, notes
+           -> report.html.jinja with report.css and report.js inside
+
+The script only filters and sorts rows that are all there without it.
+
+The tables of the page: wheels by Python, machines, flags that were taken out, findings; as rows to be printed.
+
+Nothing is decided here that the report does not say: rows only bring together what is alike.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import Any
+
+from vbuild.files.html import rendered
+from vbuild.inspection.text import counted, percent, sized
+from vbuild.release.report import Absence, Entry, Key, Report, kinds
+from vbuild.release.report_comparison import Change, Comparison, Pair, given, grown, titled
+from vbuild.release.report_machines import Choice
+from vbuild.verification.model import Severity
+
+_MINUTE, _HOUR = 60, 3600
+_REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the machine supports", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A wheel in the table: what it *serves*, its *share* of the largest one's size, and how it was before.
+
+    Of several wheels of one build the first *is_first*, and stands for the time.
+    """
+
+    wheel: Entry
+    share: float
+    serves: str
+    is_first: bool
+    pair: Pair | None
+    is_new: bool
+
+    @property
+    def warnings(self) -> int:
+        return sum(finding.severity is Severity.WARNING for finding in self.wheel.verdict.findings)
+
+    @property
+    def proved(self) -> str:
+        """What was proved of it, in a few words."""
+        verdict = self.wheel.verdict
+        gpu = "GPU code ok" if verdict.claimed_gpus and verdict.gpu.startswith("ok") else ""
+        said = (verdict.isa, gpu, counted(self.warnings, "warning") if self.warnings else "")
+        return ", ".join(filter(None, said))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rows of one Python's wheels, for one kind of platform; *size* is theirs together."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(row.wheel.size for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A machine, the Pythons with which it gets the same variant, and what it gets: *sizes* from the least on."""
+
+    choice: Choice
+    pythons: tuple[str, ...]
+    sizes: tuple[int, ...]
+    gets: str
+
+    @property
+    def why(self) -> str:
+        """What decides, shorter than `vbuild select` says it: ``level v3 (1 of 3)``."""
+        return _REASON.sub(r"\1 \2 (\3)", self.choice.why)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A flag of the project's own that was taken out of commands for *files*, in the builds of *wheels*.
+
+    It *is_refused* where a command only asked whether the compiler takes it, and was told no.
+    """
+
+    flag: str
+    files: tuple[str, ...]
+    wheels: tuple[str, ...]
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Something that was said of several wheels alike: warnings of a check, or why there is none."""
+
+    what: str
+    wheels: tuple[str, ...]
+    rest: str = ""
+    logs: tuple[str, ...] = ()
+
+
+def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[Group, ...]:
+    """The wheels of *report* by Python, and by platform where there are several kinds.
+
+    *pairs* have those that were there before, None where nothing is compared.
+    """
+    largest = max((wheel.size for wheel in report.wheels), default=0)
+    built: set[Key] = set()
+    found: dict[str, list[Row]] = {}
+    for wheel in report.wheels:
+        row = Row(
+            wheel,
+            wheel.size / largest if largest else 0.0,
+            _serves(wheel),
+            wheel.build not in built,
+            pairs.get(wheel.key) if pairs is not None else None,
+            pairs is not None and wheel.key not in pairs,
+        )
+        built.add(wheel.build)
+        platforms = kinds(wheel.name) if len(report.platforms) > 1 else ()
+        found.setdefault(" ".join((_python(wheel), *platforms)), []).append(row)
+    return tuple(Group(title, tuple(rows)) for title, rows in found.items())
+
+
+def served(choices: Iterable[Choice]) -> Iterator[Served]:
+    """What each machine gets, the Pythons with which it is the same together."""
+    for _, several in groupby(choices, key=lambda choice: (choice.machine, choice.driver)):
+        alike: dict[str, list[Choice]] = {}
+        for choice in several:
+            alike.setdefault(given(choice), []).append(choice)
+        for gets, same in alike.items():
+            sizes = sorted({choice.size for choice in same if choice.size is not None})
+            yield Served(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
+
+
+def removed(wheels: Sequence[Entry]) -> tuple[Removed, ...]:
+    """The flags that launchers took out, those of most wheels and files first, then those only asked about."""
+    files: dict[tuple[bool, str], dict[str, None]] = {}
+    titles: dict[tuple[bool, str], dict[str, None]] = {}
+    for wheel in wheels:
+        for change in wheel.overrides:
+            for is_refused, flags in ((False, change.removed), (True, change.refused)):
+                for flag in flags:
+                    files.setdefault((is_refused, flag), {}).update(dict.fromkeys(change.sources or ("linking",)))
+                    titles.setdefault((is_refused, flag), {})[str(wheel.name)] = None
+    found = (
+        Removed(flag, tuple(sorted(files[is_refused, flag])), tuple(titles[is_refused, flag]), is_refused)
+        for is_refused, flag in files
+    )
+    return tuple(sorted(found, key=lambda one: (one.is_refused, -len(one.wheels), -len(one.files), one.flag)))
+
+
+def warnings(wheels: Sequence[Entry]) -> tuple[Said, ...]:
+    """What the checks found wrong or warn of, once for wheels of which it is said alike."""
+    alike: dict[str, list[str]] = {}
+    for wheel in wheels:
+        for finding in wheel.verdict.findings:
+            if finding.severity is not Severity.NOTE:
+                said = f"{finding.member}: {finding.what}" if finding.member else finding.what
+                alike.setdefault(said, []).append(wheel.title)
+    return tuple(Said(said, tuple(dict.fromkeys(titles))) for said, titles in alike.items())
+
+
+def failures(report: Report) -> tuple[Said, ...]:
+    """Why wheels are missing, once for those that failed alike; the last lines of a log are the *rest*."""
+    alike: dict[str, list[Absence]] = {}
+    for absence in report.failures:
+        alike.setdefault(absence.error, []).append(absence)
+    return tuple(_failed(error, same) for error, same in alike.items())
+
+
+def lasting(seconds: float) -> str:
+    """A time as people say it: ``0.7 s``, ``2 min 5 s``, ``1 h 3 min``."""
+    if seconds < _MINUTE - 0.5:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - of two digits one is enough
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+
+
+def _failed(error: str, same: Sequence[Absence]) -> Said:
+    what, _, rest = error.expandtabs().partition("\n")
+    logs = dict.fromkeys(absence.log for absence in same if absence.log)
+    return Said(what, tuple(absence.title for absence in same), rest, tuple(logs))
+
+
+def _serves(wheel: Entry) -> str:
+    """The CPU level and the GPUs that *wheel* is for."""
+    first, *rest = (wheel.data["gpus"] or wheel.data["compiled_for"] or "").split(",")
+    gpus = " ".join([first, *(gpu.removeprefix("sm_") for gpu in rest)])
+    cuda = f"CUDA {wheel.toolkit}" if wheel.toolkit else ""
+    levels = f"up to {wheel.verdict.levels[-1]} by glibc" if wheel.verdict.levels else ""
+    return ", ".join(filter(None, (wheel.cpu, levels, cuda, gpus)))
+
+
+def _python(wheel: Entry) -> str:
+    """The Python tag of *wheel*, and its ABI where that is another."""
+    name = wheel.name
+    return name.python if name.abi in {name.python, "none"} else f"{name.python}-{name.abi}"
+
+
+PAGE = "report.html"
+
+_FEW = 12  # rows that need no filter
+_DENSE = 40  # rows from which on each is a single line
+_RELEASES = 10  # with room for fewer, a project is full within a year or so
+_MANY = 1000
+_NOTICED = 0.01  # of a size
+_LEAST = 0.05  # hundredths that are not rounded to none
+
+
+class Mood(StrEnum):
+    """How something stands, which is a colour on the page."""
+
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A size in bytes against a *limit*: what it is of, the *file* if it is one, and what follows from it."""
+
+    title: str
+    file: str
+    size: int
+    limit: int
+    of: str
+    note: str
+    mood: Mood
+
+    @property
+    def share(self) -> float:
+        """How much of the bar is full, at most all of it."""
+        return min(1.0, self.size / self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The release in a line, and what else should be said at once."""
+
+    mood: Mood
+    text: str
+    more: str = ""
+
+
+def page(report: Report, before: Report | None = None) -> str:
+    """The HTML of *report*, with what is not as in the one *before*, if that is given."""
+    changes = Comparison(before, report) if before else None
+    pairs = {pair.after.key: pair for pair in changes.pairs} if changes else None
+    tables = groups(report, pairs)
+    machines = [*served(report.choices)]
+    return rendered(
+        "vbuild.release",
+        "report.html.jinja",
+        styles=["report.css"],
+        scripts=["report.js"],
+        filters={
+            "sized": sized,
+            "lasting": lasting,
+            "counted": counted,
+            "delta": delta,
+            "leaning": leaning,
+            "grown": grown,
+            "given": given,
+        },
+        report=report,
+        changes=changes,
+        status=status(report),
+        groups=tables,
+        pythons=len({(wheel.name.python, wheel.name.abi) for wheel in report.wheels}),
+        has_many=len(report.wheels) > _FEW,
+        is_dense=len(report.wheels) > _DENSE,
+        machines=machines,
+        has_pythons=len({choice.python for choice in report.choices}) > 1,
+        gauges=[*gauges(report)],
+        over=[name for name, size in report.files.items() if size > report.data["limits"]["file_bytes"]],
+        removed=removed(report.wheels),
+        lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
+        warnings=warnings(report.wheels),
+        failures=failures(report),
+        titled=titled,
+        percent=percent,
+        tested=[wheel.test for wheel in report.wheels].count("passed"),
+    )
+
+
+def status(report: Report) -> Status:
+    """How the release stands."""
+    count, missing = len(report.wheels), len(report.failures)
+    wheels = counted(count, "wheel")
+    broken = sum(wheel.verdict.failed for wheel in report.wheels)
+    if missing and not count:
+        return Status(Mood.BAD, "No wheel", f"all {missing} failed" if missing > 1 else "it failed")
+    if missing:
+        return Status(Mood.BAD, f"{missing} of {report.targets} wheels missing", f"{wheels} finished and verified")
+    if broken:
+        return Status(Mood.BAD, f"{broken} of {count} wheels break a promise", "what was found is below")
+    if not count:
+        return Status(Mood.WARN, "No wheel", "nothing was asked for")
+    return Status(Mood.GOOD, "1 wheel, verified" if count == 1 else f"{wheels}, all verified", _tested(report))
+
+
+def _tested(report: Report) -> str:
+    """How many wheels have passed a test, in words; nothing where there was none."""
+    tests = [wheel.test for wheel in report.wheels]
+    passed, skipped = tests.count("passed"), tests.count("not run")
+    if passed == len(tests):
+        return "all tested"
+    # above the level of the machine, split and without its Python, or cut from what cibuildwheel has tested
+    rest = f", {skipped} not run here" if skipped else ""
+    return f"{passed} of {len(tests)} tested{rest}" if passed or skipped else ""
+
+
+def gauges(report: Report) -> Iterator[Gauge]:
+    """The sizes that PyPI limits, each against the limit that a project has unless it asks for more."""
+    limits, files = report.data["limits"], report.files
+    if not files:
+        return
+    name, size = max(files.items(), key=lambda item: item[1])
+    usual, most = limits["file_bytes"], limits["file_bytes_on_request"]
+    over = sum(size > usual for size in files.values())
+    if size > most:
+        note, mood = f"larger than PyPI ever grants, {binary(most)}", Mood.BAD
+    elif over:
+        note, mood = f"{counted(over, 'file')} above: ask PyPI for more, up to {binary(most)}", Mood.WARN
+    else:
+        note, mood = f"every file is below; up to {binary(most)} on request", Mood.GOOD
+    yield Gauge("Largest file", name, size, usual, f"{binary(usual)} a file", note, mood)
+    project = limits["project_bytes"]
+    fit = project // report.size if report.size else 0
+    releases = _room(fit)
+    mood = Mood.BAD if not fit else Mood.WARN if fit < _RELEASES else Mood.GOOD
+    yield Gauge("All files of this release", "", report.size, project, f"{binary(project)} a project", releases, mood)
+
+
+def _room(releases: int) -> str:
+    """How often a release fits into a project, in words."""
+    if not releases:
+        return "more than a project has room for"
+    return f"room for {counted(releases, 'release')} of this size" if releases < _MANY else "room for many releases"
+
+
+def binary(size: int) -> str:
+    """A limit as PyPI writes it, in MB of 1024 times 1024 bytes."""
+    return f"{size >> 30} GB" if size >= 1 << 30 and not size % (1 << 30) else f"{size >> 20} MB"
+
+
+def delta(change: Change[Any]) -> str:
+    """By how much of its size something is larger, with its sign."""
+    share = 100 * change.share
+    return f"{share:+.1f} %".replace("-", "\N{MINUS SIGN}") if abs(share) >= _LEAST else "±0 %"
+
+
+def leaning(change: Change[Any]) -> Mood | str:
+    """The colour of a change in size: none for one that nobody would notice."""
+    if abs(change.share) < _NOTICED:
+        return ""
+    return Mood.BAD if change.grown > 0 else Mood.GOOD

@@ -1,0 +1,289 @@
+"""A bill of materials as CycloneDX 1.6 JSON, and back.
+
+    metadata.component           the release; its sources as externalReferences, a git commit in its pedigree
+    components                   native dependencies, compiled files, and libraries that went, with scope excluded
+      pedigree.ancestors         the file before each change
+    dependencies                 the release on all that is in it, and on the packages that have what moved
+    formulation                  of each build: source, compilers and toolkit; target and flags as properties
+
+The same bill gives the same bytes: all is sorted, there is no time, and the serial number is made of the rest.
+https://cyclonedx.org/docs/1.6/json/
+https://peps.python.org/pep-0770/
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+from urllib.parse import unquote
+
+from vbuild.files.json_text import parsed_json
+from vbuild.sbom.model import Bill, Change, Fate, File, Gone, Making, Material, Role
+
+FILE = "sboms/vbuild.cdx.json"
+
+_PREFIX = "vbuild:"
+_BUNDLED = ".libs/"
+_GONE = "#gone-"
+_Json = dict[str, Any]
+
+
+def packed(bill: Bill) -> bytes:
+    """*bill* as CycloneDX 1.6; UTF-8, ends with a line break."""
+    parts = [*_parts(bill)]
+    moved = _moved(parts)
+    whole = {"type": "library", "bom-ref": bill.purl, "name": bill.project, "version": bill.version}
+    document: _Json = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [{"type": "application", "name": "vbuild", "version": bill.tool}]},
+            "component": {**whole, "purl": bill.purl, **_sources(bill)},
+        },
+        "components": parts,
+        "dependencies": [
+            {"ref": bill.purl, "dependsOn": [part["bom-ref"] for part in parts if part.get("scope") != "excluded"]},
+            *({"ref": part["bom-ref"], **moved.get(part["bom-ref"], {})} for part in parts),
+        ],
+    }
+    if bill.makings:
+        document["formulation"] = [_formula(making, number) for number, making in enumerate(bill.makings)]
+    serial = uuid.UUID(bytes=sha256(_text(document)).digest()[:16], version=5)
+    return _text({"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": serial.urn} | document)
+
+
+def read(data: bytes) -> Bill | None:
+    """The bill that `packed` made *data* of; None for what is none, or what nobody can read."""
+    try:
+        bill = _read(parsed_json(data))
+        packed(bill)  # a lone surrogate can be read, and not be written
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return bill
+
+
+def _text(document: _Json) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _parts(bill: Bill) -> Iterator[_Json]:
+    """The components: packages that have what moved, native dependencies, files, and what went; each once."""
+    origins = sorted({gone.purl for gone in bill.gone if gone.purl})
+    yield from ({"type": "library", "bom-ref": purl, **_named(purl), "purl": purl} for purl in origins)
+    natives = {part for making in bill.makings for part in making.materials if part.role is Role.NATIVE}
+    yield from _numbered(natives, "native")
+    for file in sorted(bill.files, key=lambda file: file.path):
+        yield _file(file, bill.purl)
+    for gone in sorted(bill.gone, key=lambda gone: (gone.path, gone.sha256)):
+        yield _gone(gone, bill.purl)
+
+
+def _moved(parts: Iterable[_Json]) -> Mapping[str, _Json]:
+    """On what packages depend, by their references: the libraries that moved there."""
+    found: dict[str, _Json] = {}
+    for part in parts:
+        package, gone, _ = part["bom-ref"].rpartition(_GONE)
+        if gone:
+            found.setdefault(package, {"dependsOn": []})["dependsOn"].append(part["bom-ref"])
+    return found
+
+
+def _named(purl: str) -> _Json:
+    """Name and version of the package *purl*, as they are in it."""
+    name, _, version = purl.removeprefix("pkg:pypi/").partition("?")[0].partition("@")
+    return {"name": name, "version": unquote(version)}
+
+
+def _file(file: File, whole: str) -> _Json:
+    part: _Json = {
+        "type": "library",
+        "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
+        "name": file.path.rpartition("/")[2],
+        "hashes": _hashes(file.sha256),
+        **_properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=_listed(file, file.gpus)),
+    }
+    if file.before:
+        part["pedigree"] = {"ancestors": [_change(part["name"], change) for change in file.before]}
+    return part
+
+
+def _listed(file: File, gpus: Iterable[str]) -> str | None:
+    """The GPUs of *file* in a text; none at all is said too, where there were some before."""
+    return ", ".join(gpus) if gpus or any(change.gpus for change in file.before) else None
+
+
+def _change(name: str, change: Change) -> _Json:
+    gpus = ", ".join(change.gpus) if change.gpus else None
+    return {
+        "type": "library",
+        "name": name,
+        "hashes": _hashes(change.sha256),
+        **_properties(changed=change.how, gpus=gpus),
+    }
+
+
+def _gone(gone: Gone, whole: str) -> _Json:
+    about = f"{gone.path}\0{gone.sha256}"
+    return {
+        "type": "library",
+        "bom-ref": f"{gone.purl or whole}{_GONE}{sha256(about.encode()).hexdigest()}",
+        "name": gone.name,
+        **({"version": gone.version} if gone.version else {}),
+        "scope": "excluded",
+        "hashes": _hashes(gone.sha256),
+        **({"purl": gone.purl} if gone.purl else {}),
+        **_properties(path=gone.path, fate=gone.fate, target=gone.target, evidence=gone.evidence),
+    }
+
+
+def _formula(making: Making, number: int) -> _Json:
+    materials = {part for part in making.materials if part.role is not Role.NATIVE}
+    natives = sorted(_key(part) for part in making.materials if part.role is Role.NATIVE)
+    told = [*making.told, *(("native", key) for key in natives)]
+    return {
+        "bom-ref": f"build-{number}",
+        "components": [*_numbered(materials, f"build-{number}")],
+        "properties": [{"name": _PREFIX + name, "value": value} for name, value in sorted(told)],
+    }
+
+
+def _numbered(materials: Iterable[Material], prefix: str) -> Iterator[_Json]:
+    for part in sorted(materials, key=_key):
+        yield _material(part, f"{prefix}:{_key(part)}")
+
+
+def _key(material: Material) -> str:
+    """What tells *material* from others, in 16 hex digits."""
+    return sha256(repr(material).encode()).hexdigest()[:16]
+
+
+def _material(material: Material, reference: str) -> _Json:
+    is_tool = material.role in {Role.COMPILER, Role.TOOLKIT}
+    reference_to = {"type": "vcs" if material.commit else "source-distribution", "url": material.url}
+    return {
+        "type": "application" if is_tool else "library",
+        "bom-ref": reference,
+        "name": material.name,
+        **({"version": material.version} if material.version else {}),
+        **({"hashes": _hashes(material.sha256)} if material.sha256 else {}),
+        **({"purl": material.purl} if material.purl else {}),
+        **({"externalReferences": [reference_to]} if material.url else {}),
+        **_properties(role=material.role, commit=material.commit, identity=material.identity),
+    }
+
+
+def _sources(bill: Bill) -> _Json:
+    """Where the release's source is, for whoever reads the component alone."""
+    sources = sorted(
+        {part for making in bill.makings for part in making.materials if part.role is Role.SOURCE}, key=_key
+    )
+    archives = [
+        {"type": "source-distribution", "url": part.purl, "hashes": _hashes(part.sha256)}
+        for part in sources
+        if part.purl and part.sha256
+    ]
+    histories = [{"type": "vcs", "url": part.url} for part in sources if part.url and part.commit]
+    commits = [{"uid": part.commit, **({"url": part.url} if part.url else {})} for part in sources if part.commit]
+    return {
+        **({"pedigree": {"commits": commits}} if commits else {}),
+        **({"externalReferences": [*archives, *histories]} if archives or histories else {}),
+    }
+
+
+def _hashes(digest: str) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": digest}]
+
+
+def _properties(**said: str | None) -> _Json:
+    found = [{"name": _PREFIX + name, "value": value} for name, value in sorted(said.items()) if value is not None]
+    return {"properties": found} if found else {}
+
+
+def _read(document: Mapping[str, Any]) -> Bill:
+    about = document["metadata"]
+    [tool] = [each["version"] for each in about["tools"]["components"] if each["name"] == "vbuild"]
+    parts = document["components"]
+    natives = {_key(part): part for part in _materials(parts)}
+    return Bill(
+        project=_str(about["component"]["name"]),
+        version=_str(about["component"]["version"]),
+        tool=_str(tool),
+        files=tuple(_file_of(part) for part in parts if "path" in _said(part) and "fate" not in _said(part)),
+        gone=tuple(_gone_of(part) for part in parts if "fate" in _said(part)),
+        makings=tuple(_making_of(formula, natives) for formula in document.get("formulation", ())),
+    )
+
+
+def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
+    yield from (_material_of(part) for part in parts if "role" in _said(part))
+
+
+def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> Making:
+    told = [(_str(each["name"]).removeprefix(_PREFIX), _str(each["value"])) for each in formula["properties"]]
+    used = (natives[value] for name, value in told if name == "native")
+    return Making((*_materials(formula["components"]), *used), tuple(pair for pair in told if pair[0] != "native"))
+
+
+def _material_of(part: Mapping[str, Any]) -> Material:
+    said = _said(part)
+    return Material(
+        role=Role(said["role"]),
+        name=_str(part["name"]),
+        version=_optional(part, "version"),
+        purl=_optional(part, "purl"),
+        sha256=_digest(part) if "hashes" in part else None,
+        url=next((_str(each["url"]) for each in part.get("externalReferences", ())), None),
+        commit=said.get("commit"),
+        identity=said.get("identity"),
+    )
+
+
+def _file_of(part: Mapping[str, Any]) -> File:
+    ancestors = part.get("pedigree", {}).get("ancestors", ())
+    before = tuple(Change(_digest(each), _said(each)["changed"], _gpus(each)) for each in ancestors)
+    return File(_said(part)["path"], _digest(part), before, _gpus(part))
+
+
+def _gone_of(part: Mapping[str, Any]) -> Gone:
+    said = _said(part)
+    return Gone(
+        path=said["path"],
+        sha256=_digest(part),
+        name=_str(part["name"]),
+        fate=Fate(said["fate"]),
+        purl=_optional(part, "purl"),
+        target=said.get("target"),
+        version=_optional(part, "version"),
+        evidence=said.get("evidence"),
+    )
+
+
+def _said(part: Mapping[str, Any]) -> dict[str, str]:
+    """What vbuild says of *part* in properties."""
+    return {
+        _str(each["name"]).removeprefix(_PREFIX): _str(each["value"])
+        for each in part.get("properties", ())
+        if _str(each["name"]).startswith(_PREFIX)
+    }
+
+
+def _gpus(part: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(filter(None, _said(part).get("gpus", "").split(", ")))
+
+
+def _digest(part: Mapping[str, Any]) -> str:
+    [digest] = [_str(each["content"]) for each in part["hashes"] if each["alg"] == "SHA-256"]
+    return digest
+
+
+def _optional(part: Mapping[str, Any], key: str) -> str | None:
+    return _str(part[key]) if key in part else None
+
+
+def _str(value: object) -> str:
+    """*value*, where it is a text; `TypeError` for anything else JSON holds."""
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

@@ -1,0 +1,201 @@
+"""A wheel's bill of materials from the bytes that are written: what an earlier bill knows, and what is changed now.
+
+    earlier bills, changes, RECORD of the new wheel -> Bill
+
+The files in it are those of the new wheel's RECORD, with the hashes there. So it is true of what is written, whatever
+an earlier bill said; from that one come only the past: changes, libraries that went, builds.
+
+The bill of materials in a wheel, for the wheel under another name: whose bill it is changes, all it lists stays.
+
+    dist-info/sboms/*.cdx.json    metadata.component: name, version, purl and bom-ref, and references to that bom-ref
+
+auditwheel writes one when it bundles libraries, and `vbuild split` one when it takes them out.
+https://cyclonedx.org/docs/1.4/json/
+https://peps.python.org/pep-0770/
+
+Where the bill of materials in a wheel contradicts the wheel: held against its name and RECORD, nothing is inflated.
+
+name, version      those of the wheel
+files              each compiled file that is there, with the hash it has, and no other
+what went          not there any more
+serial number      that of the rest: nobody has edited it
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from vbuild import __version__
+from vbuild.elf.library_names import is_shared_object
+from vbuild.files.json_text import parsed_json
+from vbuild.sbom.cyclonedx import FILE, packed, read
+from vbuild.sbom.model import Bill, Change, File, Gone, Making
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import Row, is_dist_info, sha256_said
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.write import WheelWriter
+
+_FOLDER, _SUFFIX = "sboms", ".cdx.json"
+# bytes; one of five thousand files takes less
+LARGEST = 1 << 22
+_PURL, _FILE = "pkg:", "?file_name="
+
+
+def is_bill(path: str) -> bool:
+    """Whether the member at *path* is a bill of materials that is known here: CycloneDX as JSON."""
+    parts = path.split("/")
+    return len(parts) > 2 and parts[0].endswith(".dist-info") and parts[1] == _FOLDER and path.endswith(_SUFFIX)  # noqa: PLR2004 - folders and file
+
+
+def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
+    """The bill *data* of the wheel *old* as that of *new*; as it is, where it is of something else, or unreadable."""
+    try:
+        text = data.decode()
+        bill = parsed_json(text)
+        whole = bill["metadata"]["component"]
+        reference, name = str(whole["bom-ref"]), str(whole["name"])
+        if canonicalize_name(name) != old.project:
+            return data
+        after = _replaced(bill, reference, _said(reference, new))
+        lines = json.dumps(after, indent=2 if text.startswith("{\n") else None, ensure_ascii=text.isascii())
+        return (lines + text[len(text.rstrip("\n")) :]).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):  # among them text that is no UTF-8, or cannot become it
+        return data
+
+
+def _said(reference: str, new: WheelName) -> dict[str, str]:
+    """What the component *reference* says of itself as the wheel *new*; only a purl is a name that follows."""
+    file = f"{_FILE}{quote(str(new), safe='')}" if _FILE in reference else ""
+    purl = f"pkg:pypi/{quote(new.project, safe='')}@{quote(new.version, safe='')}{file}"
+    named = purl if reference.startswith(_PURL) else reference
+    return {"name": new.project, "version": new.version, "purl": purl, "bom-ref": named}
+
+
+def _replaced(value: Any, reference: str, said: dict[str, str]) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """*value* with what *said* gives in the component *reference*, which is named anew wherever it is named."""
+    match value:
+        case dict():
+            known = {key: _replaced(each, reference, said) for key, each in value.items()}
+            if value.get("bom-ref") == reference:
+                known |= {key: text for key, text in said.items() if key in known}
+            return known
+        case list():
+            return [_replaced(each, reference, said) for each in value]
+        case _:
+            return said["bom-ref"] if value == reference else value
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is done to a wheel: to files, by their new paths, with the *gpus* that are left; libraries that go; builds.
+
+    What an *edited* file was before counts only where its bytes are others now.
+    """
+
+    edited: Mapping[str, Change] = field(default_factory=dict)
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gone: tuple[Gone, ...] = ()
+    makings: tuple[Making, ...] = ()
+
+
+def path_of(dist_info: str) -> str:
+    """Where the bill of a wheel with that ``.dist-info`` folder is."""
+    return f"{dist_info}/{FILE}"
+
+
+def bill_of(wheel: Wheel) -> Bill | None:
+    """The bill that *wheel* carries; None without one, and for one that cannot be read."""
+    member = wheel.find(path_of(wheel.dist_info))
+    return read(wheel.read(member)) if member and member.size <= LARGEST else None
+
+
+def carries(wheel: Wheel) -> bool:
+    """Whether *wheel* has a bill of vbuild's, be it readable or not."""
+    return wheel.find(path_of(wheel.dist_info)) is not None
+
+
+def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes | None = None, others: Iterable[Wheel] = ()) -> None:
+    """Have *writer* put into its wheel, made of *wheel* and *others*, the bill of what it has written in the end."""
+    path = path_of(wheel.dist_info)
+    earlier = [bill for each in (wheel, *others) if (bill := bill_of(each))]
+    writer.write_after(
+        wheel.find(path) or path, lambda rows: revised(writer.name, rows, earlier=earlier, changes=changes)
+    )
+
+
+def revised(
+    name: WheelName, rows: Iterable[Row], *, earlier: Sequence[Bill] = (), changes: Changes | None = None
+) -> bytes:
+    """The bill of the wheel *name* whose members are *rows*, as a file: after *changes* to what had *earlier* bills."""
+    changes = changes or Changes()
+    past = {file.sha256: file for bill in reversed(earlier) for file in bill.files}
+    files = []
+    for path, digest in listed(rows, also={*changes.edited}).items():
+        change = changes.edited.get(path)
+        before = past.get(change.sha256 if change else digest)
+        files.append(_file(path, digest, before, change, changes.gpus.get(path)))
+    there = {(file.path, file.sha256) for file in files}
+    gone = {(one.path, one.sha256): one for one in (*(one for bill in earlier for one in bill.gone), *changes.gone)}
+    makings = dict.fromkeys((*(making for bill in earlier for making in bill.makings), *changes.makings))
+    return packed(
+        replace(
+            Bill.of(name, tool=__version__, makings=makings),
+            files=tuple(files),
+            gone=tuple(one for key, one in gone.items() if key not in there),
+        )
+    )
+
+
+def listed(rows: Iterable[Row], *, also: Iterable[str] = ()) -> dict[str, str]:
+    """The compiled files among *rows*, and those *also* known to be, by path with their SHA-256."""
+    others = {*also}
+    return {
+        row.path: digest
+        for row in rows
+        if not is_dist_info(row.path)
+        and (is_shared_object(row.path) or row.path in others)
+        and (digest := sha256_said(row.hash))
+    }
+
+
+def _file(path: str, digest: str, before: File | None, change: Change | None, gpus: tuple[str, ...] | None) -> File:
+    steps = before.before if before else ()
+    left = before.gpus if before and gpus is None else gpus or ()
+    is_changed = change is not None and change.sha256 != digest
+    return File(path, digest, (*steps, change) if change and is_changed else steps, left if steps or is_changed else ())
+
+
+def contradictions(wheel: Wheel) -> Iterator[str]:
+    """What the bill of *wheel* says that is not so, a sentence each; nothing without a bill."""
+    if not carries(wheel):
+        return
+    bill = bill_of(wheel)
+    if bill is None:
+        yield "cannot be read; expected CycloneDX 1.6 as vbuild writes it"
+        return
+    if bill.project != wheel.name.project or not _same(bill.version, wheel.name.version):
+        yield f"is of {bill.project} {bill.version}, expected {wheel.name.project} {wheel.name.version}"
+    said = {file.path: file.sha256 for file in bill.files}
+    there = listed((wheel.row(member) for member in wheel.members), also=said)
+    for path in sorted(said.keys() | there.keys()):
+        if path not in there:
+            yield f"lists {path}, which is not in the wheel, or has no SHA-256 in RECORD"
+        elif path not in said:
+            yield f"does not list {path}"
+        elif said[path] != there[path]:
+            yield f"has another hash for {path}: {said[path][:16]}…, but RECORD {there[path][:16]}…"
+    for gone in bill.gone:
+        if there.get(gone.path) == gone.sha256:
+            yield f"says that {gone.path} has been {gone.fate}, but it is in the wheel"
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other

@@ -1,0 +1,150 @@
+"""What finished files were made of and by whom, for a CI to sign: an in-toto statement with SLSA's provenance.
+
+    subject                  each file with its SHA-256
+    resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, packages of the toolkit
+    externalParameters       of each wheel: for which processor, with which flags; what nothing pins, by its name
+    runDetails               the vbuild that did it
+
+The same run gives the same bytes: there is no time in it, no path, no name of a machine. Nobody has signed it:
+
+    cosign attest-blob --statement provenance.json --bundle demo.sigstore.json     # cosign 3
+
+or, with GitHub's attest action, ``predicate-type`` and what stands under ``predicate`` as ``predicate-path``.
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md
+https://slsa.dev/spec/v1.0/provenance
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vbuild import __version__
+from vbuild.errors import WheelError
+from vbuild.files.atomic import replacing
+from vbuild.files.hashing import sha256_of
+from vbuild.sbom.keeping import bill_of
+from vbuild.sbom.model import Material, Role, package_url
+from vbuild.wheel.archive import open_wheel
+
+PROVENANCE = "provenance.json"
+
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_PREDICATE = "https://slsa.dev/provenance/v1"
+_BUILD = "urn:vbuild:{}:1"
+_LARGEST = 1 << 26  # bytes; one of ten thousand wheels takes less
+_Json = dict[str, Any]
+
+
+def statement(
+    wheels: Sequence[Path],
+    *,
+    inputs: Sequence[Path] = (),
+    earlier: Iterable[Mapping[str, Any]] = (),
+    verb: str = "release",
+    asked: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The statement on *wheels*, which *verb* made of the files *inputs* as *asked*; bills of materials tell the rest.
+
+    *earlier* are dependencies that statements on what the wheels were made of have, as `dependencies_at` gives them.
+    `WheelError` where a wheel is damaged.
+    """
+    found = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
+    subjects, told = [], []
+    for wheel in sorted(wheels, key=lambda path: path.name):
+        with open_wheel(wheel) as opened:
+            bill = bill_of(opened)
+        makings = bill.makings if bill else ()
+        parts = dict.fromkeys(part for making in makings for part in making.materials)
+        compilers = sorted(_named(part) for part in parts if part.role is Role.COMPILER)
+        taken = [_of_material(part) for part in parts if part.role is not Role.COMPILER]
+        found += filter(_is_dependency, taken)
+        subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
+        told.append(
+            {
+                "name": wheel.name,
+                "builds": [dict(making.told) for making in makings],
+                "compilers": compilers,
+                "unpinned": sorted({one["name"] for one in taken if not _is_dependency(one)}),
+            }
+        )
+    whole = {
+        "_type": _STATEMENT,
+        "subject": subjects,
+        "predicateType": _PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": _BUILD.format(verb),
+                "externalParameters": {**(asked or {}), "wheels": told},
+                "resolvedDependencies": _each_once([*found, *map(dict, earlier)]),
+            },
+            "runDetails": {
+                "builder": {"id": package_url("vbuild", __version__), "version": {"vbuild": __version__}},
+            },
+        },
+    }
+    return (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def state_each(
+    wheels: Iterable[Path], *, inputs: Sequence[Path], verb: str, asked: Mapping[str, Any]
+) -> tuple[Path, ...]:
+    """Write beside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and give their paths.
+
+    `WheelError` where one cannot be written.
+    """
+    written = []
+    for wheel in wheels:
+        path = wheel.with_name(f"{wheel.name}.{PROVENANCE}")
+        data = statement([wheel], inputs=inputs, verb=verb, asked=asked)
+        try:
+            with replacing(path) as part:
+                part.write_bytes(data)
+        except OSError as error:
+            raise WheelError(f"{path}: cannot be written: {error.strerror}") from error
+        written.append(path)
+    return tuple(written)
+
+
+def dependencies_at(folder: Path) -> tuple[_Json, ...]:
+    """What the statement in *folder* depends on; nothing where there is none, or one that cannot be read."""
+    path = folder / PROVENANCE
+    try:
+        if path.stat().st_size > _LARGEST:
+            return ()
+        found = json.loads(path.read_bytes())["predicate"]["buildDefinition"]["resolvedDependencies"]
+        return tuple(each for each in found if _is_dependency(each))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ()
+
+
+def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _Json:
+    known = {algorithm: value for algorithm, value in digest.items() if value}
+    return {"name": name, **({"uri": uri} if uri else {}), **({"digest": known} if known else {})}
+
+
+def _of_material(part: Material) -> _Json:
+    name = f"{part.role}: {_named(part)}"
+    return _dependency(name, uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
+
+
+def _named(part: Material) -> str:
+    return f"{part.name} {part.version}" if part.version else part.name
+
+
+def _each_once(dependencies: Iterable[_Json]) -> list[_Json]:
+    known = {json.dumps(each, sort_keys=True): each for each in dependencies}
+    return sorted(known.values(), key=lambda each: (each["name"], json.dumps(each, sort_keys=True)))
+
+
+def _is_dependency(each: object) -> bool:
+    """Whether *each* is what `_dependency` makes: nothing else of somebody's file is passed on.
+
+    One of a name alone is none: in-toto wants a URI or a digest.
+    """
+    if not isinstance(each, dict) or not {"name"} < {*each} <= {"name", "uri", "digest"}:
+        return False
+    digest = each.get("digest", {})
+    texts = (each.get("name"), each.get("uri", ""), *(digest.values() if isinstance(digest, dict) else [None]))
+    return all(isinstance(text, str) for text in texts)

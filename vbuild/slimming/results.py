@@ -1,0 +1,102 @@
+"""What slimming did, as values: for each library the bytes and the GPU code that went, for each wheel the whole.
+
+Sizes are bytes. A container is one fatbin, the GPU code of one translation unit; an entry is its code for one GPU.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.hardware.gpu import Arch, Served
+from vbuild.variants.model import Property
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryCut:
+    """One library before and after: entries kept and dropped, containers emptied, JIT-only and pinned.
+
+    *jit_only* counts containers from which some GPU asked for gets PTX alone; *virtual* are the GPUs, M.0, that PTX
+    in all of them serves; *zstd* says that some of what is kept needs a driver that reads zstd, *is_recompressed*
+    that it was compressed so just now; *gpus_before* and *gpus* name what there is code for; *headers* says where
+    room for program headers was found, *is_fragile* that GNU strip would destroy the library for it, and
+    *why_whole* why a library was left as it was although something could go.
+    """
+
+    member: str
+    before: int
+    after: int
+    kept: int = 0
+    dropped: int = 0
+    empty: int = 0
+    jit_only: int = 0
+    pinned: int = 0
+    served: tuple[Served, ...] = ()
+    virtual: tuple[Arch, ...] = ()
+    zstd: bool = False
+    is_recompressed: bool = False
+    gpus_before: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    is_fragile: bool = False
+    notes: tuple[str, ...] = ()
+    why_whole: str | None = None
+
+    @property
+    def has_gpu_code(self) -> bool:
+        return bool(self.kept or self.dropped)
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "member": self.member,
+            "before": self.before,
+            "after": self.after,
+            "kept": self.kept,
+            "dropped": self.dropped,
+            "empty": self.empty,
+            "jit_only": self.jit_only,
+            "pinned": self.pinned,
+            "gpus": [served.data() for served in self.served],
+            "virtual": list(map(str, self.virtual)),
+            "zstd": self.zstd,
+            "recompressed": self.is_recompressed,
+            "headers": list(self.headers),
+            "fragile": self.is_fragile,
+            "notes": list(self.notes),
+            "why_whole": self.why_whole,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slimmed:
+    """One output of slimming: from which wheel, to which path, and what went; sizes packed and unpacked.
+
+    *path* and *packed* are None after a dry run. *is_untouched* says that it is the input, byte for byte.
+    """
+
+    wheel: Path
+    name: str
+    path: Path | None
+    before: int
+    packed: int | None
+    unpacked_before: int
+    unpacked: int
+    libraries: tuple[LibraryCut, ...]
+    removed: tuple[str, ...] = ()
+    properties: tuple[Property, ...] = ()
+    warnings: tuple[str, ...] = ()
+    is_untouched: bool = False
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON takes it."""
+        return {
+            "wheel": self.wheel.name,
+            "output": self.name,
+            "path": str(self.path) if self.path else None,
+            "untouched": self.is_untouched,
+            "packed": {"before": self.before, "after": self.packed},
+            "unpacked": {"before": self.unpacked_before, "after": self.unpacked},
+            "properties": list(map(str, self.properties)),
+            "libraries": [library.data() for library in self.libraries],
+            "removed": list(self.removed),
+            "warnings": list(self.warnings),
+        }

@@ -1,0 +1,221 @@
+"""What the package indexes have of official packages: asked lazily, once each, and kept where it cannot change.
+
+nvidia-cufft-cu12  ->  its wheels for Linux on x86_64, the newest release first
+a wheel            ->  Requires-Dist and the libraries in RECORD, read by HTTP range
+official/<sha256>.json in the user's cache: the same, by the hash that the index states for the wheel
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, Self, TypeVar
+
+from platformdirs import user_cache_path
+from unearth.fetchers import PyPIClient
+
+from vbuild.errors import WheelError
+from vbuild.files.hashing import sealed, unsealed
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import Listed, files_of
+from vbuild.index_client.places import client_of
+from vbuild.index_client.ranged import Ranged, opened
+from vbuild.wheel.archive import Distant
+from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.name import WheelName
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+T = TypeVar("T")
+R = TypeVar("R")
+
+_LIBRARY = re.compile(r"(?!.*/stubs/)(?:.*/)?lib[^/]*\.so(?:\.\d[\w.]*)?")
+_SHA256_SIZE = 32
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library in a wheel: where, its SHA-256 in hexadecimal digits, and its size in bytes."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a wheel says: every Requires-Dist as it is written, and its libraries."""
+
+    file: str
+    requires: tuple[str, ...]
+    libraries: tuple[Library, ...]
+
+    @classmethod
+    def read(cls, distant: Distant) -> Self:
+        """The facts of a wheel that is somewhere else."""
+        sizes = {member.path: member.size for member in distant.members}
+        libraries = tuple(
+            Library(row.path, sha256, sizes[row.path])
+            for row in distant.record.rows
+            if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := sha256_said(row.hash))
+        )
+        return cls(str(distant.name), distant.metadata.requires_dist, libraries)
+
+    @classmethod
+    def parse(cls, data: Any) -> Self:  # noqa: ANN401 - JSON
+        """The facts that were kept; `KeyError`, `TypeError` or `ValueError` from anything else."""
+        libraries = tuple(Library(str(row["path"]), str(row["sha256"]), int(row["size"])) for row in data["libraries"])
+        if not all(len(bytes.fromhex(library.sha256)) == _SHA256_SIZE for library in libraries):
+            raise ValueError("no SHA-256")
+        return cls(str(data["file"]), tuple(str(line) for line in data["requires"]), libraries)
+
+
+class Once(Generic[K, V]):
+    """Remembers what was made for each key; threads that ask at once wait for the one that makes it."""
+
+    def __init__(self) -> None:
+        self._made: dict[K, Future[V]] = {}
+        self._lock = Lock()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """What was made for *key*, by *make* if nobody asked before; an error is not remembered."""
+        with self._lock:
+            future = self._made.get(key)
+            if is_mine := future is None:
+                future = self._made[key] = Future()
+        assert future is not None  # noqa: S101 - for mypy, which does not see through the line above
+        if is_mine:
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    del self._made[key]
+                future.set_exception(error)
+                raise
+        return future.result()
+
+
+class Shelf:
+    """The wheels of official packages for Linux on *machine*, and the place in the user's cache for what they say."""
+
+    def __init__(self, machine: str, indexes: Callable[[], Indexes], store: Path | None) -> None:
+        self.machine = machine
+        self._store = store or user_cache_path("vbuild") / "official"
+        self._ask = indexes
+        self._indexes: Once[None, Indexes] = Once()
+        self._listed: Once[str, tuple[Listed, ...]] = Once()
+        self._facts: Once[str, Facts] = Once()
+
+    def listed(self, project: str) -> tuple[Listed, ...]:
+        """Every file of *project*, the newest release first; `FetchError` where no index can be asked."""
+        return self._listed.get(project, lambda: files_of(project, indexes=self.indexes()))
+
+    def wheels(self, project: str, *, any_platform: bool = False) -> tuple[Listed, ...]:
+        """The wheels of *project* for this machine, or those for all, the newest release first."""
+        return tuple(listed for listed in self.listed(project) if self._fits(listed, any_platform=any_platform))
+
+    def indexes(self) -> Indexes:
+        """Where to ask."""
+        return self._indexes.get(None, self._ask)
+
+    @contextmanager
+    def asking(self) -> Iterator["Asking"]:
+        """What asks for wheels during the block, through one connection, in several threads."""
+        with ExitStack() as stack:
+            yield Asking(self, stack)
+
+    def facts(self, listed: Listed, read: Callable[[], Facts]) -> Facts:
+        """What *listed* says, from here or as *read* has it."""
+        return self._facts.get(f"{listed.sha256} {listed.url}", lambda: self._kept(listed) or self._read(listed, read))
+
+    def _fits(self, listed: Listed, *, any_platform: bool) -> bool:
+        if not listed.is_wheel:
+            return False
+        try:
+            platforms = WheelName.parse(listed.file).platform.split(".")
+        except WheelError:
+            return False
+        if any_platform:
+            return platforms == ["any"]
+        return any(name.startswith(("manylinux", "linux_")) and name.endswith(f"_{self.machine}") for name in platforms)
+
+    def _kept(self, listed: Listed) -> Facts | None:
+        """What is kept of *listed*; None for what is torn or foreign."""
+        if not listed.sha256:
+            return None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            facts = Facts.parse(json.loads(unsealed((self._store / f"{listed.sha256}.json").read_bytes())))
+            return facts if facts.file == listed.file else None
+        return None
+
+    def _read(self, listed: Listed, read: Callable[[], Facts]) -> Facts:
+        facts = read()
+        if listed.sha256:
+            with suppress(OSError):  # a cache that cannot be written is none
+                self._store.mkdir(parents=True, exist_ok=True)
+                part = self._store / f".{listed.sha256}.{os.getpid()}"
+                try:
+                    part.write_text(sealed(json.dumps(asdict(facts))), encoding="utf-8")
+                    part.replace(self._store / f"{listed.sha256}.json")
+                finally:
+                    part.unlink(missing_ok=True)
+        return facts
+
+
+@dataclass(slots=True)
+class Asking:
+    """Reads wheels of *shelf*; counts the bytes that are *transferred*."""
+
+    shelf: Shelf
+    _stack: ExitStack
+    transferred: int = 0
+    _clients: Once[None, PyPIClient] = field(default_factory=Once)
+    _lock: Lock = field(default_factory=Lock)
+
+    def facts(self, listed: Listed) -> Facts:
+        """What *listed* says; `FetchError`, or `WheelError` where it is damaged."""
+
+        def read() -> Facts:
+            with self.opened(listed) as distant:
+                return Facts.read(distant)
+
+        return self.shelf.facts(listed, read)
+
+    @contextmanager
+    def opened(self, listed: Listed) -> Iterator[Distant]:
+        """The wheel that is *listed*, to be read where it is."""
+        file: Ranged | None = None
+        try:
+            with opened(self._clients.get(None, self._client), listed) as file:
+                # what is asked of it are the methods that BinaryIO and raw files have in common
+                yield Distant(file, WheelName.parse(listed.file))  # type: ignore[arg-type]
+        finally:
+            with self._lock:
+                self.transferred += file.transferred if file else 0
+
+    def _client(self) -> PyPIClient:
+        return self._stack.enter_context(client_of(self.shelf.indexes(), lambda _response: None))
+
+
+def all_of(work: Callable[[T], R], wanted: Iterable[T]) -> list[R]:
+    """What *work* gives for each of *wanted*, several at a time."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        try:
+            return list(threads.map(work, wanted))
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def first_of(work: Callable[[T], R | None], wanted: Iterable[T]) -> R | None:
+    """The first of *wanted* for which *work* gives something; what it does not come to is not begun."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        try:
+            return next((found for found in threads.map(work, wanted) if found is not None), None)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)

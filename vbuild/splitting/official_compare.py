@@ -1,0 +1,275 @@
+"""Whether an official library and a bundled one are the same but for what repair tools change.
+
+.dynstr              begins with the official names; a path among them may have been written over
+.dynamic             the same entries, but for RPATH, names and addresses of what was moved
+.gnu.version_r       the same but for hashes in the names of libraries
+.dynsym, .symtab     the same, but for the numbers of sections, which patchelf mixes up and no loader reads
+.shstrtab            what the names of sections come to
+every other section  the same name, type, flags, size and bytes; what is mapped and was not moved, the same address
+segments             map all of them, for the loader knows no sections; PT_DYNAMIC is .dynamic, and leads to the others
+
+The ``.dynamic`` table of an official library, from that of the bundled copy and the official names.
+
+    d_tag                     what a repair tool did                put back
+    NEEDED, SONAME            a name with a hash, behind the rest   the official name it was made from
+    RPATH, RUNPATH            taken out, changed, or put first      an official path, where linkers put it
+    STRTAB, GNU_HASH, ...     follow what was moved                 where the official section is
+
+Each table that may have been is given, the likeliest first; whoever asks has a hash to decide.
+https://sourceware.org/git/?p=binutils-gdb.git;a=blob;f=bfd/elflink.c (the order in which GNU ld writes the entries)
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from vbuild.elf.image import Image, Layout, Section, Sliceable
+from vbuild.elf.library_names import hashed
+from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, SectionType, SegmentType, VersionNeed
+from vbuild.splitting.official_homes import TOUCHED, paired, unnumbered
+
+Entry = tuple[int, int]
+
+_MOST_NAMES = 3
+_MOST_TEXTS = 128
+# folders below nvidia/ that the RPATHs of NVIDIA's own libraries lead to, each as $ORIGIN/../../cublas/lib
+_FOLDERS = (
+    *("cublas", "cusparse", "nvjitlink", "cuda_nvrtc", "nvrtc", "nccl", "cusolver", "cudnn", "cuda_runtime"),
+    *("cufft", "curand", "cu12", "cu13", "nvidia/cublas", "nvidia/nccl", "nvidia/cu13"),
+)
+_MOST_TABLES = 32
+# each looks ahead once, or names that never end would be read again from each of their slashes
+_PATH = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|\$\{ORIGIN\}|/))[^\0]+(?=\0)")
+_WRITTEN_OVER = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|/))[^\0]+\0X*(?=\0)")
+_VERNEED = VersionNeed.layout
+_MOST_RECORDS = 0x8000
+
+
+# the order in which one of them is looked for
+PATHS = (DynamicTag.RUNPATH, DynamicTag.RPATH)
+NAMED = (DynamicTag.NEEDED, DynamicTag.SONAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The official ``.dynstr``, and that of the bundled copy, which begins with it."""
+
+    official: bytes
+    bundled: bytes
+
+    def origins(self, offset: int) -> tuple[int, ...]:
+        """Where the official names may be that the bundled copy's name at *offset* was made from; nearest first."""
+        if offset < len(self.official):
+            return (offset,)
+        name = self.text(offset)
+        built = found.name if (found := hashed(name)) else name
+        stem = built.partition(".so")[0] + ".so"
+        alike = re.finditer(rb"(?<=\0)" + re.escape(stem.encode()) + rb"(?:\.[^\0]*)?(?=\0)", self.official)
+        near = sorted(alike, key=lambda match: (built.encode().startswith(match[0]), len(match[0])), reverse=True)
+        return tuple(match.start() for match in near[:_MOST_NAMES])
+
+    def text(self, offset: int) -> str:
+        """The bundled copy's name at *offset*."""
+        return self.bundled[offset : self.bundled.find(b"\0", offset)].decode("utf-8", "backslashreplace")
+
+    def paths(self) -> tuple[int, ...]:
+        """Where the official names have what may be an RPATH, the last first: linkers write it behind the rest."""
+        return tuple(match.start() for match in _PATH.finditer(self.official))[::-1]
+
+    def texts(self) -> Iterator[bytes]:
+        """What the official names may be: as they are, or with an RPATH where a shorter one was written over it."""
+        yield self.official
+        if lost := _WRITTEN_OVER.search(self.official):
+            start, stop = lost.span()
+            for text in itertools.islice(_rpaths(stop - start), _MOST_TEXTS):
+                yield self.official[:start] + text + self.official[stop:]
+
+
+def dynamics(
+    entries: Sequence[Entry], slots: int, *, names: Names, moved: Callable[[Entry], int]
+) -> Iterator[tuple[Entry, ...]]:
+    """The tables of *slots* entries, DT_NULL included, that *entries* may have been; *moved* puts addresses back."""
+    kept = [(tag, moved((tag, value))) for tag, value in entries if tag not in PATHS]
+    origins = [names.origins(value) if tag in NAMED else (value,) for tag, value in kept]
+    # a name that no official one is like was added, with its entry
+    tags = [tag for (tag, _), found in zip(kept, origins, strict=True) if found]
+    tried: set[tuple[Entry, ...]] = set()
+    for values in itertools.islice(itertools.product(*filter(None, origins)), _MOST_NAMES):
+        for table in _with_paths(list(zip(tags, values, strict=True)), names.paths()):
+            if table not in tried and len(table) < slots and len(tried) < _MOST_TABLES:
+                tried.add(table)
+                yield (*table, *((DynamicTag.NULL, 0),) * (slots - len(table)))
+
+
+def entries_of(image: Image) -> tuple[Entry, ...]:
+    """The tags and values of PT_DYNAMIC, up to DT_NULL."""
+    span = next((one.span for one in image.segments if one.p_type == SegmentType.DYNAMIC), range(0))
+    return entries_in(image.view(span))
+
+
+def entries_in(dynamic: memoryview) -> tuple[Entry, ...]:
+    """The tags and values in *dynamic*, up to DT_NULL."""
+    size = DynamicEntry.layout.size
+    rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
+    return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
+
+
+def named_again(versions: bytes, names: Names) -> bytes:
+    """``.gnu.version_r`` of the bundled copy, with official names of libraries."""
+    data, place = bytearray(versions), 0
+    for _ in range(_MOST_RECORDS):
+        if place + _VERNEED.size > len(data):
+            break
+        version, count, file, aux, following = _VERNEED.unpack_from(data, place)
+        origin = next(iter(names.origins(file)), file)
+        _VERNEED.pack_into(data, place, version, count, origin, aux, following)
+        if not following:
+            break
+        place += following
+    return bytes(data)
+
+
+def _with_paths(table: list[Entry], paths: Sequence[int]) -> Iterator[tuple[Entry, ...]]:
+    """*table* with an RPATH, a RUNPATH or both, wherever that may stand; without one; without what was put first."""
+    behind = next(
+        (place for place, (tag, _) in enumerate(table) if tag not in {*NAMED, DynamicTag.SYMBOLIC}), len(table)
+    )
+    soname = next((place + 1 for place, (tag, _) in enumerate(table) if tag == DynamicTag.SONAME), behind)
+    both = tuple(zip(PATHS[::-1], PATHS[::-1], strict=True))
+    for place in dict.fromkeys((behind, 0, soname)):
+        for path in paths[:_MOST_NAMES]:
+            for tags in (*((tag,) for tag in PATHS), tuple(tag for tag, _ in both)):
+                yield (*table[:place], *((tag, path) for tag in tags), *table[place:])
+    yield tuple(table)
+    if table and table[0][0] in NAMED:  # patchelf adds a SONAME, and further NEEDED, in front
+        yield tuple(table[1:])
+
+
+def _rpaths(length: int) -> Iterator[bytes]:
+    """The RPATHs of *length* bytes as NVIDIA writes them."""
+    for count in range(4):
+        for folders in itertools.permutations(_FOLDERS, count):
+            text = ":".join(("$ORIGIN", *(f"$ORIGIN/../../{folder}/lib" for folder in folders)))
+            for whole in (text, f"{text}:"):
+                if len(whole) == length:
+                    yield whole.encode()
+
+
+# what patchelf may have moved leads elsewhere; relocations it leaves where they are
+_MOVED_TO: dict[int, str] = {
+    tag: name for tag, name in LEADS.items() if tag not in {DynamicTag.RELA, DynamicTag.JMPREL}
+}
+_MOVED = frozenset({DynamicTag.STRSZ, DynamicTag.NULL, *_MOVED_TO})
+
+
+def difference(official: Sliceable, bundled: memoryview, *, below: int | None = None) -> str | None:
+    """What tells *bundled* from *official*, in words; None where it is the same library.
+
+    With *below* only sections that begin in front of that offset of the official file are compared. `BinaryError`
+    where one of them is no 64-bit little-endian ELF file, or damaged.
+    """
+    here, there = Layout.parse(official), Image.parse(bundled)
+    if _kind(here) != _kind(there):
+        return "its ELF header says otherwise"
+    if Counter(section.name for section in here.sections) != Counter(section.name for section in there.sections):
+        return "it has other sections"
+    copies = paired(here.sections, there.sections)
+    pair = _Pair(official, here, there)
+    for section in here.sections:
+        copy = copies[section.index]
+        is_wanted = below is None or section.span.start < below
+        if is_wanted and not (_is_alike(section, copy) and pair.is_same(section, copy)):
+            return f"its section {section.name} is another"
+    astray = _astray(there)
+    return f"its segments lead past its section {astray}" if astray else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The bytes of the official file, its headers, and the bundled file."""
+
+    data: Sliceable
+    official: Layout
+    bundled: Image
+
+    @property
+    def names(self) -> Names:
+        here, there = self.official.section(".dynstr"), self.bundled.section(".dynstr")
+        return Names(bytes(self._view(here.span)) if here else b"", bytes(self._copied(there)) if there else b"")
+
+    def is_same(self, section: Section, copy: Section) -> bool:
+        """Whether the official *section* became *copy*."""
+        here, there = self._view(section.span), self._copied(copy)
+        match section.header.sh_type:
+            case SectionType.DYNAMIC:
+                names = self.names
+                return _said(here, Names(names.official, names.official)) == _said(there, names)
+            case SectionType.STRTAB if section.name == ".dynstr":
+                return _begins(self.names)
+            case SectionType.GNU_VERNEED:
+                return named_again(bytes(there), self.names) == here
+            case SectionType.SYMTAB | SectionType.DYNSYM:
+                return unnumbered(bytes(there)) == unnumbered(bytes(here))
+        # names of sections are compared as such
+        return section.index == self.official.header.e_shstrndx or here == there
+
+    def _view(self, span: range) -> memoryview:
+        return self.data[span.start : span.stop]
+
+    def _copied(self, copy: Section) -> memoryview:
+        return self.bundled.view(copy.span)
+
+
+def _kind(file: Layout) -> tuple[int, int, int, int]:
+    return file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry
+
+
+def _astray(bundled: Image) -> str | None:
+    """The section of *bundled* that the loader does not find where the section headers say; None where it finds all."""
+    for section in bundled.sections:
+        has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
+        if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
+            return section.name
+    dynamic = bundled.section(".dynamic")
+    spans = [one.span.start for one in bundled.segments if one.p_type == SegmentType.DYNAMIC]
+    if dynamic and spans != [dynamic.span.start]:
+        return dynamic.name
+    for tag, value in entries_of(bundled):
+        target = bundled.section(_MOVED_TO[tag]) if tag in _MOVED_TO else None
+        if target and target.header.sh_addr != value:
+            return target.name
+    return None
+
+
+def _is_alike(section: Section, copy: Section) -> bool:
+    """Whether the headers say the same, where they may not differ."""
+    one, other = section.header, copy.header
+    is_free = one.sh_type in TOUCHED or one.sh_type == SectionType.DYNAMIC
+    same_size = one.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
+    same_place = one.sh_addr == other.sh_addr or is_free
+    return (one.sh_type, one.sh_flags) == (other.sh_type, other.sh_flags) and same_size and same_place
+
+
+def _said(dynamic: memoryview, names: Names) -> tuple[Counter[Entry], list[str]]:
+    """The entries of *dynamic* that may not differ, and the libraries needed without hashes in their names."""
+    entries = entries_in(dynamic)
+    kept = Counter((tag, value) for tag, value in entries if tag not in {*NAMED, *PATHS, *_MOVED})
+    return kept, [_stem(names.text(value)) for tag, value in entries if tag == NAMED[0]]
+
+
+def _stem(name: str) -> str:
+    """*name* without its hash, and without the version, which repair tools take from the file's name."""
+    found = hashed(name)
+    return (found.name if found else name).partition(".so")[0]
+
+
+def _begins(names: Names) -> bool:
+    """Whether the bundled names begin with the official ones, but for paths among those."""
+    place = 0
+    for start in sorted(names.paths()):
+        if names.official[place:start] != names.bundled[place:start]:
+            return False
+        place = names.official.find(b"\0", start)
+    return names.official[place:] == names.bundled[place : len(names.official)]

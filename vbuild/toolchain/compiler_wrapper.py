@@ -1,0 +1,138 @@
+"""Find compilers by their names, and put launchers before them: the part of it that any Python can do.
+
+A container in which cibuildwheel builds has Pythons, of which the oldest is 3.9, and no packages. So nothing is
+imported here but Python's own library, and `vbuild.toolchain.rewriting`, which is the same. Settings and launchers
+belong to the Python that writes them: it is the one that runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import os
+import py_compile
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from vbuild.toolchain import rewriting
+
+# gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
+NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
+MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MINOR__|__x86_64__|__aarch64__) (\d+)")
+
+# the first releases whose -march= knows x86-64-v2, -v3 and -v4
+KNOWS_LEVELS = {"gcc": 11, "clang": 12}
+
+# the process of an nvcc launcher has no site packages: it finds vbuild beside its settings, by a link
+_LIBRARY = "library"
+_NVCC = "vbuild.toolchain.nvcc"
+
+_RUN_NVCC = f"import sys; sys.path.insert(0, sys.argv[1] + '/{_LIBRARY}'); import {_NVCC} as nvcc; nvcc.main()"
+
+# of the settings, what says where logs go: nothing of a compiler's output depends on it
+_LOGS = ("log", "calls")
+_OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times of launchers count
+_TIME_DIGITS = 14  # of the digest, so that these are less than three years
+
+
+def programs(path: str) -> dict[str, Path]:
+    """Every compiler on *path* by its name; the first of a name counts, as for a shell.
+
+    Launchers of another build, around this one, are none: they would put that build's flags last.
+    """
+    found: dict[str, Path] = {}
+    for folder in path.split(os.pathsep):
+        if Path(folder, rewriting.SETTINGS).exists():
+            continue
+        try:
+            names = sorted(filter(NAME.fullmatch, os.listdir(folder)))  # noqa: PTH208 - ten times as fast
+        except OSError:
+            continue
+        for name in names:
+            file = Path(folder, name)
+            if name not in found and os.access(file, os.X_OK):
+                found[name] = file.absolute()
+    return found
+
+
+def questions(*compiler: str) -> list[str]:
+    """The command that asks *compiler* for its macros, of which `MACRO` finds those that tell what it is."""
+    return [*compiler, "-E", "-dM", "-x", "c", os.devnull]
+
+
+def marking(compiler: str, cpu: str, library: str) -> list[str]:
+    """The command that succeeds where *compiler* links a library that is marked with the level *cpu*."""
+    return [
+        *(compiler, "-shared", "-nostdlib", f"-Wl,--fatal-warnings,-z,{cpu}", "-x", "c", os.devnull),
+        *("-o", library),
+    ]
+
+
+def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = (), toolkit: Path | None = None) -> None:
+    """Write into *folder*, which is there, a launcher for every program of *settings*, which they follow.
+
+    They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the launcher
+    of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its size and time: both
+    are the same for launchers that do the same, and for no others.
+    """
+    folder = folder.absolute()
+    (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
+    sources = (rewriting.__file__, *modules)
+    mark = _mark(settings, sources)
+    for module in sources:
+        py_compile.compile(module, str(folder / f"{Path(module).stem}.pyc"), doraise=True)
+    isolated = [sys.executable, "-I", "-S"]
+    for name in settings["programs"]:
+        script(folder / name, [*isolated, str(folder / "rewriting.pyc"), name], mark)
+    if toolkit:
+        _double(toolkit, folder / "cuda")
+        (folder / _LIBRARY).symlink_to(Path(__file__).absolute().parents[2])
+        script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)], mark)
+
+
+def is_launcher(nvcc: bytes) -> bool:
+    """Whether the program that begins with the bytes *nvcc* is a launcher, which would start itself without end."""
+    return _NVCC.encode() in nvcc
+
+
+def script(file: Path, command: list[str], mark: str) -> None:
+    """Make *file* a program that becomes *command*, with its own arguments behind; the *mark* is what is different."""
+    # through sh, because a #! line can neither quote a path nor be longer than 127 bytes
+    text = f'#!/bin/sh\n# {mark}\nexec {shlex.join(command)} "$@"\n'
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o755)
+    time = _OLDEST + int(hashlib.sha256(text.encode()).hexdigest()[:_TIME_DIGITS], 16)
+    os.utime(file, ns=(time, time))
+
+
+def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
+    """A digest of what launchers do by *settings* and the code in *sources*, and of the programs that they run."""
+    said = {name: value for name, value in settings.items() if name not in _LOGS}
+    if nvcc := said.get("nvcc"):
+        said["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}
+    commands = [*settings["programs"].values(), *([nvcc["command"]] if nvcc else [])]
+    ours = [hashlib.sha256(Path(source).read_bytes()).hexdigest() for source in sources]
+    content = [said, ours, [_state(word) for command in commands for word in command]]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _state(word: str) -> tuple[int, int]:
+    """What tells the program at the path *word* from another in its place; zeros for a word that is none."""
+    try:
+        found = Path(word).stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _double(toolkit: Path, folder: Path) -> None:
+    """Make *folder* the same as *toolkit*, with links, but without an nvcc."""
+    (folder / "bin").mkdir(parents=True)
+    entries = [*toolkit.iterdir(), *(toolkit / "bin").iterdir()]
+    for entry in entries:
+        if entry not in {toolkit / "bin", toolkit / "bin" / "nvcc"}:
+            (folder / entry.relative_to(toolkit)).symlink_to(entry.absolute())

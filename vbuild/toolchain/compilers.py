@@ -1,0 +1,226 @@
+"""The compilers of this machine: which one a build will use, what it can do, and all the names it goes by.
+
+CC, the interpreter's own, or what is on PATH -> asked for its macros -> family, version, machine
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from vbuild.errors import BuildError
+from vbuild.hardware.cpu import Cpu
+from vbuild.toolchain.compiler_wrapper import KNOWS_LEVELS, MACRO, NAME, marking, programs, questions
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.probes import remembered
+
+_PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
+
+INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
+_ZIG_CAN = ": build.host = 'zig' takes one from the package index"
+_INSTALL_RUST = "install it with rustup, or apt-get install cargo"
+
+
+class Family(StrEnum):
+    """Compilers that understand the same flags."""
+
+    GCC = "gcc"
+    CLANG = "clang"
+    MSVC = "msvc"
+
+
+@dataclass(frozen=True, slots=True)
+class Rust:
+    """A Rust compiler, *host*, the target triple of the machine it runs on, and all that it says of itself."""
+
+    rustc: Path
+    host: str
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compilers:
+    """The C compiler of a build with its C++ partner, and Rust's where there is one.
+
+    *c* and *cxx* are commands whose compiler is a bare name, to be found on PATH; *programs* are all the compiler
+    names on PATH with the commands behind them, which need *variables*. *marks_levels*: the linker knows
+    ``-z x86-64-v3``. *zig_target* is zig's name for machine and glibc where the compiler is zig, and *why* says so
+    where nobody asked for it.
+    """
+
+    family: Family
+    version: tuple[int, ...]
+    machine: str
+    c: str
+    cxx: str | None = None
+    programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    marks_levels: bool = False
+    rust: Rust | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+    zig_target: str | None = None
+    why: str = ""
+
+    @classmethod
+    def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
+        """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH.
+
+        `BuildError`, with what to install, where there is no C compiler.
+        """
+        if (found := cls.sought(interpreter, environment)) is None:
+            raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
+        return found
+
+    @classmethod
+    def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
+        """The same; None where there is no C compiler, and CC does not name one."""
+        found = programs(environment.get("PATH", os.defpath))
+        c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), found)
+        if c is None:
+            return None
+        cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), found)
+        path = found[_compiler_of(c)]
+        macros = known_macros((str(path),), environment)
+        family, version = told_by(macros)
+        return cls(
+            family=family,
+            version=version,
+            machine=next((name.strip("_") for name in ("__x86_64__", "__aarch64__") if name in macros), "unknown"),
+            c=c,
+            cxx=cxx,
+            programs=tuple(sorted((name, (str(path),)) for name, path in found.items())),
+            marks_levels=_marks_levels(path, environment),
+            rust=found_rust(environment),
+        )
+
+    def check(self, cpu: Cpu, *, rust: bool = False) -> None:
+        """Refuse, as a `BuildError`, a *cpu* these cannot compile for; with *rust*, a missing Rust compiler too."""
+        version = ".".join(map(str, self.version))
+        if self.machine != cpu.machine:
+            raise BuildError(f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}{_ZIG_CAN}")
+        if cpu.machine == "x86_64" and not cpu.is_baseline and self.version[0] < KNOWS_LEVELS.get(self.family, 0):
+            expected = " or ".join(f"{family} {first}" for family, first in KNOWS_LEVELS.items())
+            raise BuildError(f"{self.family} {version} does not know -march={cpu}; expected {expected}, or newer")
+        if rust and self.rust is None:
+            raise BuildError(f"no Rust (cargo and rustc) on PATH; {_INSTALL_RUST}")
+
+
+def _command(
+    variable: str, environment: Mapping[str, str], candidates: Iterable[str], programs: dict[str, Path]
+) -> str | None:
+    """The command of *variable*, or the first candidate that exists, with its compiler as a bare name."""
+    if given := environment.get(variable):
+        command = _on_path(given, programs)
+        # sysconfig may name a path of the machine that Python was built on; a user means the path
+        if command is None or any(Path(word).is_absolute() and not shutil.which(word) for word in given.split()):
+            raise BuildError(f"{variable}={given}: no such compiler; {INSTALL_C}")
+        return command
+    return next((command for text in candidates if (command := _on_path(text, programs))), None)
+
+
+def _on_path(command: str, programs: dict[str, Path]) -> str | None:
+    """*command* with its compiler as a bare name of *programs*, which learns it; None where there is no such file."""
+    words = command.split()
+    for index, word in enumerate(words):
+        file = Path(word)
+        if not NAME.fullmatch(file.name):
+            continue
+        if file.is_absolute() and shutil.which(word):
+            programs[file.name] = file
+        if file.name in programs and (file.is_absolute() or file.name == word):
+            return " ".join([*words[:index], file.name, *words[index + 1 :]])
+    return None
+
+
+def _compiler_of(command: str) -> str:
+    return next(word for word in command.split() if NAME.fullmatch(word))
+
+
+def compiler_name(command: str) -> str | None:
+    """The bare name of the compiler in *command*, which may have its path in it; None where there is none."""
+    names = (Path(word).name for word in command.split())
+    return next((name for name in names if NAME.fullmatch(name)), None)
+
+
+def _partner(c: str, interpreter: Interpreter) -> str:
+    """The C++ command that goes with the C command *c*: clang++-16 with clang-16."""
+    name = _compiler_of(c)
+    if interpreter.cxx and interpreter.cc and name == Path(interpreter.cc.split()[0]).name:
+        return interpreter.cxx
+    for ours, theirs in _PARTNERS:
+        if ours in name:
+            return theirs.join(name.rsplit(ours, 1))
+    return ""
+
+
+def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
+    """The macros of the command *compiler* that tell what it is; `BuildError` where it is neither gcc nor clang."""
+    command = questions(*compiler)
+    program = Path(compiler[0])
+    ask = partial(_ask_macros, command, environment)
+    return remembered(shlex.join(command), program, environment=environment, ask=ask)
+
+
+def told_by(macros: Mapping[str, int]) -> tuple[Family, tuple[int, ...]]:
+    """The family and version of the compiler that has these `known_macros`."""
+    family = Family.CLANG if "__clang_major__" in macros else Family.GCC
+    names = ("__clang_major__", "__clang_minor__") if family is Family.CLANG else ("__GNUC__", "__GNUC_MINOR__")
+    return family, tuple(macros[name] for name in names)
+
+
+def _ask_macros(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    macros = {name: int(value) for name, value in MACRO.findall(ran.stdout)}
+    if not macros.keys() & {"__clang_major__", "__GNUC__"}:
+        reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
+        raise BuildError(f"{command[0]}: neither gcc nor clang{reason}")
+    return macros
+
+
+def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a library can be linked with ``-z x86-64-v3``: GNU ld since 2.36; others ignore it with a warning."""
+    linkers = [Path(folder, "ld") for folder in environment.get("PATH", os.defpath).split(os.pathsep)]
+    ask = partial(_try_marking, compiler, environment)
+    return remembered("-z x86-64-v3", compiler, environment=environment, ask=ask, also=linkers)
+
+
+def _try_marking(compiler: Path, environment: Mapping[str, str]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        command = marking(str(compiler), "x86-64-v3", f"{folder}/empty.so")
+        ran = subprocess.run(command, env=environment, capture_output=True, check=False)
+    return ran.returncode == 0
+
+
+def found_rust(environment: Mapping[str, str]) -> Rust | None:
+    """The Rust of *environment*'s PATH, where it has both rustc and cargo."""
+    rustc, cargo = (shutil.which(name, path=environment.get("PATH")) for name in ("rustc", "cargo"))
+    if rustc is None or cargo is None:  # without cargo, maturin would ask for a package that downloads Rust
+        return None
+    ask = partial(_ask_rust, rustc, environment)
+    said = remembered("rustc -vV", Path(rustc), environment=environment, ask=ask, also=behind_rustup(environment))
+    host = next((line.removeprefix("host: ") for line in said.splitlines() if line.startswith("host: ")), "")
+    return Rust(Path(rustc), host, said) if host else None
+
+
+def cargo_home(environment: Mapping[str, str]) -> Path:
+    """The user's folder of cargo: its configuration, and the sources of crates."""
+    return Path(environment.get("CARGO_HOME") or Path(environment.get("HOME", "/"), ".cargo"))
+
+
+def behind_rustup(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The files that tell which compilers rustup's ``rustc``, one program for all of them, stands for."""
+    home = Path(environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup"))
+    patterns = ("update-hashes/*", "toolchains/*/bin/rustc")
+    return (home / "settings.toml", *(file for pattern in patterns for file in sorted(home.glob(pattern))))
+
+
+def _ask_rust(rustc: str, environment: Mapping[str, str]) -> str:
+    """What *rustc* says of itself, its commit included; empty where it does not run."""
+    ran = subprocess.run([rustc, "-vV"], env=environment, capture_output=True, text=True, check=False)
+    return "" if ran.returncode else ran.stdout

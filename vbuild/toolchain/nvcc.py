@@ -1,0 +1,336 @@
+"""The program behind the launcher of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
+
+    NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
+      -> list of codes      by `vbuild.toolchain.nvcc_code`; every command's is in the log
+      -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
+      -> host compiler      the launcher of its name, which stands first on PATH as well
+      -> names              the source's path from the build's folder on; that of the object, for files in between
+
+nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
+called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
+
+The level's flags are in the command too, although the host compiler's launcher adds them: a compiler cache tells
+commands apart by their words, and a project may name a host compiler that has no launcher.
+
+    python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
+"""
+
+import json
+import marshal
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from vbuild.hardware.gpu import Code
+from vbuild.recipe.cuda import Archs, FileRule
+from vbuild.toolchain import rewriting
+from vbuild.toolchain.nvcc_code import Codegen, CudaRules, listed, matches, spelled
+from vbuild.toolchain.nvcc_options import LIST, Call, Option, Output
+
+LOG = "nvcc.jsonl"
+GUARD = "VBUILD_NVCC"
+_BEFORE, _BEHIND, _HOST = "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"
+
+_TOKEN = re.compile(r"""(?:"[^"]*"|'[^']*'|\\.|[^,\s"'\\])+""")
+_SPLITS = re.compile(r"""[\s,"']""")
+_COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
+_COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
+_HAS_FATBIN = frozenset({Output.OBJECT, Output.LIBRARY, Output.DEVICE_LINK, Output.FATBIN})
+_LINEINFO = "-lineinfo"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command that passed the launcher: the list of codes that it had, *theirs*, and the one it ran with, *ours*.
+
+    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file; *files* are what the
+    command makes. An empty *theirs* is no list, or none that says anything.
+    """
+
+    sources: tuple[str, ...]
+    output: Output
+    files: tuple[str, ...]
+    rule: str
+    is_ruled: bool
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+
+    def __str__(self) -> str:
+        what = ", ".join(self.sources or self.files) or "link"
+        return f"{what}: {','.join(self.theirs) or 'no list'} -> {','.join(self.ours) or 'no list'}"
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the project had a list, and another one was put in its place."""
+        return bool(self.theirs) and set(self.theirs) != set(self.ours)
+
+    def data(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """One line of the log."""
+        entry = json.loads(line)
+        lists = {name: tuple(entry[name]) for name in ("sources", "files", "theirs", "ours")}
+        return cls(**{**entry, **lists, "output": Output(entry["output"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """How host code is compiled: the launchers' *rules*, and where the compilers that have launchers really are.
+
+    *mapping* are the flags that keep the folder of the build out of the binaries.
+    """
+
+    rules: dict[str, tuple[str, ...]]
+    compilers: Mapping[str, str]
+    mapping: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Our flags as nvcc takes them: in two words each, which ccache looks into. It would split some at a blank."""
+        flags = (*self.rules["compile"], *(flag for flag in self.mapping if not _SPLITS.search(flag)))
+        return tuple(word for flag in flags for word in ("-Xcompiler", flag))
+
+    def mapped(self, path: str) -> str | None:
+        """The absolute *path* as binaries have it; None where they have it as it is."""
+        for flag in self.mapping:
+            folder, _, name = flag.partition("=")[2].rpartition("=")
+            if path.startswith(f"{folder}{os.sep}"):
+                return f"{name}{path.removeprefix(folder)}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
+
+    With *keeps*, host code keeps the project's own flags, so that no launcher may stand before its compiler.
+    """
+
+    words: tuple[str, ...]
+    command: Command | None = None
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    keeps: bool = False
+
+
+def rewritten(
+    words: Sequence[str], rules: CudaRules, host: Host, *, log: Iterable[Command] = (), ccbin: str = ""
+) -> Rewritten:
+    """What becomes of the command *words*; the commands in *log* made the objects that it may link.
+
+    *ccbin* is the host compiler of a command that names none.
+    """
+    call = Call.parse(words)
+    if not call.inputs:
+        return Rewritten(tuple(words))
+    paths = [_absolute(source) for source in call.sources]
+    rule = rules.rule(paths)
+    theirs, ours = _lists(call, rules, rule, log)
+    is_new = set(theirs) != set(ours)
+    keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
+    tokens = _host_flags(call)
+    judged = rewriting.rewritten([*tokens, *call.sources], host.rules)
+    compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_launcher=not keeps)
+    gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
+    kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
+    flags = host.words if paths else ()
+    behind = [*(spelled(ours) if is_new else ()), *compiler, *_appended(call, rules), *_named(call, paths, rules, host)]
+    return Rewritten(
+        words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
+        command=Command(
+            call.sources,
+            call.output,
+            call.files,
+            str(rule.archs if rule else rules.mode),
+            rule is not None,
+            tuple(map(str, theirs)) or tuple(value for _, value in call.list_options),
+            tuple(map(str, ours)),
+        ),
+        removed=tuple(judged.removed),
+        added=tuple(flag for flag in host.rules["compile"] if paths and flag not in tokens),
+        refused=tuple(judged.refused),
+        keeps=keeps,
+    )
+
+
+def _lists(
+    call: Call, rules: CudaRules, rule: FileRule | None, log: Iterable[Command]
+) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
+    """The list of *call*, and the one it is to have: its own where nvcc refuses that, or cannot be told another."""
+    found = listed(call.list_options, defers=call.defers)
+    links = call.output in {Output.LIBRARY, Output.DEVICE_LINK}
+    if found is None or call.output is Output.OTHER or (links and call.defers):
+        return found or (), found or ()
+    treatment = rule.archs if rule else rules.mode
+    is_single = call.output in {Output.CUBIN, Output.PTX}
+    if is_single and found and treatment is Archs.INTERSECT:
+        return found, found
+    ours = () if call.sources or found or treatment is Archs.KEEP else _made(call, log)
+    ours = ours or rules.decided(found, rule, defers=call.defers)
+    if is_single and [codegen.offer.code for codegen in ours] != [Code.MACHINE]:
+        return found, found
+    return found, ours
+
+
+def _made(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:
+    """What a link without a list is for: the machine code of its objects, or what is to become that."""
+    inputs = {_absolute(file) for file in call.inputs}
+    codes = (code for command in log if not inputs.isdisjoint(command.files) for code in command.ours)
+    machine = (code.replace("lto_", "sm_") for code in codes if not code.startswith("compute_"))
+    return tuple(map(Codegen.of, dict.fromkeys(machine)))
+
+
+def _host_flags(call: Call) -> list[str]:
+    """The words that reach the host compiler and may choose instructions."""
+    words = [_bare(token) for value in call.values("-Xcompiler") for token in _TOKEN.findall(value)]
+    if call.forwards:
+        words += [option.words[0] for option in call.flat if option.words[0].startswith("-m") and option.name != "-m"]
+    return words
+
+
+def _bare(token: str) -> str:
+    return token.strip("\"'")
+
+
+def _gone(call: Call, rules: CudaRules, *, is_new: bool) -> frozenset[str]:
+    """The options that are left out, because there are others in their place."""
+    lists = LIST | {"-dlto"} if call.defers else LIST
+    compresses = any(flag != _LINEINFO for flag in rules.append)
+    return (lists if is_new else frozenset()) | (_COMPRESSION if compresses else frozenset())
+
+
+def _kept(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
+    """What stays of *option* without those that are *gone*, and without the *removed* flags of the host compiler.
+
+    A file of options goes as its words where something in it changes.
+    """
+    if option.inside:
+        inside = tuple(word for one in option.inside for word in _kept(one, gone, removed))
+        return option.words if inside == tuple(word for one in option.inside for word in one.words) else inside
+    if option.name in gone or option.words[0] in removed:
+        return ()
+    if option.name == "-Xcompiler":
+        return _without(option, removed)
+    if option.name == "-Xfatbin" and gone >= _COMPRESSION:
+        return _without(option, _COMPRESS_ALL)
+    return option.words
+
+
+def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
+    tokens = _TOKEN.findall(option.value)
+    kept = [token for token in tokens if _bare(token) not in removed]
+    if len(kept) == len(tokens):
+        return option.words
+    return (f"{option.name}={','.join(kept)}",) if kept else ()
+
+
+def _host_compiler(given: str, host: Host, *, is_launcher: bool) -> tuple[str, ...]:
+    """The options for the host compiler *given*: its launcher or the program itself, with what CC has beside it.
+
+    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a launcher stays.
+    """
+    if not given:
+        return ()
+    words = [given] if Path(given).exists() else given.split()
+    place = next((place for place, word in enumerate(words) if Path(word).name in host.compilers), 0)
+    compiler, name = words[place], Path(words[place]).name
+    if Path(compiler).is_dir():
+        compiler, name = f"{compiler}/gcc", "gcc"  # nvcc's rule for a folder
+    known = host.compilers.get(name)
+    if known and ("/" not in compiler or os.path.realpath(compiler) == os.path.realpath(known)):
+        compiler = name if is_launcher else known  # no path of this build, by which a cache would miss
+    return (f"-ccbin={compiler}", *(f"-Xcompiler={word}" for word in words[place + 1 :]))
+
+
+def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
+    """The rules' own options, where *call* has a use for them."""
+    for flag in rules.append:
+        if flag != _LINEINFO:
+            if call.output in _HAS_FATBIN:
+                yield flag
+        # -G has all that -lineinfo has, and nvcc warns of both
+        elif call.sources and call.output is not Output.TEXT and not call.has("-G"):
+            yield flag
+
+
+def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: Host) -> Iterator[str]:
+    """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
+    name = host.mapped(paths[0]) if len(paths) == 1 and paths[0].endswith(".cu") else None
+    if name is None or _SPLITS.search(name):
+        return
+    yield f"-Xcudafe=--orig_src_path_name={name}"
+    if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
+        yield "-objtemp"
+    # not of the source, which may be compiled several times, to be linked together
+    made = host.mapped(call.files[0]) if call.files else None
+    if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
+        yield f"-frandom-seed={made}"
+
+
+def _absolute(file: str) -> str:
+    return os.path.abspath(file)  # noqa: PTH100 - no symlink is resolved
+
+
+def main() -> NoReturn:
+    """Run nvcc as the settings in the folder of the launchers say, which is the first argument."""
+    folder, words = sys.argv[1], sys.argv[2:]
+    settings = marshal.loads(Path(folder, rewriting.SETTINGS).read_bytes())  # noqa: S302 - vbuild wrote it there itself
+    program = settings["nvcc"]["command"]
+    if GUARD in os.environ:
+        raise SystemExit(
+            f"nvcc: error: {program[-1]}, which vbuild's launcher runs, starts the launcher again (PATH leads there); "
+            f"expected the nvcc of a CUDA toolkit"
+        )
+    environment = {**os.environ, **settings["variables"], GUARD: folder}
+    call = [*shlex.split(environment.get(_BEFORE, "")), *words, *shlex.split(environment.get(_BEHIND, ""))]
+    log = Path(settings["nvcc"]["log"])
+    host = Host(settings["rules"], settings["nvcc"]["compilers"], settings["nvcc"]["mapping"])
+    rules = CudaRules.of_data(settings["nvcc"]["rules"])
+    result = rewritten(call, rules, host, log=logged(log), ccbin=environment.get(_HOST, ""))
+    _record(result, settings, is_question="-dryrun" in words or "--dryrun" in words)
+    if result.refused:
+        raise SystemExit(f"nvcc: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")
+    if result.command:
+        for name in (_BEFORE, _BEHIND, _HOST):  # they are in the command now
+            environment.pop(name, None)
+    path = [entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry != folder]
+    environment["PATH"] = os.pathsep.join(path if result.keeps else [folder, *path])
+    try:
+        os.execvpe(program[0], [*program, *(result.words if result.command else words)], environment)  # noqa: S606
+    except OSError as error:
+        raise SystemExit(f"nvcc: error: {program[0]} cannot be run: {error.strerror}") from error
+
+
+def logged(log: Path) -> Iterator[Command]:
+    """The commands in *log*, the first of them first."""
+    if log.exists():
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):  # torn, where the disk was full or a command was killed
+                yield Command.parse(line)
+
+
+def _record(result: Rewritten, settings: Mapping[str, Any], *, is_question: bool) -> None:
+    """One line more for the command, and one where it lost a flag; single appends, since nvccs run side by side."""
+    if result.command is None or is_question or not (result.command.sources or result.command.files):
+        return
+    root = settings["source"] + os.sep
+    sources = [_absolute(source).removeprefix(root) for source in result.command.sources]
+    _append(settings["nvcc"]["log"], {**result.command.data(), "sources": sources})
+    if result.removed:
+        changes = {"removed": result.removed, "added": result.added, "refused": result.refused}
+        _append(settings["log"], {"program": "nvcc", "sources": sources, **changes})
+
+
+def _append(log: str, entry: Mapping[str, Any]) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, (json.dumps(entry) + "\n").encode())
+    os.close(file)

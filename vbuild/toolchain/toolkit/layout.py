@@ -1,0 +1,331 @@
+"""How the wheels of a CUDA Toolkit become the folder that compilers and build systems know as CUDA_HOME.
+
+    nvidia/cu13/{bin,nvvm,include,lib}   the same in the root
+    nvidia/nccl/{include,lib}, …         the same in the root
+    nvidia/cu13/{cccl,cuda_cccl}/lib     lib: their CMake files look for include two folders above (13.2 and later)
+    *.dist-info/licenses                 licenses/<project>
+    lib64, nvvm/lib64                    links to lib
+    targets/x86_64-linux/{include,lib}   links to the same in the root; nvcc.profile of 13.0 and CMake look there
+    lib/libcudart.so                     a link to libcudart.so.13, so for every library
+lib/stubs/libcuda.so                 made here, to link with where no driver is
+    version.json                         what the components are
+
+Files are hard links to those of the unpacked wheels where the file system has them.
+
+Libraries to link with where a driver is missing: they have the names of the real one and nothing behind them.
+
+    include/cuda.h -> lib/stubs/libcuda.so        SONAME libcuda.so.1, which comes with the driver
+    include/nvml.h -> lib/stubs/libnvidia-ml.so   SONAME libnvidia-ml.so.1
+
+NVIDIA's installers have such stubs and its wheels do not. A linker looks at the tables of dynamic symbols and the
+dynamic section; no segment is there to be loaded, so that nobody runs with a stub by mistake.
+
+Whether an entry of the shared cache is what was put there: every file by its SHA-256, as the stamp has it.
+
+    .vbuild.json     the stamp, sealed: what the entry is of, its size, and {path: SHA-256} of every file and link
+    .vbuild-seen     inode, size and times of all these when they were hashed last
+
+Nothing can be written to a file without its time of change telling, so that files are hashed again only where something
+is not as it was seen last: after a change, and after another toolkit has made hard links to them. Gigabytes are then
+read once, and not for every build. What a disk loses by itself tells nobody: for that, all is hashed again each week.
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from struct import Struct
+from typing import Any
+
+from vbuild.elf.records import (
+    CLASS_64,
+    LITTLE_ENDIAN,
+    MAGIC,
+    DynamicEntry,
+    DynamicTag,
+    FileHeader,
+    FileType,
+    Machine,
+    SectionFlag,
+    SectionHeader,
+    SectionType,
+)
+from vbuild.errors import ToolkitError
+from vbuild.files.atomic import linked
+from vbuild.files.hashing import sealed, sha256_of, unsealed
+from vbuild.toolchain.toolkit.model import Pin
+
+_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.AARCH64}
+_STUBS = (
+    ("cuda.h", "libcuda.so", re.compile(r"\bcu[A-Z]\w*", re.ASCII)),
+    ("nvml.h", "libnvidia-ml.so", re.compile(r"\bnvml[A-Z]\w*", re.ASCII)),
+)
+# the names that programs with a default stream for each thread use
+_PER_THREAD = re.compile(r"__CUDA_API_(PT[DS][SZ])\((\w+)\)", re.ASCII)
+
+# Elf64_Sym: st_name, st_info, st_other, st_shndx, st_value, st_size
+_SYMBOL = Struct("<IBBHQQ")
+_GLOBAL_FUNCTION = 0x12
+_SONAME = 14
+_TEXT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A section of the stub, and what of its header is not the same for all."""
+
+    name: str
+    kind: SectionType
+    data: bytes
+    link: int = 0
+    info: int = 0
+    entry: int = 0
+    flags: SectionFlag = SectionFlag.ALLOC
+
+
+def add_stubs(root: Path, machine: str) -> None:
+    """Put into the toolkit in *root* the stubs that its headers are there for."""
+    for header, library, pattern in _STUBS:
+        path = root / "include" / header
+        stub = root / "lib" / "stubs" / library
+        if machine in _MACHINES and path.is_file() and not stub.exists():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            stub.parent.mkdir(exist_ok=True)
+            stub.write_bytes(stub_of(f"{library}.1", _functions(text, pattern), machine=_MACHINES[machine]))
+
+
+def stub_of(soname: str, names: Iterable[str], *, machine: Machine) -> bytes:
+    """A shared library for linkers, in which *names* are functions."""
+    unique = sorted(set(names))
+    strings, places = _strings([soname, *unique])
+    symbols = [bytes(_SYMBOL.size)]
+    symbols += [_SYMBOL.pack(places[name], _GLOBAL_FUNCTION, 0, _TEXT, 0, 0) for name in unique]
+    dynamic = DynamicEntry(_SONAME, places[soname]).pack() + DynamicEntry(DynamicTag.NULL, 0).pack()
+    return _file(
+        (
+            _Section(".dynsym", SectionType.DYNSYM, b"".join(symbols), link=2, info=1, entry=_SYMBOL.size),
+            _Section(".dynstr", SectionType.STRTAB, strings),
+            _Section(".dynamic", SectionType.DYNAMIC, dynamic, link=2, entry=DynamicEntry.layout.size),
+            _Section(".text", SectionType.PROGBITS, bytes(64), flags=SectionFlag.ALLOC | SectionFlag.EXECINSTR),
+        ),
+        machine,
+    )
+
+
+def _functions(text: str, pattern: re.Pattern[str]) -> set[str]:
+    """The functions that a header names, types that look like them included: a name too many does no harm."""
+    names = set(pattern.findall(text))
+    return names | {f"{name}_{kind.lower()}" for kind, name in _PER_THREAD.findall(text) if name in names}
+
+
+def _file(sections: tuple[_Section, ...], machine: Machine) -> bytes:
+    names, places = _strings([section.name for section in sections] + [".shstrtab"])
+    whole = bytearray(FileHeader.layout.size)
+    headers = [bytes(SectionHeader.layout.size)]
+    for section in (*sections, _Section(".shstrtab", SectionType.STRTAB, names, flags=SectionFlag(0))):
+        whole += bytes(-len(whole) % 8)
+        headers.append(
+            SectionHeader(
+                sh_name=places[section.name],
+                sh_type=section.kind,
+                sh_flags=section.flags,
+                sh_addr=len(whole) if section.flags else 0,
+                sh_offset=len(whole),
+                sh_size=len(section.data),
+                sh_link=section.link,
+                sh_info=section.info,
+                sh_addralign=8,
+                sh_entsize=section.entry,
+            ).pack()
+        )
+        whole += section.data
+    whole += bytes(-len(whole) % 8)
+    header = FileHeader(
+        e_ident=MAGIC + bytes((CLASS_64, LITTLE_ENDIAN, 1)) + bytes(9),
+        e_type=FileType.DYN,
+        e_machine=machine,
+        e_version=1,
+        e_entry=0,
+        e_phoff=0,
+        e_shoff=len(whole),
+        e_flags=0,
+        e_ehsize=FileHeader.layout.size,
+        e_phentsize=0,
+        e_phnum=0,
+        e_shentsize=SectionHeader.layout.size,
+        e_shnum=len(headers),
+        e_shstrndx=len(headers) - 1,
+    ).pack()
+    whole[: len(header)] = header
+    return bytes(whole) + b"".join(headers)
+
+
+def _strings(texts: Iterable[str]) -> tuple[bytes, dict[str, int]]:
+    """A string table of *texts*, and where each is in it."""
+    data, places = bytearray(1), {}
+    for text in texts:
+        places[text] = len(data)
+        data += text.encode() + b"\0"
+    return bytes(data), places
+
+
+STAMP = ".vbuild.json"
+SEEN = ".vbuild-seen"
+AGAIN = 7 * 86400  # seconds after which files are hashed again that nothing has happened to
+
+
+def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
+    """Put into *folder*, which is complete, the *stamp* with what is there; `OSError` where there is no room."""
+    contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
+    size = sum(os.lstat(folder / path).st_size for path in contents)
+    (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
+    (folder / STAMP).write_text(sealed(json.dumps({**stamp, "size": size, "contents": contents})), encoding="utf-8")
+
+
+def stamp_of(folder: Path) -> dict[str, Any] | None:
+    """What the stamp of a store's entry says; None where there is none, or where it is damaged."""
+    with suppress(OSError, ValueError):
+        data = json.loads(unsealed((folder / STAMP).read_bytes()))
+        return data if isinstance(data, dict) else None
+    return None
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether all files of *folder* are as they were made; what somebody put there besides is no damage."""
+    stamp = stamp_of(folder)
+    try:
+        contents = stamp["contents"] if stamp else None
+        if not contents:
+            return False
+        state = _state(folder, contents)
+        if _seen(folder) == state:
+            return True
+        if any(_digest(folder / path) != digest for path, digest in contents.items()):
+            return False
+    except (OSError, KeyError):
+        return False
+    with suppress(OSError):  # it may be another user's
+        part = folder / f"{SEEN}.{os.getpid()}"
+        part.write_text(state, encoding="utf-8")
+        part.replace(folder / SEEN)
+    return True
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    """Every file and link below *folder*, from there."""
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118 - thousands
+        yield from (os.path.relpath(os.path.join(parent, name), folder) for name in (*names, *links))  # noqa: PTH118 - as above
+
+
+def _state(folder: Path, paths: Iterable[str]) -> str:
+    """What the file system says of *paths* in *folder*, in 64 digits; `OSError` where one is not there."""
+    top, total = os.fspath(folder), hashlib.sha256()
+    for path in paths:
+        found = os.lstat(f"{top}/{path}")
+        line = f"{path}\0{found.st_ino} {found.st_mode} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}\n"
+        total.update(os.fsencode(line))
+    return total.hexdigest()
+
+
+def _seen(folder: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        if (folder / SEEN).stat().st_mtime > time.time() - AGAIN:
+            return (folder / SEEN).read_text(encoding="utf-8")
+    return None
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of the file *path*, or of where the link leads."""
+    return hashlib.sha256(os.fsencode(path.readlink())).hexdigest() if path.is_symlink() else sha256_of(path)
+
+
+# NVIDIA's names for the folders of targets; an aarch64 server is one of its "server base system architecture"
+_TARGETS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
+_CCCL = frozenset({"cccl", "cuda_cccl"})
+_LIBRARY = re.compile(r"(?P<name>lib.+\.so)(\.\d+)+")
+_SHARED = "nvidia"
+
+
+def lay_out(root: Path, components: Mapping[Pin, Path], *, machine: str, release: str) -> None:
+    """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
+
+    *release* is the version for version.json. `ToolkitError` where two components have different files of one name,
+    or one has nothing for a toolkit; `OSError` where there is no room.
+    """
+    root.mkdir()
+    placed: dict[str, Pin] = {}
+    for pin, folder in sorted(components.items()):
+        files = {target: folder / path for path in _files(folder) if (target := _place(path, pin))}
+        if all(target.startswith("licenses/") for target in files):
+            raise ToolkitError(f"{pin}: nothing in it for a toolkit; expected files below {_SHARED}/")
+        for target, source in files.items():
+            if target not in placed:
+                _link(source, root / target)
+            elif source.read_bytes() != (root / target).read_bytes():
+                raise ToolkitError(f"{pin}: {target} is another file in {placed[target]}")
+            placed.setdefault(target, pin)
+    _add_links(root, _TARGETS.get(machine, f"{machine}-linux"))
+    add_stubs(root, machine)
+    (root / "version.json").write_text(json.dumps(_versions(components, release), indent=2) + "\n", encoding="utf-8")
+
+
+def _files(folder: Path) -> Iterator[PurePosixPath]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (PurePosixPath((Path(parent) / name).relative_to(folder).as_posix()) for name in sorted(names))
+
+
+def _place(path: PurePosixPath, pin: Pin) -> str | None:
+    """Where in the root the member *path* of a wheel goes; None for what has no place there."""
+    first, *rest = path.parts
+    if first.endswith(".dist-info"):
+        is_licence = rest[0] == "licenses" or rest[0].lower().startswith("licen")
+        return f"licenses/{pin.project}/{rest[-1]}" if is_licence else None
+    # the second folder is cu13, nccl, …; files and folders with a dot are notes of whoever made the package
+    if first != _SHARED or len(rest) < 3 or any(part.startswith(".") for part in rest) or rest[-1] == "__init__.py":  # noqa: PLR2004 - as above
+        return None
+    _, top, *inner = rest
+    if top in _CCCL:
+        return "/".join(inner) if inner[0] == "lib" else f"licenses/{pin.project}/{inner[-1]}"
+    return "/".join((top, *inner))
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    linked(source, target)
+
+
+def _add_links(root: Path, target: str) -> None:
+    lib, include = root / "lib", root / "include"
+    for folder in (lib, include):
+        folder.mkdir(exist_ok=True)
+    (root / "lib64").symlink_to("lib")
+    if (root / "nvvm").is_dir():
+        (root / "nvvm" / "lib64").symlink_to("../lib")
+    (root / "targets" / target).mkdir(parents=True)
+    for folder in (lib, include):
+        (root / "targets" / target / folder.name).symlink_to(f"../../{folder.name}")
+    (root / "targets" / target / "lib64").symlink_to("../../lib")
+    for name, file in _unversioned(path.name for path in lib.iterdir()).items():
+        (lib / name).symlink_to(file)
+
+
+def _unversioned(names: Iterable[str]) -> dict[str, str]:
+    """The links that linkers look for: ``libcudart.so`` to ``libcudart.so.13``."""
+    present = sorted(names)
+    links: dict[str, str] = {}
+    for file in present:
+        if (match := _LIBRARY.fullmatch(file)) and match["name"] not in present:
+            links.setdefault(match["name"], file)
+    return links
+
+
+def _versions(pins: Iterable[Pin], release: str) -> dict[str, dict[str, str]]:
+    components = {pin.project: {"name": pin.project, "version": pin.version} for pin in sorted(pins)}
+    return {"cuda": {"name": "CUDA SDK", "version": release}, **components}

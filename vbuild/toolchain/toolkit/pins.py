@@ -1,0 +1,204 @@
+"""The toolkits that the package index has, as pins.json lists them; `.ci/pin-toolkits` writes that file.
+
+13.0    -> Release 13.0.3 -> extra cublas -> nvidia-cublas, nvidia-cuda-nvrtc
+                          -> component nvidia-cublas 13.1.1.3 -> a wheel for each machine
+
+Libraries that are not part of a CUDA Toolkit: asked of the index once, and pinned by the hash that it states.
+
+From a toolkit as a recipe asks for it to the wheels that it is made of.
+
+13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
+cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
+nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
+nccl==2.28.9 sha256:4b0d… sha256:…   the same, held against the hashes given, one for each machine
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+from packaging.version import Version
+
+from vbuild.errors import ToolkitError, at
+from vbuild.hardware.driver import Dotted
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import Listed, files_of
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.native import Library
+from vbuild.toolchain.toolkit.model import Pin
+
+MACHINES = ("aarch64", "x86_64")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One CUDA Toolkit: the extras of the package cuda-toolkit, and the wheels of their components by machine."""
+
+    version: Dotted
+    name: str
+    extras: Mapping[str, tuple[str, ...]]
+    components: Mapping[str, Mapping[str, Pin]]
+
+    def pin(self, project: str, machine: str) -> Pin | None:
+        """The wheel of *project* for *machine*, as ``uname -m`` has it; None where there is none."""
+        return self.components.get(project, {}).get(machine)
+
+    def projects(self, name: str) -> tuple[str, ...]:
+        """The components behind *name*, an extra or a component itself; none for anything else."""
+        return self.extras.get(name) or ((name,) if name in self.components else ())
+
+
+@functools.cache
+def releases() -> Mapping[Dotted, Release]:
+    """The toolkits by version, the oldest first."""
+    data = json.loads(files("vbuild.toolchain.toolkit").joinpath("pins.json").read_text(encoding="utf-8"))
+    found = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
+    return {release.version: release for release in sorted(found, key=lambda release: release.version)}
+
+
+def _release(version: Dotted, entry: Mapping[str, Any]) -> Release:
+    return Release(
+        version=version,
+        name=entry["release"],
+        extras={extra: tuple(projects) for extra, projects in entry["extras"].items()},
+        components={project: _wheels(project, component) for project, component in entry["components"].items()},
+    )
+
+
+def _wheels(project: str, component: Mapping[str, Any]) -> Mapping[str, Pin]:
+    return {
+        machine: Pin(project, component["version"], *component[machine]) for machine in MACHINES if machine in component
+    }
+
+
+_SHOWN = 5
+
+
+def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> Pin:
+    """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
+
+    `ToolkitError`, with what is there, where it has none, or states no hash for it.
+    """
+    for project in projects:
+        wheels = [listed for listed in files_of(project, indexes=indexes) if _fits(listed, machine)]
+        if not wheels:
+            continue
+        what = f"{project}=={version}"
+        if not (found := [listed for listed in wheels if listed.version == version]):
+            raise ToolkitError(f"{what}: not on the package index; of {project} it has {_versions(wheels)}")
+        if not found[0].sha256:
+            raise ToolkitError(
+                f"{what}: the package index states no SHA-256 for {found[0].file}; "
+                "expected an index that does, as nothing else pins it"
+            )
+        return Pin(project, str(version), found[0].file, found[0].sha256)
+    raise ToolkitError(f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}")
+
+
+def _fits(listed: Listed, machine: str) -> bool:
+    """Whether it is a wheel for any Python on *machine*, and more than a placeholder, which 0.0.0a0 is."""
+    name = listed.file
+    fits = name.endswith("-any.whl") or ("manylinux" in name and name.endswith(f"_{machine}.whl"))
+    return fits and "py3-none-" in name and any(listed.version.release)
+
+
+def _versions(wheels: Iterable[Listed]) -> str:
+    """The newest releases of *wheels*, which are in that order."""
+    versions = list(dict.fromkeys(str(listed.version) for listed in wheels if not listed.version.is_prerelease))
+    more = f" and {len(versions) - _SHOWN} older" if len(versions) > _SHOWN else ""
+    return f"{', '.join(islice(versions, _SHOWN))}{more}"
+
+
+# of one of these projects the wheel of a version, for a machine; None where nobody knows yet, and that may be
+Ask = Callable[[tuple[str, ...], Version, str], Pin | None]
+
+CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
+
+# counts the ways in which components were laid out, so that no build takes one for another
+_LAYOUT = 1
+
+
+def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[Pin, ...]:
+    """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in pins.json.
+
+    Of what *ask* does not know there is none.
+
+    `ToolkitError` for a version that the index has no compiler of, or a library that is not there.
+    """
+    release = known(spec.version)
+    with at(f"CUDA {spec.version}"):
+        pins = {pin.project: pin for name in CORE for pin in _pinned(release, name, machine)}
+        for library in map(Library.parse, spec.libraries):
+            pins |= {pin.project: pin for pin in _library(library, release, machine, ask)}
+    return tuple(sorted(pins.values()))
+
+
+def known(version: Dotted, *, instead: Iterable[str] = ()) -> Release:
+    """The release of CUDA *version*; `ToolkitError` where the package index has no nvcc for it.
+
+    It says what there is, and what is installed *instead*.
+    """
+    if release := releases().get(version):
+        return release
+    oldest, newest = min(releases()), max(releases())
+    why = f"no nvcc for CUDA before {oldest}" if version < oldest else "nothing for it that this vbuild knows of"
+    raise ToolkitError(
+        f"CUDA {version}: the package index has {why}, only {oldest} to {newest}; "
+        f'install CUDA {version} and set CUDA_HOME, or write toolkit = {{ path = "…", version = "{version}" }}'
+        + "".join(f"; there is {other}" for other in instead)
+    )
+
+
+def identity_of(version: Dotted, pins: Iterable[Pin]) -> str:
+    """What a build with these *pins* depends on, 64 hex digits."""
+    lines = (f"toolkit {_LAYOUT}", str(version), *(f"{pin} {pin.sha256}" for pin in sorted(pins)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _library(library: Library, release: Release, machine: str, ask: Ask) -> Iterator[Pin]:
+    """The wheels of *library*: of a component with a version of its own that one, and the others as pinned."""
+    projects = release.projects(library.name)
+    if not projects and library.version is None:
+        raise ToolkitError(
+            f"{library}: not one of its components, which are {', '.join(sorted(release.extras))}; "
+            f"expected one of them, or a version, as in {library}==VERSION"
+        )
+    if library.version is None:
+        yield from _pinned(release, library.name, machine)
+        return
+    main = _main(library.name, projects)
+    candidates = (main,) if main else _candidates(library.name, release.version)
+    own = release.pin(main, machine) if main else None
+    found = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
+    if found and library.hashes and found.sha256 not in library.hashes:
+        raise ToolkitError(
+            f"{library.release}: the package index states sha256 {found.sha256} for {found.file}; "
+            f"expected {' or '.join(sorted(library.hashes))}"
+        )
+    yield from (pin for project in projects if project != main and (pin := release.pin(project, machine)))
+    if found:
+        yield found
+
+
+def _pinned(release: Release, name: str, machine: str) -> Iterator[Pin]:
+    for project in release.projects(name):
+        if not (pin := release.pin(project, machine)):
+            raise ToolkitError(f"{name}: {project} is not there for Linux on {machine}")
+        yield pin
+
+
+def _main(name: str, projects: tuple[str, ...]) -> str | None:
+    """The one of *projects* whose version is that of the extra *name*."""
+    named = [project for project in projects if project.endswith(f"-{name}")]
+    return next(iter(named or projects), None)
+
+
+def _candidates(name: str, version: Dotted) -> tuple[str, ...]:
+    if name.startswith("nvidia-"):
+        return (name,)
+    return (f"nvidia-{name}-cu{version.major}", f"nvidia-{name}")

@@ -1,0 +1,204 @@
+"""Which compiler a build takes, the system's or zig's; and zig under all the names that builds call a compiler by.
+
+    host = "system"   CC, the interpreter's own, or what is on PATH
+    host = "zig"      zig from the package index: cc -> zig cc -target x86_64-linux-gnu.2.17
+    host = "auto"     the system's; zig where it has none
+
+https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html
+
+zig from the package index: a C and C++ compiler with the headers and start-up code of every glibc it can build for.
+
+    the ziglang wheel of this machine, pinned -> components/ziglang-<version>-<sha256>/ziglang/zig in the shared store
+
+Zig compiles libc++, libunwind and glibc's stubs when a target first needs them, half a minute for C++, and keeps the
+results in its global cache, which its processes share under locks of their own.
+https://github.com/ziglang/zig-pypi
+"""
+
+import hashlib
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from vbuild.errors import BuildError, FetchError, ToolkitError
+from vbuild.hardware.cpu import Cpu
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, Host, HostCompiler
+from vbuild.toolchain.compilers import Compilers, Family, compiler_name, found_rust
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.toolkit.cache import Store, Told, silently
+from vbuild.toolchain.toolkit.model import Pin
+
+VERSION = "0.17.1"
+CLANG = (22, 1)  # the clang that is in it
+
+_PINS = {
+    "x86_64": Pin(
+        "ziglang",
+        VERSION,
+        f"ziglang-{VERSION}-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.musllinux_1_1_x86_64.whl",
+        "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
+    ),
+    "aarch64": Pin(
+        "ziglang",
+        VERSION,
+        f"ziglang-{VERSION}-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64.whl",
+        "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
+    ),
+}
+
+_PROGRAM = Path("ziglang", "zig")
+_OTHER_WAY = "with build.host = 'system' the system's compiler is used"
+
+
+def provided_zig(
+    *,
+    store: Path | None = None,
+    indexes: Indexes | None = None,
+    machine: str | None = None,
+    told: Told = silently,
+) -> Path:
+    """The zig executable for *machine*, this one where None; fetched and unpacked unless *store* has it.
+
+    *indexes* are asked for only then. `ToolkitError`, which names the other way, where it is not to be had.
+    """
+    pin = _pin(machine or platform.machine())
+    try:
+        folder = Store.at(store).component(pin, places=lambda: indexes or Indexes.configured(), told=told)
+    except (FetchError, ToolkitError) as error:
+        raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
+    return folder / _PROGRAM
+
+
+def foreseen_zig(*, store: Path | None = None, machine: str | None = None) -> Path:
+    """The path that `provided_zig` would give, without fetching anything: there need be nothing yet."""
+    return Store.at(store).component_folder(_pin(machine or platform.machine())) / _PROGRAM
+
+
+def _pin(machine: str) -> Pin:
+    if sys.platform != "linux" or machine not in _PINS:
+        expected = ", ".join(_PINS)
+        raise ToolkitError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
+    return _PINS[machine]
+
+
+def zig_cache(store: Path | None = None) -> Path:
+    """The folder where zig keeps what it compiles of libc++ and the like, beside *store*."""
+    return (store or user_cache_path("vbuild") / "toolkits").absolute().with_name("zig")
+
+
+_WHY = "no C compiler on PATH: zig from the package index is used"
+_MACHINES = ("x86_64", "aarch64")
+_C, _CXX = ("cc", "gcc", "clang"), ("c++", "g++", "clang++")
+_TOOLS = ("ar", "ranlib")
+
+# zig turns the sanitizer on where a command has no -O; and libc++'s debug information, which it links with the rest,
+# is ten times the size of its code and full of this machine's paths
+_ALWAYS = ("-fno-sanitize=undefined", "-s")
+
+
+def chosen(
+    host: Host,
+    cpu: Cpu,
+    *,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    zig: Callable[[], Path] = provided_zig,
+    writes: bool = True,
+) -> Compilers:
+    """The compilers that *host* asks for, to build for *cpu*; *zig* is called where they are zig's.
+
+    `BuildError` where there is none, or where zig cannot build for that machine or glibc; `ToolkitError` where zig
+    is not to be had. Without *writes* they are the same, and what zig needs in the user's cache need not be there.
+    """
+    made = partial(zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
+    if host.compiler is HostCompiler.ZIG:
+        return made(host.glibc or OLDEST_GLIBC)
+    found = Compilers.sought(interpreter, environment)
+    if found is None and host.compiler is HostCompiler.AUTO and sys.platform == "linux":
+        return made(OLDEST_GLIBC, why=_WHY)
+    return found or Compilers.found(interpreter, environment)
+
+
+def zig_compilers(
+    zig: Callable[[], Path],
+    cpu: Cpu,
+    glibc: tuple[int, int],
+    *,
+    interpreter: Interpreter,
+    environment: Mapping[str, str],
+    why: str = "",
+    writes: bool = True,
+) -> Compilers:
+    """Zig as the compiler for *cpu*'s machine and the version *glibc*, under every name that a build may know."""
+    version = ".".join(map(str, glibc))
+    if cpu.machine not in _MACHINES or not OLDEST_GLIBC <= glibc <= NEWEST_GLIBC:
+        first, last = (".".join(map(str, known)) for known in (OLDEST_GLIBC, NEWEST_GLIBC))
+        raise BuildError(f"zig has no glibc {version} for {cpu.machine}; expected {first} to {last}")
+    if interpreter.ext_suffix and "-linux-gnu" not in interpreter.ext_suffix:
+        raise BuildError(
+            f"{interpreter.path}: its modules end in {interpreter.ext_suffix}, and zig builds those for glibc "
+            f"(-linux-gnu.so); with build.host = 'system' the system's compiler is used"
+        )
+    target = f"{cpu.machine}-linux-gnu.{version}"
+    program, variables = str(zig()), (("ZIG_GLOBAL_CACHE_DIR", str(zig_cache())),)
+    always = (*_ALWAYS, *_headers(interpreter, cpu.machine, writes=writes))
+    commands = {
+        **dict.fromkeys(_names(_C, interpreter.cc, cpu), (program, "cc", "-target", target, *always)),
+        **dict.fromkeys(_names(_CXX, interpreter.cxx, cpu), (program, "c++", "-target", target, *always)),
+        **{name: (program, name) for name in _TOOLS},
+    }
+    return Compilers(
+        family=Family.CLANG,
+        version=CLANG,
+        machine=cpu.machine,
+        c="cc",
+        cxx="c++",
+        programs=tuple(sorted(commands.items())),
+        rust=found_rust(environment),
+        variables=variables,
+        zig_target=target,
+        why=why,
+    )
+
+
+def zig_cpu(cpu: Cpu) -> str:
+    """The name of *cpu* that zig's ``-mcpu=`` takes."""
+    if cpu.machine == "x86_64":
+        return str(cpu).replace("-", "_")
+    return "generic" if cpu.is_baseline else f"generic+v{cpu.level.replace('.', '_').replace('_0a', 'a')}"
+
+
+def _headers(interpreter: Interpreter, machine: str, *, writes: bool) -> tuple[str, ...]:
+    """What leads zig to the part of pyconfig.h that Debian has in a folder for each machine, where zig does not look.
+
+    The folder around it is the system's, whose headers are of another C library than zig builds for.
+    """
+    own = interpreter.include.parent / interpreter.multiarch / interpreter.include.name
+    if not interpreter.multiarch or not (own / "pyconfig.h").is_file():
+        return ()
+    name = hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:16]
+    place = user_cache_path("vbuild") / "cross" / f"headers-{name}"
+    if writes:
+        _link(place / f"{machine}-linux-gnu" / interpreter.include.name, own)
+    return ("-idirafter", str(place))
+
+
+def _link(link: Path, target: Path) -> None:
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            link.symlink_to(target)
+    except OSError as error:
+        raise BuildError(f"{link.parent}: cannot be written to: {error.strerror}") from error
+
+
+def _names(common: tuple[str, ...], own: str, cpu: Cpu) -> tuple[str, ...]:
+    """*common* names, those with the machine before them, and the one in the interpreter's *own* command."""
+    name = compiler_name(own)
+    return (*common, *(f"{cpu.machine}-linux-gnu-{known}" for known in common[1:]), *([name] if name else []))

@@ -1,0 +1,158 @@
+"""`vbuild select --doctor`: whether what is installed was chosen for this machine.
+
+    interpreter -> the folders it imports from -> *.dist-info/variant.json -> supported here, or not, and what is better
+
+Caches and disks that machines share bring variants to machines that cannot run them, and no installer looks again
+(redirecting sdists that choose by hardware; folders on a network). A variant wheel keeps its variant.json when it is
+installed, whatever it was called then (PEP 825).
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import HardwareError, VariantError
+from vbuild.hardware.machine import Machine
+from vbuild.variants.document import Document, Schema
+from vbuild.variants.metadata import Metadata
+from vbuild.variants.order import ranked, supported_features
+from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
+
+VARIANT = "variant.json"
+
+_ASK = "import json, sys; print(json.dumps(sys.path))"
+_SAID = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
+_CPUS = ("x86_64", "aarch64")
+_PIP = "pip install --force-reinstall --no-deps --no-cache-dir"
+_UV = "uv pip install --reinstall --no-deps --no-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """An installed variant: the project and *version*, its *label*, the folder it is in, and whether it runs here.
+
+    *is_supported* is None where nobody can say; *why* is what the machine supports or lacks, and *advice* why it should
+    be installed again, None where all is well. A variant.json that cannot be read has no label, and is not supported.
+    """
+
+    project: str
+    version: str
+    label: str | None
+    folder: Path
+    is_supported: bool | None
+    why: str
+    advice: str | None = None
+
+    def data(self) -> dict[str, Any]:
+        """The diagnosis as JSON holds it."""
+        return {
+            "name": self.project,
+            "version": self.version,
+            "label": self.label,
+            "folder": str(self.folder),
+            "supported": self.is_supported,
+            "why": self.why,
+            "do": f"{self.advice}: {', or '.join(self.commands)}" if self.advice else None,
+        }
+
+    @property
+    def commands(self) -> tuple[str, str]:
+        """How pip and uv install it again, past their caches."""
+        pin = f"{self.project}=={self.version}"
+        return f"{_PIP} {pin}", f"{_UV} {pin}"
+
+    def __str__(self) -> str:
+        """The diagnosis in a sentence."""
+        return f"{self.project} {self.version} ({self.label or 'unreadable'}) {_SAID[self.is_supported]}: {self.why}"
+
+
+def diagnosed(python: Path | None, machine: Machine) -> tuple[Diagnosis, ...]:
+    """Every distribution with a variant.json that *python*, or the running interpreter, imports from, by name.
+
+    Those that *machine* does not support come first. `HardwareError` where *python* is no interpreter.
+    """
+    found = (_diagnosis(*installed, machine) for installed in _installed(_path(python)))
+    order = (False, None, True)
+    return tuple(sorted(filter(None, found), key=lambda one: (order.index(one.is_supported), one.project)))
+
+
+def _path(python: Path | None) -> list[str]:
+    """The folders that the interpreter imports from."""
+    if python is None:
+        return [folder for folder in sys.path if folder]
+    try:
+        answer = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
+        # after what its .pth files may print
+        found: list[str] = json.loads(answer.stdout.strip().rpartition("\n")[2])
+    except OSError as error:
+        raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error
+    except (subprocess.CalledProcessError, ValueError) as error:
+        raise HardwareError(f"{python}: does not say where it imports from; expected a Python interpreter") from error
+    return [folder for folder in found if folder]
+
+
+def _installed(path: list[str]) -> Iterator[tuple[str, str, Path]]:
+    """Project and version of what is in the folders of *path*, with its dist-info; of each project the first counts."""
+    seen: set[str] = set()
+    for folder in dict.fromkeys(path):
+        for place in sorted(Path(folder).glob("*.dist-info")):
+            name, _, version = place.name.removesuffix(".dist-info").partition("-")
+            if (project := canonicalize_name(name)) not in seen:
+                seen.add(project)
+                yield project, version, place
+
+
+def _diagnosis(project: str, version: str, place: Path, machine: Machine) -> Diagnosis | None:
+    """What there is to say of the distribution in *place*; None where it is no variant."""
+    try:
+        document = Document.parse((place / VARIANT).read_bytes())
+        variant = document.only(document.variants[0].label if document.variants else "")
+    except FileNotFoundError:
+        return None
+    except (OSError, VariantError) as error:
+        why = f"{VARIANT}: {error.strerror if isinstance(error, OSError) else error}"
+        return Diagnosis(project, version, None, place, is_supported=False, why=why, advice="damaged, reinstall it")
+    document = _asked_for(document)
+    found = ranked(document, machine)[0]
+    is_supported, advice = _verdict(document, machine)
+    return Diagnosis(project, version, variant.label, place, is_supported=is_supported, why=found.why, advice=advice)
+
+
+def _asked_for(document: Document) -> Document:
+    """*document* with its providers on, as they were when it was chosen; the built-in ones where it has none."""
+    metadata = document.metadata
+    if not metadata.providers and all(namespace in BUILT_IN for namespace in metadata.namespaces):
+        return replace(document, schema=Schema.PEP_850, metadata=metadata_for(metadata.namespaces))
+    on = {namespace: replace(provider, optional=False) for namespace, provider in metadata.providers}
+    return replace(document, metadata=Metadata.of(metadata.namespaces, on))
+
+
+def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | None]:
+    """Whether *machine* supports the one variant of *document*, None where nobody can say, and what would be better."""
+    verdict: bool | None = True
+    better = []
+    for feature in document.variants[0].features:
+        values = dict(supported_features(document.metadata, feature.namespace, machine)).get(feature.name, ())
+        if not _is_told(feature.namespace, document.metadata, machine):
+            verdict = None if verdict else verdict
+        elif not set(values) & set(feature.values):
+            verdict = False
+        elif feature.namespace in _CPUS and values[0] not in feature.values:
+            better.append(f"{feature.namespace} :: {feature.name} :: {values[0]}")
+    if verdict is False:
+        return verdict, "chosen for another machine, reinstall it without cache"
+    return verdict, f"the machine has {', '.join(better)}; if there is a wheel for that, get it" if better else None
+
+
+def _is_told(namespace: str, metadata: Metadata, machine: Machine) -> bool:
+    """Whether anybody says what the machine supports of *namespace*."""
+    if (provider := metadata.provider(namespace)) is None:
+        return False
+    listed = bool(provider.static_properties) or machine.features(namespace) is not None
+    return listed or is_answered(namespace, provider)

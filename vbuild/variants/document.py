@@ -1,0 +1,317 @@
+"""``variant.json`` in a wheel, and ``{name}-{version}-variants.json`` beside the wheels of a release.
+
+    $schema              which version of the format; 850/0.2.0 has providers, 825/0.1.1 has none
+    default-priorities   {"namespace": [...]}
+    providers            {namespace: provider}
+    variants             {label: {namespace: {feature: [values, sorted]}}}; in a wheel exactly one label
+
+The format is a draft: its URLs and versions are here and nowhere else.
+https://peps.python.org/pep-0825/#variant-metadata
+
+The ``[variant]`` table of a project's pyproject.toml or of a ``variant.toml``: what its variants may be.
+
+    [variant.default-priorities]
+    namespace = ["x86_64", "blas_lapack"]
+    [variant.providers.blas_lapack]
+    static-properties.library = ["openblas", "mkl"]
+    [variant.variants.v3_openblas]
+    x86_64.level = ["v3"]
+    blas_lapack.library = ["openblas"]
+
+Providers that vbuild knows (x86_64, aarch64, nvidia) need not be written out.
+The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/peps/pep-9998.rst
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Self
+
+from vbuild.config.table import Table
+from vbuild.errors import TableError, VariantError, at
+from vbuild.variants.metadata import Metadata, placed, read_namespaces, read_providers
+from vbuild.variants.model import Property, Variant, checked_name, checked_value
+from vbuild.variants.providers import check_values, metadata_for
+
+# bytes: four thousand variants; JSON takes twenty times its size in memory
+_LARGEST = 1 << 21
+
+
+class Schema(Enum):
+    """The versions of the format that are known."""
+
+    PEP_825 = "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json"
+    PEP_850 = "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json"
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """The schema at *url*; another one is refused: what it means is not known (PEP 825, schema)."""
+        for schema in cls:
+            if schema.value == url:
+                return schema
+        known = " or ".join(schema.value for schema in cls)
+        raise VariantError(f"unknown variant schema {url!r}; expected {known}")
+
+    @classmethod
+    def versioned(cls, text: str) -> Self:
+        """The schema that people call by PEP and version: ``850/0.2.0``."""
+        for schema in cls:
+            if schema.version == text:
+                return schema
+        raise VariantError(f"unknown variant schema {text!r}; expected {' or '.join(item.version for item in cls)}")
+
+    @property
+    def url(self) -> str:
+        return self.value
+
+    @property
+    def version(self) -> str:
+        """The PEP and the version of the schema, as the end of its URL has them."""
+        return "/".join(self.value.removesuffix(".json").rsplit("/", 2)[1:]).replace("/v", "/")
+
+    @property
+    def has_providers(self) -> bool:
+        return self is Schema.PEP_850
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Variants, by label, and the metadata they share."""
+
+    schema: Schema
+    metadata: Metadata
+    variants: tuple[Variant, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse variants that contradict one another (V1) or the metadata (V4), or a schema without its providers."""
+        by_label = {variant.label: variant for variant in self.variants}
+        by_properties = {variant.properties: variant.label for variant in self.variants}
+        for variant in self.variants:
+            with at(f"variant {variant.label!r}"):
+                self.metadata.check(variant)
+                if by_label[variant.label] != variant:
+                    raise VariantError("the label stands for two sets of properties (PEP 825, variant label)")
+                if (other := by_properties[variant.properties]) != variant.label:
+                    raise VariantError(f"has the same properties as variant {other!r} (PEP 825, variant label)")
+        if self.schema.has_providers and not self.metadata.providers:
+            lacking = ", ".join(self.metadata.namespaces)
+            raise VariantError(f"no provider of {lacking}; give static-properties or requires (PEP 850)")
+        if not self.schema.has_providers and self.metadata.providers:
+            raise VariantError("providers in a document of PEP 825; expected none, or the schema of PEP 850")
+
+    @classmethod
+    def of(cls, variant: Variant, metadata: Metadata, *, schema: Schema = Schema.PEP_850) -> Self:
+        """What a wheel of *variant* carries; PEP 825 alone leaves the providers of *metadata* out."""
+        check_values(variant, metadata)
+        kept = metadata if schema.has_providers else replace(metadata, providers=())
+        return cls(schema, kept, (variant,))
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """The document in *data*; `VariantError` for anything that is not as the PEPs say, with its place."""
+        values = _decoded(data)
+        if not isinstance(values, dict):
+            raise VariantError(f"expected a JSON object, got {type(values).__name__}")
+        table = Table(values)
+        try:
+            schema = table.parsed("$schema", Schema.parse)
+            metadata = Metadata.read(table)
+            variants = read_variants(table)
+            table.finish()
+        except TableError as error:
+            raise VariantError(str(error)) from error
+        return cls(schema, metadata, variants)
+
+    def pack(self) -> bytes:
+        """The document as bytes: the same document gives the same bytes, readable, with a final newline."""
+        values = {
+            "$schema": self.schema.url,
+            **self.metadata.data(),
+            "variants": {variant.label: _nested(variant) for variant in sorted(self.variants, key=lambda v: v.label)},
+        }
+        return json.dumps(values, indent=2).encode() + b"\n"
+
+    def only(self, label: str) -> Variant:
+        """The one variant of a wheel whose file name says *label* (V2); `VariantError` where there is another."""
+        found = ", ".join(repr(variant.label) for variant in self.variants) or "none"
+        if [variant.label for variant in self.variants] != [label]:
+            raise VariantError(f"describes {found}; expected only {label!r}, as in the file name (PEP 825)")
+        return self.variants[0]
+
+
+def read_variants(table: Table) -> tuple[Variant, ...]:
+    """The variants in the key ``variants`` of *table*, sorted by label."""
+    variants = []
+    with table.table("variants") as labels:
+        for label in labels:
+            with labels.table(label) as namespaces, placed(labels.place(label)):
+                variants.append(Variant.of(label, _read_properties(namespaces)))
+    return tuple(sorted(variants, key=lambda variant: variant.label))
+
+
+def combine(documents: Iterable[tuple[object, Document]]) -> Document:
+    """One document for a release, made of its wheels' pairs of place and document, in any order (V6).
+
+    The namespace lists must begin alike, and the longest wins; a label must mean the same everywhere, and a
+    namespace must have the same provider everywhere (PEP 825, consistency; PEP 850, provider information).
+    `VariantError` names the places of the two that contradict each other.
+    """
+    pairs = sorted(documents, key=lambda pair: str(pair[0]))
+    if not pairs:
+        raise VariantError("no variant to combine; expected at least one")
+    longest_place, longest = max(pairs, key=lambda pair: len(pair[1].metadata.namespaces))
+    combined = _Combined()
+    for place, document in pairs:
+        with at(f"{place} and {longest_place}"):
+            _check_alike(document, longest)
+        combined.add(place, document)
+    return Document(longest.schema, longest.metadata, combined.variants)
+
+
+class _Combined:
+    """What has been combined so far, and who said it first."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, tuple[object, Variant]] = {}
+        self._properties: dict[tuple[Property, ...], tuple[object, str]] = {}
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(variant for _, (_, variant) in sorted(self._labels.items()))
+
+    def add(self, place: object, document: Document) -> None:
+        for variant in document.variants:
+            first, known = self._labels.setdefault(variant.label, (place, variant))
+            if known != variant:
+                raise VariantError(
+                    f"{first} and {place}: the label {variant.label!r} stands for different properties: "
+                    f"{_listed(known)} and {_listed(variant)} (PEP 825, variant label)"
+                )
+            first, label = self._properties.setdefault(variant.properties, (place, variant.label))
+            if label != variant.label:
+                raise VariantError(
+                    f"{first} and {place}: the labels {label!r} and {variant.label!r} stand for the same properties: "
+                    f"{_listed(variant)} (PEP 825, variant label)"
+                )
+
+
+def _check_alike(document: Document, longest: Document) -> None:
+    """Refuse *document* where it does not fit under the one with the *longest* list of namespaces."""
+    if document.schema is not longest.schema:
+        raise VariantError(f"different schemas: {document.schema.url} and {longest.schema.url}")
+    mine, theirs = document.metadata.namespaces, longest.metadata.namespaces
+    if theirs[: len(mine)] != mine:
+        raise VariantError(
+            f"different namespace priorities: {', '.join(mine)} and {', '.join(theirs)}; "
+            f"expected one to begin with the other (PEP 825, consistency)"
+        )
+    expected = dict(longest.metadata.providers)
+    for namespace, provider in document.metadata.providers:
+        if expected[namespace] != provider:
+            raise VariantError(
+                f"different providers of {namespace!r}; expected the same (PEP 850, provider information)"
+            )
+
+
+def _decoded(data: bytes) -> object:
+    if len(data) > _LARGEST:
+        raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_once)
+    except UnicodeDecodeError as error:
+        raise VariantError(f"not UTF-8 at byte {error.start:#x}") from error
+    except json.JSONDecodeError as error:
+        raise VariantError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except (RecursionError, ValueError) as error:
+        raise VariantError("JSON nested too deeply, or with a number too long") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these *pairs*; JSON readers differ on which of two equal keys counts, so it is refused."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise VariantError(f"key {twice!r} stands twice in one object")
+    return values
+
+
+def _read_properties(namespaces: Table) -> list[Property]:
+    properties = []
+    for namespace in namespaces:
+        checked_name(namespace, "namespace")
+        with namespaces.table(namespace) as features:
+            if not list(features):
+                raise VariantError(f"namespace {namespace!r} has no features; expected at least one (PEP 825)")
+            for feature in features:
+                checked_name(feature, "feature")
+                values = features.texts(feature)
+                _check_values(f"{namespace} :: {feature}", values)
+                properties += [Property(namespace, feature, value) for value in values]
+    return properties
+
+
+def _check_values(feature: str, values: tuple[str, ...]) -> None:
+    """Refuse a list of values that is empty, has one twice, or is not sorted (PEP 825, variants; V3)."""
+    if not values:
+        raise VariantError(f"{feature} has no values; expected at least one (PEP 825)")
+    for value in values:
+        checked_value(value)
+    if len(set(values)) < len(values):
+        raise VariantError(f"{feature} has a value twice: {', '.join(values)} (PEP 825)")
+    if list(values) != sorted(values):
+        raise VariantError(
+            f"{feature} has unsorted values: {', '.join(values)}; expected {', '.join(sorted(values))} (PEP 825)"
+        )
+
+
+def _nested(variant: Variant) -> Mapping[str, Mapping[str, list[str]]]:
+    namespaces: dict[str, dict[str, list[str]]] = {}
+    for feature in variant.features:
+        namespaces.setdefault(feature.namespace, {})[feature.name] = list(feature.values)
+    return namespaces
+
+
+def _listed(variant: Variant) -> str:
+    return ", ".join(map(str, variant.features)) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a project says of its variants: the metadata they share, and those it names."""
+
+    metadata: Metadata
+    variants: tuple[Variant, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        """The declaration in the keys of *table*, the one called ``variant``."""
+        if "$schema" in table:
+            table.parsed("$schema", Schema.parse)
+        metadata = metadata_for(read_namespaces(table), read_providers(table))
+        variants = read_variants(table) if "variants" in table else ()
+        for variant in variants:
+            metadata.check(variant)
+            check_values(variant, metadata)
+        return cls(metadata, variants)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The declaration in the text of a ``variant.toml``; `VariantError` with the key's place for what is wrong."""
+        try:
+            top = Table.parse(text)
+            with top.table("variant") as table:
+                declaration = cls.read(table)
+            top.finish()
+        except TableError as error:
+            raise VariantError(str(error)) from error
+        return declaration
+
+    def variant(self, label: str) -> Variant:
+        """The variant that the project calls *label*; `VariantError` where it names none of that label."""
+        for variant in self.variants:
+            if variant.label == label:
+                return variant
+        known = ", ".join(variant.label for variant in self.variants) or "none"
+        raise VariantError(f"no variant {label!r} in the [variant.variants] table, which has {known}")

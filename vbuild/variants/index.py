@@ -1,0 +1,121 @@
+"""``{name}-{version}-variants.json`` for every release in a folder of wheels, made of what the wheels say.
+
+    wheels with a label -> their variant.json, each checked against its file name -> one document a release
+
+Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vbuild.errors import VariantError, at
+from vbuild.files.atomic import replacing
+from vbuild.variants.document import Document, combine
+from vbuild.wheel.archive import peek
+from vbuild.wheel.extract import wheels_in
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.simple_index import check_unused, write_simple
+
+_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """The variants.json of one release: its path, the labels it lists, how many wheels they have, and if it is new."""
+
+    path: Path
+    labels: tuple[str, ...]
+    wheels: int
+    is_changed: bool
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "index": self.path.name,
+            "labels": list(self.labels),
+            "wheels": self.wheels,
+            "changed": self.is_changed,
+        }
+
+
+def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
+    """Write into *folder* the variants.json of each release whose variant wheels are there.
+
+    A file that says the same already is left alone. *simple* is a new or empty folder for a static simple index of
+    all of it. `VariantError` names the two wheels that contradict each other, or the one that contradicts its own file
+    name; `WheelError` the one that cannot be read, or a folder in use. Then nothing is written.
+    """
+    if not folder.is_dir():
+        raise VariantError(f"{folder}: no such folder of wheels")
+    if simple:
+        check_unused(simple)
+    with indexing(folder):
+        releases: dict[str, list[tuple[str, Document]]] = {}
+        for name, document in _documents(folder):
+            releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
+        documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
+        packed = {path: document.pack() for path, document in documents.items()}
+        changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
+        _write(changed)
+    if simple:
+        write_simple(folder, simple)
+    return tuple(
+        Indexed(path, tuple(variant.label for variant in document.variants), len(releases[path.name]), path in changed)
+        for path, document in documents.items()
+    )
+
+
+@contextmanager
+def indexing(folder: Path) -> Iterator[None]:
+    """In the block no other process looks for wheels in *folder* and writes down what it found, as this one does.
+
+    Else the one that looked first may write last, and what came between is in no index.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
+    """Each variant wheel of *folder* with what its variant.json says."""
+    for path in wheels_in(folder):
+        name = WheelName.parse(path.name)
+        data = peek(path, "variant.json")
+        with at(path.name):
+            if name.variant is None:
+                if data is not None:
+                    raise VariantError("has a variant.json but no variant label in its name (PEP 825, variant wheel)")
+                continue
+            if data is None:
+                raise VariantError("has a variant label but no variant.json (PEP 825, variant wheel)")
+            with at("variant.json"):
+                document = Document.parse(data)
+                document.only(name.variant)
+        yield name, document
+
+
+def _write(files: dict[Path, bytes]) -> None:
+    """Put each of *files* in its place: all are complete beside it before the first is renamed."""
+    with ExitStack() as unfinished:
+        for path, data in files.items():
+            part = unfinished.enter_context(_writing(path))
+            part.write_bytes(data)
+            part.chmod(_MODE)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    try:
+        with replacing(path) as part:
+            yield part
+    except OSError as error:
+        raise VariantError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,249 @@
+"""What the variants of a release share: the order of their namespaces, and who says what a machine supports.
+
+    default-priorities.namespace   most important first; every namespace that a variant uses
+    providers.<namespace>          either static-properties (feature -> values, best first), with feature-order
+                                   where there are several features; or requires (packages with a plugin), with
+                                   plugin-api where it is not the package's name; optional = off unless asked for
+
+The same keys stand in ``variant.json`` and in the ``[variant]`` table of a project, so one reader serves both.
+https://peps.python.org/pep-0825/#default-priorities, and the providers and building drafts of wheelnext.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from vbuild.config.table import Table
+from vbuild.errors import VariantError
+from vbuild.variants.model import Property, Variant, checked_name, checked_value
+
+ABI_DEPENDENCY = "abi_dependency"
+
+_PLUGIN_API = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*( *: *[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?", re.ASCII)
+_DISTRIBUTION = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*", re.ASCII)
+_RELEASE = re.compile(r"\d+(\.\d+){0,2}", re.ASCII)
+
+StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Who says which properties of one namespace a machine supports: a static list, or a plugin."""
+
+    requires: tuple[str, ...] = ()
+    plugin_api: str | None = None
+    static_properties: StaticProperties = ()
+    feature_order: tuple[str, ...] = ()
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what the providers draft forbids (provider information; V5)."""
+        if bool(self.requires) == bool(self.static_properties):
+            found = "both" if self.requires else "neither"
+            raise VariantError(f"{found} of requires and static-properties; expected exactly one (PEP 850)")
+        for requirement in self.requires:
+            _check_requirement(requirement)
+        if twice := _first_twice(self.requires):
+            raise VariantError(f"requires lists {twice!r} twice (PEP 850)")
+        if self.plugin_api is not None:
+            self._check_plugin_api(self.plugin_api)
+        for feature, values in self.static_properties:
+            checked_name(feature, "feature")
+            _check_values(feature, values)
+        self._check_feature_order()
+
+    @classmethod
+    def static(cls, features: Mapping[str, Iterable[str]], *, optional: bool = False) -> Self:
+        """The provider that lists its *features* and their values itself, each best first."""
+        listed = tuple((feature, tuple(values)) for feature, values in features.items())
+        order = tuple(features) if len(listed) > 1 else ()
+        return cls(static_properties=tuple(sorted(listed)), feature_order=order, optional=optional)
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        """The provider described by the keys of *table*."""
+        if "build-requires" in table:
+            raise table.refuse("build-requires", "needs the plugin to run; write its values as static-properties")
+        with table.optional("static-properties") as features:
+            static = tuple(sorted((feature, features.texts(feature)) for feature in features))
+        if "static-properties" in table and not static:
+            raise table.refuse("static-properties", "no feature; expected at least one (PEP 850)")
+        if "requires" in table and not table.texts("requires"):
+            raise table.refuse("requires", "no requirement; expected at least one (PEP 850)")
+        return cls(
+            requires=table.texts("requires", ()),
+            plugin_api=table.optional_text("plugin-api"),
+            static_properties=static,
+            feature_order=table.texts("feature-order", ()),
+            optional=table.flag("optional", default=False),
+        )
+
+    @property
+    def features(self) -> StaticProperties:
+        """The static features in order of preference, each with its values, best first."""
+        if not self.feature_order:
+            return self.static_properties
+        values = dict(self.static_properties)
+        return tuple((feature, values[feature]) for feature in self.feature_order)
+
+    @property
+    def endpoint(self) -> str:
+        """The plugin's object reference: as written, or the name of the first required package."""
+        if self.plugin_api is not None:
+            return self.plugin_api
+        name = Requirement(self.requires[0]).name
+        return re.sub(r"[-_.]+", "_", name).lower()
+
+    def data(self) -> dict[str, Any]:
+        """The keys as JSON and TOML write them; those with nothing to say are left out."""
+        keys: dict[str, Any] = {}
+        if self.requires:
+            keys["requires"] = list(self.requires)
+        if self.plugin_api is not None:
+            keys["plugin-api"] = self.plugin_api
+        if self.static_properties:
+            keys["static-properties"] = {feature: list(values) for feature, values in self.static_properties}
+        if self.feature_order:
+            keys["feature-order"] = list(self.feature_order)
+        if self.optional:
+            keys["optional"] = True
+        return keys
+
+    def _check_plugin_api(self, text: str) -> None:
+        if self.static_properties:
+            raise VariantError("plugin-api beside static-properties; expected it beside requires only (PEP 850)")
+        if not _PLUGIN_API.fullmatch(text):
+            raise VariantError(f"plugin-api {text!r} is no object reference; expected module[.sub][:object] (PEP 850)")
+
+    def _check_feature_order(self) -> None:
+        features = [feature for feature, _ in self.static_properties]
+        if self.feature_order:
+            if self.requires:
+                raise VariantError("feature-order beside requires; expected it beside static-properties only (PEP 850)")
+            if sorted(self.feature_order) != sorted(features):
+                found, expected = ", ".join(self.feature_order), ", ".join(sorted(features))
+                raise VariantError(
+                    f"feature-order lists {found}; expected every static feature once: {expected} (PEP 850)"
+                )
+        elif len(features) > 1:
+            raise VariantError(f"no feature-order for {len(features)} static features; expected one (PEP 850)")
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The namespaces of a release, most important first, and their providers in the same order."""
+
+    namespaces: tuple[str, ...]
+    providers: tuple[tuple[str, Provider], ...]
+
+    def __post_init__(self) -> None:
+        """Refuse namespaces that PEP 825 forbids, and providers that are not theirs (V4)."""
+        if not self.namespaces:
+            raise VariantError("default-priorities.namespace is empty; expected every namespace in use (PEP 825)")
+        for namespace in self.namespaces:
+            checked_name(namespace, "namespace")
+        if twice := _first_twice(self.namespaces):
+            raise VariantError(f"default-priorities.namespace lists {twice!r} twice (PEP 825, default priorities)")
+        if ABI_DEPENDENCY in self.namespaces:
+            raise VariantError(f"default-priorities.namespace lists {ABI_DEPENDENCY!r}, a reserved one (PEP 850)")
+        if self.providers and sorted(namespace for namespace, _ in self.providers) != sorted(self.namespaces):
+            found, expected = ", ".join(namespace for namespace, _ in self.providers), ", ".join(self.namespaces)
+            raise VariantError(f"providers of {found}; expected those of default-priorities: {expected} (PEP 850)")
+
+    @classmethod
+    def of(cls, namespaces: Iterable[str], providers: Mapping[str, Provider]) -> Self:
+        """The metadata of these *namespaces*, providers put in their order; empty *providers* mean PEP 825 alone."""
+        order = tuple(namespaces)
+        rank = {namespace: place for place, namespace in enumerate(order)}
+        listed = sorted(providers.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+        return cls(order, tuple(listed))
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        """The metadata in the keys ``default-priorities`` and ``providers`` of *table*."""
+        return cls.of(read_namespaces(table), read_providers(table))
+
+    def provider(self, namespace: str) -> Provider | None:
+        """The provider of *namespace*; None where there is none."""
+        return dict(self.providers).get(namespace)
+
+    def data(self) -> dict[str, Any]:
+        """The keys as JSON writes them; no ``providers`` where there are none."""
+        keys: dict[str, Any] = {"default-priorities": {"namespace": list(self.namespaces)}}
+        if self.providers:
+            keys["providers"] = {namespace: provider.data() for namespace, provider in self.providers}
+        return keys
+
+    def check(self, variant: Variant) -> None:
+        """Refuse a *variant* whose namespaces are not listed (V4), or an ill-formed ABI dependency (PEP 850)."""
+        for prop in variant.properties:
+            if prop.namespace == ABI_DEPENDENCY:
+                check_abi_dependency(prop)
+            elif prop.namespace not in self.namespaces:
+                listed = ", ".join(self.namespaces)
+                raise VariantError(f"{prop}: namespace missing from default-priorities, which lists {listed} (PEP 825)")
+
+
+def read_namespaces(table: Table) -> tuple[str, ...]:
+    """The key ``default-priorities.namespace`` of *table*."""
+    with table.table("default-priorities") as priorities:
+        return priorities.texts("namespace")
+
+
+def read_providers(table: Table) -> dict[str, Provider]:
+    """The key ``providers`` of *table*, by namespace; empty where it is not there."""
+    providers = {}
+    with table.optional("providers") as found:
+        for namespace in found:
+            with found.table(namespace) as keys, placed(found.place(namespace)):
+                providers[namespace] = Provider.read(keys)
+    return providers
+
+
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """Put *place* in front of a `VariantError` raised inside; a `TableError` has its own place already."""
+    try:
+        yield
+    except VariantError as error:
+        raise VariantError(f"{place}: {error}") from error
+
+
+def check_abi_dependency(prop: Property) -> None:
+    """Refuse a property of the reserved namespace that is not a distribution's name and release (PEP 850)."""
+    if not _DISTRIBUTION.fullmatch(prop.feature):
+        raise VariantError(f"{prop}: feature is no normalised distribution name, as in abi_dependency :: torch :: 2.9")
+    if not _RELEASE.fullmatch(prop.value):
+        raise VariantError(f"{prop}: value is no release of one to three numbers, as in abi_dependency :: torch :: 2.9")
+
+
+def _check_values(feature: str, values: tuple[str, ...]) -> None:
+    if not values:
+        raise VariantError(f"feature {feature!r} has no values; expected at least one (PEP 850)")
+    for value in values:
+        checked_value(value)
+    if twice := _first_twice(values):
+        raise VariantError(f"feature {feature!r} lists {twice!r} twice (PEP 850)")
+
+
+def _first_twice(texts: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for text in texts:
+        if text in seen:
+            return text
+        seen.add(text)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _check_requirement(text: str) -> None:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise VariantError(f"requires {text!r} is no dependency specifier: {reason} (PEP 850)") from error

@@ -1,0 +1,201 @@
+"""Variant properties and variants as values: what may be said about the machine a wheel was built for.
+
+    x86_64 :: level :: v3            namespace :: feature :: value
+    x86_64_v3 = {x86_64 :: level :: v3}    a variant: its label, and the properties that the label stands for
+
+A wheel fits a machine when, for each feature it names, the machine supports at least one of the values given.
+https://peps.python.org/pep-0825/#variant-properties
+
+What a provider's plugin said that this machine supports, and which plugin it was.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Self
+
+from vbuild.errors import VariantError
+from vbuild.hardware.machine import Features
+
+NULL_LABEL = "null"
+
+_LABEL = re.compile(r"[0-9a-z_.]+", re.ASCII)
+_NAME = re.compile(r"[0-9a-z_]+", re.ASCII)
+_VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
+_PARTS = 3
+_HASH_DIGITS = 8
+
+
+def checked_name(text: str, kind: str) -> str:
+    """*text*, a namespace or feature name as *kind* says; `VariantError` where PEP 825 forbids it (V3)."""
+    if not _NAME.fullmatch(text):
+        raise VariantError(f"{kind} {text!r} may only hold a-z, 0-9 and _ (PEP 825, variant properties)")
+    return text
+
+
+def checked_value(text: str) -> str:
+    """*text*, a feature's value; `VariantError` where PEP 825 forbids it (V3)."""
+    if not _VALUE.fullmatch(text):
+        raise VariantError(f"value {text!r} may only hold a-z, 0-9, _ and . (PEP 825, variant properties)")
+    return text
+
+
+def checked_label(text: str) -> str:
+    """*text*, a variant label; `VariantError` where PEP 825 forbids it (V1). There is no limit of length."""
+    if not _LABEL.fullmatch(text):
+        raise VariantError(f"variant label {text!r} may only hold a-z, 0-9, _ and . (PEP 825, variant label)")
+    return text
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Property:
+    """One thing a machine must support, in three parts."""
+
+    namespace: str
+    feature: str
+    value: str
+
+    @classmethod
+    def of(cls, namespace: str, feature: str, value: str) -> Self:
+        """The property of these parts; `VariantError` where one holds what PEP 825 forbids."""
+        return cls(checked_name(namespace, "namespace"), checked_name(feature, "feature"), checked_value(value))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The property written ``namespace :: feature :: value``; spaces around the colons mean nothing."""
+        parts = [part.strip() for part in text.split("::")]
+        if len(parts) != _PARTS:
+            raise VariantError(f"not a variant property: {text!r}; expected namespace :: feature :: value")
+        return cls.of(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.namespace} :: {self.feature} :: {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """The values of one feature that a variant names; a machine needs one of them."""
+
+    namespace: str
+    name: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.namespace} :: {self.name} :: {' | '.join(self.values)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A variant label and the set of properties it stands for, sorted."""
+
+    label: str
+    properties: tuple[Property, ...]
+
+    @classmethod
+    def of(cls, label: str, properties: Iterable[Property]) -> Self:
+        """The variant of that *label*; `VariantError` where the two do not belong together.
+
+        The label ``null`` means no properties, and no other label does (PEP 825, variant label; V1).
+        """
+        checked_label(label)
+        found = tuple(sorted(set(properties)))
+        if label == NULL_LABEL and found:
+            raise VariantError(
+                f"variant label 'null' stands for no properties, got {found[0]} (PEP 825, variant label)"
+            )
+        if label != NULL_LABEL and not found:
+            raise VariantError(
+                f"variant {label!r} has no properties; only the label 'null' may (PEP 825, variant label)"
+            )
+        return cls(label, found)
+
+    @classmethod
+    def hashed(cls, properties: Iterable[Property]) -> Self:
+        """The variant of these *properties* under the label that their hash gives, or the null variant."""
+        found = tuple(properties)
+        return cls.of(hash_label(found) if found else NULL_LABEL, found)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({', '.join(map(str, self.features)) or 'no properties'})"
+
+    @property
+    def is_null(self) -> bool:
+        return not self.properties
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        return frozenset(prop.namespace for prop in self.properties)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The properties with the values of each feature gathered, sorted."""
+        grouped = groupby(self.properties, lambda prop: (prop.namespace, prop.feature))
+        return tuple(Feature(*key, tuple(prop.value for prop in props)) for key, props in grouped)
+
+
+NULL = Variant(NULL_LABEL, ())
+
+
+def hash_label(properties: Iterable[Property]) -> str:
+    """A label made of the *properties* alone: eight hexadecimal digits, as variantlib makes its default labels.
+
+    A newline ends each property, so that no two lists of properties are hashed as the same text.
+    """
+    text = "".join(f"{prop}\n" for prop in sorted(set(properties)))
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A wheel that was installed: its project and version, its file, the file's SHA-256, and where it came from."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    url: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def data(self) -> dict[str, str]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "wheel": self.file,
+            "sha256": self.sha256,
+            "url": self.url,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The *features* of *namespace* that the machine supports, best first, after the plugin at *endpoint*.
+
+    The plugin's own package is the first of *packages*, what it needs comes behind it.
+    """
+
+    namespace: str
+    endpoint: str
+    packages: tuple[Package, ...]
+    features: Features
+
+    def __str__(self) -> str:
+        said = "; ".join(f"{name} {' > '.join(values)}" for name, values in self.features) or "nothing"
+        return f"{self.namespace}: {self.packages[0]} says that this machine supports {said}"
+
+    def data(self) -> dict[str, Any]:
+        """It as JSON has it."""
+        return {
+            "namespace": self.namespace,
+            "plugin": self.endpoint,
+            "packages": [package.data() for package in self.packages],
+            "features": [{"name": name, "values": list(values)} for name, values in self.features],
+        }
+
+    def lines(self) -> tuple[str, ...]:
+        """It for people: what was said, then every wheel that was installed for it."""
+        wheels = (f"     {package.file} from {package.url}, sha256 {package.sha256}" for package in self.packages)
+        return (f"plugin of {self}", *wheels)

@@ -1,0 +1,165 @@
+"""The providers that vbuild answers for itself: x86-64 levels, Arm versions, NVIDIA drivers and GPUs.
+
+    x86_64 :: level                        v4 > v3 > v2 > v1
+    aarch64 :: version                     9.0a > 8.5a > ... > 8.1a > 8a
+    nvidia :: cuda_version_lower_bound     what the driver runs: 12.8 > 12.7 > ... > 12.0 > 12 > 11.20 > ... > 11
+    nvidia :: cuda_version_upper_bound     what the driver is older than: 15.20 > ... > 12.9
+    nvidia :: sm_arch                      90_real > 90_virtual; several may be named, one must run
+
+The packages behind them are not all published; installers carry their own copies, of one version each, and take
+a provider for theirs only when ``requires`` is one specifier, without marker or extra, that admits that version.
+Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import VariantError
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.machine import Features, Machine
+from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.model import Feature, Variant
+
+_OLDEST_MAJOR, _NEWEST_MAJOR, _NEWEST_MINOR = 11, 15, 20
+_OLDEST_GPU = Dotted(5, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A provider known to vbuild: how it is written, the version installers carry, and what it supports."""
+
+    provider: Provider
+    version: str
+    several: frozenset[str]
+    supported: Callable[[Machine], Features]
+
+    def is_meant_by(self, provider: Provider) -> bool:
+        """Whether an installer with a copy of this provider uses it for *provider*."""
+        if len(provider.requires) != 1 or provider.endpoint != self.provider.endpoint:
+            return False
+        wanted, mine = Requirement(provider.requires[0]), Requirement(self.provider.requires[0])
+        return (
+            canonicalize_name(wanted.name) == canonicalize_name(mine.name)
+            and not (wanted.marker or wanted.extras or wanted.url)
+            and wanted.specifier.contains(self.version, prereleases=True)
+        )
+
+
+def metadata_for(namespaces: Iterable[str], given: Mapping[str, Provider] | None = None) -> Metadata:
+    """The metadata of these *namespaces*, most important first: the providers *given*, else the built-in ones.
+
+    Without any provider, given or built in, it is good for PEP 825 alone.
+    """
+    order = tuple(namespaces)
+    known = {namespace: BUILT_IN[namespace].provider for namespace in order if namespace in BUILT_IN}
+    return Metadata.of(order, known | dict(given or {}))
+
+
+def supported(namespace: str, provider: Provider, machine: Machine) -> Features:
+    """The features of *namespace* that *machine* supports, each with its values, best first.
+
+    In the order of the providers draft: nothing where the provider is optional, the static list where there is
+    one, then what the machine's description lists, then what is built in (PEP 850, providers).
+    """
+    if provider.optional:
+        return ()
+    if provider.static_properties:
+        return provider.features
+    if (listed := machine.features(namespace)) is not None:
+        return listed
+    return BUILT_IN[namespace].supported(machine) if is_answered(namespace, provider) else ()
+
+
+def is_answered(namespace: str, provider: Provider) -> bool:
+    """Whether vbuild itself knows what a machine supports of *namespace* under *provider*."""
+    return namespace in BUILT_IN and BUILT_IN[namespace].is_meant_by(provider)
+
+
+def check_values(variant: Variant, metadata: Metadata) -> None:
+    """Refuse values that the providers of *variant*'s features do not allow, where that is known (V8)."""
+    for feature in variant.features:
+        provider = metadata.provider(feature.namespace)
+        if provider is None:
+            continue
+        if provider.static_properties:
+            _check_listed(feature, provider)
+        elif is_answered(feature.namespace, provider):
+            _check_single(feature, BUILT_IN[feature.namespace])
+
+
+def _check_listed(feature: Feature, provider: Provider) -> None:
+    """The building draft forbids a property that the static properties do not list."""
+    listed = dict(provider.static_properties).get(feature.name, ())
+    for value in feature.values:
+        if value not in listed:
+            known = ", ".join(listed) or "no such feature"
+            raise VariantError(f"{feature}: {value!r} is not in static-properties, which list {known} (PEP 850)")
+
+
+def _check_single(feature: Feature, known: BuiltIn) -> None:
+    if len(feature.values) > 1 and feature.name not in known.several:
+        raise VariantError(f"{feature}: {len(feature.values)} values; expected one (PEP 850, multi_value)")
+
+
+def _x86_64(machine: Machine) -> Features:
+    cpu = machine.cpu
+    return (("level", cpu.supported_levels),) if cpu and cpu.machine == "x86_64" else ()
+
+
+def _aarch64(machine: Machine) -> Features:
+    cpu = machine.cpu
+    return (("version", cpu.supported_levels),) if cpu and cpu.machine == "aarch64" else ()
+
+
+def _nvidia(machine: Machine) -> Features:
+    driver, capabilities = machine.nvidia.driver, machine.nvidia.capabilities
+    if driver is None:
+        return ()
+    features = (
+        ("cuda_version_lower_bound", tuple(_lower_bounds(driver))),
+        ("cuda_version_upper_bound", tuple(_upper_bounds(driver))),
+        ("sm_arch", tuple(_sm_archs(max(capabilities, default=Dotted(0, 0))))),
+    )
+    return tuple((feature, values) for feature, values in features if values)
+
+
+def _lower_bounds(driver: Dotted) -> Iterator[str]:
+    """What a driver is at least: its own version and every older one from CUDA 11 on."""
+    for major in range(driver.major, _OLDEST_MAJOR - 1, -1):
+        newest = driver.minor if major == driver.major else _NEWEST_MINOR
+        yield from (f"{major}.{minor}" for minor in range(newest, -1, -1))
+        yield str(major)
+
+
+def _upper_bounds(driver: Dotted) -> Iterator[str]:
+    """What a driver is older than, up to CUDA 15.20."""
+    for major in range(_NEWEST_MAJOR, driver.major, -1):
+        yield from (f"{major}.{minor}" for minor in range(_NEWEST_MINOR, -1, -1))
+        yield str(major)
+    if driver.major <= _NEWEST_MAJOR:
+        yield from (f"{driver.major}.{minor}" for minor in range(_NEWEST_MINOR, driver.minor, -1))
+
+
+def _sm_archs(capability: Dotted) -> Iterator[str]:
+    """The code that a GPU runs: real code of its major version up to its minor one, and PTX of the major's first."""
+    if capability >= _OLDEST_GPU:
+        yield from (f"{capability.major}{minor}_real" for minor in range(capability.minor, -1, -1))
+        yield f"{capability.major}0_virtual"
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "x86_64": BuiltIn(Provider(requires=("x86-64-variant-provider >=0.2,<1",)), "0.2.1", frozenset(), _x86_64),
+    "aarch64": BuiltIn(Provider(requires=("aarch64-variant-provider >=0.2,<1",)), "0.2.0", frozenset(), _aarch64),
+    "nvidia": BuiltIn(
+        Provider(
+            requires=("nvidia-variant-provider >=0.0.1,<1",),
+            plugin_api="nvidia_variant_provider.plugin:NvidiaVariantPlugin",
+        ),
+        "0.0.1",
+        frozenset({"sm_arch"}),
+        _nvidia,
+    ),
+}

@@ -1,0 +1,91 @@
+"""`vbuild stamp`: a wheel under a variant label, or back under its plain name.
+
+    wheel + variant + metadata -> the same members, variant.json, RECORD, a new file name
+
+No member is inflated: the compressed bytes pass as they are (PEP 825, "Wheel metadata").
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vbuild.errors import VariantError, at
+from vbuild.variants.document import Declaration, Document, Schema
+from vbuild.variants.metadata import Metadata
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.providers import metadata_for
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.write import edited
+
+FILE = "variant.json"
+
+
+def stamped(
+    wheel: Path,
+    folder: Path,
+    *,
+    variant: Variant,
+    metadata: Metadata | None = None,
+    schema: Schema = Schema.PEP_850,
+    check: bool = False,
+) -> Path:
+    """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
+
+    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. With *check*
+    every member is held against RECORD first, else only those that are read. `VariantError` where the metadata does
+    not cover the variant, `WheelError` where the wheel is damaged.
+    """
+    with open_wheel(wheel, check=check) as source, at(wheel.name):
+        shared = metadata or metadata_for(_namespaces(variant, source.name))
+        document = Document.of(variant, shared, schema=schema)
+        name = source.name.normalised().labelled(variant.label)
+        return edited(source, folder, name, edits={_path(source): document.pack()})
+
+
+def unstamped(wheel: Path, folder: Path, *, check: bool = False) -> Path:
+    """Write into *folder* the copy of *wheel* that is no variant, and return its path; *check* as for `stamped`.
+
+    `VariantError` where it is none already.
+    """
+    with open_wheel(wheel, check=check) as source, at(wheel.name):
+        if not (source.name.variant or source.find(_path(source))):
+            raise VariantError("no variant label and no variant.json; expected a variant wheel to remove them from")
+        return edited(source, folder, source.name.plain(), edits={_path(source): None})
+
+
+def described(properties: Iterable[Property], *, label: str | None, declaration: Declaration | None) -> Variant:
+    """The variant of these *properties* under *label*; under their hash without one; or as *declaration* lists it.
+
+    `VariantError` where neither properties nor a declared variant of that label say what it is.
+    """
+    given = tuple(properties)
+    if label is None:
+        return Variant.hashed(given)
+    if not given and declaration:
+        return declaration.variant(label)
+    return Variant.of(label, given)
+
+
+def declaration_at(path: Path) -> Declaration:
+    """The declaration in the ``variant.toml``, or the project's ``pyproject.toml``, at *path*."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise VariantError(f"{path}: cannot be read: {reason}") from error
+    with at(path):
+        return Declaration.parse(text)
+
+
+def _path(wheel: Wheel) -> str:
+    return f"{wheel.dist_info}/{FILE}"
+
+
+def _namespaces(variant: Variant, name: WheelName) -> tuple[str, ...]:
+    """The namespaces in use; for the null variant, which uses none, the one of its platform's CPU levels.
+
+    The list may not be empty (PEP 825, default priorities), and the wheels beside the null one begin with theirs.
+    """
+    if variant.namespaces:
+        return tuple(sorted(variant.namespaces))
+    return ("aarch64",) if name.platform.endswith("aarch64") else ("x86_64",)

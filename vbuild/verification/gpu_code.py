@@ -1,0 +1,211 @@
+"""Whether the GPU code in a wheel serves the GPUs that its variant claims.
+
+NN_real        machine code for that GPU; a library without any is an error if none of the project's own has some
+M0_virtual     PTX that a driver can compile for GPUs of major version M
+lower bound    no older than the drivers that read the code: zstd came with that of CUDA 12.4
+
+The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks for 86_real ... 80_real and 80_virtual.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from vbuild.errors import HardwareError
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, Entry, offered
+from vbuild.gpu_code.survey import FORMS
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.hardware.gpu import Arch, Code, Offer, Served, Service, service
+from vbuild.variants.model import Variant
+from vbuild.verification.model import Finding, LibraryGpus, Rule, Severity, is_grafted
+
+_NAMESPACE, _ARCH, _LOWER_BOUND = "nvidia", "sm_arch", "cuda_version_lower_bound"
+_VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
+# the sections that hold nothing but containers: what could not be read in them is damaged, or newer than vbuild
+DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuClaim:
+    """The GPUs that a variant names: those that get machine code, those that get PTX, and the oldest driver."""
+
+    real: tuple[Arch, ...] = ()
+    virtual: tuple[Arch, ...] = ()
+    lower_bound: Dotted | None = None
+
+    @classmethod
+    def of(cls, variant: Variant) -> tuple[Self, tuple[Finding, ...]]:
+        """The claim of *variant*, and what in it no installer will ever ask for."""
+        findings: list[Finding] = []
+        archs: dict[str, list[Arch]] = {"real": [], "virtual": []}
+        lower_bound = None
+        for found in variant.properties:
+            if (found.namespace, found.feature) == (_NAMESPACE, _LOWER_BOUND):
+                try:
+                    lower_bound = Dotted.parse(found.value)
+                except HardwareError as error:
+                    findings.append(Finding(Severity.ERROR, Rule.GPU_CLAIM, None, f"{found}: {error}"))
+            elif (found.namespace, found.feature) == (_NAMESPACE, _ARCH):
+                if what := _mistaken(found.value):
+                    findings.append(Finding(Severity.ERROR, Rule.GPU_CLAIM, None, f"{found} {what}"))
+                else:
+                    number, _, kind = found.value.partition("_")
+                    archs[kind].append(Arch(int(number)))
+        return cls(tuple(sorted(archs["real"])), tuple(sorted(archs["virtual"])), lower_bound), tuple(findings)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The claim as the variant writes it: ``90_real``."""
+        return tuple(f"{arch.number}_{kind}" for kind in ("real", "virtual") for arch in getattr(self, kind))
+
+    @property
+    def devices(self) -> frozenset[Arch]:
+        return frozenset({*self.real, *self.virtual})
+
+
+def _mistaken(value: str) -> str | None:
+    """Why no GPU asks for the sm_arch *value*; None for one that some GPU asks for."""
+    if not (match := _VALUE.fullmatch(value)):
+        return "matches no GPU; expected 90_real, 90_virtual ..."
+    if match["kind"] == "virtual" and not match["number"].endswith("0"):
+        return f"matches no GPU; expected {match['number'][:-1]}0_virtual, which is for {match['number'][:-1]}.x"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCode:
+    """The GPU code of one library: its fatbins by what they offer, and what a verdict says of the rest."""
+
+    fatbins: Mapping[tuple[Offer, ...], int]
+    machine: tuple[str, ...]
+    ptx: tuple[str, ...]
+    containers: int
+    zstd: int
+    damaged: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, code: DeviceCode) -> Self:
+        """*code* without its places in the file, of those containers that the GPU's runtime chooses from."""
+        containers = offered(code.containers)
+        entries = [entry for container in containers for entry in container.entries]
+        fatbins = Counter(offers for container in containers if (offers := _offers(container)))
+        return cls(
+            fatbins,
+            _names(entry for entry in entries if entry.code is Code.MACHINE),
+            _names(entry for entry in entries if entry.code is Code.PTX),
+            len(containers),
+            sum(entry.compression is Compression.ZSTD for entry in entries),
+            tuple(
+                f"{blob.what} at {blob.span.start:#x} in {blob.section}"
+                for blob in code.blobs
+                if blob.section in DEVICE_SECTIONS
+            ),
+            code.notes,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.containers or self.damaged)
+
+    @property
+    def devices(self) -> frozenset[Arch]:
+        """The NVIDIA GPUs that some of it was made for."""
+        return frozenset(
+            offer.arch.device for offers in self.fatbins for offer in offers if offer.code is not Code.OTHER
+        )
+
+    def has_ptx(self, device: Arch) -> int:
+        """The number of fatbins with PTX that the driver of *device* can compile."""
+        return sum(count for offers, count in self.fatbins.items() if _has_ptx(offers, device))
+
+
+def _offers(container: Container) -> tuple[Offer, ...]:
+    """What *container* offers to NVIDIA's driver; nothing where all of it is for other libraries, as LTO-IR is."""
+    offers = tuple(entry.offer for entry in container.entries if isinstance(entry.arch, Arch))
+    return offers if any(offer.code is not Code.OTHER for offer in offers) else ()
+
+
+def _names(entries: Iterable[Entry]) -> tuple[str, ...]:
+    archs = {entry.arch for entry in entries}
+    numbered = sorted(arch for arch in archs if isinstance(arch, Arch))
+    return (*map(str, numbered), *sorted(str(arch) for arch in archs if not isinstance(arch, Arch)))
+
+
+def _has_ptx(offers: Iterable[Offer], device: Arch) -> bool:
+    return service([offer for offer in offers if offer.code is Code.PTX], device) is Service.JIT
+
+
+class Devices:
+    """The GPU code of a wheel's *libraries*, those that have any, against its claim."""
+
+    def __init__(self, libraries: Mapping[str, LibraryCode], claim: GpuClaim) -> None:
+        self._libraries = {path: code for path, code in libraries.items() if code}
+        self._claim = claim
+        devices = {device for code in self._libraries.values() for device in code.devices}
+        self._devices = sorted(devices | claim.devices)
+        self._served = {
+            path: {device: Served.by(code.fatbins, device) for device in self._devices}
+            for path, code in self._libraries.items()
+            if code.fatbins
+        }
+        # what a repair tool added may be for more GPUs than the project's own code
+        judged = [path for path in self._served if not is_grafted(path)] or list(self._served)
+        self._native = {device for path in judged for device, served in self._served[path].items() if served.machine}
+
+    def libraries(self) -> Iterator[LibraryGpus]:
+        """What each library is for, held against the GPUs claimed and those that the wheel has code for."""
+        for path, code in self._libraries.items():
+            served = tuple(self._served.get(path, {}).values())
+            yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes)
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with the code, or contradicts the claim."""
+        for path, code in self._libraries.items():
+            if code.damaged:
+                what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
+                yield Finding(Severity.WARNING, Rule.GPU_CODE, path, what)
+        if self._claim.devices and not self._served:
+            what = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
+            yield Finding(Severity.WARNING, Rule.GPU_CLAIM, None, what)
+        for path, served in self._served.items():
+            code = self._libraries[path]
+            for device in self._claim.real:
+                yield from self._real_findings(path, served[device], code)
+            for device in self._claim.virtual:
+                yield from _virtual_findings(path, code, device)
+            yield from self._driver_findings(path, code)
+
+    def _real_findings(self, path: str, served: Served, code: LibraryCode) -> Iterator[Finding]:
+        device, total = served.device, served.fatbins
+        claim = f"{device.number}_real is claimed"
+        # some libraries are for some GPUs only, and never loaded on others
+        severity = Severity.WARNING if device in self._native else Severity.ERROR
+        if served.nothing == total:
+            found = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
+            what = f"{claim}, but none of its fatbins ({total}) has code for {device}; they have {found}"
+            yield Finding(severity, Rule.GPU_MISSING, path, what)
+            return
+        if served.jit:
+            what = f"{claim}, but {served.jit} of {total} fatbins have only PTX for {device}, compiled at first use"
+            yield Finding(severity, Rule.GPU_JIT, path, what)
+        if served.nothing:
+            what = f"{served.nothing} of {total} fatbins have no code for {device}: their kernels are for other GPUs"
+            yield Finding(Severity.NOTE, Rule.GPU_MISSING, path, what)
+
+    def _driver_findings(self, path: str, code: LibraryCode) -> Iterator[Finding]:
+        bound = self._claim.lower_bound
+        if code.zstd and bound and bound < ZSTD_SINCE:
+            what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
+            yield Finding(Severity.WARNING, Rule.GPU_DRIVER, path, f"{what}; the variant admits CUDA {bound}")
+
+
+def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:
+    total, found = sum(code.fatbins.values()), code.has_ptx(device)
+    if not found:
+        what = f"{device.number}_virtual is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
+        yield Finding(Severity.ERROR, Rule.GPU_PTX, path, what)
+    elif found < total:
+        what = f"{total - found} of {total} fatbins have no PTX that runs on {device}"
+        yield Finding(Severity.NOTE, Rule.GPU_PTX, path, what)

@@ -1,0 +1,225 @@
+"""Whether the code in a wheel keeps to the CPU level that the wheel claims, and whether it makes use of it.
+
+too high   a function that every caller runs needs a feature that the level does not have
+too low    the compiler's flags did not arrive: no VEX instruction at v3 or v4, or the baseline's very code
+marks      the x86 ISA property, by which glibc refuses a library on a lesser processor
+copies     what lies in a glibc-hwcaps folder keeps to the level of that folder: processors below it never load it
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from vbuild.elf.disassembly import Isa
+from vbuild.elf.dispatch import Baseline, Evidence, Judged, asks_processor, judged, named_rank
+from vbuild.elf.features import level
+from vbuild.elf.features import rank as rank_of
+from vbuild.elf.file import Elf
+from vbuild.elf.library_names import at_level, baseline_of, level_of
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.verification.model import Finding, LibraryIsa, Rule, Severity, Violation, is_grafted
+
+_MACHINE = "x86_64"
+_V3 = X86_64_LEVELS.index("v3")
+_V4 = X86_64_LEVELS.index("v4")
+# bytes of own code in which a compiler for v3 has found a use for a VEX instruction: a move of 32 bytes, a shift by a
+# variable; start-up code and an empty module are 2 KB
+_ENOUGH = 16384
+_SHOWN = 3
+# in how many functions the instructions are looked for, which takes longer than all the rest
+_SHOWN_INSTRUCTIONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The level that code has to keep to, and whether somebody named it or it is merely the baseline.
+
+    It *is_folders* where the glibc-hwcaps folder of that level has the code.
+    """
+
+    cpu: Cpu
+    is_explicit: bool
+    is_folders: bool = False
+
+    def on(self, path: str) -> "Claim":
+        """The claim on the library at *path*, where this one is on its wheel: that of its folder, where it is higher.
+
+        Only processors of that level load it, whatever the wheel is for.
+        """
+        level = level_of(path)
+        if level is None or self.cpu.machine != _MACHINE or self.cpu.rank >= X86_64_LEVELS.index(level):
+            return self
+        return Claim(Cpu.known(_MACHINE, level), is_explicit=True, is_folders=True)
+
+    @property
+    def severity(self) -> Severity:
+        """What breaking it is: nobody promised that a plain wheel runs on the first x86-64 processors."""
+        return Severity.ERROR if self.is_explicit else Severity.WARNING
+
+    def __str__(self) -> str:
+        if self.is_folders:
+            return f"{self.cpu}, whose folder it is in"
+        return f"the claimed {self.cpu}" if self.is_explicit else f"{self.cpu}, which is all that its tags promise"
+
+
+class Levels:
+    """The libraries of one wheel against its claim; those of the *baseline* build by the same paths."""
+
+    def __init__(
+        self,
+        libraries: Mapping[str, Elf],
+        claim: Claim,
+        *,
+        baseline: Callable[[str], Elf | None] | None = None,
+        allow: Sequence[re.Pattern[str]] = (),
+        executor: Executor | None = None,
+    ) -> None:
+        self._libraries = {path: elf for path, elf in libraries.items() if elf.is_loadable}
+        self._claim = claim
+        self._baseline = baseline
+        self._allow = tuple(allow)
+        self._executor = executor
+        self._isas = {path: Isa.scan(elf, executor) for path, elf in self._libraries.items() if elf.machine == _MACHINE}
+        self._asks = any(asks_processor(self._libraries[path], isa) for path, isa in self._isas.items())
+
+    def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
+        """Each library's instruction sets, with what is wrong or worth knowing about them."""
+        for path, elf in self._libraries.items():
+            if path in self._isas:
+                yield self._verdict(path, elf, self._isas[path])
+            else:
+                what = f"code for {elf.machine}: instruction sets are checked for x86-64 only"
+                finding = Finding(Severity.NOTE, Rule.ISA_UNCHECKED, path, what)
+                yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
+
+    def wheel_findings(self) -> Iterator[Finding]:
+        """What is wrong with the wheel as a whole: flags that reached none of its own code."""
+        own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
+        size = sum(isa.code_size for isa in own.values())
+        rank = self._claim.cpu.rank
+        if not self._claim.is_explicit or rank == 0:
+            return
+        if not self._libraries:
+            what = f"no compiled code: nothing in it is for {self._claim.cpu}"
+            yield Finding(Severity.WARNING, Rule.ISA_FLAGS, None, what)
+        if not own:
+            return
+        if bare := [path for path in own if self._claim.cpu.level not in self._libraries[path].isa_needed]:
+            what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
+            text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
+            yield Finding(Severity.NOTE, Rule.ISA_NOTE, None, text)
+        if same := self._as_baseline(tuple(own)):
+            lacking = f"the code of {same} is that of the baseline build"
+        elif rank >= _V3 and not any(map(_uses_vex, own, own.values())):
+            lacking = "no VEX instruction"
+        else:
+            if rank >= _V4 and not any("AVX512F" in isa.features for isa in own.values()):
+                what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
+                yield Finding(Severity.NOTE, Rule.ISA_FLAGS, None, what)
+            return
+        is_sure = rank >= _V3 and size >= _ENOUGH
+        what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
+        if not is_sure:
+            what += ", or made no difference"
+        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, Rule.ISA_FLAGS, None, what)
+
+    def _as_baseline(self, own: Sequence[str]) -> str | None:
+        """The libraries in words, if each has the very code that it has in the baseline build."""
+        if not self._baseline:
+            return None
+        for path in own:
+            other = self._baseline(path)
+            if other is None or _code(other) != _code(self._libraries[path]):
+                return None
+        return own[0] if len(own) == 1 else f"all {len(own)} libraries"
+
+    def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
+        claim = self._claim.on(path)
+        other = self._build_for_all(path)
+        evidence = Evidence(path, self._asks, Baseline(other, self._executor) if other else None, self._allow)
+        above = judged(elf, isa, claim.cpu.rank, evidence=evidence, executor=self._executor)
+        accepted = Counter(str(one.reason) for one in above if one.reason)
+        unexplained = [one for one in above if not one.reason]
+        violations = tuple(_violation(one, show=number < _SHOWN_INSTRUCTIONS) for number, one in enumerate(unexplained))
+        library = LibraryIsa(
+            path, elf.machine, isa.code_size, level(isa.features), tuple(accepted.most_common()), violations
+        )
+        findings = [*self._library_findings(path, isa, violations), *_mark_findings(path, elf, claim)]
+        if level_of(path):
+            findings += self._copy_findings(path, elf, isa)
+        return library, tuple(findings)
+
+    def _build_for_all(self, path: str) -> Elf | None:
+        """What the library at *path* is where nobody asked for a level: beside its copy, or in the baseline's wheel."""
+        if level_of(path):
+            return self._libraries.get(baseline_of(path))
+        return self._baseline(path) if self._baseline else None
+
+    def _library_findings(self, path: str, isa: Isa, violations: tuple[Violation, ...]) -> Iterator[Finding]:
+        claim = self._claim.on(path)
+        if violations:
+            yield Finding(claim.severity, Rule.ISA_ABOVE, path, _above(violations, claim))
+        rank = claim.cpu.rank
+        if doubtful := [one.region for one in isa.regions if any(rank_of(feature) > rank for feature in one.doubtful)]:
+            what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
+            yield Finding(Severity.NOTE, Rule.ISA_DOUBTFUL, path, what)
+
+    def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
+        """What is wrong with the copy of a library at *path* beside the others of it, or makes it a waste."""
+        base, rank = baseline_of(path), self._claim.on(path).cpu.rank
+        lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
+        nearest = next((other for other in (*lower, base) if other in self._libraries), None)
+        if base not in self._libraries:
+            what = f"no {base} beside it; expected one for lesser processors, and for systems that know no levels"
+            yield Finding(Severity.ERROR, Rule.HWCAPS, path, what)
+        elif (soname := self._libraries[base].soname) != elf.soname:
+            what = f"SONAME {elf.soname or 'none'}, and {soname or 'none'} in {base}; expected one for all levels"
+            yield Finding(Severity.ERROR, Rule.HWCAPS, path, what)
+        if nearest and _code(self._libraries[nearest]) == _code(elf):
+            lacking = f"the code of {nearest}"
+        elif rank >= _V3 and not _uses_vex(path, isa):
+            lacking = f"no VEX instruction in {isa.code_size} bytes of code"
+        else:
+            if rank >= _V4 and "AVX512F" not in isa.features:
+                yield Finding(Severity.NOTE, Rule.ISA_FLAGS, path, "no AVX-512 instruction: v3's would do the same")
+            return
+        cpu = Cpu.known(_MACHINE, X86_64_LEVELS[rank])
+        what = f"{lacking}: the compiler's flags for {cpu} did not arrive, or made no difference"
+        yield Finding(Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, Rule.ISA_FLAGS, path, what)
+
+
+def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:
+    if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
+        what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
+        yield Finding(claim.severity, Rule.ISA_NOTE, path, what)
+
+
+def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
+    features = frozenset(feature for violation in violations for feature in violation.features)
+    shown = "; ".join(map(str, violations[:_SHOWN]))
+    more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
+    count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
+    return f"needs {', '.join(sorted(features))} ({level(features)}), above {claim}: {count}: {shown}{more}"
+
+
+def _code(elf: Elf) -> list[bytes]:
+    return [code.data for code in elf.code]
+
+
+def _uses_vex(path: str, isa: Isa) -> bool:
+    """Whether code that is not merely chosen at run time has a VEX or EVEX instruction."""
+    if named_rank(path.rpartition("/")[2]):
+        return False
+    return any(
+        region.is_vector_encoded and not any(map(named_rank, region.region.function.names))
+        for region in isa.regions
+        if region.region.function
+    )
+
+
+def _violation(one: Judged, *, show: bool) -> Violation:
+    region = one.isa.region
+    uses = one.isa.uses(one.features) if show else ()
+    return Violation(str(region), region.address, tuple(sorted(one.features)), tuple(map(str, uses)))

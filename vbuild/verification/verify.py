@@ -1,0 +1,241 @@
+"""`vbuild verify`: whether the bytes of a wheel keep what its name and its metadata promise.
+
+    wheel -> archive and RECORD, variant.json, tags against contents, what the loader needs, instruction sets,
+             GPU code -> Verdict
+
+Everything that is wrong is collected; a wheel that cannot be read at all is an error of its room instead.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from vbuild.elf.disassembly import processes
+from vbuild.elf.file import Elf
+from vbuild.elf.image import Image
+from vbuild.elf.library_names import is_shared_object, level_of
+from vbuild.elf.outline import MAGIC
+from vbuild.elf.policy import Platform
+from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import Offer
+from vbuild.sbom.keeping import contradictions, path_of
+from vbuild.variants.document import Document
+from vbuild.variants.model import Variant
+from vbuild.verification.gpu_code import DEVICE_SECTIONS, Devices, GpuClaim, LibraryCode
+from vbuild.verification.levels import Claim, Levels
+from vbuild.verification.linkage import Linkage
+from vbuild.verification.model import Finding, LibraryIsa, Rule, Severity, Verdict, content_findings
+from vbuild.wheel.archive import Wheel, open_wheel
+
+_X86_64 = "x86_64"
+# auditwheel's hash in libfoo-1a2b3c4d.so is that of the library it grafted, so it differs between builds
+_GRAFT_HASH = re.compile(r"-[0-9a-f]{8}(?=\.so|\.[^/]*\.so|\.so\.)")
+_LEVEL_FEATURE = "level"
+
+
+def verify(
+    wheel: Path,
+    *,
+    cpu: Cpu | None = None,
+    baseline: Path | None = None,
+    allow: Sequence[str] = (),
+    jobs: int | None = None,
+) -> Verdict:
+    """What is wrong with *wheel*, held against the level in its variant.json, or else *cpu*, or else plain x86-64.
+
+    *baseline* is the same project's wheel built without flags: what its code has too was not caused by them. *allow*
+    are regular expressions for names of functions, or paths of libraries, that may go above the level. *jobs*
+    processes disassemble, as many as there are cores for None.
+    """
+    patterns = tuple(map(_pattern, allow))
+    with ExitStack() as stack:
+        source = stack.enter_context(open_wheel(wheel))
+        executor = stack.enter_context(processes(jobs))
+        find = stack.enter_context(_libraries_of(baseline)) if baseline else None
+        contents = _Contents.of(source)
+        claims = _Claims.of(source, cpu)
+        libraries = contents.libraries
+        slips = source.record.slips(source.record_path)
+        findings = [*contents.findings, *claims.findings]
+        findings += (Finding(Severity.WARNING, Rule.ARCHIVE, source.record_path, what) for what in slips)
+        findings += content_findings(source, libraries)
+        findings += (
+            Finding(Severity.ERROR, Rule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)
+        )
+        findings += _linkage_findings(source, libraries)
+        devices = Devices(contents.codes, claims.gpus)
+        findings += devices.findings()
+        claim = claims.cpu
+        levels = Levels(libraries, claim, baseline=find, allow=patterns, executor=executor)
+        isas: list[LibraryIsa] = []
+        for library, found in levels.verdicts():
+            isas.append(library)
+            findings += found
+        findings += levels.wheel_findings()
+    is_x86_64 = any(library.machine == _X86_64 for library in isas)
+    return Verdict(
+        wheel,
+        claim.cpu if is_x86_64 or claim.is_explicit else None,
+        claim.is_explicit,
+        tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
+        tuple(isas),
+        tuple(devices.libraries()),
+        claims.gpus.values,
+    )
+
+
+def fatbins(wheel: Path) -> dict[str, Mapping[tuple[Offer, ...], int]]:
+    """How many fatbins each library of *wheel* has, by what they offer; those without GPU code are left out.
+
+    `WheelError`, `BinaryError` or `DeviceError` where one cannot be read.
+    """
+    found: dict[str, Mapping[tuple[Offer, ...], int]] = {}
+    with open_wheel(wheel) as source:
+        for member in source.members:
+            if source.head(member, len(MAGIC)) == MAGIC:
+                with source.mapped(member) as data, at(member.path):
+                    if code := LibraryCode.of(device_code(Image.parse(data))):
+                        found[member.path] = code.fatbins
+    return found
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ClaimError(f"allow: {text!r} is not a regular expression: {error}") from error
+
+
+@dataclass(slots=True)
+class _Contents:
+    """The ELF files of a wheel by path, with the GPU code in them, and what is damaged."""
+
+    libraries: dict[str, Elf] = field(default_factory=dict)
+    codes: dict[str, LibraryCode] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, wheel: Wheel) -> Self:
+        """Every member of *wheel* is read once, and held against RECORD; one at a time is in memory."""
+        contents = cls()
+        for member in wheel.members:
+            try:
+                if wheel.head(member, len(MAGIC)) == MAGIC:
+                    with wheel.mapped(member) as data:
+                        contents._read(member.path, data)
+                else:
+                    for _ in wheel.chunks(member):
+                        pass
+            except WheelError as error:
+                contents.findings.append(Finding(Severity.ERROR, Rule.ARCHIVE, member.path, str(error)))
+        return contents
+
+    def _read(self, path: str, data: memoryview) -> None:
+        try:
+            self.libraries[path] = elf = Elf.parse(data)
+        except BinaryError as error:
+            # test data of other tools may be broken on purpose
+            severity = Severity.ERROR if is_shared_object(path) else Severity.WARNING
+            self.findings.append(Finding(severity, Rule.ELF, path, str(error)))
+            return
+        if not any(section.name in DEVICE_SECTIONS for section in elf.sections):
+            return
+        try:
+            self.codes[path] = LibraryCode.of(device_code(Image.parse(data)))
+        except (BinaryError, DeviceError) as error:
+            self.findings.append(Finding(Severity.WARNING, Rule.GPU_CODE, path, str(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """What to hold the code against: a level and GPUs, and what is wrong with what the wheel says of itself."""
+
+    cpu: Claim
+    gpus: GpuClaim = field(default_factory=GpuClaim)
+    findings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
+        """The claims in the variant.json of *wheel*; where that names no level, *cpu* is held against the code."""
+        asked = Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None)
+        try:
+            if (variant := _variant(wheel)) is None:
+                return cls(asked)
+            said = _level(variant)
+        except (VariantError, HardwareError) as error:
+            return cls(asked, findings=(Finding(Severity.ERROR, Rule.VARIANT, _variant_path(wheel), str(error)),))
+        gpus, findings = GpuClaim.of(variant)
+        if said is None:
+            return cls(asked, gpus, findings)
+        if cpu and said != cpu:
+            what = f"claims {said} in its variant.json, expected {cpu}"
+            findings = (Finding(Severity.ERROR, Rule.CLAIM, None, what), *findings)
+        return cls(Claim(said, is_explicit=True), gpus, findings)
+
+
+def _variant_path(wheel: Wheel) -> str:
+    return f"{wheel.dist_info}/variant.json"
+
+
+def _variant(wheel: Wheel) -> Variant | None:
+    """The variant that *wheel* is, None for a plain one; `VariantError` where name and variant.json disagree."""
+    path, label = _variant_path(wheel), wheel.name.variant
+    if wheel.find(path) is None:
+        if label is not None:
+            raise VariantError(f"missing; expected it to describe the variant {label!r} of the file name (PEP 825)")
+        return None
+    if label is None:
+        raise VariantError("in a wheel whose file name has no variant label; expected none (PEP 825)")
+    return Document.parse(wheel.read(path)).only(label)
+
+
+def _level(variant: Variant) -> Cpu | None:
+    """The lowest x86-64 level that *variant* names."""
+    levels = [
+        Cpu.known(_X86_64, found.value)
+        for found in variant.properties
+        if (found.namespace, found.feature) == (_X86_64, _LEVEL_FEATURE)
+    ]
+    return min(levels, key=lambda level: level.rank, default=None)
+
+
+def _linkage_findings(wheel: Wheel, libraries: dict[str, Elf]) -> Iterator[Finding]:
+    linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
+    platforms = [platform for tag in wheel.name.platform.split(".") if (platform := Platform.parse(tag))]
+    linkage = Linkage(linked, platforms, has_requirements=bool(wheel.metadata().requires_dist))
+    for path in linked:
+        yield from linkage.findings(path)
+
+
+@contextmanager
+def _libraries_of(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
+    """A function that finds the library of *wheel* at a path, whatever hash its name has there.
+
+    For a stub without code that is what the stub loads where the processor has no level.
+    """
+    with open_wheel(wheel) as source:
+        members = {_GRAFT_HASH.sub("", member.path): member for member in source.members}
+        by_name = {posixpath.basename(path): path for path in members if level_of(path) is None}
+
+        def read(path: str) -> Elf | None:
+            if (member := members.get(path)) is None:
+                return None
+            with source.mapped(member) as data, at(wheel.name), at(path):
+                return Elf.parse(data) if data[: len(MAGIC)] == MAGIC else None
+
+        @cache
+        def find(path: str) -> Elf | None:
+            found = read(_GRAFT_HASH.sub("", path))
+            if found and not found.code:
+                behind = (by_name.get(_GRAFT_HASH.sub("", name)) for name in found.needed)
+                return next((elf for place in behind if place and (elf := read(place))), found)
+            return found
+
+        yield find

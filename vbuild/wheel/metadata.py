@@ -1,0 +1,336 @@
+"""The files of a wheel's ``.dist-info`` folder as values: RECORD, WHEEL and METADATA.
+
+RECORD is written anew in one spelling; WHEEL and METADATA stay as they were, letter by letter, where not changed.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
+
+The header lines of WHEEL and METADATA, kept as they were written except where they are changed.
+
+Both files are ``Name: value`` lines in UTF-8; METADATA may go on with a blank line and a body. A line that starts
+with a blank continues the field above it, and the first line that is no field ends the headers, as Python's
+email package (which installers read them with) has it.
+https://packaging.python.org/en/latest/specifications/core-metadata/
+
+Wheels that a split makes beside others: told by their WHEEL, which says what generated them, and by their names.
+"""
+
+import base64
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.errors import WheelError
+from vbuild.wheel.name import WheelName
+
+# possessive: of a million further lines none is ever given back, and to remember them takes a hundred bytes for each
+_FIELD = re.compile(r"(?P<name>[!-9;-~]+):[^\n]*\n?(?:[ \t][^\n]*\n?)*+")
+# fields, and characters of them, descriptions that are a field included; no project comes near
+_MOST, _LONGEST = 1 << 14, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Fields in the order written, each with its whole text, and everything after them."""
+
+    fields: tuple[tuple[str, str], ...]
+    rest: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The headers at the start of *text*; every text has them, if only none; `WheelError` for thousands of them."""
+        fields: list[tuple[str, str]] = []
+        end = 0
+        while match := _FIELD.match(text, end):
+            if len(fields) == _MOST or match.end() > _LONGEST:
+                raise WheelError(f"more than {_MOST} fields or {_LONGEST} characters of them, as no project has")
+            fields.append((match["name"].lower(), match[0]))
+            end = match.end()
+        return cls(tuple(fields), text[end:])
+
+    def __str__(self) -> str:
+        return "".join(text for _, text in self.fields) + self.rest
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """What each field called *name*, in any case, says."""
+        return tuple(text.partition(":")[2].strip() for field, text in self.fields if field == name.lower())
+
+    def value(self, name: str) -> str | None:
+        """What the first field called *name* says; None where there is none."""
+        return next(iter(self.values(name)), None)
+
+    def replacing(self, name: str, values: Sequence[str]) -> Self:
+        """The same headers saying *values* under *name*, where the first such field stood, or else last."""
+        if broken := [value for value in values if len(value.splitlines()) > 1]:
+            raise WheelError(f"{name} {broken[0]!r}: expected one line")
+        key = name.lower()
+        if tuple(values) == self.values(name):
+            return self
+        fields = [(field, text if text.endswith("\n") else text + self._newline) for field, text in self.fields]
+        places = [index for index, (field, _) in enumerate(fields) if field == key]
+        place = places[0] if places else len(fields)
+        added = [(key, f"{name}: {value}{self._newline}") for value in values]
+        kept = [field for field in fields[place:] if field[0] != key]
+        # text in front of which no field stood must not become the continuation of one
+        rest = self._newline + self.rest if self.rest.startswith((" ", "\t")) else self.rest
+        return type(self)((*fields[:place], *added, *kept), rest)
+
+    def changing(self, name: str, change: Callable[[str], str]) -> Self:
+        """The same headers with what each field called *name* says as *change* has it, at its place, blanks kept."""
+        key = name.lower()
+        return type(self)(
+            tuple((field, _changed(text, change) if field == key else text) for field, text in self.fields), self.rest
+        )
+
+    @property
+    def _newline(self) -> str:
+        return "\r\n" if any(text.endswith("\r\n") for _, text in self.fields) else "\n"
+
+
+def _changed(text: str, change: Callable[[str], str]) -> str:
+    """The field *text* with its value as *change* has it; `WheelError` where that is more than the lines it had."""
+    value = text.partition(":")[2].strip()
+    if (after := change(value)) == value:
+        return text
+    if len(after.splitlines()) != len(value.splitlines()):
+        raise WheelError(f"{text.partition(':')[0]} {after!r}: expected one line")
+    start = text.index(":") + 1
+    start += len(text[start:]) - len(text[start:].lstrip())
+    return f"{text[:start]}{after}{text[start + len(value) :]}"
+
+
+_SHA256_SIZE = 32
+
+_COLUMNS = 3
+_WHEEL_VERSION = re.compile(r"1(\.\d+)*", re.ASCII)
+# signatures are over RECORD, which can therefore not list them (PEP 427)
+_UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One file in RECORD: its path, its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
+
+    path: str
+    hash: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """RECORD: every file of a wheel, each once."""
+
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is no row."""
+        # decoded piece by piece: StringIO takes four bytes for each character
+        lines = csv.reader(io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline=""), strict=True)
+        rows: dict[str, Row] = {}
+        try:
+            for columns in lines:
+                if not columns:
+                    raise WheelError(f"line {lines.line_num}: blank, expected path, hash and size")
+                row = _row(columns, lines.line_num)
+                if row.path in rows:
+                    raise WheelError(f"line {lines.line_num}: {row.path!r} is listed twice")
+                rows[row.path] = row
+        except csv.Error as error:
+            raise WheelError(f"line {lines.line_num}: not comma-separated values: {error}") from error
+        return cls(tuple(rows.values()))
+
+    def slips(self, own: str) -> Iterator[str]:
+        """What `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD itself.
+
+        Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
+        not list itself (whey#14). And the specification lets sizes be left out.
+        """
+        if all(row.path != own for row in self.rows):
+            yield f"does not list itself, which installer refuses; expected the row '{own},,'"
+        padded = [row.path for row in self.rows if (row.hash or "").endswith("=")]
+        if padded:
+            yield f"{len(padded)} hashes end in '=', that of {padded[0]} first, which installer refuses"
+        unsized = [row.path for row in self.rows if row.hash and row.size is None]
+        if unsized:
+            yield f"{len(unsized)} files without size, {unsized[0]} first, which installer refuses"
+
+    def __str__(self) -> str:
+        """The rows as CSV with LF line ends, quoted only where needed."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            (row.path, row.hash or "", "" if row.size is None else row.size) for row in self.rows
+        )
+        return text.getvalue()
+
+
+def _row(columns: Sequence[str], line: int) -> Row:
+    if len(columns) != _COLUMNS:
+        raise WheelError(f"line {line}: {len(columns)} columns, expected path, hash and size")
+    path, hashed, size = columns
+    if not path:
+        raise WheelError(f"line {line}: no path")
+    if size and not (size.isascii() and size.isdigit() and len(size) < len(str(2**64))):
+        raise WheelError(f"line {line}: size {size!r}, expected a number of bytes")
+    return Row(path, hashed or None, int(size) if size else None)
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """WHEEL: what the archive is, and which machines it is for."""
+
+    headers: Headers
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The WHEEL file *text*; `WheelError` without the fields PEP 427 requires, or from a later format."""
+        headers = wheel_headers(text)
+        if not headers.value("Tag"):
+            raise WheelError("no Tag")
+        return cls(headers)
+
+    def __str__(self) -> str:
+        return str(self.headers)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The compatibility tags, each ``python-abi-platform``, expanded or not as written."""
+        return self.headers.values("Tag")
+
+    @property
+    def build(self) -> str | None:
+        return self.headers.value("Build")
+
+    @property
+    def root_is_purelib(self) -> bool:
+        return (self.headers.value("Root-Is-Purelib") or "").lower() == "true"
+
+    def with_tags(self, tags: Iterable[str]) -> Self:
+        return type(self)(self.headers.replacing("Tag", tuple(tags)))
+
+    def with_build(self, build: str | None) -> Self:
+        return type(self)(self.headers.replacing("Build", () if build is None else (build,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """METADATA: the project's core metadata, long description included."""
+
+    headers: Headers
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The METADATA file *text*; `WheelError` without a name or a version."""
+        headers = Headers.parse(text)
+        for field in ("Metadata-Version", "Name", "Version"):
+            if not headers.value(field):
+                raise WheelError(f"no {field}")
+        return cls(headers)
+
+    def __str__(self) -> str:
+        return str(self.headers)
+
+    @property
+    def name(self) -> str:
+        return self.headers.value("Name") or ""
+
+    @property
+    def version(self) -> str:
+        return self.headers.value("Version") or ""
+
+    @property
+    def requires_python(self) -> str | None:
+        return self.headers.value("Requires-Python")
+
+    @property
+    def requires_dist(self) -> tuple[str, ...]:
+        return self.headers.values("Requires-Dist")
+
+    def renamed(self, name: str, version: str) -> Self:
+        """The same under that *name* and *version*, all else letter for letter."""
+        headers = self.headers.changing("Name", lambda _: name).changing("Version", lambda _: version)
+        return type(self)(headers)
+
+    def requiring(self, change: Callable[[str], str]) -> Self:
+        """The same with each line of Requires-Dist as *change* has it."""
+        return type(self)(self.headers.changing("Requires-Dist", change))
+
+    def with_version(self, version: str) -> Self:
+        return type(self)(self.headers.replacing("Version", (version,)))
+
+    def with_requires_dist(self, requirements: Iterable[str]) -> Self:
+        return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))
+
+
+def wheel_headers(text: str) -> Headers:
+    """The fields of the WHEEL file *text*; `WheelError` unless it is of the format that is known.
+
+    Published wheels lack a Tag, and everybody installs them: ninja 1.11.1.1.
+    """
+    headers = Headers.parse(text)
+    # uv takes this field in this spelling alone
+    if not (version := headers.value("Wheel-Version")) or "\nWheel-Version:" not in f"\n{headers}":
+        raise WheelError("no Wheel-Version")
+    if not _WHEEL_VERSION.fullmatch(version):
+        raise WheelError(f"Wheel-Version {version}: only 1.x is known")
+    return headers
+
+
+def is_dist_info(path: str) -> bool:
+    """Whether *path* is in a ``.dist-info`` folder."""
+    return path.partition("/")[0].endswith(".dist-info")
+
+
+def unlisted(dist_info: str) -> frozenset[str]:
+    """The paths that RECORD of the folder *dist_info* has without hash, or not at all."""
+    return frozenset(f"{dist_info}/{name}" for name in _UNLISTED)
+
+
+def dist_info_of(paths: Iterable[str]) -> str:
+    """The ``.dist-info`` folder among *paths*; `WheelError` unless there is exactly one."""
+    folders = sorted({path.partition("/")[0] for path in paths if "/" in path and is_dist_info(path)})
+    if len(folders) != 1:
+        raise WheelError(f"expected one .dist-info folder, found {', '.join(folders) or 'none'}")
+    return folders[0]
+
+
+def check_dist_info(dist_info: str, name: WheelName) -> None:
+    """`WheelError` unless the folder is called after the same release as the file, both normalised."""
+    distribution, _, version = dist_info.removesuffix(".dist-info").rpartition("-")
+    try:
+        same = Version(version) == Version(name.version)
+    except ValueError:
+        same = False
+    if not same or canonicalize_name(distribution) != name.project:
+        raise WheelError(f"{dist_info} is not of {name.distribution} {name.version}, which the file name says")
+
+
+def unpadded(digest: bytes) -> str:
+    """*digest* as RECORD writes it, in base64url without padding."""
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def sha256_said(hash_: str | None) -> str | None:
+    """The SHA-256 in *hash_*, as RECORD writes it, in 64 hex digits; None for another algorithm, and for no hash."""
+    algorithm, _, digest = (hash_ or "").partition("=")
+    digest = digest.rstrip("=")
+    try:
+        data = base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4))
+    except ValueError:
+        return None
+    return data.hex() if algorithm == "sha256" and len(data) == _SHA256_SIZE else None
+
+
+GENERATOR = "vbuild split"
+LIBS, DEV = "-libs", "-dev"
+
+
+def is_companion(metadata: Metadata, wheel_file: WheelFile) -> bool:
+    """Whether a wheel that says this was made beside others: a split leaves it as it is."""
+    is_ours = wheel_file.headers.value("Generator") == GENERATOR
+    return is_ours and canonicalize_name(metadata.name).endswith((LIBS, DEV))

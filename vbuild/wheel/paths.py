@@ -1,0 +1,145 @@
+"""Paths that stay below the folder they are unpacked into, and are the same file to every installer.
+
+check_path(path)    -> one path
+check_places(paths) -> all of an archive: none is also a folder
+folded(path)        -> what Windows and macOS take a path for
+
+Where an installer puts a wheel's members.
+
+    demo/_C.so                     demo/_C.so
+    demo-1.0.data/platlib/_C.so    _C.so
+    demo-1.0.data/scripts/tool     not below site-packages
+
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
+
+Where installers put the members of a wheel, which is not where all of them lie in it.
+
+    demo/a.py                       -> demo/a.py
+    demo-1.0.data/purelib/demo/a.py -> demo/a.py
+    demo-1.0.data/scripts/run       -> bin/run
+
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable
+
+from vbuild.errors import WheelError, at
+from vbuild.wheel.name import WheelName
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+# control, format, surrogate and private characters, line and paragraph separators; uv installs none of them
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+# bytes: NAME_MAX of Linux, PATH_MAX of macOS
+_LONGEST_PART = 255
+_LONGEST_PATH = 1024
+
+
+def check_path(path: str) -> None:
+    """`WheelError` unless *path* stays below the folder it is unpacked into, on every system."""
+    parts = path.removesuffix("/").split("/")
+    if path.startswith("/") or _DRIVE.match(path):
+        raise WheelError("an absolute path")
+    if ".." in parts:
+        raise WheelError("a path that leaves its folder")
+    if "" in parts or "." in parts:
+        raise WheelError("a path with an empty part or '.' in it")
+    if "\\" in path or "\0" in path or path.splitlines() != [path]:
+        raise WheelError("a path with a backslash, NUL or line break in it")
+    if not path.isprintable() and any(unicodedata.category(letter) in _UNSEEN for letter in path):
+        raise WheelError("a path with a character that cannot be printed")
+    if len(path.encode()) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_PART for part in parts):
+        raise WheelError(
+            f"a path of {len(path.encode())} bytes, expected {_LONGEST_PATH} at most and {_LONGEST_PART} in each part"
+        )
+
+
+def check_places(paths: Iterable[str]) -> None:
+    """`WheelError` where one of *paths*, of which folders end in a slash, is a file and a folder at once."""
+    files: set[str] = set()
+    folders: set[str] = set()
+    for path in paths:
+        (folders if path.endswith("/") else files).add(path.removesuffix("/"))
+        parent = path.removesuffix("/").rpartition("/")[0]
+        while parent and parent not in folders:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+    if both := min(files & folders, default=None):
+        raise WheelError(f"{both}: a file and a folder")
+
+
+def folded(path: str) -> str:
+    """What Windows and macOS between them take *path* for.
+
+    Neither case nor Unicode form counts, nor dots and spaces at ends; and ``a.py:b`` is a stream of ``a.py``.
+    """
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+    return "/".join(part.partition(":")[0].rstrip(". ") for part in folded.split("/"))
+
+
+_DATA = re.compile(r"[^/]+-[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
+
+
+def installed_path(path: str) -> str | None:
+    """The place of the member *path* below site-packages; None where it goes elsewhere: scripts, headers, data."""
+    if not (match := _DATA.fullmatch(path)):
+        return path
+    return match["rest"] if match["scheme"] in {"platlib", "purelib"} else None
+
+
+_SCHEMES = ("data", "headers", "platlib", "purelib", "scripts")
+_SITE = ("platlib", "purelib")
+# file systems of others tell apart what differs in case or Unicode form alone
+_EXACT = ("linux", "manylinux", "musllinux")
+
+
+def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scripts: Collection[str] = ()) -> None:
+    """`WheelError` where installers would put two files at one place, or do not agree on where to put one.
+
+    The files are those at *paths*, and the *scripts* that installers make.
+    """
+    data = dist_info.removesuffix("dist-info") + "data"
+    placed = _placed(paths, data)
+    for script in scripts:
+        place = f"{data}/data/bin/{script}"
+        if other := placed.get(place):
+            raise WheelError(f"entry point {script!r}: installed at the place of {other}")
+        placed[place] = f"entry point {script!r}"
+    check_places(placed)
+    if all(platform.startswith(_EXACT) for platform in name.platform.split(".")):
+        return
+    seen: dict[str, str] = {}
+    for place in placed:
+        if (other := seen.setdefault(folded(place), place)) != place:
+            raise WheelError(f"{place}: the same file as {other} on Windows or macOS, for which the wheel also is")
+    with at("on Windows or macOS, for which the wheel also is"):
+        check_places(seen)
+
+
+def _placed(paths: Iterable[str], data: str) -> dict[str, str]:
+    """Each place, with the path of what is put there."""
+    placed: dict[str, str] = {}
+    for path in paths:
+        with at(path):
+            place = _place(path, data)
+            if other := placed.get(place):
+                raise WheelError(f"installed at the place of {other}")
+        placed[place] = path
+    return placed
+
+
+def _place(path: str, data: str) -> str:
+    top, _, rest = path.partition("/")
+    if not top.endswith(".data"):
+        return path
+    scheme, _, place = rest.partition("/")
+    if top != data:
+        raise WheelError(f"in a .data folder that is not {data}: some installers put it elsewhere")
+    if scheme not in _SCHEMES or not place:
+        raise WheelError(f"expected one of the folders {', '.join(_SCHEMES)} in {data}, and the file below it")
+    if scheme == "scripts":
+        if "/" in place:
+            raise WheelError("a folder among scripts")
+        return f"{data}/data/bin/{place}"
+    return place if scheme in _SITE else path

@@ -1,0 +1,327 @@
+"""Write a wheel: members of others, their compressed bytes as they are, and new ones.
+
+    write_wheel(folder, name) -> WheelWriter.copy, .write -> one new archive, visible when complete
+    write_wheels(folder, names) -> several, all of them or none
+
+RECORD is never edited: the writer makes it from what passed through. Several writers may be fed from one open wheel,
+with one `Press` that deflates what they share once.
+"""
+
+import os
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from vbuild.errors import WheelError, at
+from vbuild.files.edited import Rope
+from vbuild.files.records import Buffer
+from vbuild.process.signals import uninterrupted
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.deflate import Press
+from vbuild.wheel.metadata import Record, Row, check_dist_info, is_dist_info, unlisted, unpadded
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.paths import check_path
+from vbuild.wheel.zip_read import Member
+from vbuild.wheel.zip_write import Attributes, ZipWriter
+
+_BUFFER = 1 << 18
+_MODE = 0o644
+_DOS_FIRST, _DOS_LAST = 315532800, 4354819198  # 1980-01-01 and 2107-12-31 in seconds since 1970
+
+
+class WheelWriter:
+    """A wheel in the making: members in the order given, then the ``.dist-info`` folder's, RECORD last."""
+
+    def __init__(self, path: Path, name: WheelName, file: BinaryIO, press: Press) -> None:
+        self.path = path
+        self.name = name
+        self._zip = ZipWriter(file)
+        self._press = press
+        self._like: Wheel | None = None
+        self._dist_info: str | None = None
+        self._paths: set[str] = set()
+        self._rows: list[Row] = []
+        self._last: list[Callable[[], Row]] = []
+        self._anonymous_mode: int | None = None
+
+    def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
+        """Pass on *member* of *wheel*, which stays open until the writer is done; its compressed bytes as they are.
+
+        RECORD is passed over: the writer makes its own.
+        """
+        if self._anonymous_mode is not None:
+            made = Attributes(self._anonymous_mode).header()
+            attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
+            member = replace(member, packed=replace(member.header, **attributes).pack())
+        elif wheel is not self._like:
+            self.follow(wheel)
+        if member.path != f"{wheel.dist_info}/RECORD":
+            target = path or member.path
+            self._place(target, partial(self._copy, wheel, member, target))
+
+    def write(self, place: Member | str, data: Buffer | Rope, *, mode: int = _MODE) -> None:
+        """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
+
+        A rope is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
+        """
+        path = place.path if isinstance(place, Member) else place
+        # the .dist-info folder is written at the end, when the caller's bytes may be others
+        rope = data if isinstance(data, Rope) else Rope.whole(memoryview(data).cast("B"))
+        kept = Rope.whole(bytes(rope)) if is_dist_info(path) else rope
+        self._place(path, partial(self._write, place, kept, mode=mode))
+
+    def write_after(self, place: Member | str, made: Callable[[tuple[Row, ...]], bytes]) -> None:
+        """Put at *place*, in the ``.dist-info`` folder, what *made* gives for RECORD's rows of all outside of it."""
+        path = place.path if isinstance(place, Member) else place
+        self._place(path, lambda: self._write(place, Rope.whole(made(tuple(self._rows)))))
+
+    def follow(self, wheel: Wheel) -> None:
+        """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
+        with at(self.path), _writing():
+            _refuse_own(self.path, wheel)
+        self._like = self._like or wheel
+
+    def anonymise(self, *, mode: int) -> None:
+        """Give all members no time and the permissions *mode*: nothing shows what was copied from where, or when."""
+        self._anonymous_mode = mode
+
+    def finish(self) -> None:
+        """Write the ``.dist-info`` folder, RECORD and the central directory."""
+        if self._dist_info is None:
+            raise WheelError("no member is in a .dist-info folder")
+        check_dist_info(self._dist_info, self.name)
+        for action in self._last:
+            self._perform(action)
+        path = f"{self._dist_info}/RECORD"
+        old = self._like and self._like.find(f"{self._like.dist_info}/RECORD")
+        rows = (*(row for row in self._rows if row.path not in unlisted(self._dist_info)), Row(path))
+        with _writing():
+            self._write(replace(old, path=path) if old else path, Rope.whole(str(Record(rows)).encode()))
+            self._zip.finish(self._like.comment if self._like else b"")
+
+    def _place(self, path: str, action: Callable[[], Row]) -> None:
+        """Do *action* now, or with the rest of the ``.dist-info`` folder."""
+        with at(path):
+            check_path(path)
+            if path in self._paths:
+                raise WheelError("written twice")
+            self._paths.add(path)
+            if not is_dist_info(path):
+                self._perform(action)
+                return
+            dist_info, _, name = path.partition("/")
+            if name == "RECORD":
+                raise WheelError("made from what is written, never given")
+            if self._dist_info not in {None, dist_info}:
+                raise WheelError(f"a second .dist-info folder besides {self._dist_info}")
+        self._dist_info = dist_info
+        self._last.append(action)
+
+    def _perform(self, action: Callable[[], Row]) -> None:
+        with _writing():
+            self._rows.append(action())
+
+    def _copy(self, wheel: Wheel, member: Member, path: str) -> Row:
+        self._zip.copy(wheel.source, member, path)
+        row = wheel.row(member)
+        return Row(path, row.hash, row.size)
+
+    def _write(self, place: Member | str, rope: Rope, *, mode: int = _MODE) -> Row:
+        path, header = (
+            (place.path, place.header) if isinstance(place, Member) else (place, self._attributes(mode).header())
+        )
+        digest = self._zip.write(path, rope, header, self._press)
+        return Row(path, f"sha256={unpadded(digest)}", rope.size)
+
+    def _attributes(self, mode: int) -> Attributes:
+        """What a new member gets: the time of SOURCE_DATE_EPOCH or of the input's METADATA, never the clock."""
+        if self._anonymous_mode is not None:
+            return Attributes(self._anonymous_mode)
+        like = self._like
+        neighbour = like and (like.find(f"{like.dist_info}/METADATA") or like.find(f"{like.dist_info}/RECORD"))
+        if neighbour:
+            header = neighbour.header
+            attributes = Attributes(mode, header.time, header.date, header.method)
+        else:
+            attributes = Attributes(mode)
+        if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+            moment, day = _dos_time(epoch)
+            attributes = replace(attributes, time=moment, date=day)
+        return attributes
+
+
+@contextmanager
+def write_wheel(
+    folder: Path, name: WheelName, *, like: Wheel | None = None, press: Press | None = None
+) -> Iterator[WheelWriter]:
+    """A writer of the wheel *name* in *folder*, which is made if missing; the file is there when the block ends well.
+
+    Whatever ends the block otherwise, nothing is left. New members take time and compression from *like*, or else from
+    the first wheel copied from.
+    """
+    with write_wheels(folder, [name], like=like, press=press) as (writer,):
+        yield writer
+
+
+@contextmanager
+def write_wheels(
+    folder: Path,
+    names: Sequence[WheelName],
+    *,
+    like: Wheel | None = None,
+    press: Press | None = None,
+    passing: Sequence[Wheel] = (),
+) -> Iterator[tuple[WheelWriter, ...]]:
+    """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
+
+    Those *passing* come along as they are, byte for byte.
+    """
+    with at(folder), _writing():
+        folder.mkdir(parents=True, exist_ok=True)
+    copies = [folder / wheel.path.name for wheel in passing]
+    targets = [*(folder / str(name) for name in names), *copies]
+    if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
+        raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
+    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
+    is_placing = False
+    try:
+        for target in targets:
+            _refuse_folder(target)
+        for wheel, part in zip(passing, parts[len(names) :], strict=True):
+            with at(folder / wheel.path.name), _writing():
+                _refuse_own(folder / wheel.path.name, wheel)
+                shutil.copyfile(wheel.path, part)
+        with ExitStack() as stack:
+            own = press or stack.enter_context(Press(remembers=False))
+            files = [stack.enter_context(_part(*pair)) for pair in zip(parts[: len(names)], targets, strict=False)]
+            writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=False))
+            if like:
+                for writer in writers:
+                    writer.follow(like)
+            yield writers
+            for writer in writers:
+                with at(writer.name):
+                    writer.finish()
+        is_placing = True
+        for part, target in zip(parts, targets, strict=True):
+            with at(target), _writing():
+                part.replace(target)
+    except BaseException:
+        with uninterrupted():
+            # an interrupt may come between any two steps: a part that is gone is at its target
+            placed = [target for part, target in zip(parts, targets, strict=True) if is_placing and not part.exists()]
+            for file in (*parts, *placed):
+                with suppress(OSError):  # the first error is the one to tell
+                    file.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _part(part: Path, target: Path) -> Iterator[BinaryIO]:
+    """The file *part*, new and open, that is to become *target*."""
+    with at(target), _writing():
+        file = part.open("xb", buffering=_BUFFER)
+    try:
+        yield file
+    except BaseException:
+        # what could not be written cannot be flushed now either, and the first error is the one to tell
+        with suppress(OSError):
+            file.close()
+        raise
+    with at(target), _writing():
+        file.close()
+
+
+def edited(
+    wheel: Wheel,
+    folder: Path,
+    name: WheelName,
+    *,
+    edits: Mapping[str, Buffer | Rope | None],
+    press: Press | None = None,
+) -> Path:
+    """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
+
+    None leaves a member out; a path that *wheel* does not have becomes a new member.
+    """
+    with write_wheel(folder, name, like=wheel, press=press) as writer:
+        for member in wheel.members:
+            if member.path not in edits:
+                writer.copy(wheel, member)
+            elif (data := edits[member.path]) is not None:
+                writer.write(member, data)
+        for path, data in edits.items():
+            if data is not None and not wheel.find(path):
+                writer.write(path, data)
+    return writer.path
+
+
+def passed(wheel: Wheel, folder: Path) -> Path:
+    """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path."""
+    with write_wheels(folder, (), passing=[wheel]):
+        return folder / wheel.path.name
+
+
+def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tuple[Path, ...]:
+    """The files *wheels*, by their names, in *folder*, all of them or none; they were made of the one at *made_from*.
+
+    `WheelError` where they cannot be written there, or one would take the place of what it was made from.
+    """
+    with at(folder), _writing():
+        folder.mkdir(parents=True, exist_ok=True)
+    targets = [folder / name for name in wheels]
+    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
+    try:
+        for target, part, data in zip(targets, parts, wheels.values(), strict=True):
+            _refuse_folder(target)
+            with at(target), _writing():
+                if target.exists() and target.samefile(made_from):
+                    raise WheelError("would overwrite the wheel it is made from; choose another folder")
+                part.write_bytes(data)
+        for part, target in zip(parts, targets, strict=True):
+            with at(target), _writing():
+                part.replace(target)
+    finally:
+        with uninterrupted():
+            for part in parts:
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
+    return tuple(targets)
+
+
+def _refuse_folder(target: Path) -> None:
+    """Refuse what no file can be put in the place of, before any is."""
+    with at(target), _writing():
+        if target.is_dir():
+            raise WheelError("cannot be written: Is a directory")
+
+
+def _refuse_own(target: Path, wheel: Wheel) -> None:
+    if target.exists() and target.samefile(wheel.path):
+        raise WheelError("would overwrite the wheel it is made from; choose another folder")
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WheelError(f"cannot be written: {error.strerror}") from error
+
+
+def _dos_time(epoch: str) -> tuple[int, int]:
+    """Time and date of a zip archive for SOURCE_DATE_EPOCH, in UTC and steps of two seconds, from 1980 to 2107."""
+    if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= len(str(2**64))):
+        raise WheelError(f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970")
+    moment = time.gmtime(min(max(int(epoch), _DOS_FIRST), _DOS_LAST))
+    return (
+        moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2,
+        moment.tm_year - 1980 << 9 | moment.tm_mon << 5 | moment.tm_mday,
+    )

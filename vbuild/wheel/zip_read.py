@@ -1,0 +1,357 @@
+"""Where the members of an open zip archive are, and that every reader of it would see the same ones.
+
+What two installers could read differently is refused: bytes in front of the archive, members that overlap, a local
+header that contradicts the central directory, a name given twice. So is what has no place in a wheel: links,
+encryption, paths that leave the folder they are unpacked into.
+
+Deflate streams, a chunk at a time (RFC 1951).
+"""
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import BinaryIO
+
+from isal import isal_zlib
+
+from vbuild.errors import WheelError, at
+from vbuild.wheel.paths import check_path, check_places
+from vbuild.wheel.zip_format import (
+    FULL32,
+    LARGEST_DESCRIPTOR,
+    CentralHeader,
+    Directory,
+    Extra,
+    Flag,
+    LocalHeader,
+    Method,
+    check_unicode_path,
+    descriptors,
+    extra_fields,
+    widened,
+)
+
+CHUNK = 1 << 20
+
+
+def inflated_stream(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*."""
+    inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        for piece in raw:
+            if inflater.eof:
+                raise WheelError("damaged: bytes after the end of its deflate stream")
+            rest = piece
+            while rest and not inflater.eof:
+                yield inflater.decompress(rest, CHUNK)
+                rest = inflater.unconsumed_tail
+        yield inflater.flush()
+    except isal_zlib.error as error:  # type: ignore[misc] # its stub says that this class is an exception
+        raise WheelError("damaged: its deflate stream is broken") from error
+    if not inflater.eof:
+        raise WheelError("damaged: its deflate stream is cut short")
+    if inflater.unused_data:
+        raise WheelError("damaged: bytes after the end of its deflate stream")
+
+
+# more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
+_HEAD = 1 << 9
+
+_ENCRYPTED = Flag.ENCRYPTED | Flag.STRONGLY_ENCRYPTED | Flag.MASKED
+_KNOWN = Flag.OPTION_1 | Flag.OPTION_2 | Flag.DESCRIPTOR | Flag.UTF8
+_LAST_VERSION = 63
+# A deflated block of 258 bytes takes two bits at least (zlib's technical notes: 1032 to 1)
+_DEFLATE_RATIO = 1032
+# bytes, for a million members
+_LARGEST_DIRECTORY = 1 << 28
+# characters of a path in a message
+_LONGEST_SHOWN = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of an archive; sizes are bytes, inflated and as they lie in the archive.
+
+    Its central header is kept *packed*: of a million members the numbers in it would take three times as much.
+    """
+
+    path: str
+    size: int
+    compressed_size: int
+    header_offset: int
+    packed: bytes
+
+    @property
+    def header(self) -> CentralHeader:
+        return _unpacked(self.packed)
+
+    @property
+    def mode(self) -> int:
+        """The Unix mode, file type included; 0 where the archive was made without one."""
+        return self.header.external_attributes >> 16
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether installers make the file executable: only regular files, by any of the three bits."""
+        return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
+
+
+@lru_cache(maxsize=64)
+def _unpacked(packed: bytes) -> CentralHeader:
+    # whoever asks for a member's header asks for it several times
+    return CentralHeader.parse(packed)
+
+
+class ZipReader:
+    """The members of the zip archive in *file*; `WheelError` where its directory is not sound, or is over *largest*."""
+
+    def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY) -> None:
+        self.file = file
+        self._lock = Lock()
+        self._descriptor = _descriptor(file)
+        self._size = file.seek(0, os.SEEK_END)
+        directory = Directory.found(self._read_at, self._size)
+        if directory.size > largest:
+            raise WheelError(f"a central directory of {directory.size} bytes, expected {largest} at most")
+        self.comment = directory.comment
+        self._directory_offset = directory.offset
+        everything = tuple(_members(self._read_at(directory.offset, directory.size), directory.entries))
+        check_places(member.path for member in everything)
+        self.members = tuple(member for member in everything if not member.path.endswith("/"))
+        self._starts: dict[int, int] = {}
+        # the offsets of the members whose local header has a zip64 extra field, and a descriptor of twice the size
+        self._wide: set[int] = set()
+        self.folders = tuple(member for member in everything if member.path.endswith("/"))
+
+    def data_offset(self, member: Member) -> int:
+        """Where the data of *member* begin; `WheelError` where its local header contradicts the central one."""
+        if member.header_offset not in self._starts:
+            with at(member.path):
+                self._starts[member.header_offset] = self._start(member)
+        return self._starts[member.header_offset]
+
+    def check_layout(self) -> None:
+        """`WheelError` where a local header disagrees, two members overlap, or something stands between them.
+
+        Who reads an archive from its start, as uv does, finds there what the central directory does not tell of.
+        """
+        end, before = 0, ""
+        gap: tuple[str, int] | None = None
+        for member in sorted((*self.members, *self.folders), key=lambda member: member.header_offset):
+            if member.header_offset < end:
+                raise WheelError(f"{member.path}: overlaps {before}")
+            if member.header_offset > end:
+                gap = gap or (f"{member.path}: in front of it", member.header_offset - end)
+            end, before = self._end_of(member), member.path
+        if end < self._directory_offset:
+            gap = gap or ("in front of the central directory", self._directory_offset - end)
+        if gap:
+            raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
+
+    def _end_of(self, member: Member) -> int:
+        """Where *member* ends, its data descriptor included; `WheelError` where that lies or is missing."""
+        end = self.data_offset(member) + member.compressed_size
+        header = member.header
+        if not header.flags & Flag.DESCRIPTOR:
+            return end
+        with at(member.path):
+            if header.method == Method.STORED:
+                raise WheelError("stored, with its size behind it: where it ends cannot be seen from the start")
+            found = self._read_at(end, min(LARGEST_DESCRIPTOR, self._directory_offset - end))
+            values = (header.crc, member.compressed_size, member.size)
+            for descriptor in descriptors(values, is_wide=member.header_offset in self._wide):
+                if found.startswith(descriptor):
+                    return end + len(descriptor)
+            raise WheelError("its data descriptor is missing, or disagrees with the central directory")
+
+    def raw(self, offset: int, size: int) -> Iterator[bytes]:
+        """The *size* bytes at *offset*, a chunk at a time."""
+        for start in range(offset, offset + size, CHUNK):
+            yield self._read_at(start, min(CHUNK, offset + size - start))
+
+    def inflated(self, member: Member) -> Iterator[bytes]:
+        """What *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared."""
+        with at(member.path):
+            raw = self.raw(self.data_offset(member), member.compressed_size)
+            header = member.header
+            if header.method == Method.STORED:
+                chunks = raw
+            elif header.method == Method.DEFLATED:
+                chunks = inflated_stream(raw)
+            else:
+                raise WheelError(f"compressed with method {header.method}, which can be copied but not read")
+            size = crc = 0
+            for chunk in chunks:
+                size += len(chunk)
+                if size > member.size:
+                    raise WheelError(f"inflates to more than the {member.size} bytes it declares")
+                crc = isal_zlib.crc32(chunk, crc)
+                yield chunk
+            if size != member.size:
+                raise WheelError(f"inflates to {size} bytes, but declares {member.size}")
+            if crc != header.crc:
+                raise WheelError(f"damaged: CRC-32 is {crc:#010x}, expected {header.crc:#010x}")
+
+    def head(self, member: Member, size: int) -> bytes:
+        """The first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
+        with at(member.path):
+            raw = self._read_at(self.data_offset(member), min(member.compressed_size, _HEAD + size))
+        method = member.header.method
+        if method == Method.STORED:
+            return raw[:size]
+        try:
+            inflates = method == Method.DEFLATED
+            return isal_zlib.decompressobj(-zlib.MAX_WBITS).decompress(raw, size) if inflates else b""
+        except isal_zlib.error:  # type: ignore[misc] # its stub says that this class is an exception
+            return b""
+
+    def _start(self, member: Member) -> int:
+        expected = _encoded(member.path, member.header.flags)
+        # one read for all that most local headers are: no extra field
+        head = self._read_at(member.header_offset, LocalHeader.layout.size + len(expected))
+        local = LocalHeader.parse(head)
+        rest = head[LocalHeader.layout.size :]
+        if (length := local.name_length + local.extra_length) != len(rest):
+            rest = self._read_at(member.header_offset + LocalHeader.layout.size, length)
+        name, extra = rest[: local.name_length], rest[local.name_length :]
+        if name != expected:
+            raise WheelError(f"the local header names it {name!r}")
+        fields = extra_fields(extra) if extra else {}
+        check_unicode_path(fields, name)
+        if wrong := _disagreement(local, fields, member):
+            raise WheelError(wrong)
+        if Extra.ZIP64 in fields:
+            self._wide.add(member.header_offset)
+        start = member.header_offset + LocalHeader.layout.size + len(rest)
+        if start + member.compressed_size > self._directory_offset:
+            raise WheelError("truncated: its data run into the central directory")
+        return start
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        if offset + size > self._size:
+            raise WheelError(f"truncated: {size} bytes at {offset:#x} run past the end, {self._size:#x}")
+        try:
+            data = self._pread(size, offset)
+        except OSError as error:
+            raise WheelError(f"cannot be read: {error.strerror}") from error
+        if len(data) != size:
+            raise WheelError("truncated while it was read")
+        return data
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        """Read without moving the position that all threads share, or one thread after the other."""
+        if self._descriptor is not None:
+            return os.pread(self._descriptor, size, offset)
+        with self._lock:
+            self.file.seek(offset)
+            return self.file.read(size)
+
+
+def _descriptor(file: BinaryIO) -> int | None:
+    """What `os.pread` reads *file* through; None where the system has no such call, or *file* is none of its own."""
+    with suppress(OSError):  # io.UnsupportedOperation is one
+        return file.fileno() if hasattr(os, "pread") else None
+    return None
+
+
+def _disagreement(local: LocalHeader, fields: dict[int, bytes], member: Member) -> str | None:
+    """What the *local* header says otherwise than the central directory says of *member*; None where they agree."""
+    central = member.header
+    truth = (member.size, member.compressed_size)
+    spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
+    size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
+    # Python's own zipfile, until 3.11.4, has zeros in both places where a descriptor follows
+    allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & Flag.DESCRIPTOR else {truth, (FULL32, FULL32)}
+    if spare and (wide := widened((FULL32, FULL32), fields)) not in allowed:
+        return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} beside it"
+    # how hard was tried to compress it is nobody's business
+    flags, expected = (header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2) for header in (local, central))
+    # with a data descriptor the true values stand behind the data, and only perhaps here
+    unsaid = (0, FULL32) if local.flags & Flag.DESCRIPTOR else ()
+    for what, here, there, but in (
+        ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
+        ("method", local.method, central.method, False),
+        ("size", size, member.size, size in unsaid),
+        ("packed size", compressed_size, member.compressed_size, compressed_size in unsaid),
+        ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in unsaid),
+    ):
+        if here != there and not but:
+            return f"{what} {here} in its local header, but {there} in the central directory"
+    return None
+
+
+def _members(directory: bytes, entries: int) -> Iterator[Member]:
+    paths = set()
+    offset = 0
+    for number in range(entries):
+        if offset + CentralHeader.layout.size > len(directory):
+            raise WheelError(f"the central directory ends after {number} entries, expected {entries}")
+        start = offset + CentralHeader.layout.size
+        packed = directory[offset:start]
+        header = _unpacked(packed)
+        middle = start + header.name_length
+        end = middle + header.extra_length
+        offset = end + header.comment_length
+        if offset > len(directory):
+            raise WheelError("truncated: an entry of the central directory runs past its end")
+        path = _path(directory[start:middle], header.flags)
+        with at(_shown(path)):
+            member = _member(path, packed, directory[middle:end])
+            if path in paths:
+                raise WheelError("two members of this name")
+        paths.add(path)
+        yield member
+    if offset != len(directory):
+        raise WheelError(f"the central directory has {len(directory) - offset} bytes after its {entries} entries")
+
+
+def _shown(path: str) -> str:
+    """How *path* stands in a message: what cannot be printed escaped, and what is too long cut."""
+    shown = path if path and path.isprintable() else repr(path)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
+
+
+def _member(path: str, packed: bytes, extra: bytes) -> Member:
+    """The member at *path*; `WheelError` where it is nothing that may be in a wheel."""
+    header = _unpacked(packed)
+    fields = extra_fields(extra) if extra else {}
+    size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)
+    member = Member(path, size, compressed_size, header_offset, packed)
+    check_path(path)
+    check_unicode_path(fields, path.encode())
+    if header.flags & _ENCRYPTED:
+        raise WheelError("encrypted")
+    if header.flags & ~_KNOWN:
+        raise WheelError(f"general purpose flags {header.flags:#06x} are not known")
+    if (version := header.version_needed & 0xFF) > _LAST_VERSION:
+        raise WheelError(f"needs version {version / 10} of the zip format; {_LAST_VERSION / 10} is the last one known")
+    if header.disk:
+        raise WheelError(f"on disk {header.disk} of an archive of several; expected a whole one")
+    kind = stat.S_IFMT(member.mode)
+    if kind not in {0, stat.S_IFDIR if path.endswith("/") else stat.S_IFREG}:
+        raise WheelError(f"not a regular file: mode {member.mode:#o}")
+    if path.endswith("/") and size:
+        raise WheelError(f"a folder of {size} bytes")
+    if header.method == Method.STORED and size != compressed_size:
+        raise WheelError(f"stored, but {compressed_size} bytes are to become {size}")
+    if header.method == Method.DEFLATED and size > compressed_size * _DEFLATE_RATIO:
+        raise WheelError(f"declares {size} bytes, more than {compressed_size} can inflate to")
+    return member
+
+
+def _path(name: bytes, flags: int) -> str:
+    try:
+        # without the flag Python reads code page 437, others what they like
+        return name.decode("utf-8" if flags & Flag.UTF8 else "ascii")
+    except UnicodeDecodeError as error:
+        missing = "" if flags & Flag.UTF8 else ", or has no flag that says so"
+        raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
+
+
+def _encoded(path: str, flags: int) -> bytes:
+    return path.encode("utf-8" if flags & Flag.UTF8 else "ascii")

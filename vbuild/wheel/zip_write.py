@@ -1,0 +1,259 @@
+"""Write a zip archive member by member: plain headers with sizes in them, zip64 only where a value needs it.
+
+No data descriptors and no other extra fields, so that the same members give the same bytes wherever they came from.
+
+Archives whose members lie in them as they are, compressed or not by whoever made them: conda packages.
+
+    write_stored(path, members) -> a zip archive of stored members, each with the first day a zip can say
+    open_stored(path) -> ZipReader -> .members, .inflated
+
+The same members give the same bytes. A member of another archive is passed on without a look at it.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from isal import isal_zlib
+
+from vbuild.errors import WheelError, at
+from vbuild.files.atomic import replacing
+from vbuild.files.edited import Rope
+from vbuild.wheel.deflate import Piece, Press
+from vbuild.wheel.paths import check_path
+from vbuild.wheel.zip_format import (
+    FULL16,
+    FULL32,
+    CentralHeader,
+    End,
+    Flag,
+    LocalHeader,
+    Method,
+    Zip64End,
+    Zip64Locator,
+    zip64_extra,
+)
+from vbuild.wheel.zip_read import Member, ZipReader
+
+FIRST_DATE = 1 << 5 | 1  # 1980-01-01, the first day a zip archive can say
+
+_UNIX = 3 << 8
+_VERSION, _ZIP64_VERSION = 20, 45
+# from here on a system call that lets the kernel copy is cheaper than reading and writing
+_LARGE = 1 << 16
+_AT_ONCE = 1 << 26
+_PLAIN = frozenset(Method)
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What an archive says of a file besides its contents: permission bits, DOS time and date, compression."""
+
+    mode: int = 0o644
+    time: int = 0
+    date: int = FIRST_DATE
+    method: int = Method.DEFLATED
+
+    def header(self) -> CentralHeader:
+        """The central header of a new file, its sizes and lengths still to come."""
+        external = (stat.S_IFREG | self.mode) << 16
+        made_by = _UNIX | _VERSION
+        return CentralHeader(
+            made_by, _VERSION, 0, self.method, self.time, self.date, 0, 0, 0, 0, 0, 0, 0, 0, external, 0
+        )
+
+
+class ZipWriter:
+    """An archive in the making in *file*, which is empty, seekable and stays open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._entries: list[bytes] = []
+
+    def copy(self, source: ZipReader, member: Member, path: str) -> None:
+        """Append *member* of *source* as *path*, its compressed bytes as they are."""
+        start = source.data_offset(member)
+        placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.packed)
+        self._file.write(_local(placed))
+        _send(source, start, member.compressed_size, self._file)
+        self._entries.append(_central(placed))
+
+    def write(self, path: str, data: Rope, header: CentralHeader, press: Press) -> bytes:
+        """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
+        method = header.method if header.method == Method.STORED else Method.DEFLATED
+        flags = header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2)
+        header = replace(header, method=method, flags=flags, version_needed=_VERSION)
+        start = self._file.tell()
+        # one compressed size for the first header and the true one: both must take the same room
+        member = Member(path, data.size, _longest(data.size), start, header.pack())
+        self._file.write(_local(member))
+        hashing = sha256()
+        crc = compressed_size = 0
+        for piece in press.pressed(data) if method == Method.DEFLATED else _stored(data):
+            compressed_size += self._file.write(piece.data)
+            crc = isal_zlib.crc32_combine(crc, piece.crc, piece.size)
+            for buffer in piece.plain:
+                hashing.update(buffer)
+        end = self._file.tell()
+        member = replace(member, compressed_size=compressed_size, packed=replace(header, crc=crc).pack())
+        self._file.seek(start)
+        self._file.write(_local(member))
+        self._file.seek(end)
+        self._entries.append(_central(member))
+        return hashing.digest()
+
+    def finish(self, comment: bytes) -> None:
+        """Append the central directory and the end record."""
+        offset = self._file.tell()
+        size = sum(self._file.write(entry) for entry in self._entries)
+        count = len(self._entries)
+        if count >= FULL16 or offset >= FULL32 or size >= FULL32:
+            made_by = _UNIX | _ZIP64_VERSION
+            rest = Zip64End.layout.size - 12
+            end64 = Zip64End(rest, made_by, _ZIP64_VERSION, 0, 0, count, count, size, offset)
+            self._file.write(end64.pack() + Zip64Locator(0, offset + size, 1).pack())
+        entries = min(count, FULL16)
+        end = End(0, 0, entries, entries, min(size, FULL32), min(offset, FULL32), len(comment))
+        self._file.write(end.pack() + comment)
+
+
+def _local(member: Member) -> bytes:
+    """The local header of *member*, name and zip64 field included."""
+    name = member.path.encode()
+    header = member.header
+    wide = _is_large(member)
+    # a local header has either both sizes in its zip64 field or none
+    extra = zip64_extra((member.size, member.compressed_size)) if wide else b""
+    local = LocalHeader(
+        version_needed=_version(header, wide=wide),
+        flags=_flags(member),
+        method=header.method,
+        time=header.time,
+        date=header.date,
+        crc=header.crc,
+        compressed_size=FULL32 if wide else member.compressed_size,
+        size=FULL32 if wide else member.size,
+        name_length=len(name),
+        extra_length=len(extra),
+    )
+    return local.pack() + name + extra
+
+
+def _central(member: Member) -> bytes:
+    """The central header of *member*, name and zip64 field included."""
+    name = member.path.encode()
+    header = member.header
+    values = (member.size, member.compressed_size, member.header_offset)
+    extra = zip64_extra(tuple(value for value in values if value >= FULL32)) if max(values) >= FULL32 else b""
+    central = CentralHeader(
+        version_made_by=header.version_made_by,
+        version_needed=_version(header, wide=_is_large(member) or bool(extra)),
+        flags=_flags(member),
+        method=header.method,
+        time=header.time,
+        date=header.date,
+        crc=header.crc,
+        compressed_size=min(member.compressed_size, FULL32),
+        size=min(member.size, FULL32),
+        name_length=len(name),
+        extra_length=len(extra),
+        comment_length=0,
+        disk=header.disk,
+        internal_attributes=header.internal_attributes,
+        external_attributes=header.external_attributes,
+        header_offset=min(member.header_offset, FULL32),
+    )
+    return central.pack() + name + extra
+
+
+def _is_large(member: Member) -> bool:
+    return max(member.size, _longest(member.size), member.compressed_size) >= FULL32
+
+
+def _longest(size: int) -> int:
+    """More bytes than *size* ones ever deflate to: five for each stored block of 16 KiB, and some for the ends."""
+    return size + size // 1024 + 64
+
+
+def _version(header: CentralHeader, *, wide: bool) -> int:
+    """What reading needs: what the compression does, where it is not one of the two that everyone knows."""
+    plain = _ZIP64_VERSION if wide else _VERSION
+    return plain if header.method in _PLAIN else max(header.version_needed & 0xFF, plain)
+
+
+def _flags(member: Member) -> int:
+    kept = member.header.flags & (Flag.OPTION_1 | Flag.OPTION_2)
+    return kept if member.path.isascii() else kept | Flag.UTF8
+
+
+def _stored(data: Rope) -> Iterator[Piece]:
+    for buffer in data.buffers():
+        yield Piece((buffer,), buffer, isal_zlib.crc32(buffer))
+
+
+def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
+    """Append *size* bytes at *offset* of *source* to *output*, by the kernel alone where it can."""
+    sent = 0
+    if size >= _LARGE and hasattr(os, "copy_file_range"):
+        output.flush()
+        start = output.tell()
+        numbers = source.file.fileno(), output.fileno()
+        try:
+            while sent < size and (
+                count := os.copy_file_range(*numbers, min(size - sent, _AT_ONCE), offset + sent, start + sent)
+            ):
+                sent += count
+        except OSError:
+            # not between these two file systems, or the disk is full: writing the rest tells which
+            pass
+        output.seek(start + sent)
+    output.writelines(source.raw(offset + sent, size - sent))
+
+
+_HEADER = Attributes(method=Method.STORED).header()
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The bytes of *member* of an archive that stays open as *source*."""
+
+    source: ZipReader
+    member: Member
+
+
+def write_stored(path: Path, members: Iterable[tuple[str, Rope | Passed]]) -> None:
+    """Write the archive *path*, new or in place of another, of *members* by their names; complete or not at all.
+
+    `WheelError` where it cannot be written, or a name is no path below the archive's own folder.
+    """
+    try:
+        with replacing(path) as part, at(path), part.open("xb") as file, Press(remembers=False) as press:
+            writer = ZipWriter(file)
+            for name, data in members:
+                with at(name):
+                    check_path(name)
+                if isinstance(data, Passed):
+                    writer.copy(data.source, data.member, name)
+                else:
+                    writer.write(name, data, _HEADER, press)
+            writer.finish(b"")
+    except OSError as error:
+        raise WheelError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def open_stored(path: Path) -> Iterator[ZipReader]:
+    """The archive at *path*; `WheelError` where it is damaged, or its members could be read in two ways."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
+    with file, at(path.name):
+        reader = ZipReader(file)
+        reader.check_layout()
+        yield reader

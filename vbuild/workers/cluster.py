@@ -1,0 +1,290 @@
+"""A Dask scheduler and its workers, as whoever has jobs for them sees them.
+
+    connected(executor) -> Cluster.submit(function, arguments, key, needs) -> Cluster.each -> results, or ExecutorErrors
+
+Three kinds of failure are kept apart. What a job says of its own failure is a result like any other. A worker that is
+lost is Dask's business: the job is done elsewhere, until it has cost several workers. A scheduler or a last worker
+that is gone is the end of all that is not finished. Dask's own package is an extra, and imported when it is used.
+"""
+
+import importlib
+import logging
+import queue
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import vbuild
+from vbuild.errors import ExecutorError
+from vbuild.workers.calls import another, called, fingerprint
+from vbuild.workers.executor import TOPIC, Executor
+
+T = TypeVar("T")
+
+CONNECTS = 10.0  # seconds that a scheduler may take to answer
+JOINS = 10.0  # seconds in which a first worker has to be there
+PATIENCE = 30.0  # seconds that jobs wait for a worker that can do them, when there was one before
+_LOOKS = 2.0  # seconds between two looks at which workers there are
+_BRINGS = 600.0  # seconds that a result may take from where it is
+_LEAVES = 3.0  # seconds that a scheduler may take to hear that we leave
+
+_GREETING = 1 << 16  # bytes; more than any
+_PRELOAD = "--preload vbuild.workers.worker"
+
+# of jobs that were stopped as nobody wanted them, and then somebody did: see `worker.while_wanted`
+_RETRIES = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promise:
+    """What will come of a job, and all that workers need for it and for what it takes."""
+
+    future: Any  # Dask's
+    needs: tuple[Mapping[str, float], ...] = ()
+
+    @property
+    def key(self) -> str:
+        return str(self.future.key)
+
+
+class Cluster:
+    """The workers of the scheduler of *executor*, spoken to through Dask's *client*."""
+
+    def __init__(self, client: Any, executor: Executor) -> None:  # noqa: ANN401 - Dask has half its types
+        self._client = client
+        self._executor = executor
+        self._fingerprint = fingerprint()
+
+    def brought(self, data: bytes, *, key: str) -> Promise:
+        """*data* as an argument for many jobs: it goes out once, and from worker to worker then.
+
+        Not scattered: what was scattered is lost with its worker, and the scheduler makes this one again.
+        """
+        return self._promised(bytes, data, key=key)
+
+    def submit(
+        self,
+        function: str,
+        *arguments: object,
+        key: str,
+        needs: Mapping[str, float] | None = None,
+        priority: int = 0,
+    ) -> Promise:
+        """The job of calling *function*, ``module:name``, on some worker that has what it *needs*.
+
+        *arguments* are of Python's own types, or promises of them. *key* stands for all that goes in: two jobs with
+        one key are one. A *priority* above 0 is done first. `ExecutorError` where the scheduler is lost.
+        """
+        given = [argument for argument in arguments if isinstance(argument, Promise)]
+        plain = [argument.future if isinstance(argument, Promise) else argument for argument in arguments]
+        job = self._promised(
+            called,
+            function,
+            self._fingerprint,
+            *plain,
+            key=key,
+            resources=dict(needs or {}) or None,
+            priority=priority,
+            retries=_RETRIES,
+        )
+        inherited = (need for promise in given for need in promise.needs)
+        return replace(job, needs=(*inherited, *([needs] if needs else [])))
+
+    def each(self, jobs: Mapping[Promise, T]) -> Iterator[tuple[T, Any]]:
+        """What is known of each of *jobs*, and what came of it, as they end; an `ExecutorError` for what none did."""
+        ended = queue.SimpleQueue[Any]()
+        waiting = {promise.key: promise for promise in jobs}
+        for promise in jobs:
+            promise.future.add_done_callback(ended.put)
+        stuck = _Stuck(self.resources)
+        while waiting:
+            try:
+                future = ended.get(timeout=_LOOKS)
+            except queue.Empty:
+                for promise, why in stuck.among(list(waiting.values())):
+                    del waiting[promise.key]
+                    yield jobs[promise], ExecutorError(f"{self._executor}: {why}")
+                continue
+            if str(future.key) in waiting:
+                promise = waiting.pop(str(future.key))
+                outcome = self._outcome(promise)
+                future.release()  # its bytes are here
+                yield jobs[promise], outcome
+
+    def result(self, promise: Promise) -> Any:  # noqa: ANN401 - whatever the job gives
+        """What comes of one job; an `ExecutorError`, as a value, where nothing does."""
+        return next(result for _, result in self.each({promise: None}))
+
+    def listen(self, heard: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call *heard*, from a thread of Dask's, with everything that jobs tell while they are done, anybody's."""
+        self._client.subscribe_topic(TOPIC, lambda event: heard(event[1]))
+
+    def resources(self) -> list[Mapping[str, float]]:
+        """The resources of each worker; `ExecutorError` where the scheduler is lost."""
+        return [worker["resources"] for worker in self._workers()]
+
+    @property
+    def threads(self) -> int:
+        """How many jobs are done at a time; `ExecutorError` where the scheduler is lost."""
+        return sum(int(worker["nthreads"]) for worker in self._workers())
+
+    def check(self) -> None:
+        """`ExecutorError` where there is no worker, or where vbuild is not the same everywhere."""
+        try:
+            self._client.wait_for_workers(1, timeout=JOINS)
+        except TimeoutError as error:
+            raise ExecutorError(
+                f"{self._executor}: no worker has joined the scheduler in {JOINS:g} s; expected one at least: "
+                f"dask worker tcp://{self._executor.address} {_PRELOAD}"
+            ) from error
+        try:
+            self._client.run_on_scheduler(fingerprint)
+        except Exception as error:  # whatever Dask makes of an import that fails there
+            raise ExecutorError(f"{self._executor}: the scheduler has no vbuild, or another; {_EXPECTED}") from error
+        found = self._client.run(fingerprint, on_error="return")
+        for worker, answer in found.items():
+            if answer != self._fingerprint:
+                raise ExecutorError(f"{self._executor}: the worker at {worker} {self._vbuild_of(worker, answer)}")
+
+    def _promised(self, *arguments: object, **options: object) -> Promise:
+        try:
+            return Promise(self._client.submit(*arguments, **options))
+        except Exception as error:  # Dask has no one word for a lost connection; what is sent is always what it takes
+            raise self._lost() from error
+
+    def _workers(self) -> list[Mapping[str, Any]]:
+        try:
+            return list(self._client.scheduler_info()["workers"].values())
+        except Exception as error:  # as in `_promised`
+            raise self._lost() from error
+
+    def _lost(self) -> ExecutorError:
+        return ExecutorError(f"{self._executor}: the scheduler was lost before this was done; what is done is kept")
+
+    def _vbuild_of(self, worker: str, answer: object) -> str:
+        """What the vbuild of *worker* is, of which *answer* is what it said of itself."""
+        said = self._client.run(version, "vbuild", workers=[worker], on_error="return").get(worker)
+        if not isinstance(answer, str) and not isinstance(said, str):
+            return f"has no vbuild; {_EXPECTED}"
+        if isinstance(said, str) and said != vbuild.__version__:
+            return f"has vbuild {said}, and this is {vbuild.__version__}; {_EXPECTED}"
+        return f"has a vbuild with other files, {vbuild.__version__} too; {_EXPECTED}"
+
+    def _outcome(self, promise: Promise) -> Any:  # noqa: ANN401 - whatever the job gives
+        from distributed import KilledWorker  # noqa: PLC0415 - an extra
+        from distributed.comm.core import CommClosedError  # noqa: PLC0415 - as above
+
+        try:
+            return promise.future.result(timeout=_BRINGS)
+        except ExecutorError as error:
+            return ExecutorError(f"{self._executor}: {error}")
+        except KilledWorker as error:
+            return ExecutorError(
+                f"{self._executor}: {error.allowed_failures + 1} workers were lost at this, one after the other, the "
+                f"last at {error.last_worker.address}; expected enough memory there, or fewer jobs at a time"
+            )
+        except (CancelledError, CommClosedError, TimeoutError):
+            return self._lost()
+        except ImportError as error:
+            return ExecutorError(f"{self._executor}: {another('a worker')}: {error}")
+
+
+_EXPECTED = f"expected vbuild {vbuild.__version__} as here everywhere"
+
+
+class _Stuck:
+    """Tells which jobs no worker that is there now can do, for longer than `PATIENCE`."""
+
+    def __init__(self, resources: Callable[[], list[Mapping[str, float]]]) -> None:
+        self._resources = resources
+        self._since: dict[str, float] = {}
+
+    def among(self, waiting: list[Promise]) -> Iterator[tuple[Promise, str]]:
+        """Those of *waiting*, each with what is missing."""
+        try:
+            there = self._resources()
+        except ExecutorError:  # lost for a moment, or for good: then the promises are told
+            return
+        now = time.monotonic()
+        for promise in waiting:
+            why = "" if there else "no worker is left"
+            for need in promise.needs:
+                if there and not any(need.items() <= {name: need.get(name) for name in has}.items() for has in there):
+                    why = f"no worker is left that has {' and '.join(need)}"
+            since = self._since.setdefault(promise.key, now)
+            if not why:
+                self._since[promise.key] = now
+            elif now - since > PATIENCE:
+                yield promise, f"{why} for this, for {PATIENCE:g} s"
+
+
+@contextmanager
+def connected(executor: Executor) -> Iterator[Cluster]:
+    """The cluster of *executor*; whatever is not done when the block is left is cancelled.
+
+    `ExecutorError` where Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
+    """
+    try:
+        distributed = importlib.import_module("distributed")
+        dask = importlib.import_module("dask")
+    except ImportError as error:
+        raise ExecutorError(f"{executor}: needs the package distributed; pip install 'vbuild[dask]'") from error
+    # sources are as large as they are
+    with _quiet(), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PB"}):
+        client = _client(distributed.Client, executor)
+        try:
+            cluster = Cluster(client, executor)
+            try:
+                cluster.check()
+            except (OSError, CancelledError) as error:
+                raise ExecutorError(f"{executor}: the scheduler was lost before it was asked for anything") from error
+            yield cluster
+        finally:
+            # the scheduler forgets what only we wanted; it may be gone, and we do not wait for it to come back
+            with suppress(TimeoutError, OSError, CancelledError):
+                client.close(timeout=_LEAVES)
+
+
+def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
+    try:
+        _check_greeting(executor)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # versions of packages that vbuild does not need, on other machines
+            return kind(f"tcp://{executor.address}", timeout=CONNECTS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ExecutorError(
+            f"{executor}: no scheduler answers there; expected one, as `dask scheduler` starts it"
+        ) from error
+
+
+def _check_greeting(executor: Executor) -> None:
+    """`OSError` or `ValueError` where what listens there does not greet as Dask does; its client would wait for ever.
+
+    A greeting starts with the number of bytes that follow, and is short.
+    """
+    host, _, port = str(executor.address).rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), CONNECTS) as connection:
+        connection.settimeout(CONNECTS)
+        size = connection.recv(8, socket.MSG_WAITALL)
+    if not 0 < int.from_bytes(size, "little") < _GREETING:
+        raise ValueError(size)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Dask's own words about lost connections off the terminal: what matters of them is in our errors."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "distributed.core")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,55 @@
+"""What a Dask worker declares of its machine, for Dask to know which jobs may go there.
+
+    dask worker tcp://host:8786 --preload vbuild.workers.worker
+
+With the preload a worker declares these resources:
+
+    x86-64, x86-64-v2, x86-64-v3    the CPU levels that its machine runs; as often as it has threads, so never used up
+    container                       docker or podman is there; as often
+    gpu                             one for each NVIDIA GPU
+
+A worker without it builds all the same, and is given no test that asks for one of these while others declare it.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine
+from vbuild.workers.executor import GPU
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+CONTAINER = "container"
+
+_ENGINES = ("docker", "podman")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def dask_setup(worker: "Worker") -> None:
+    """Declare what this machine can do; Dask calls it before *worker* joins its scheduler."""
+    for name, amount in resources(worker.state.nthreads).items():
+        # what the command line says of a resource, its --resources, is what its user wants
+        worker.state.total_resources.setdefault(name, amount)
+        worker.state.available_resources.setdefault(name, amount)
+
+
+def resources(threads: int) -> Mapping[str, float]:
+    """The resources of this machine for a worker of so many *threads*."""
+    cpu = Machine.here().cpu
+    levels = [str(Cpu.known(cpu.machine, level)) for level in cpu.supported_levels] if cpu else []
+    engines = [CONTAINER] if any(map(shutil.which, _ENGINES)) else []
+    found = dict.fromkeys([*levels, *engines], float(threads))
+    return {**found, **({GPU: float(count)} if (count := _gpus()) else {})}
+
+
+def _gpus() -> int:
+    """How many NVIDIA GPUs this process may use."""
+    if (visible := os.environ.get(_VISIBLE)) is not None:
+        return len([name for name in visible.split(",") if name.strip() not in {"", "-1", "NoDevFiles"}])
+    return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
