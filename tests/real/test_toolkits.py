@@ -130,7 +130,7 @@ def test_a_version_that_a_library_does_not_have_is_refused_with_what_is_there(tm
 
 def test_install_path_and_prune_are_one_life(tmp_path: Path) -> None:
     steps: list[str] = []
-    made = install("13.0", store=tmp_path, told=steps.append)
+    made = install("13.0", store=tmp_path, on_progress=steps.append)
     assert made.toolkit.is_new
     assert "fetching nvidia-cuda-nvcc==13.0.88" in steps
     assert list(made.lines())[1].startswith("CUDA 13.0 comes under NVIDIA's licence agreement")

@@ -29,7 +29,9 @@ def run(folder: Path) -> Run:
     read = recipe(folder, TEXT.replace('python = ["3.12", "3.13"]\n', ""))
     targets = read.targets()
     family = Family.of(read, targets, schema=Schema.PEP_850)
-    return Run(read, targets, family, folder, folder, Store(folder, fresh=True), is_part=True, told=lambda *_: None)
+    return Run(
+        read, targets, family, folder, folder, Store(folder, fresh=True), is_part=True, on_progress=lambda *_: None
+    )
 
 
 def target(folder: Path, python: str) -> Target:

@@ -60,7 +60,7 @@ def test_what_is_dropped_is_not_looked_into(tmp_path: Path) -> None:
 def test_every_byte_is_told_once(tmp_path: Path) -> None:
     files = {"a.so": FAT, "host.so": HOST, "data.bin": b"x" * 1000}
     heard: list[int] = []
-    with open_wheel(wheel(tmp_path, NAME, files)) as source, planned(source, SHARES, Cuts(), told=heard.append):
+    with open_wheel(wheel(tmp_path, NAME, files)) as source, planned(source, SHARES, Cuts(), on_progress=heard.append):
         assert sum(heard) == sum(member.size for member in source.members)
 
 

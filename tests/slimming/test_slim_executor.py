@@ -80,7 +80,7 @@ def test_nothing_is_written_in_a_dry_run(two: Cluster, tmp_path: Path) -> None:
 def test_progress_is_told_wheel_by_wheel(two: Cluster, tmp_path: Path) -> None:
     paths = several(tmp_path / "in")
     heard: list[tuple[str, int, int]] = []
-    slim(paths, tmp_path / "out", shares=ANY, executor=two.executor, told=lambda *said: heard.append(said))
+    slim(paths, tmp_path / "out", shares=ANY, executor=two.executor, on_progress=lambda *said: heard.append(said))
     total = sum(path.stat().st_size for path in paths)
     assert list(dict.fromkeys(name for name, _, _ in heard)) == [path.name for path in paths]
     assert heard[-1] == (paths[-1].name, total, total)
@@ -138,7 +138,7 @@ def test_a_lost_worker_loses_no_wheel(tmp_path: Path) -> None:
                 killed.append(cluster.workers["one"].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        slim(paths, tmp_path / "out", shares=ANY, executor=cluster.executor, told=told)
+        slim(paths, tmp_path / "out", shares=ANY, executor=cluster.executor, on_progress=told)
     assert killed
     assert list(wheels(tmp_path / "out")) == sorted(path.name for path in paths)
 
@@ -153,7 +153,7 @@ def test_a_lost_scheduler_is_one_line_and_what_is_written_stays(tmp_path: Path) 
                 time.sleep(1)
 
         with pytest.raises(ExecutorError) as caught:
-            slim(paths, tmp_path / "out", shares=ANY, executor=cluster.executor, told=told)
+            slim(paths, tmp_path / "out", shares=ANY, executor=cluster.executor, on_progress=told)
         assert str(caught.value) == (
             f"{cluster.executor}: the scheduler was lost before this was done; what is done is kept"
         )

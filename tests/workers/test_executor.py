@@ -173,7 +173,10 @@ def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> Non
     source = recipe(tmp_path, f'{LEVELS}{TEST}[build]\nenv = {{ ONLY = "{tmp_path}" }}\n')
     heard: list[tuple[str, str]] = []
     matrix(
-        source, tmp_path / "dist", executor=two.executor, told=lambda target, step: heard.append((str(target), step))
+        source,
+        tmp_path / "dist",
+        executor=two.executor,
+        on_progress=lambda target, step: heard.append((str(target), step)),
     )
     steps = ["building", "repairing", "built", "verifying", "testing", "done"]
     for label in ("plain", "x86_64_v2", "x86_64_v3"):

@@ -86,7 +86,7 @@ def matrix(
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, --dry-run, or --emit SYSTEM")
-    with terminal.progress(quiet=as_json) as told:
+    with terminal.progress(quiet=as_json) as on_progress:
         release = verb.matrix(
             source,
             folder,
@@ -100,7 +100,7 @@ def matrix(
             compare=compare,
             schema=schema,
             store=Store.of_user(fresh=fresh),
-            told=told,
+            on_progress=on_progress,
         )
     _show(release, as_json=as_json)
 
@@ -116,8 +116,8 @@ def lock(source: Path, *, as_json: bool) -> None:
     """
     from vbuild.release.lock import lock as verb
 
-    with terminal.status(quiet=as_json) as told:
-        written = verb(source, told=told)
+    with terminal.status(quiet=as_json) as on_progress:
+        written = verb(source, on_progress=on_progress)
     terminal.show(written.data(), written.lines(), as_json=as_json)
 
 
@@ -170,8 +170,8 @@ def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, compa
     """Make one release of what 'vbuild matrix --part' left."""
     from vbuild.release.collect import collect as collected
 
-    with terminal.progress(quiet=as_json) as told:
-        release = collected(parts, folder, recipe=recipe, compare=compare, told=told)
+    with terminal.progress(quiet=as_json) as on_progress:
+        release = collected(parts, folder, recipe=recipe, compare=compare, on_progress=on_progress)
     _show(release, as_json=as_json)
 
 
@@ -223,8 +223,8 @@ def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) 
     """
     from vbuild.toolchain.toolkit import command as provision
 
-    with terminal.status(quiet=as_json) as told:
-        provided = provision.install(version, libraries, told=told)
+    with terminal.status(quiet=as_json) as on_progress:
+        provided = provision.install(version, libraries, on_progress=on_progress)
     terminal.show(provided.data(), provided.lines(), as_json=as_json)
 
 

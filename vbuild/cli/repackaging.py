@@ -125,7 +125,7 @@ def slim(
         unsupported=allow_unsupported,
         bill=bill,
     )
-    with terminal.bar(quiet=as_json) as told:
+    with terminal.bar(quiet=as_json) as on_progress:
         results = slimmed(
             wheels,
             None if dry_run else folder,
@@ -134,7 +134,7 @@ def slim(
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             accept_license=accept_license,
             executor=executor,
-            told=told,
+            on_progress=on_progress,
         )
     for result in results if provenance else ():
         _state([result.path] if result.path else [], [result.wheel])
@@ -214,7 +214,7 @@ def split(
         terminal.show([one.data() for one in checked], report.checked_lines(checked), as_json=as_json)
         _refuse_failed(checked)
         return
-    with terminal.bar(quiet=as_json) as told:
+    with terminal.bar(quiet=as_json) as on_progress:
         result = thinned(
             wheels,
             None if dry_run else folder,
@@ -222,7 +222,7 @@ def split(
             cut=_cut(wheels, gpus) if gpus else None,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
-            told=told,
+            on_progress=on_progress,
         )
     if provenance:
         _state(result.paths, [one.wheel for one in result.wheels])
@@ -233,7 +233,7 @@ def split(
 
 
 def _state(made: "Sequence[Path]", inputs: "Sequence[Path]") -> None:
-    """Write a statement beside each wheel of *made* that it was made of *inputs*, as the command that runs was told."""
+    """Write beside each wheel of *made* a statement of what it was made from, *inputs*, and with which options."""
     from vbuild.sbom.statement import state_each
 
     context = click.get_current_context()
@@ -256,7 +256,7 @@ def _checked(wheels: "Sequence[Path]", absent: "Sequence[str]", *, quiet: bool) 
     from vbuild.verification.installed import check
 
     with terminal.status(quiet=quiet) as status:
-        return check(wheels, absent=absent, told=status)
+        return check(wheels, absent=absent, on_progress=status)
 
 
 def _refuse_failed(checked: "Sequence[Checked]") -> None:

@@ -85,8 +85,8 @@ def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tupl
     from vbuild.verification.level_runs import run_levels
 
     check = Recipe.load(recipe).test if recipe else None
-    with terminal.status(quiet=quiet) as told:
-        return tuple(run_levels(wheel, check=check, told=told) for wheel in wheels)
+    with terminal.status(quiet=quiet) as on_progress:
+        return tuple(run_levels(wheel, check=check, on_progress=on_progress) for wheel in wheels)
 
 
 @click.command(epilog=options.example("vbuild index dist --simple site"))
@@ -199,8 +199,8 @@ def _choose(
 
     if not folders:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
-    with terminal.status(quiet=as_json or plugins is None) as told:
-        ask = plugins and plugins.telling(told)
+    with terminal.status(quiet=as_json or plugins is None) as on_progress:
+        ask = plugins and plugins.telling(on_progress)
         selection = choose(name, folders, machine=machine, version=version, ask=ask)
     if plugins and written:
         save_machine(machine, written, selection.said)

@@ -48,7 +48,7 @@ from vbuild.verification.verify import fatbins
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
-Told = Callable[[Target, str], None]
+OnProgress = Callable[[Target, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Workshop:
     environments: Environments
     configuration: Callable[[], Mapping[str, str]]
     cpu: Cpu | None
-    told: Told
+    on_progress: OnProgress
     supply: Supply
     patches: tuple[Material, ...] = ()
     foundry: Foundry | None = None
@@ -117,7 +117,7 @@ class Workshop:
         *,
         store: Store,
         supply: Supply = FETCHED,
-        told: Told = lambda _target, _step: None,
+        on_progress: OnProgress = lambda _target, _step: None,
     ) -> Self:
         """The workshop in *stage* for wheels in *folder*, with the source of *recipe* fetched and looked at.
 
@@ -157,7 +157,7 @@ class Workshop:
             environments=environments,
             configuration=configuration,
             cpu=cpu,
-            told=told,
+            on_progress=on_progress,
             supply=supply,
             patches=patches_of(recipe),
             foundry=foundry,
@@ -168,7 +168,7 @@ class Workshop:
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:
-                toolkit = self.supply.toolkit(spec, told=partial(self.told, target))
+                toolkit = self.supply.toolkit(spec, on_progress=partial(self.on_progress, target))
                 check_pins(self.recipe.build.lock, spec, toolkit)
                 self.toolkits[spec] = toolkit
             return self.toolkits[spec]
@@ -195,7 +195,7 @@ class Workshop:
         except VbuildError as error:
             return self.failure(target, error)
         self.keep(Kind.BUILD, order.build, made.wheel, made.record)
-        self.told(target, "built")
+        self.on_progress(target, "built")
         return made
 
     def keep(self, kind: Kind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ class Workshop:
 
     def failure(self, target: Target, error: VbuildError) -> Failure:
         """That there is no wheel of *target*, with its log if it has one."""
-        self.told(target, "failed")
+        self.on_progress(target, "failed")
         log = self.log(target)
         return Failure(target, str(error), log if log.exists() else None)
 
@@ -233,8 +233,8 @@ class Workshop:
     def _made(self, job: Job, folder: Path, cache: Running | None) -> Repaired:
         target, recipe = job.target, self.recipe
         if self.foundry:
-            self.foundry.build(job.prefixes, cache=cache, said=partial(self.told, target))
-        self.told(target, "building")
+            self.foundry.build(job.prefixes, cache=cache, said=partial(self.on_progress, target))
+        self.on_progress(target, "building")
         where = recipe.source.subdirectory
         project = unpacked(
             self.archive, folder / "tree", subdirectory=where, patches=recipe.build.patches, without=self.without
@@ -248,7 +248,7 @@ class Workshop:
             self._note_unused(built)
             _tell(built, log)
             _check_agreement(built, target.cuda.archs, recipe.build.cuda.archs)
-        self.told(target, "repairing")
+        self.on_progress(target, "repairing")
         wheel = repaired(
             built.wheel,
             folder / "repaired",

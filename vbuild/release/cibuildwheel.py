@@ -30,7 +30,7 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
-from vbuild.release.builder import Told, slug
+from vbuild.release.builder import OnProgress, slug
 from vbuild.release.family import Family, divided
 from vbuild.release.finishing import proved
 from vbuild.release.hwcaps_merge import Joiner, check_chosen
@@ -61,15 +61,15 @@ def cibuildwheel(
     variants: Collection[str] = (),
     compare: Path | None = None,
     schema: Schema = Schema.PEP_850,
-    told: Told = lambda _target, _step: None,
+    on_progress: OnProgress = lambda _target, _step: None,
     echo: Echo | None = None,
 ) -> Release:
     """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*; all where none is named.
 
-    The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *told* hears of
-    each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the release's
-    variants.json, the report, held against the one at *compare*, and the logs of what failed. A `VbuildError` is
-    raised, and no wheel written, where no run can start.
+    The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
+    hears of each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the
+    release's variants.json, the report, held against the one at *compare*, and the logs of what failed. A
+    `VbuildError` is raised, and no wheel written, where no run can start.
     """
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
@@ -82,11 +82,11 @@ def cibuildwheel(
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
         kit = Kit.made(outside / "kit")
-        surroundings = _surroundings(given, kit.inside, FETCHED, told)
+        surroundings = _surroundings(given, kit.inside, FETCHED, on_progress)
         plan = runs(recipe, targets, identifiers, surroundings)
         with staging(folder) as stage:
             yard = Yard(engine, given, os.environ, outside, kit, containers, echo)
-            house = _House(recipe, family, stage, folder.absolute(), told)
+            house = _House(recipe, family, stage, folder.absolute(), on_progress)
             made = [house.made(run, yard) for run in plan]
             outcomes = without_twins(house.outcomes(made))
             thinning = thinned(outcomes, request, stage / "thin", tried=_not_again)
@@ -98,7 +98,7 @@ def cibuildwheel(
                 logs=folder.absolute() / LOGS,
                 pythons=_no_python,
                 tried=_not_again,
-                told=told,
+                on_progress=on_progress,
             )
             thinning = joiner.joined(thinning)
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
@@ -148,7 +148,7 @@ def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
     return engine, identifiers
 
 
-def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, told: Told) -> Surroundings:
+def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progress: OnProgress) -> Surroundings:
     known: dict[object, Toolkit] = {}
 
     def toolkit(target: Target) -> Toolkit:
@@ -156,7 +156,7 @@ def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, told: To
             raise CiError(f"{target}: is built without CUDA")
         spec = target.cuda.toolkit
         if spec not in known:
-            known[spec] = supply.toolkit(spec, told=partial(told, target))
+            known[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
         return known[spec]
 
     return Surroundings(Machine.here().cpu, os.environ, kit, recognised(given.package), toolkit)
@@ -189,16 +189,16 @@ class _House:
     family: Family
     stage: Path
     folder: Path
-    told: Told
+    on_progress: OnProgress
 
     def made(self, run: Run, yard: Yard) -> Made:
         """*run*, done."""
         for target in run.targets:
-            self.told(target, "building")
+            self.on_progress(target, "building")
         made = yard.made(run)
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
-            self.told(target, "failed" if made.error else "built")
+            self.on_progress(target, "failed" if made.error else "built")
         return made
 
     def outcomes(self, made: Sequence[Made]) -> Iterator[Product | Failure]:
@@ -254,11 +254,11 @@ class _House:
         try:
             finished = self.stage / "finished" / slug(target)
             wheel = cut.get(target) or self.family.stamped(target, build.wheel, finished)
-            self.told(target, "verifying")
+            self.on_progress(target, "verifying")
             verdict = proved(wheel, target, baseline=baseline, allow=self.recipe.verify.allow)
         except VbuildError as error:
             return self._failure(target, made, error)
-        self.told(target, "done")
+        self.on_progress(target, "done")
         variant = self.family.variant(target)
         return Product(
             target=target,
@@ -275,7 +275,7 @@ class _House:
         )
 
     def _failure(self, target: Target, made: Made, error: VbuildError) -> Failure:
-        self.told(target, "failed")
+        self.on_progress(target, "failed")
         log = self._log(made.run)
         if made.log.exists() and not log.exists():
             log.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check, Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.gathering import Gathering, Told, strangers
+from vbuild.release.gathering import Gathering, OnProgress, strangers
 from vbuild.release.hwcaps_merge import Joiner
 from vbuild.release.outcome import Failure, Product, Release, target_of
 from vbuild.release.parts import Found, Part, Twin, name_of, parts_at, wheels_of
@@ -47,15 +47,15 @@ def collect(
     *,
     recipe: Path | None = None,
     compare: Path | None = None,
-    told: Told = lambda _target, _step: None,
+    on_progress: OnProgress = lambda _target, _step: None,
 ) -> Release:
     """Make one release in *folder* of the parts at *paths*, folders of wheels, and whatever is below these.
 
     Every wheel is verified; one that does not keep its promises, and what failed in a part, is a failure of the
     release, and so is what the *recipe* has and no part, and of two Pythons' wheels of one name the second. The recipe
     also says what may go above a level, and what is taken out of the wheels: those that change are tested again, where
-    this machine has their Python. The page tells what is not as in the report at *compare*. *told* hears of each step
-    of each wheel.
+    this machine has their Python. The page tells what is not as in the report at *compare*. *on_progress* hears of
+    each step of each wheel.
 
     A `VbuildError` is raised, and nothing written, where there are no parts, where one cannot be read or contradicts
     another, or where they are not of one release.
@@ -67,7 +67,7 @@ def collect(
     before = Report.previous(compare, name)
     gathered = wheels_of(parts, name)
     with staging(folder) as stage:
-        gathering = Gathering(stage / "gathered", whole.verify.allow if whole else (), told)
+        gathering = Gathering(stage / "gathered", whole.verify.allow if whole else (), on_progress)
         own, others = _told_apart(gathered.wheels, gathering.outcomes(gathered.wheels), name)
         made = [*own, *_twins(gathered.twins)]
         failed = [*_failures(parts, made, folder)]
@@ -119,7 +119,7 @@ def _joiner(
         logs=logs,
         pythons=lambda target: Interpreter.found(target.python, os.environ),
         tried=lambda product, _: replace(product, trial=Trial.NOT_RUN),
-        told=gathering.told,
+        on_progress=gathering.on_progress,
         notes=gathering.notes,
     )
 

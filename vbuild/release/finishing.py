@@ -68,7 +68,7 @@ class Finishing:
         kept = self.shop.store.taken(Kind.PRODUCT, order.product, self._folder("kept", order.target))
         if kept is None:
             return None
-        self.shop.told(order.target, "kept")
+        self.shop.on_progress(order.target, "kept")
         return _of_record(order, kept.wheel, kept.record, label=self._label(order.target))
 
     def divided(self, order: Order, orders: Iterable[Order], build: Repaired) -> Mapping[Target, Path] | Failure:
@@ -76,7 +76,7 @@ class Finishing:
         targets = [other.target for other in orders if other.build == order.build and other.target.gpus]
         if not targets:
             return {}
-        self.shop.told(order.target, "slimming")
+        self.shop.on_progress(order.target, "slimming")
         try:
             return divided(build.wheel, targets, family=self.family, folder=self._folder("divided", order.target))
         except VbuildError as error:
@@ -89,13 +89,13 @@ class Finishing:
         target = order.target
         try:
             wheel = cut.get(target) or self.family.stamped(target, build.wheel, self._folder("finished", target))
-            self.shop.told(target, "verifying")
+            self.shop.on_progress(target, "verifying")
             verdict = self._verified(wheel, target, baseline)
-            self.shop.told(target, "testing")
+            self.shop.on_progress(target, "testing")
             trial = self.tried(target, cut.get(target) or build.wheel, interpreter=order.job.interpreter)
         except VbuildError as error:
             return self.shop.failure(target, error)
-        self.shop.told(target, "done")
+        self.shop.on_progress(target, "done")
         self.shop.log(target).unlink(missing_ok=True)
         product = Product(
             target=target,

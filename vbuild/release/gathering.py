@@ -29,20 +29,20 @@ from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import peek
 from vbuild.wheel.name import WheelName
 
-Told = Callable[[Target, str], None]
+OnProgress = Callable[[Target, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
     """The wheels of parts on their way into a release: their links go to *stage*.
 
-    Functions called as in *allow* may go above a level. *told* hears of each wheel that is verified; *notes* gathers
-    what whoever publishes the release should know.
+    Functions called as in *allow* may go above a level. *on_progress* hears of each wheel that is verified; *notes*
+    gathers what whoever publishes the release should know.
     """
 
     stage: Path
     allow: Sequence[str]
-    told: Told
+    on_progress: OnProgress
     notes: list[str] = field(default_factory=list)
 
     def outcomes(self, wheels: Iterable[Found]) -> list[Product | Failure]:
@@ -94,14 +94,14 @@ class Gathering:
         return self._proved(product, nearest)
 
     def _proved(self, product: Product, nearest: Product | None) -> Product | Failure:
-        self.told(product.target, "verifying")
+        self.on_progress(product.target, "verifying")
         held_against = nearest.wheel if nearest else None
         try:
             verdict = proved(product.wheel, product.target, baseline=held_against, allow=self.allow)
         except VbuildError as error:
-            self.told(product.target, "failed")
+            self.on_progress(product.target, "failed")
             return Failure(product.target, str(error), None)
-        self.told(product.target, "done")
+        self.on_progress(product.target, "done")
         return replace(product, verdict=verdict)
 
 
@@ -142,7 +142,7 @@ class _Said:
         return Target(self.name.variant, self.name.python, self.cpu, self.properties)
 
     def contradiction(self, told: Target) -> str | None:
-        """Where it says something else than a report that has *told* of it, in words."""
+        """Where it says something else than a report that has *on_progress* of it, in words."""
         if told.label != self.name.variant:
             return f"{_quoted(self.name.variant)} by its name, and {_quoted(told.label)} by {REPORT} beside it"
         properties = {str(Property.parse(text)) for text in told.properties}

@@ -28,7 +28,7 @@ from vbuild.publishing.writing import written
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Told, slug
+from vbuild.release.builder import OnProgress, slug
 from vbuild.release.cache import Kind, Store
 from vbuild.release.finishing import proved
 from vbuild.release.outcome import Failure, Product
@@ -92,7 +92,7 @@ class Joiner:
     logs: Path
     pythons: Pythons
     tried: Tried
-    told: Told
+    on_progress: OnProgress
     store: Store | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -147,19 +147,19 @@ class Joiner:
             verdict = Verdict.of_data(kept.record["verdict"], kept.wheel)
             trial = Trial(kept.record["trial"])
             return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
-        self.told(plain.target, "joining")
+        self.on_progress(plain.target, "joining")
         new = joined_wheel([Offered.of(wheel) for wheel in wheels], allow=self.recipe.verify.allow)
         written(Plan("hwcaps", (new,), ()), place / "made")
         wheel = place / "made" / new.target
-        self.told(plain.target, "verifying")
+        self.on_progress(plain.target, "verifying")
         verdict = proved(wheel, plain.target, baseline=None, allow=self.recipe.verify.allow)
-        self.told(plain.target, "testing")
+        self.on_progress(plain.target, "testing")
         tested = self._tested(replace(plain, wheel=wheel, verdict=verdict, is_kept=False))
         if isinstance(tested, Failure):
             return tested
         product, notes = tested
         self.notes.extend(notes)
-        self.told(plain.target, "done")
+        self.on_progress(plain.target, "done")
         if self.store:
             record = {"verdict": verdict.data(), "trial": str(product.trial), "notes": notes}
             if why := self.store.keep(Kind.JOINED, key, wheel, record):
@@ -214,7 +214,7 @@ class Joiner:
         return self.logs / f"{self.recipe.name}-{slug(target)}.log"
 
     def _failure(self, product: Product, error: VbuildError, log: Path | None = None) -> Failure:
-        self.told(product.target, "failed")
+        self.on_progress(product.target, "failed")
         return Failure(product.target, str(error), log if log and log.exists() else None)
 
 

@@ -59,8 +59,9 @@ class Written:
         yield f"written to {self.file}"
 
 
-def lock(source: Path, *, told: Callable[[str], None] = lambda _step: None) -> Written:
-    """Write the lock of the recipe or project at *source* beside it, whole or not at all; *told* hears of each step.
+def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: None) -> Written:
+    """Write the lock of the recipe or project at *source* beside it, whole or not at all; *on_progress* hears of each
+    step.
 
     A `VbuildError`, and nothing written, where something of it is not to be had.
     """
@@ -68,10 +69,12 @@ def lock(source: Path, *, told: Callable[[str], None] = lambda _step: None) -> W
     file = lock_file(recipe.file)
     with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder, supervised():
         stage = Path(folder)
-        told(f"fetching {recipe.source}")
-        shop = Workshop.opened(recipe, stage, stage, store=Store.of_user(), told=lambda _target, step: told(step))
+        on_progress(f"fetching {recipe.source}")
+        shop = Workshop.opened(
+            recipe, stage, stage, store=Store.of_user(), on_progress=lambda _target, step: on_progress(step)
+        )
         jobs = [shop.prepared(target) for target in recipe.targets()]
-        requirements = _requirements(shop, jobs, told)
+        requirements = _requirements(shop, jobs, on_progress)
         found = Lock(
             vbuild=vbuild.__version__,
             recipe=recipe_hash(recipe),
@@ -84,12 +87,12 @@ def lock(source: Path, *, told: Callable[[str], None] = lambda _step: None) -> W
     return Written(file, found)
 
 
-def _requirements(shop: Workshop, jobs: Iterable[Job], told: Callable[[str], None]) -> list[Resolved]:
+def _requirements(shop: Workshop, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[Resolved]:
     """What the builds of *jobs* and the native steps require, each list for each kind of Python once."""
     wanted: dict[tuple[str, tuple[str, ...]], Interpreter] = {}
     of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
     for kind, job in sorted(of_kind.items()):
-        told(f"asking what {shop.recipe.name} requires for {kind}")
+        on_progress(f"asking what {shop.recipe.name} requires for {kind}")
         wanted[kind, tuple(sorted(_asked(shop, job)))] = job.interpreter
     own = Interpreter.at(Path(sys.executable), os.environ)
     for native in shop.recipe.natives:

@@ -34,7 +34,7 @@ def here(run: Run, *, jobs: int) -> Made:
 
     What the store has of an earlier run is not made again.
     """
-    shop = Workshop.opened(run.recipe, run.folder, run.stage, store=run.store, told=run.told)
+    shop = Workshop.opened(run.recipe, run.folder, run.stage, store=run.store, on_progress=run.on_progress)
     plan = [shop.prepared(target) for target in run.targets]
     orders = ordered(plan, recipe=run.recipe, family=run.family, source=shop.digest, machine=shop.cpu)
     finishing = Finishing(shop, run.family, is_part=run.is_part)

@@ -16,7 +16,7 @@ from vbuild.files.staging import LOGS, staging
 from vbuild.recipe.lock import lock_file
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Told, Workshop
+from vbuild.release.builder import OnProgress, Workshop
 from vbuild.release.cache import Store
 from vbuild.release.family import Family
 from vbuild.release.hwcaps_merge import Joiner, check_chosen
@@ -49,19 +49,19 @@ def matrix(
     executor: Executor = LOCAL,
     pass_env: Collection[str] = (),
     is_locked: bool = False,
-    told: Told = lambda _target, _step: None,
+    on_progress: OnProgress = lambda _target, _step: None,
 ) -> Release:
     """Build the recipe or project at *source* into *folder*: every target, or those called as in *only*.
 
     *pythons* are those of the recipe's to build for, all where there are none. *jobs* builds run at a time on this
     machine; the workers of another *executor* have their own stores. Of the user's variables, builds see those called
     as in *pass_env* besides those of `passed`. What the recipe's lock says counts, where it is not stale; where the run
-    *is_locked*, nothing else does. *told* hears of each step of each target. Builds and wheels that
+    *is_locked*, nothing else does. *on_progress* hears of each step of each target. Builds and wheels that
     *store*, the user's where None, has from before are taken from there. Of a release that is made in parts, each
     *is_part*: `vbuild.release.collect` verifies, splits and joins all of it. The folder gets the finished wheels, the
     release's variants.json, ``report.json``, ``report.html``, and the logs of what failed; the page tells what is not
-    as in the report at *compare*. A `VbuildError` is raised, and no wheel written, where no build can start or where the wheels
-    would contradict others in the folder.
+    as in the report at *compare*. A `VbuildError` is raised, and no wheel written, where no build can start or where
+    the wheels would contradict others in the folder.
     """
     recipe, stale = held(Recipe.load(source).passing(pass_env), is_locked=is_locked)
     request = None if is_part else request_of(recipe)
@@ -72,7 +72,7 @@ def matrix(
     family = Family.of(recipe, targets, schema=schema)
     store = store or Store.of_user()
     with staging(folder) as stage:
-        run = Run(recipe, targets, family, folder, stage, store, is_part=is_part, told=told)
+        run = Run(recipe, targets, family, folder, stage, store, is_part=is_part, on_progress=on_progress)
         with there(run, executor) if executor.address else nullcontext(here(run, jobs=jobs)) as made:
             thinning = thinned(without_twins(made.outcomes), request, stage / "thin", tried=made.tried)
             joiner = Joiner(
@@ -83,7 +83,7 @@ def matrix(
                 logs=folder.absolute() / LOGS,
                 pythons=_python,
                 tried=made.tried,
-                told=told,
+                on_progress=on_progress,
                 store=None if executor.address else store,
             )
             if not is_part:

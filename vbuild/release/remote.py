@@ -167,7 +167,7 @@ class _Remote:
 
     def _failure(self, target: Target, why: Lost | ExecutorError) -> Failure:
         """That there is no wheel of *target*, its logs written here."""
-        self.run.told(target, "failed")
+        self.run.on_progress(target, "failed")
         if isinstance(why, ExecutorError):
             return Failure(target, str(why), None)
         logs = self.run.folder / LOGS
@@ -180,7 +180,7 @@ class _Remote:
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         if event["run"] == self.parcel.name:
-            self.run.told(self.run.targets[event["place"]], event["step"])
+            self.run.on_progress(self.run.targets[event["place"]], event["step"])
 
 
 def _for_build(target: Target, there: Sequence[Needs]) -> Needs:

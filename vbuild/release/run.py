@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Told
+from vbuild.release.builder import OnProgress
 from vbuild.release.cache import Store
 from vbuild.release.family import Family
 from vbuild.release.outcome import Failure, Product
@@ -16,7 +16,7 @@ from vbuild.release.outcome import Failure, Product
 class Run:
     """The *targets* to make of a recipe, all of a release or *is_part* of it.
 
-    Results go into *folder*, work in progress is in *stage*; *told* hears of each step of each target.
+    Results go into *folder*, work in progress is in *stage*; *on_progress* hears of each step of each target.
     """
 
     recipe: Recipe
@@ -26,7 +26,7 @@ class Run:
     stage: Path
     store: Store
     is_part: bool
-    told: Told
+    on_progress: OnProgress
 
 
 @dataclass(frozen=True, slots=True)

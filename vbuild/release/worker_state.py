@@ -33,7 +33,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import keep_watch, stoppable
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Told, Workshop, slug
+from vbuild.release.builder import OnProgress, Workshop, slug
 from vbuild.release.cache import Store, product_key
 from vbuild.release.finishing import Finishing
 from vbuild.release.messages import LOGS_HERE, Finished, Lost, Made, Parcel, Piece, written
@@ -115,14 +115,14 @@ class _Bench:
             ),
             configuration=configuration,
             cpu=Machine.here().cpu,
-            told=lambda _target, _step: None,
+            on_progress=lambda _target, _step: None,
             supply=FETCHED,
             patches=parcel.patches,
         )
 
-    def shop(self, folder: Path, told: Told) -> Workshop:
+    def shop(self, folder: Path, on_progress: OnProgress) -> Workshop:
         """The workshop for a job in *folder*, without a source."""
-        return replace(self._shop, stage=folder, without=folder, told=told, notes=[])
+        return replace(self._shop, stage=folder, without=folder, on_progress=on_progress, notes=[])
 
     def supplied(self, shop: Workshop, source: bytes) -> Workshop:
         """*shop* with *source* to build from, a packed tree."""

@@ -82,9 +82,9 @@ def planned(
     cuts: Cuts,
     *,
     room: Path | None = None,
-    told: Callable[[int], None] = lambda _size: None,
+    on_progress: Callable[[int], None] = lambda _size: None,
 ) -> Iterator[Plan]:
-    """The plan for *wheel*, inflated in the folder *room*; *told* hears the size of what was looked at.
+    """The plan for *wheel*, inflated in the folder *room*; *on_progress* hears the size of what was looked at.
 
     `SlimError` where a GPU asked for is served by nothing, or a glob names what a wheel needs; `WheelError` where the
     wheel is damaged.
@@ -92,14 +92,14 @@ def planned(
     dropped = cuts.dropped(wheel)
     # thousands of threads' work on small files would only wait for Python's lock
     members = [member for member in wheel.members if member.path not in dropped and _may_be_elf(wheel, member)]
-    told(sum(member.size for member in wheel.members) - sum(member.size for member in members))
+    on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in members))
     members.sort(key=lambda member: member.size, reverse=True)
     with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
         stack.callback(pool.shutdown, cancel_futures=True)
         found = []
         examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
         for library in pool.map(examine, members):
-            told(library.size)
+            on_progress(library.size)
             found.append(library)
         order = {member.path: place for place, member in enumerate(wheel.members)}
         yield Plan(tuple(sorted(found, key=lambda library: order[library.member])), dropped)

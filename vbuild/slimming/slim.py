@@ -36,7 +36,7 @@ from vbuild.workers.calls import opened, packed
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import LOCAL, Executor, scratch
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 
 def slim(
@@ -48,17 +48,17 @@ def slim(
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
     executor: Executor = LOCAL,
-    told: Told = lambda _wheel, _done, _total: None,
+    on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
     Wheels go out to the workers of an *executor* that is not local. Without a folder nothing is written, and sizes are
     those of the members.
     A share without a label keeps the wheel's name; those with one become variant wheels, with a variants.json for
-    each release. A wheel without GPU code passes as it is, unless *cuts* strip or drop something. *told* hears the
-    name of the wheel at work and how many of how many bytes are done. `SlimError` where a GPU asked for is served by
-    nothing in a library, or a licence forbids the change; `WheelError` where a wheel is damaged: then no part of that
-    wheel is in *folder*.
+    each release. A wheel without GPU code passes as it is, unless *cuts* strip or drop something. *on_progress* hears
+    the name of the wheel at work and how many of how many bytes are done. `SlimError` where a GPU asked for is served
+    by nothing in a library, or a licence forbids the change; `WheelError` where a wheel is damaged: then no part of
+    that wheel is in *folder*.
     """
     cuts = cuts or Cuts()
     _check(shares, cuts)
@@ -66,9 +66,9 @@ def slim(
     _check_globs(wheels, cuts)
     make = partial(family, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
     if executor.is_local:
-        slimmed = tuple(result for path in wheels for result in make(path, folder, told=told))
+        slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
     else:
-        slimmed = tuple(_made_there(wheels, folder, executor, make=make, told=told))
+        slimmed = tuple(_made_there(wheels, folder, executor, make=make, on_progress=on_progress))
     if folder and any(share.label for share in shares):
         index(folder)
     return slimmed
@@ -82,15 +82,15 @@ def family(
     cuts: Cuts,
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
-    told: Told = lambda _wheel, _done, _total: None,
+    on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """What `slim` makes of the one wheel at *path*, in one pass over it; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
-        progress = _Progress(wheel, told)
-        with planned(wheel, shares, cuts, room=room_for(folder), told=progress) as plan:
+        progress = _Progress(wheel, on_progress)
+        with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress) as plan:
             warnings = tuple(_licence(wheel, plan, accept=accept_license))
             found = tuple(outputs(wheel, plan, shares))
-            write = partial(_written, wheel, plan=plan, found=found, codec=codec, bill=cuts.bill, told=progress)
+            write = partial(_written, wheel, plan=plan, found=found, codec=codec, bill=cuts.bill, on_progress=progress)
             written = () if folder is None else write(folder)
             return tuple(_results(wheel, plan, found, written, warnings))
 
@@ -133,7 +133,7 @@ def _made_there(
     executor: Executor,
     *,
     make: Callable[[Path, Path | None], Iterable[Slimmed]],
-    told: Told,
+    on_progress: OnProgress,
 ) -> Iterator[Slimmed]:
     """What *make* makes of *wheels* on the workers of *executor*, in their order."""
     total, done = sum(path.stat().st_size for path in wheels if path.is_file()), 0
@@ -145,11 +145,11 @@ def _made_there(
                 path = left.popleft()
                 sent.append((path, _sent(cluster, path, folder, make=packed(make))))
             path, promise = sent.popleft()
-            told(path.name, done, total)
+            on_progress(path.name, done, total)
             # what cannot be read is refused here, in the words for that
             yield from _received(cluster.result(promise), path, folder) if promise else make(path, folder)
             done += path.stat().st_size
-            told(path.name, done, total)
+            on_progress(path.name, done, total)
 
 
 def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> Promise | None:
@@ -177,15 +177,15 @@ def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]
 class _Progress:
     """Bytes looked at and bytes written, told together: every member counts once for either."""
 
-    def __init__(self, wheel: Wheel, told: Told) -> None:
+    def __init__(self, wheel: Wheel, on_progress: OnProgress) -> None:
         self._name = wheel.path.name
-        self._told = told
+        self._on_progress = on_progress
         self._done = 0
         self._total = 2 * sum(member.size for member in wheel.members)
 
     def __call__(self, size: int) -> None:
         self._done += size
-        self._told(self._name, self._done, self._total)
+        self._on_progress(self._name, self._done, self._total)
 
 
 def _check(shares: Sequence[Share], cuts: Cuts) -> None:
@@ -224,7 +224,7 @@ def _written(
     found: Sequence[Output],
     codec: Codec,
     bill: bool,
-    told: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> tuple[Path, ...]:
     """Write the wheels *found*, all in one pass over *wheel*; where there is nothing to do, it passes as it is.
 
@@ -245,7 +245,7 @@ def _written(
                 else:
                     writer.copy(wheel, member)
             press.forget()
-            told(member.size)
+            on_progress(member.size)
         for output, writer in zip(found, writers, strict=True):
             output.finish(wheel, writer, dropped=plan.dropped, bill=bill)
     return tuple(writer.path for writer in writers)

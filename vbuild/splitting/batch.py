@@ -147,10 +147,10 @@ def batch(
     machine: str,
     editor: Editor,
     looks_at_all: bool,
-    told: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> Batch:
     """What becomes of *wheels*, all for *machine*; arguments and errors as `vbuild.splitting.split.split` has them."""
-    reader = Reader(partial(_origin, officials=officials, request=request), editor.room, told)
+    reader = Reader(partial(_origin, officials=officials, request=request), editor.room, on_progress)
     open_to_change = [wheel for wheel in wheels if not _is_final(wheel)]
     chosen = open_to_change if looks_at_all else _promising(open_to_change, request)
     bundles = tuple(_read(wheel, reader) if wheel in chosen else Bundle(wheel, {}) for wheel in wheels)

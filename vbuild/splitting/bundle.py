@@ -148,13 +148,13 @@ class Bundle:
 class Reader:
     """Reads wheels; what one has that another had before is known already, by its hash in RECORD.
 
-    *ask* tells the origin of libraries, *room* is the folder where large files are inflated, *told* hears the bytes
-    that were looked at.
+    *ask* tells the origin of libraries, *room* is the folder where large files are inflated, *on_progress* hears the
+    bytes that were looked at.
     """
 
     ask: Asking
     room: Path | None = None
-    told: Callable[[int], None] = lambda _size: None
+    on_progress: Callable[[int], None] = lambda _size: None
     _seen: dict[tuple[str, int, int], tuple[Loading, str, Origin]] = field(default_factory=dict)
     _naming: Naming = field(default_factory=Naming)
 
@@ -194,7 +194,7 @@ class Reader:
                     self._seen[known] = loading, sha256, self.ask(name, loading, data, sha256)
             except BinaryError as error:
                 return str(error).removeprefix(f"{member.path}: ")
-        self.told(member.size)
+        self.on_progress(member.size)
         return self._seen[known]
 
     def _named(

@@ -25,7 +25,7 @@ from vbuild.wheel.deflate import Codec, Press
 from vbuild.wheel.extract import gathered, room_for
 from vbuild.wheel.write import write_wheels
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 _ANY = "any"
 
@@ -39,7 +39,7 @@ def split(
     codec: Codec = Codec.LIBDEFLATE,
     looks_at_all: bool = False,
     indexes: Callable[[], Indexes] = Indexes.configured,
-    told: Told = lambda _what, _done, _total: None,
+    on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> Split:
     """Write into *folder* what *request* leaves of the wheels at *paths*, which may be folders, and what they require.
 
@@ -54,7 +54,7 @@ def split(
     request = request or Request()
     with ExitStack() as stack:
         wheels = [stack.enter_context(open_wheel(path)) for path in gathered(paths)]
-        progress = _Progress(wheels, told)
+        progress = _Progress(wheels, on_progress)
         editor = Editor(stack, room_for(folder), cut)
         batches = []
         for machine, several in _by_machine(wheels).items():
@@ -67,29 +67,29 @@ def split(
                     machine=machine,
                     editor=editor,
                     looks_at_all=looks_at_all or cut is not None,
-                    told=progress.looked,
+                    on_progress=progress.looked,
                 )
             )
         whole = Whole(tuple(batches), codec)
-        written = _written(folder, whole, told=progress.wrote) if folder else {}
+        written = _written(folder, whole, on_progress=progress.wrote) if folder else {}
         return results(whole, written)
 
 
 class _Progress:
     """Bytes looked at and bytes written, told together: every wheel counts once for either."""
 
-    def __init__(self, wheels: Sequence[Wheel], told: Told) -> None:
-        self._told = told
+    def __init__(self, wheels: Sequence[Wheel], on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
         self._done = 0
         self._total = 2 * sum(member.size for wheel in wheels for member in wheel.members)
 
     def looked(self, size: int) -> None:
         self._done += size
-        self._told("looking", self._done, self._total)
+        self._on_progress("looking", self._done, self._total)
 
     def wrote(self, name: str, size: int) -> None:
         self._done = max(self._done, self._total // 2) + size
-        self._told(name, min(self._done, self._total), self._total)
+        self._on_progress(name, min(self._done, self._total), self._total)
 
 
 def _by_machine(wheels: Sequence[Wheel]) -> dict[str, list[Wheel]]:
@@ -102,7 +102,7 @@ def _by_machine(wheels: Sequence[Wheel]) -> dict[str, list[Wheel]]:
     return found
 
 
-def _written(folder: Path, whole: Whole, *, told: Callable[[str, int], None]) -> dict[str, Path]:
+def _written(folder: Path, whole: Whole, *, on_progress: Callable[[str, int], None]) -> dict[str, Path]:
     """Write all wheels of *whole*, and give their paths by file name."""
     outputs = [*whole.outputs]
     made = {str(output.name) for output in outputs}
@@ -117,6 +117,6 @@ def _written(folder: Path, whole: Whole, *, told: Callable[[str, int], None]) ->
             for part in output.parts:
                 with at(output.name):
                     part.write(writer)
-                told(str(output.name), part.size)
+                on_progress(str(output.name), part.size)
     names = (*(str(output.name) for output in outputs), *(wheel.path.name for wheel in whole.passing))
     return {name: folder / name for name in names}

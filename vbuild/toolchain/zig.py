@@ -31,7 +31,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, Host, HostCompiler
 from vbuild.toolchain.compilers import Compilers, Family, compiler_name, found_rust
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.cache import Store, Told, silently
+from vbuild.toolchain.toolkit.cache import OnProgress, Store, silently
 from vbuild.toolchain.toolkit.model import Pin
 
 VERSION = "0.17.1"
@@ -61,7 +61,7 @@ def provided_zig(
     store: Path | None = None,
     indexes: Indexes | None = None,
     machine: str | None = None,
-    told: Told = silently,
+    on_progress: OnProgress = silently,
 ) -> Path:
     """The zig executable for *machine*, this one where None; fetched and unpacked unless *store* has it.
 
@@ -69,7 +69,7 @@ def provided_zig(
     """
     pin = _pin(machine or platform.machine())
     try:
-        folder = Store.at(store).component(pin, places=lambda: indexes or Indexes.configured(), told=told)
+        folder = Store.at(store).component(pin, places=lambda: indexes or Indexes.configured(), on_progress=on_progress)
     except (FetchError, ToolkitError) as error:
         raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
     return folder / _PROGRAM

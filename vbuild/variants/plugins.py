@@ -151,24 +151,24 @@ def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> Package:
     return Package(canonicalize_name(found["name"]), found["version"], file, sha256, Link(wheel["url"]).redacted)
 
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The plugins of releases, each run for at most *timeout* seconds; *told* hears what is being done.
+    """The plugins of releases, each run for at most *timeout* seconds; *on_progress* hears what is being done.
 
     What one has said counts for all releases that are looked at: it cannot say one thing and then another.
     """
 
     timeout: float = TIMEOUT
     indexes: Callable[[], Indexes] = Indexes.configured
-    told: Told = lambda _: None
+    on_progress: OnProgress = lambda _: None
     _heard: dict[tuple[str, Provider], Said] = field(default_factory=dict, repr=False)
 
-    def telling(self, told: Told) -> Self:
-        """The same plugins; *told* hears what is being done."""
-        return replace(self, told=told)
+    def telling(self, on_progress: OnProgress) -> Self:
+        """The same plugins; *on_progress* hears what is being done."""
+        return replace(self, on_progress=on_progress)
 
     def __call__(self, document: Document, machine: Machine) -> tuple[Said, ...]:
         """What the plugins that *document* names say, for each namespace in use that nobody else answers for.
@@ -192,11 +192,11 @@ class Plugins:
             TemporaryDirectory(prefix="vbuild-plugin-", ignore_cleanup_errors=True) as place,
         ):
             folder = Path(place).resolve()
-            self.told(f"installing the plugin of {namespace}")
+            self.on_progress(f"installing the plugin of {namespace}")
             made = installed(provider.requires, folder=folder, indexes=self.indexes())
             plugin = made.packages[0]
             with at(f"{plugin} (sha256 {plugin.sha256})"):
-                self.told(f"asking {plugin}, the plugin of {namespace}")
+                self.on_progress(f"asking {plugin}, the plugin of {namespace}")
                 (folder / "empty").mkdir()
                 data = answer_of(provider.endpoint, python=made.python, folder=folder / "empty", timeout=self.timeout)
                 features = parsed(data, namespace)

@@ -23,7 +23,7 @@ from vbuild.wheel.extract import gathered
 from vbuild.wheel.metadata import is_companion
 from vbuild.wheel.name import WheelName
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 _SHOWN = 12
 
@@ -98,14 +98,14 @@ def check(
     *,
     absent: Collection[str] = (),
     indexes: Callable[[], Indexes] = Indexes.configured,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> tuple[Checked, ...]:
     """What comes of installing the wheels at *paths*, files or folders of them, with pip and with uv.
 
     That no path leads to libraries that were *absent* before is no failure. `SplitError` where none can be installed.
     """
     with TemporaryDirectory(prefix="vbuild-check-") as folder:
-        return checked(gathered(paths), indexes=indexes, folder=Path(folder), told=told, unreached=absent)
+        return checked(gathered(paths), indexes=indexes, folder=Path(folder), on_progress=on_progress, unreached=absent)
 
 
 def checked(
@@ -113,7 +113,7 @@ def checked(
     *,
     indexes: Callable[[], Indexes],
     folder: Path,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
     unreached: Collection[str] = (),
     using: Collection[Installer] = tuple(Installer),
 ) -> tuple[Checked, ...]:
@@ -134,7 +134,7 @@ def checked(
             what = f"for {name.platform}, expected a Linux wheel"
             results.append(Checked(wheel.name, None, notes=(Finding(Step.INSTALL, what),)))
         for installer in (one for one in found if one in using or len(found) == 1):
-            told(f"{wheel.name}: installing it with {installer}, and trying it")
+            on_progress(f"{wheel.name}: installing it with {installer}, and trying it")
             with TemporaryDirectory(prefix="vbuild-check-", dir=folder) as place:
                 result = _tried(
                     wheel,

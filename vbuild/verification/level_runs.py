@@ -169,7 +169,7 @@ def _wrapped(text: str) -> Iterator[str]:
     )
 
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 _BASELINE = X86_64_LEVELS[0]
 _SECONDS = 1800.0
@@ -186,7 +186,7 @@ def run_levels(
     ways: Collection[Way] = WAYS,
     timeout: float | None = _SECONDS,
     log: Path | None = None,
-    told: Told = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Leveled:
     """What comes of *wheel*, and of the test in *check*, as processors of the baseline and of each level in it see it.
 
@@ -200,7 +200,7 @@ def run_levels(
         return Leveled(wheel.name, levels, notes=(note,))
     with TemporaryDirectory(prefix="vbuild-levels-") as text, at(wheel.name):
         folder = Path(text).resolve()
-        told(f"{wheel.name}: installing it")
+        on_progress(f"{wheel.name}: installing it")
         beside = (wheel.parent,) if links is None else links
         environment = _environment(wheel, name, python, check, links=beside, indexes=indexes(), folder=folder)
         installation = Installation.of(environment.packages, name.project)
@@ -211,7 +211,7 @@ def run_levels(
         if why_none:
             runs = [bench.run(_BASELINE, Way.NONE)]
         else:
-            runs = [_told(bench, level, way, wheel, told) for level in levels for way in ways]
+            runs = [_told(bench, level, way, wheel, on_progress) for level in levels for way in ways]
         notes = [why_none] if why_none else []
         notes += bench.notes(runs)
     return Leveled(wheel.name, levels, tuple(runs), tuple(notes))
@@ -224,8 +224,8 @@ def levels_of(wheel: Path) -> tuple[str, ...]:
     return (_BASELINE, *sorted(found))
 
 
-def _told(bench: "_Bench", level: str, way: Way, wheel: Path, told: Told) -> Run:
-    told(f"{wheel.name}: {level} by {way}")
+def _told(bench: "_Bench", level: str, way: Way, wheel: Path, on_progress: OnProgress) -> Run:
+    on_progress(f"{wheel.name}: {level} by {way}")
     return bench.run(level, way)
 
 

@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     output: list[bytes] = []
     with inside(source):
         release = cibuildwheel(
-            source / "dist", told=lambda target, step: steps.append(f"{target} {step}"), echo=output.append
+            source / "dist", on_progress=lambda target, step: steps.append(f"{target} {step}"), echo=output.append
         )
     return Made(source, source / "dist", release, tuple(steps), b"".join(output).decode())
 

@@ -247,7 +247,7 @@ def test_unpacking_is_given_up_as_well(tmp_path: Path, wheels: Path) -> None:
             stop.set()
 
     with pytest.raises(ToolkitError, match=f"^{pin.file}: stopped$"):
-        Store.at(tmp_path / "store").component(pin, places=lambda: places(wheels), told=told, stop=stop)
+        Store.at(tmp_path / "store").component(pin, places=lambda: places(wheels), on_progress=told, stop=stop)
     assert _entries(tmp_path / "store") == []
 
 

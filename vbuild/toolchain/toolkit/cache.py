@@ -42,7 +42,7 @@ from vbuild.wheel.zip_read import Member
 
 # asked for only when something has to be fetched: pip takes most of a second to say where from
 Places = Callable[[], Indexes]
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 EVERYTHING = "store"
 COMPONENTS = "components"
@@ -81,7 +81,7 @@ class Store:
         machine: str,
         release: str,
         places: Places,
-        told: Told = silently,
+        on_progress: OnProgress = silently,
     ) -> Toolkit:
         """The CUDA_HOME of *pins*, fetched from *places* and laid out unless it is there."""
         root = self.root(version, identity)
@@ -90,7 +90,7 @@ class Store:
         def make(part: Path) -> None:
             stop = threading.Event()
             with ThreadPoolExecutor(_AT_ONCE) as threads:
-                fetch = partial(self.component, places=places, told=told, stop=stop)
+                fetch = partial(self.component, places=places, on_progress=on_progress, stop=stop)
                 work = [threads.submit(fetch, pin) for pin in pins]
                 try:
                     done, _ = wait(work, return_when=FIRST_EXCEPTION)
@@ -99,14 +99,14 @@ class Store:
                     stop.set()
                     threads.shutdown(wait=False, cancel_futures=True)
                     raise
-            told(f"laying out CUDA {version}")
+            on_progress(f"laying out CUDA {version}")
             lay_out(part, dict(zip(pins, folders, strict=True)), machine=machine, release=release)
 
         is_new = self._made(root, stamp, make)
         return Toolkit(version, root, identity, pins, is_new=is_new)
 
     def component(
-        self, pin: Pin, *, places: Places, told: Told = silently, stop: threading.Event | None = None
+        self, pin: Pin, *, places: Places, on_progress: OnProgress = silently, stop: threading.Event | None = None
     ) -> Path:
         """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there.
 
@@ -115,14 +115,14 @@ class Store:
         folder, stop = self.component_folder(pin), stop or threading.Event()
 
         def make(part: Path) -> None:
-            told(f"fetching {pin}")
+            on_progress(f"fetching {pin}")
             fetched = part.with_name(f"{part.name}.fetched")
             try:
                 fetched.mkdir()
                 wheel = fetched / pin.file
                 wanted = Wanted(pin.project, Version(pin.version), pin.sha256, pin.file)
                 download(wanted, wheel, indexes=places(), stop=stop)
-                told(f"unpacking {pin}")
+                on_progress(f"unpacking {pin}")
                 _unpack(wheel, part, stop)
             finally:
                 shutil.rmtree(fetched, ignore_errors=True)

@@ -17,7 +17,7 @@ from vbuild.errors import HardwareError, ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.native import Library
-from vbuild.toolchain.toolkit.cache import Kept, Store, Told, kept_in, silently
+from vbuild.toolchain.toolkit.cache import Kept, OnProgress, Store, kept_in, silently
 from vbuild.toolchain.toolkit.cache import prune as taken_away
 from vbuild.toolchain.toolkit.installed import Installed, installed
 from vbuild.toolchain.toolkit.model import Toolkit
@@ -96,10 +96,10 @@ def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.en
 
 
 def install(
-    version: str, libraries: Iterable[str] = (), *, store: Path | None = None, told: Told = silently
+    version: str, libraries: Iterable[str] = (), *, store: Path | None = None, on_progress: OnProgress = silently
 ) -> Provision:
     """The toolkit *version* of the package index with *libraries*, fetched unless it is kept."""
-    return Provision(packaged(_spec(version, libraries), store=store, told=told))
+    return Provision(packaged(_spec(version, libraries), store=store, on_progress=on_progress))
 
 
 def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:

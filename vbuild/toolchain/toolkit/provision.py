@@ -25,7 +25,7 @@ from packaging.version import Version
 from vbuild.errors import ToolkitError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.cache import Places, Store, Told, silently
+from vbuild.toolchain.toolkit.cache import OnProgress, Places, Store, silently
 from vbuild.toolchain.toolkit.installed import matching, named, passed_over
 from vbuild.toolchain.toolkit.layout import is_complete
 from vbuild.toolchain.toolkit.model import Pin, Toolkit
@@ -39,14 +39,14 @@ def provided(
     store: Path | None = None,
     indexes: Indexes | None = None,
     environment: Mapping[str, str] = os.environ,
-    told: Told = silently,
+    on_progress: OnProgress = silently,
 ) -> Toolkit:
     """The toolkit that *spec* asks for, fetched into *store* (the user's, where None) if it has to be.
 
-    *indexes* are asked only then; they are pip's configured ones where None. *told* hears of every step that takes
-    time. `ToolkitError` or `FetchError` where there is none to be had.
+    *indexes* are asked only then; they are pip's configured ones where None. *on_progress* hears of every step that
+    takes time. `ToolkitError` or `FetchError` where there is none to be had.
     """
-    return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, told=told)
+    return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
 
 
 def foreseen(
@@ -54,7 +54,7 @@ def foreseen(
     *,
     store: Path | None = None,
     environment: Mapping[str, str] = os.environ,
-    told: Told = silently,  # noqa: ARG001 - nothing takes time here
+    on_progress: OnProgress = silently,  # noqa: ARG001 - nothing takes time here
 ) -> Toolkit:
     """The toolkit that `provided` would give, without fetching anything: one that is not kept has no folder yet.
 
@@ -65,7 +65,7 @@ def foreseen(
 
 
 def packaged(
-    spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, told: Told = silently
+    spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, on_progress: OnProgress = silently
 ) -> Toolkit:
     """The toolkit of the package index that *spec* asks for, whatever is installed."""
     kept, places = Store.at(store), _places(indexes)
@@ -84,7 +84,7 @@ def packaged(
         machine=machine,
         release=known(spec.version).name,
         places=places,
-        told=told,
+        on_progress=on_progress,
     )
 
 
@@ -155,7 +155,7 @@ def _places(indexes: Indexes | None) -> Places:
 class Provider(Protocol):
     """What gives a CUDA toolkit, and tells what it does for that."""
 
-    def __call__(self, spec: ToolkitSpec, *, told: Callable[[str], None]) -> Toolkit: ...
+    def __call__(self, spec: ToolkitSpec, *, on_progress: Callable[[str], None]) -> Toolkit: ...
 
 
 @dataclass(frozen=True, slots=True)
