@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.benchmarks.ratio import Command, paired, verdict
 from tests.factories.recipes import SOURCE
-from vbuild.release.emit import System
+from vbuild.release.emit import CiSystem
 
 VARIANTS = 2000
 REACH = 1.0  # seconds
@@ -22,7 +22,7 @@ def main() -> None:
     if vbuild is None:
         sys.exit("vbuild is not installed beside this Python")
     reached, slowest = True, 0.0
-    for system in System:
+    for system in CiSystem:
         result = paired(f"2,000 variants for {system}", emitting(vbuild, system), starting(vbuild), rounds=ROUNDS)
         reached &= verdict(result, reach=RATIO)
         slowest = max(slowest, result.ours.seconds)
@@ -30,7 +30,7 @@ def main() -> None:
     sys.exit(not reached or slowest > REACH)
 
 
-def emitting(vbuild: str, system: System) -> Command:
+def emitting(vbuild: str, system: CiSystem) -> Command:
     def command(folder: Path) -> list[str]:
         (folder / "demo.toml").write_text(recipe())
         return [vbuild, "matrix", "demo.toml", "--emit", system]

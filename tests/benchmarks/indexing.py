@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 
 WHEELS, ROUNDS, REACH = 1000, 3, 1.5
 VARIANTLIB = str(Path(sys.executable).with_name("variantlib"))
@@ -30,7 +30,7 @@ MODULE = 1 << 16
 def write_release(folder: Path, wheels: int) -> None:
     """A release of *wheels* variants of three features, 64 KiB a wheel."""
     digits = tuple("0123456789")
-    shared = metadata("demo", demo=Provider.static({"a": digits, "b": digits, "c": digits}))
+    shared = metadata("demo", demo=VariantProvider.static({"a": digits, "b": digits, "c": digits}))
     for a, b, c in islice(product(digits, repeat=3), wheels):
         label = f"v{a}{b}{c}"
         name = f"demo-1.0-py3-none-any-{label}.whl"

@@ -34,7 +34,7 @@ from tests.factories.projects import setuptools_project
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from tests.factories.wheels import entry as zip_entry
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 
 GROWTH = 2.3
 ROUNDS = 3
@@ -87,7 +87,7 @@ class Growth:
 def wheelhouse(folder: Path, wheels: int) -> None:
     """*wheels* wheels of 16 kB, 50 a release: a plain one and 49 variants."""
     library = shared_object(MODULE)
-    shared = metadata("demo", demo=Provider.static({"a": tuple("01234"), "b": tuple("0123456789")}))
+    shared = metadata("demo", demo=VariantProvider.static({"a": tuple("01234"), "b": tuple("0123456789")}))
     for number, (a, b) in islice(product(range(wheels), product("01234", "0123456789")), wheels):
         name, files = f"demo{number}-1.0-py3-none-manylinux_2_28_x86_64", {f"demo{number}/_demo.so": library}
         if a + b != "00":

@@ -22,9 +22,9 @@ from typing import IO, cast
 from elftools.elf.elffile import ELFFile
 
 from tests.benchmarks.ratio import Command, paired, verdict
-from vbuild.files.edited import Part, Rope
+from vbuild.files.edited import EditedFile, Part
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.deflate import Codec, Press
+from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.write import write_wheel
 
 REQUIREMENT, PATTERN = "xgboost==3.2.0", "xgboost-3.2.0-*.whl"
@@ -61,7 +61,7 @@ def family(wheel: str, groups: str, codec: str) -> None:
     here = Path()
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open_wheel(Path(wheel)))
-        press = stack.enter_context(Press(Codec(codec), folder=here, remembers=groups != "1"))
+        press = stack.enter_context(Deflater(Codec(codec), folder=here, remembers=groups != "1"))
         wanted = GROUPS[: int(groups)]
         names = [source.name.labelled(f"sm{min(group)}") for group in wanted]
         writers = [stack.enter_context(write_wheel(here, name, press=press)) for name in names]
@@ -92,13 +92,13 @@ def copied(wheel: str) -> None:
             writer.copy(source, member)
 
 
-def slimmed(view: memoryview, group: set[int]) -> Rope:
+def slimmed(view: memoryview, group: set[int]) -> EditedFile:
     """The library without the machine code that *group* does not name, and without PTX; no longer one that loads."""
     section = ELFFile(cast("IO[bytes]", Stream(view))).get_section_by_name(".nv_fatbin")
     if section is None:
         sys.exit("no GPU code in the library")
     start, end = section["sh_offset"], section["sh_offset"] + section["sh_size"]
-    return Rope.of(view, [range(start), *containers(view, range(start, end), group), range(end, len(view))])
+    return EditedFile.of(view, [range(start), *containers(view, range(start, end), group), range(end, len(view))])
 
 
 class Stream:

@@ -23,8 +23,8 @@ from packaging.version import Version
 
 from tests.benchmarks.stamping import BIN
 from vbuild.build.environment import Environments
-from vbuild.build.native import Foundry
-from vbuild.build.native_cache import Shelf
+from vbuild.build.native import NativeBuilder
+from vbuild.build.native_cache import NativeCache
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -101,10 +101,10 @@ def fetched(cache: Path) -> Path:
 def libflints(levels: Sequence[Cpu], folder: Path) -> dict[Cpu, Path]:
     """The libflint of each of *levels*, built as the recipe says, or found where an earlier run has put it."""
     recipe = Recipe.load(RECIPE)
-    foundry = Foundry(
+    foundry = NativeBuilder(
         recipe.natives,
         host=recipe.build.host,
-        shelf=Shelf.of_user(),
+        shelf=NativeCache.of_user(),
         stage=folder,
         logs=folder / "logs",
         without=folder,

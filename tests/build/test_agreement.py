@@ -6,11 +6,11 @@ import pytest
 
 from vbuild.build.agreement import Agreement, Fatbins, Shortfall, agreement
 from vbuild.errors import BuildError
-from vbuild.hardware.gpu import GpuList, Offer
+from vbuild.hardware.gpu import GpuList, GpuOffer
 from vbuild.recipe.cuda import Archs
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_code import Codegen
-from vbuild.toolchain.nvcc_options import Output
+from vbuild.toolchain.nvcc_options import NvccOutput
 
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 BYPASSED = (
@@ -19,7 +19,7 @@ BYPASSED = (
 )
 
 
-def offers(codes: str) -> tuple[Offer, ...]:
+def offers(codes: str) -> tuple[GpuOffer, ...]:
     return tuple(Codegen.of(code).offer for code in codes.split(","))
 
 
@@ -28,7 +28,7 @@ def command(
     ours: str,
     *,
     theirs: str = "sm_80",
-    output: Output = Output.OBJECT,
+    output: NvccOutput = NvccOutput.OBJECT,
     rule: str = "intersect",
     is_ruled: bool = False,
 ) -> Command:
@@ -89,8 +89,8 @@ def test_ptx_that_was_asked_for_is_missed() -> None:
     assert judged([command("a.cu", "sm_80,compute_75")], "sm_80,compute_75", request="80+ptx")
 
 
-@pytest.mark.parametrize("output", [Output.DEVICE_LINK, Output.LIBRARY])
-def test_the_device_linker_leaves_ptx_behind(output: Output) -> None:
+@pytest.mark.parametrize("output", [NvccOutput.DEVICE_LINK, NvccOutput.LIBRARY])
+def test_the_device_linker_leaves_ptx_behind(output: NvccOutput) -> None:
     commands = [
         command("a.cu", "sm_80,compute_80"),
         command("demo.so", "sm_80,compute_80", output=output),
@@ -99,7 +99,7 @@ def test_the_device_linker_leaves_ptx_behind(output: Output) -> None:
 
 
 def test_a_link_for_less_is_named_by_what_it_makes() -> None:
-    commands = [command("a.cu", "sm_80,sm_90"), command("demo.so", "sm_80", output=Output.DEVICE_LINK)]
+    commands = [command("a.cu", "sm_80,sm_90"), command("demo.so", "sm_80", output=NvccOutput.DEVICE_LINK)]
     found = judged(commands, "sm_80", request="80,90")
     assert [shortfall.what for shortfall in found.shortfalls] == ["link of demo.so"]
 
@@ -127,7 +127,7 @@ def test_a_command_whose_code_is_not_in_the_wheel_does_not_count() -> None:
     commands = [
         command("a.cu", "sm_75,sm_80,sm_90"),
         command("test.cu", "sm_80"),
-        command("b.cu", "sm_80", output=Output.PTX),
+        command("b.cu", "sm_80", output=NvccOutput.PTX),
     ]
     assert judged(commands, "sm_75,sm_80,sm_90")
 
@@ -164,7 +164,7 @@ def test_a_build_without_gpu_code_is_told() -> None:
         assert str(caught.value) == message
     # compiled, and then left out of what is linked
     assert agreement([command("a.cu", "sm_80")], {}, GpuList.parse("80")).is_empty
-    assert agreement([command("a.cu", "sm_80", output=Output.FATBIN)], {}, GpuList.parse("80"))
+    assert agreement([command("a.cu", "sm_80", output=NvccOutput.FATBIN)], {}, GpuList.parse("80"))
 
 
 def test_a_list_that_could_not_be_replaced_is_told() -> None:
@@ -175,7 +175,9 @@ def test_a_list_that_could_not_be_replaced_is_told() -> None:
 
 
 def test_code_for_a_family_is_found_under_the_name_that_nvcc_gives_it() -> None:
-    family = Command(("a.cu",), Output.OBJECT, (), "intersect", is_ruled=False, theirs=("sm_103",), ours=("sm_103",))
+    family = Command(
+        ("a.cu",), NvccOutput.OBJECT, (), "intersect", is_ruled=False, theirs=("sm_103",), ours=("sm_103",)
+    )
     found = judged([family], "sm_103f", request="90,103")
     assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]
 
@@ -186,9 +188,9 @@ def test_paths_are_those_of_the_log() -> None:
 
 
 def test_a_link_is_not_blamed_for_its_objects() -> None:
-    linking = command("demo.so", "sm_80", output=Output.LIBRARY)
+    linking = command("demo.so", "sm_80", output=NvccOutput.LIBRARY)
     following = Command(
-        (), Output.DEVICE_LINK, ("/build/link.o",), "intersect", is_ruled=False, theirs=(), ours=("sm_80",)
+        (), NvccOutput.DEVICE_LINK, ("/build/link.o",), "intersect", is_ruled=False, theirs=(), ours=("sm_80",)
     )
     found = judged([command("a.cu", "sm_80,compute_80"), linking, following], "sm_80,compute_80", "sm_80", request="90")
     assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu", "link of demo.so"]

@@ -22,7 +22,7 @@ from tests.factories.natives import (
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.environment import Prefix, variables
-from vbuild.build.native_cache import Shelf
+from vbuild.build.native_cache import NativeCache
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 
@@ -216,7 +216,7 @@ def test_looking_at_an_entry_takes_nothing_from_who_replaces_it_at_that_moment(t
     works = Works.at(tmp_path / "works")
     (prefix,) = works.built(step(script_library(tmp_path / "depth"), "script"), "x86-64")
     library(prefix).write_bytes(b"of the entry that was there when its JSON was read")
-    assert not Shelf(works.root).has(prefix)
+    assert not NativeCache(works.root).has(prefix)
     assert library(prefix).is_file()
 
 

@@ -8,20 +8,20 @@ import pytest
 
 from tests.factories.plans import GCC, plan
 from vbuild.build.cuda import HostChoice, cuda_plan, host_of
-from vbuild.build.plan import Backend, CudaPlan
+from vbuild.build.plan import BuildBackend, CudaPlan
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
 from vbuild.recipe.target import Settings
-from vbuild.toolchain.compilers import Compilers, Family
+from vbuild.toolchain.compilers import CompilerFamily, Compilers
 
 HOME = Path("/opt/cuda")
 
 
 def made(
     archs: str = "75,90a,120+ptx",
-    backend: Backend = Backend.SETUPTOOLS,
+    backend: BuildBackend = BuildBackend.SETUPTOOLS,
     *,
     settings: CudaSettings | None = None,
     toolkit: str = "13.0",
@@ -56,15 +56,15 @@ def test_every_knob_has_the_request_in_its_own_words() -> None:
 
 
 def test_scikit_build_core_has_a_setting_for_it() -> None:
-    found = made(backend=Backend.SCIKIT_BUILD_CORE)
+    found = made(backend=BuildBackend.SCIKIT_BUILD_CORE)
     assert found.config_settings == (
         ("cmake.define.CMAKE_CUDA_ARCHITECTURES", "75-real;90a-real;120-real;120-virtual"),
     )
     assert "CMAKE_ARGS" not in dict(found.environment)
 
 
-@pytest.mark.parametrize("backend", [Backend.MESON_PYTHON, Backend.MATURIN])
-def test_others_are_told_by_the_launcher_alone(backend: Backend) -> None:
+@pytest.mark.parametrize("backend", [BuildBackend.MESON_PYTHON, BuildBackend.MATURIN])
+def test_others_are_told_by_the_launcher_alone(backend: BuildBackend) -> None:
     found = made(backend=backend)
     assert found.config_settings == ()
     assert not {"CUFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "CMAKE_ARGS"} & dict(found.environment).keys()
@@ -90,7 +90,7 @@ def test_what_the_environment_says_is_added_to_and_not_lost() -> None:
     ids=str,
 )
 def test_a_list_of_the_recipes_own_stays(config_settings: Settings, environment: dict[str, str]) -> None:
-    for backend in (Backend.SCIKIT_BUILD_CORE, Backend.SETUPTOOLS):
+    for backend in (BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.SETUPTOOLS):
         found = made(backend=backend, config_settings=config_settings, environment=environment)
         assert found.config_settings == ()
         assert "CMAKE_ARGS" not in dict(found.environment)
@@ -151,7 +151,7 @@ def test_the_launchers_rules_are_the_recipes() -> None:
 
 def test_nvcc_takes_gcc_by_itself_and_has_to_be_told_of_others() -> None:
     programs = (("cc", ("/usr/bin/cc",)), ("clang", ("/usr/bin/clang",)), ("g++-11", ("/usr/bin/g++-11",)))
-    clang = replace(GCC, family=Family.CLANG, c="clang -pthread", cxx="clang++ -pthread", programs=programs)
+    clang = replace(GCC, family=CompilerFamily.CLANG, c="clang -pthread", cxx="clang++ -pthread", programs=programs)
     assert made().rules.host == ""
     assert made(compilers=clang).rules.host == "clang++"
     assert made(compilers=replace(clang, c="cc", cxx="c++")).rules.host == "c++"
@@ -161,9 +161,9 @@ def test_nvcc_takes_gcc_by_itself_and_has_to_be_told_of_others() -> None:
 
 
 def test_the_plan_of_a_build_has_both() -> None:
-    part = made("80", Backend.SCIKIT_BUILD_CORE)
+    part = made("80", BuildBackend.SCIKIT_BUILD_CORE)
     own: Settings = (("cmake.define.USE_CUDA", "ON"),)
-    found = plan("v3", Backend.SCIKIT_BUILD_CORE, cuda=part, config_settings=own)
+    found = plan("v3", BuildBackend.SCIKIT_BUILD_CORE, cuda=part, config_settings=own)
     environment = dict(found.environment)
     assert (environment["CUDAARCHS"], environment["CFLAGS"]) == ("80-real", "-march=x86-64-v3 -mtune=generic")
     assert found.config_settings == (
@@ -188,7 +188,7 @@ def compilers_of(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
-G13, CLANG19 = (Family.GCC, (13, 2)), (Family.CLANG, (19, 1))
+G13, CLANG19 = (CompilerFamily.GCC, (13, 2)), (CompilerFamily.CLANG, (19, 1))
 
 
 @pytest.mark.parametrize(

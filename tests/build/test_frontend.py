@@ -23,22 +23,23 @@ from tests.factories.projects import (
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared, recognised
-from vbuild.build.plan import Backend
+from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import Host, HostCompiler
-from vbuild.recipe.model import Build
+from vbuild.recipe.matrix import HostCompiler, HostSettings
+from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 
-PROJECTS: dict[Backend, Callable[[Path], Path]] = {
-    Backend.SETUPTOOLS: setuptools_project,
-    Backend.SCIKIT_BUILD_CORE: cmake_project,
-    Backend.MESON_PYTHON: meson_project,
-    Backend.MATURIN: maturin_project,
+PROJECTS: dict[BuildBackend, Callable[[Path], Path]] = {
+    BuildBackend.SETUPTOOLS: setuptools_project,
+    BuildBackend.SCIKIT_BUILD_CORE: cmake_project,
+    BuildBackend.MESON_PYTHON: meson_project,
+    BuildBackend.MATURIN: maturin_project,
 }
 BACKENDS = [
-    pytest.param(backend, marks=needs("cargo", "rustc") if backend is Backend.MATURIN else ()) for backend in PROJECTS
+    pytest.param(backend, marks=needs("cargo", "rustc") if backend is BuildBackend.MATURIN else ())
+    for backend in PROJECTS
 ]
 REGISTERS = {"v1": "xmm", "v2": "xmm", "v3": "ymm", "v4": "zmm"}
 
@@ -51,10 +52,15 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
 
 
 def built(
-    project: Path, level: str, folder: Path, environments: Environments, settings: Build | None = None, **env: str
+    project: Path,
+    level: str,
+    folder: Path,
+    environments: Environments,
+    settings: BuildSettings | None = None,
+    **env: str,
 ) -> Built:
     target = Target(label=level, python="", cpu=Cpu.known("x86_64", level), env=tuple(env.items()))
-    job = prepared(project, target, settings or Build())
+    job = prepared(project, target, settings or BuildSettings())
     return build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
 
 
@@ -78,7 +84,7 @@ def kernel_of(binary: Path) -> str:
 @pytest.mark.parametrize("level", X86_64_LEVELS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_builds_every_level(
-    backend: Backend, level: str, environments: Environments, tmp_path: Path
+    backend: BuildBackend, level: str, environments: Environments, tmp_path: Path
 ) -> None:
     project = PROJECTS[backend](tmp_path / "source")
     result = built(project, level, tmp_path, environments)
@@ -88,12 +94,12 @@ def test_every_backend_builds_every_level(
     assert bool(re.search(r"\tv[a-z]+p[sd]", code)) == (level in {"v3", "v4"})
     notes = output("readelf", "-n", "-d", binary)
     # Rust links with lld, which does not know the mark
-    assert ("x86 ISA needed: x86-64-" in notes) == (level != "v1" and backend is not Backend.MATURIN)
+    assert ("x86 ISA needed: x86-64-" in notes) == (level != "v1" and backend is not BuildBackend.MATURIN)
     assert "RPATH" not in notes
     assert "RUNPATH" not in notes
     assert str(tmp_path).encode() not in binary.read_bytes()
     assert result.wheel.name.startswith("demo-1.0")
-    if backend is not Backend.MATURIN:  # whose flag is in cargo's own configuration
+    if backend is not BuildBackend.MATURIN:  # whose flag is in cargo's own configuration
         assert {file for change in result.overrides for file in change.sources} == {"module.c", "src/kernel.c"}
         assert all("-march=native" in change.removed for change in result.overrides)
     else:
@@ -104,14 +110,14 @@ def test_every_backend_builds_every_level(
 
 @pytest.mark.network
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_same_build_gives_the_same_bytes(backend: Backend, environments: Environments, tmp_path: Path) -> None:
+def test_the_same_build_gives_the_same_bytes(backend: BuildBackend, environments: Environments, tmp_path: Path) -> None:
     wheels, libraries = [], []
     for name in ("one", "another"):
         project = PROJECTS[backend](tmp_path / name / "source")
         wheels.append(built(project, "v3", tmp_path / name, environments).wheel)
         libraries.append(library(wheels[-1], tmp_path / name))
     assert libraries[0].read_bytes() == libraries[1].read_bytes()
-    if backend is not Backend.MATURIN:  # whose software bill of materials names the folder of the source
+    if backend is not BuildBackend.MATURIN:  # whose software bill of materials names the folder of the source
         assert wheels[0].read_bytes() == wheels[1].read_bytes()
 
 
@@ -134,7 +140,9 @@ def test_the_recipes_settings_arrive_and_its_commands_run_in_the_tree(
     environments: Environments, tmp_path: Path
 ) -> None:
     project = setuptools_project(tmp_path / "source", flags=())
-    settings = Build(before_build=("echo '#error from before-build' > src/added.h; cp src/added.h src/kernel.c",))
+    settings = BuildSettings(
+        before_build=("echo '#error from before-build' > src/added.h; cp src/added.h src/kernel.c",)
+    )
     with pytest.raises(BuildError) as caught:
         built(project, "v3", tmp_path, environments, settings, CFLAGS="-DFROM_RECIPE")
     assert "error: #error from before-build" in str(caught.value)
@@ -164,7 +172,7 @@ def test_intrinsics_without_their_flag_fail_with_advice(environments: Environmen
         "after a check of the CPU, name the file in the recipe's build.keep-flags"
     )
     project = setuptools_project(tmp_path / "kept" / "source", flags=("-mavx2",), kernel=kernel)
-    settings = Build(keep_flags=("src/kernel.c",))
+    settings = BuildSettings(keep_flags=("src/kernel.c",))
     result = built(project, "v2", tmp_path / "kept", environments, settings)
     assert [change.sources for change in result.overrides] == [("module.c",)]
 
@@ -233,9 +241,11 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("body", "message"), FAILURES.values(), ids=FAILURES)
-@pytest.mark.parametrize("settings", [Build(), Build(isolation=False)], ids=["isolated", "not isolated"])
+@pytest.mark.parametrize(
+    "settings", [BuildSettings(), BuildSettings(isolation=False)], ids=["isolated", "not isolated"]
+)
 def test_a_backend_that_does_not_give_one_plain_wheel_is_an_error(
-    body: str, message: str, settings: Build, tmp_path: Path
+    body: str, message: str, settings: BuildSettings, tmp_path: Path
 ) -> None:
     environments = Environments(tmp_path / "environments", dict)
     project = backend_project(tmp_path / "source", body)
@@ -268,7 +278,7 @@ def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(
     for name in ("one", "another"):
         project = backend_project(tmp_path / name, "    pass")
         with pytest.raises(BuildError) as caught:
-            built(project, "v2", tmp_path, environments, Build(requires=("no-such-project-anywhere",)))
+            built(project, "v2", tmp_path, environments, BuildSettings(requires=("no-such-project-anywhere",)))
         (tmp_path / "work").rename(tmp_path / f"work-{name}")
         assert str(caught.value).startswith("build environment: uv failed with status 1; its log is ")
         assert "no-such-project-anywhere" in str(caught.value)
@@ -277,13 +287,13 @@ def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(
 
 
 def test_a_project_without_a_backend_is_setuptools(tmp_path: Path) -> None:
-    assert recognised(setuptools_project(tmp_path)) is Backend.SETUPTOOLS
-    assert recognised(tree(tmp_path, {"pyproject.toml": "[tool.other]\n"})) is Backend.SETUPTOOLS
+    assert recognised(setuptools_project(tmp_path)) is BuildBackend.SETUPTOOLS
+    assert recognised(tree(tmp_path, {"pyproject.toml": "[tool.other]\n"})) is BuildBackend.SETUPTOOLS
 
 
 def test_a_job_can_be_printed(tmp_path: Path) -> None:
     target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"))
-    data = prepared(setuptools_project(tmp_path / "source"), target, Build()).data()
+    data = prepared(setuptools_project(tmp_path / "source"), target, BuildSettings()).data()
     assert json.loads(json.dumps(data))["launchers"]["compile"] == ["-march=x86-64-v2", "-mtune=generic"]
 
 
@@ -291,4 +301,4 @@ def test_a_missing_compiler_is_found_out_before_anything_is_built(tmp_path: Path
     project = maturin_project(tmp_path / "source")
     target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"), env=(("PATH", str(tmp_path)),))
     with pytest.raises(BuildError, match=r"^no C compiler on PATH; install one: "):
-        prepared(project, target, Build(host=Host(HostCompiler.SYSTEM)))
+        prepared(project, target, BuildSettings(host=HostSettings(HostCompiler.SYSTEM)))

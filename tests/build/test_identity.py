@@ -22,18 +22,18 @@ from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
 from vbuild.build.identity import build_key, canonical
-from vbuild.build.plan import Backend, Plan, Rewriting
+from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.source import digest, unpacked
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
-from vbuild.recipe.lock import Lock, Resolved
-from vbuild.recipe.model import Build, Repair
+from vbuild.recipe.lock import Lock, LockedRequirement
+from vbuild.recipe.model import BuildSettings, Repair
 from vbuild.recipe.source import Folder, Git, Sdist
 from vbuild.recipe.target import Target
-from vbuild.toolchain.compilers import Compilers, Family, Rust
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
 
 V3 = Cpu.parse("x86-64-v3")
@@ -44,9 +44,9 @@ class Inputs:
     """All that a key is made of."""
 
     target: Target
-    plan: Plan
+    plan: FlagPlan
     source: str
-    settings: Build
+    settings: BuildSettings
     compilers: Compilers
     interpreter: Interpreter
     repair: Repair
@@ -80,11 +80,18 @@ def inputs(folder: Path) -> Inputs:
     (folder / "a.patch").write_text("--- a\n+++ b\n")
     return Inputs(
         target=Target("x86_64_v3", "3.12", V3, env=(("BLAS", "1"),)),
-        plan=Plan(V3, Backend.SETUPTOOLS, (("CFLAGS", "-O3"),), (("x", "1"),), Rewriting(compile=("-march=v3",))),
+        plan=FlagPlan(
+            V3, BuildBackend.SETUPTOOLS, (("CFLAGS", "-O3"),), (("x", "1"),), Rewriting(compile=("-march=v3",))
+        ),
         source="sdist 1",
-        settings=Build(patches=(folder / "a.patch",), requires=("numpy",), before_build=("make",)),
+        settings=BuildSettings(patches=(folder / "a.patch",), requires=("numpy",), before_build=("make",)),
         compilers=Compilers(
-            Family.GCC, (12, 2), "x86_64", "gcc", programs=(("gcc", (str(folder / "gcc"),)),), rust=rust(folder, "1")
+            CompilerFamily.GCC,
+            (12, 2),
+            "x86_64",
+            "gcc",
+            programs=(("gcc", (str(folder / "gcc"),)),),
+            rust=rust(folder, "1"),
         ),
         interpreter=replace(PYTHON, path=folder / "python"),
         repair=Repair(),
@@ -152,14 +159,14 @@ CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
     "config settings": _plan(config_settings=()),
     "launcher rules": _plan(rewriting=Rewriting(compile=("-march=v4",))),
     "keep": _plan(rewriting=Rewriting(compile=("-march=v3",), keep=("a.c",))),
-    "backend": _plan(backend=Backend.OTHER),
+    "backend": _plan(backend=BuildBackend.OTHER),
     "level": _plan(cpu=Cpu.parse("x86-64")),
     "before build": _settings(before_build=()),
     "requires": _settings(requires=("numpy", "cython")),
     "cuda settings": _settings(cuda=CudaSettings(lineinfo=True)),
     "repair": lambda one: replace(one, repair=Repair(exclude=("libcuda.so.1",))),
     "toolkit": lambda one: replace(one, toolkit=HASH),
-    "compiler's family": _compilers(family=Family.CLANG),
+    "compiler's family": _compilers(family=CompilerFamily.CLANG),
     "compiler's version": _compilers(version=(12, 3)),
     "compiler's machine": _compilers(machine="aarch64"),
     "C++": _compilers(cxx="g++"),
@@ -221,7 +228,7 @@ def test_the_packages_of_a_lock_count_and_nothing_else_of_it(tmp_path: Path) -> 
     kind = one.interpreter.kind
 
     def locked(*packages: str, python: str = kind, is_binding: bool = False) -> str:
-        lock = Lock("1", "2", "3", requirements=(Resolved(python, ("a",), packages),), is_binding=is_binding)
+        lock = Lock("1", "2", "3", requirements=(LockedRequirement(python, ("a",), packages),), is_binding=is_binding)
         return _settings(lock=lock)(one).key()
 
     assert len({one.key(), locked("a==1"), locked("a==2"), locked()}) == 4
@@ -249,19 +256,19 @@ def test_a_package_installed_on_the_system_changes_the_key(tmp_path: Path, monke
 
 def test_a_build_without_isolation_depends_on_what_is_installed(tmp_path: Path) -> None:
     python = Interpreter.at(Path(sys.executable), os.environ)
-    one = replace(inputs(tmp_path), interpreter=python, settings=Build(isolation=False))
+    one = replace(inputs(tmp_path), interpreter=python, settings=BuildSettings(isolation=False))
     assert one.key() == one.key()
-    assert one.key() != replace(one, settings=Build()).key()
+    assert one.key() != replace(one, settings=BuildSettings()).key()
 
 
 def test_a_patch_or_python_that_is_gone_is_one_line(tmp_path: Path) -> None:
     one = inputs(tmp_path)
     missing = tmp_path / "gone.patch"
     with pytest.raises(BuildError) as caught:
-        replace(one, settings=Build(patches=(missing,))).key()
+        replace(one, settings=BuildSettings(patches=(missing,))).key()
     assert str(caught.value) == f"{missing}: cannot be read: No such file or directory"
     with pytest.raises(BuildError, match=r"gone: its packages cannot be listed: "):
-        replace(one, interpreter=replace(PYTHON, path=tmp_path / "gone"), settings=Build(isolation=False)).key()
+        replace(one, interpreter=replace(PYTHON, path=tmp_path / "gone"), settings=BuildSettings(isolation=False)).key()
 
 
 def test_the_key_is_the_same_in_another_process_folder_and_order(tmp_path: Path) -> None:
@@ -289,7 +296,12 @@ class _Enum(Enum):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(Backend) | st.builds(Path, st.just("a")),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.sampled_from(BuildBackend)
+    | st.builds(Path, st.just("a")),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )

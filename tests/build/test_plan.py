@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
-from vbuild.build.plan import EPOCH, Backend, Rewriting, planned
+from vbuild.build.plan import EPOCH, BuildBackend, Rewriting, planned
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.toolchain.compilers import Family, Rust
+from vbuild.toolchain.compilers import CompilerFamily, Rust
 
 V3 = "-march=x86-64-v3 -mtune=generic"
 
@@ -17,23 +17,23 @@ V3 = "-march=x86-64-v3 -mtune=generic"
 @pytest.mark.parametrize(
     ("build_backend", "backend"),
     [
-        ("setuptools.build_meta", Backend.SETUPTOOLS),
-        ("setuptools.build_meta:__legacy__", Backend.SETUPTOOLS),
-        ("scikit_build_core.build", Backend.SCIKIT_BUILD_CORE),
-        ("scikit_build_core.setuptools.build_meta", Backend.OTHER),
-        ("mesonpy", Backend.MESON_PYTHON),
-        ("maturin", Backend.MATURIN),
-        ("hatchling.build", Backend.OTHER),
-        ("poetry.core.masonry.api", Backend.OTHER),
-        ("backend:mesonpy", Backend.OTHER),
+        ("setuptools.build_meta", BuildBackend.SETUPTOOLS),
+        ("setuptools.build_meta:__legacy__", BuildBackend.SETUPTOOLS),
+        ("scikit_build_core.build", BuildBackend.SCIKIT_BUILD_CORE),
+        ("scikit_build_core.setuptools.build_meta", BuildBackend.OTHER),
+        ("mesonpy", BuildBackend.MESON_PYTHON),
+        ("maturin", BuildBackend.MATURIN),
+        ("hatchling.build", BuildBackend.OTHER),
+        ("poetry.core.masonry.api", BuildBackend.OTHER),
+        ("backend:mesonpy", BuildBackend.OTHER),
     ],
 )
-def test_backends_are_known_by_the_module_they_name(build_backend: str, backend: Backend) -> None:
-    assert Backend.named(build_backend) is backend
+def test_backends_are_known_by_the_module_they_name(build_backend: str, backend: BuildBackend) -> None:
+    assert BuildBackend.named(build_backend) is backend
 
 
-@pytest.mark.parametrize("backend", [Backend.SETUPTOOLS, Backend.OTHER])
-def test_setuptools_keeps_the_interpreters_own_flags(backend: Backend) -> None:
+@pytest.mark.parametrize("backend", [BuildBackend.SETUPTOOLS, BuildBackend.OTHER])
+def test_setuptools_keeps_the_interpreters_own_flags(backend: BuildBackend) -> None:
     env = dict(plan("v3", backend).environment)
     assert env["CFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
     assert env["CXXFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
@@ -41,8 +41,8 @@ def test_setuptools_keeps_the_interpreters_own_flags(backend: Backend) -> None:
     assert env["CXX"] == "g++ -pthread"
 
 
-@pytest.mark.parametrize("backend", [Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON, Backend.MATURIN])
-def test_backends_with_build_types_get_only_the_level(backend: Backend) -> None:
+@pytest.mark.parametrize("backend", [BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON, BuildBackend.MATURIN])
+def test_backends_with_build_types_get_only_the_level(backend: BuildBackend) -> None:
     env = dict(plan("v3", backend).environment)
     assert (env["CFLAGS"], env["CXXFLAGS"], env["FFLAGS"]) == (V3, V3, V3)
 
@@ -52,7 +52,7 @@ def test_the_recipes_flags_stay_and_ours_come_behind_them() -> None:
     assert env["CFLAGS"] == f"-DNDEBUG -O3 -fwrapv -DX -O2 {V3}"
     assert env["CXXFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
     assert "RUSTFLAGS" not in env
-    env = dict(plan("v3", Backend.MESON_PYTHON, environment={"RUSTFLAGS": "-g"}).environment)
+    env = dict(plan("v3", BuildBackend.MESON_PYTHON, environment={"RUSTFLAGS": "-g"}).environment)
     assert env["RUSTFLAGS"] == "-g -C target-cpu=x86-64-v3"
 
 
@@ -64,9 +64,9 @@ def test_times_are_those_of_the_environment_or_the_earliest_a_zip_can_say() -> N
 
 
 def test_cargo_compiles_build_scripts_apart_from_the_target() -> None:
-    assert dict(plan("v4", Backend.MATURIN).environment)["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-gnu"
+    assert dict(plan("v4", BuildBackend.MATURIN).environment)["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-gnu"
     given = {"CARGO_BUILD_TARGET": "x86_64-unknown-linux-musl"}
-    assert dict(plan("v4", Backend.MATURIN, environment=given).environment)["CARGO_BUILD_TARGET"] == (
+    assert dict(plan("v4", BuildBackend.MATURIN, environment=given).environment)["CARGO_BUILD_TARGET"] == (
         "x86_64-unknown-linux-musl"
     )
     without = replace(GCC, rust=None)
@@ -75,11 +75,11 @@ def test_cargo_compiles_build_scripts_apart_from_the_target() -> None:
 
 def test_build_folders_have_names_that_do_not_change() -> None:
     given = (("setup-args", ("-Dx=1", "-Dy=2")),)
-    for backend in (Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON):
+    for backend in (BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON):
         assert plan("v2", backend, config_settings=given).config_settings == (*given, ("build-dir", "build/vbuild"))
         own = (("build-dir", "mine"),)
         assert plan("v2", backend, config_settings=own).config_settings == own
-    assert plan("v2", Backend.SETUPTOOLS, config_settings=given).config_settings == given
+    assert plan("v2", BuildBackend.SETUPTOOLS, config_settings=given).config_settings == given
 
 
 def test_the_rules_of_a_level() -> None:
@@ -103,7 +103,7 @@ def test_arm_has_versions_and_features() -> None:
     compilers = replace(GCC, machine="aarch64", rust=Rust(PYTHON.path, "aarch64-unknown-linux-gnu"))
     rules = [
         planned(
-            Cpu.known("aarch64", level), Backend.MATURIN, compilers=compilers, interpreter=PYTHON, environment={}
+            Cpu.known("aarch64", level), BuildBackend.MATURIN, compilers=compilers, interpreter=PYTHON, environment={}
         ).rewriting
         for level in ("8a", "8.2a")
     ]
@@ -117,14 +117,14 @@ def test_arm_has_versions_and_features() -> None:
 
 @pytest.mark.parametrize(("level", "flags"), [("v1", "/O2"), ("v3", "/O2 /arch:AVX2"), ("v4", "/O2 /arch:AVX512")])
 def test_msvc_takes_its_switch_from_a_variable_that_wins(level: str, flags: str) -> None:
-    made = plan(level, compilers=replace(GCC, family=Family.MSVC), environment={"_CL_": "/O2"})
+    made = plan(level, compilers=replace(GCC, family=CompilerFamily.MSVC), environment={"_CL_": "/O2"})
     assert made.environment == (("_CL_", flags),)
     assert made.rewriting == Rewriting()
 
 
 REFUSALS = [
     (
-        lambda: plan("v2", compilers=replace(GCC, family=Family.MSVC)),
+        lambda: plan("v2", compilers=replace(GCC, family=CompilerFamily.MSVC)),
         "MSVC has no switch for x86-64-v2; expected x86-64, x86-64-v3 or x86-64-v4",
     ),
     (
@@ -132,7 +132,7 @@ REFUSALS = [
         "gcc 10.2 does not know -march=x86-64-v3; expected gcc 11 or clang 12, or newer",
     ),
     (
-        lambda: replace(GCC, family=Family.CLANG, version=(11, 0)).check(Cpu.parse("x86-64-v2")),
+        lambda: replace(GCC, family=CompilerFamily.CLANG, version=(11, 0)).check(Cpu.parse("x86-64-v2")),
         "clang 11.0 does not know -march=x86-64-v2; expected gcc 11 or clang 12, or newer",
     ),
     (

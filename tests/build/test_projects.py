@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from vbuild.hardware.driver import Nvidia
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Product, Release
+from vbuild.release.outcome import Product, ReleaseResult
 
 PROJECTS = Path(__file__).parents[1] / "projects"
 TOOLKIT = '[[matrix.cuda]]\ntoolkit = "13.0"\n'
@@ -47,12 +47,12 @@ MESON_PYTHON = Project("meson-python-cuda", "histo", 49500)
 ALL = (SETUPTOOLS, SCIKIT_BUILD_CORE, MESON_PYTHON)
 
 
-def built(project: Project, folder: Path, text: str) -> Release:
+def built(project: Project, folder: Path, text: str) -> ReleaseResult:
     """The release of *project* in *folder* that a recipe with *text* gives, of builds of its own."""
     recipe = folder / f"{project.name}.toml"
     source = f'[source]\npath = "{PROJECTS / project.folder}"\n'
     recipe.write_text(f'name = "{project.name}"\n{source}{text}{TEST.format(name=project.name)}')
-    release = matrix(recipe, folder / "dist", jobs=2, store=Store(folder / "store"))
+    release = matrix(recipe, folder / "dist", jobs=2, store=BuildCache(folder / "store"))
     assert not release.failures
     return release
 

@@ -13,7 +13,7 @@ import pytest
 from tests.factories.natives import Works, cmake_library, library, script_library, step
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.native_cache import Shelf
+from vbuild.build.native_cache import NativeCache
 from vbuild.errors import FetchError, NativeError
 from vbuild.hardware.cpu import Cpu
 
@@ -189,7 +189,7 @@ def test_what_nobody_uses_is_swept_and_what_is_in_use_is_not(tmp_path: Path) -> 
     works = Works.at(tmp_path / "works")
     text = step(script_library(tmp_path / "depth"), "script")
     one, three = works.built(text, "x86-64", "x86-64-v3")
-    shelf = Shelf(works.root)
+    shelf = NativeCache(works.root)
     shelf.sweep(limit=0)
     assert shelf.has(one)
     assert shelf.has(three)

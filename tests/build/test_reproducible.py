@@ -13,7 +13,7 @@ from tests.factories.plans import plan as planned_without
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
-from vbuild.build.plan import Backend, planned
+from vbuild.build.plan import BuildBackend, planned
 from vbuild.build.source import copied, digest
 from vbuild.build.wrappers import Launchers, install
 from vbuild.hardware.cpu import Cpu
@@ -82,7 +82,7 @@ class Place:
 def settled() -> dict[str, str]:
     """The variables of any plan; those of this machine's compilers apart."""
     plan = planned(
-        Cpu.known("x86_64", "v2"), Backend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=OUTSIDE
+        Cpu.known("x86_64", "v2"), BuildBackend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=OUTSIDE
     )
     return {name: text for name, text in plan.environment if name not in {"CC", "CXX"}}
 
@@ -215,7 +215,7 @@ def test_cmake_leaves_no_trace_of_where_libraries_were_before_they_were_installe
             place.folder / "source", {"CMakeLists.txt": LIBRARIES, "a.c": "int b(void); int a(void) { return b(); }"}
         )
         tree(source, {"b.c": "int b(void) { return 1; }"})
-        plan = planned_without("v2", Backend.SCIKIT_BUILD_CORE, environment={"CMAKE_ARGS": "-DGIVEN=1"})
+        plan = planned_without("v2", BuildBackend.SCIKIT_BUILD_CORE, environment={"CMAKE_ARGS": "-DGIVEN=1"})
         given = dict(plan.environment)["CMAKE_ARGS"].split()
         subprocess.run(
             ["cmake", "-S", str(source), "-B", str(source / "build"), *given], check=True, capture_output=True

@@ -5,11 +5,11 @@ import pytest
 from vbuild.build.plan import unused
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.nvcc_options import Output
+from vbuild.toolchain.nvcc_options import NvccOutput
 
 
 def command(*sources: str) -> Command:
-    return Command(sources, Output.OBJECT, (), "intersect", is_ruled=False, theirs=(), ours=("sm_80",))
+    return Command(sources, NvccOutput.OBJECT, (), "intersect", is_ruled=False, theirs=(), ours=("sm_80",))
 
 
 COMMANDS = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.projects import KERNEL, tree
-from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, planned
 from vbuild.build.wrappers import Launchers, Override, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.toolchain.compilers import Compilers
@@ -22,9 +22,11 @@ COMPILERS = Compilers.found(INTERPRETER, os.environ)
 pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
 
 
-def plan(level: str, *, keep: tuple[str, ...] = ()) -> Plan:
+def plan(level: str, *, keep: tuple[str, ...] = ()) -> FlagPlan:
     cpu = Cpu.known("x86_64", level)
-    return planned(cpu, Backend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=os.environ, keep=keep)
+    return planned(
+        cpu, BuildBackend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=os.environ, keep=keep
+    )
 
 
 def launchers(folder: Path, level: str, *, keep: tuple[str, ...] = ()) -> Launchers:

@@ -15,7 +15,7 @@ from vbuild.cli.main import main
 from vbuild.cli.render import release_lines
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
-from vbuild.release.outcome import Failure, Release
+from vbuild.release.outcome import Failure, ReleaseResult
 
 WIDTH = 80
 
@@ -102,7 +102,7 @@ def test_json_is_all_there_is_on_stdout(release: Path) -> None:
 def test_the_end_of_a_failed_targets_log_is_shown_line_by_line() -> None:
     target = Target("v3", "3.12", Cpu.parse("x86-64-v3"))
     failure = Failure(target, "make failed with status 2:\n\tg++ -c demo.cpp\n", None)
-    lines = list(release_lines(Release("demo", "project", (), (failure,), ())))
+    lines = list(release_lines(ReleaseResult("demo", "project", (), (failure,), ())))
     assert lines == ["v3 failed: make failed with status 2:", "        g++ -c demo.cpp"]
 
 

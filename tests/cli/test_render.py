@@ -13,7 +13,7 @@ from tests.factories.tools import needs
 from vbuild.cli.render import release_lines
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
-from vbuild.release.outcome import Failure, Release
+from vbuild.release.outcome import Failure, ReleaseResult
 
 LONG = "all_the_older_ones_of_the_institute"
 RECIPE = f"""
@@ -117,7 +117,7 @@ def failure(label: str, error: str, log: Path | None = None) -> Failure:
 
 
 def failures(*failed: Failure) -> list[str]:
-    return list(release_lines(Release("demo", "project", (), failed, ())))
+    return list(release_lines(ReleaseResult("demo", "project", (), failed, ())))
 
 
 def test_wheels_that_fail_alike_are_told_once() -> None:

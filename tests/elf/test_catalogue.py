@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vbuild.elf.catalogue import Entry, Framework, by_soname, by_stem, cuda_of, framework, is_driver
+from vbuild.elf.catalogue import CatalogueEntry, Framework, by_soname, by_stem, cuda_of, framework, is_driver
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import files_of
 from vbuild.index_client.ranged import ranged
@@ -17,10 +17,10 @@ from vbuild.toolchain.toolkit.pins import releases
 # no types, and not its public face
 DESCRIPTOR_CATALOG = import_module("cuda.pathfinder._dynamic_libs.descriptor_catalog").DESCRIPTOR_CATALOG
 OURS = [spec for spec in DESCRIPTOR_CATALOG if spec.packaged_with != "driver"]
-CUFFT = Entry("libcufft.so.11", "nvidia-cufft-cu12", 12, "cufft", "cufft", "nvidia/cufft/lib")
+CUFFT = CatalogueEntry("libcufft.so.11", "nvidia-cufft-cu12", 12, "cufft", "cufft", "nvidia/cufft/lib")
 
 
-def entries() -> list[Entry]:
+def entries() -> list[CatalogueEntry]:
     """Every library in the catalogue, through the names that cuda-pathfinder and the toolkits have for them."""
     return [entry for spec in OURS for soname in spec.linux_sonames for entry in by_soname(soname)]
 

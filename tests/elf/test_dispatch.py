@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.elf import MODULE, SUM, shared_object, stripped
 from vbuild.elf.disassembly import Isa
-from vbuild.elf.dispatch import Baseline, Evidence, Reason, asks_processor, judged, named_rank
+from vbuild.elf.dispatch import Baseline, DispatchEvidence, Reason, asks_processor, judged, named_rank
 from vbuild.elf.file import Elf
 
 VECTOR = '__asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2")'
@@ -22,7 +22,7 @@ def verdicts(
     """Why each function above the level of that rank is accepted, by name."""
     elf = Elf.parse(data)
     isa = Isa.scan(elf)
-    evidence = Evidence(
+    evidence = DispatchEvidence(
         path,
         asks_processor(elf, isa),
         Baseline(Elf.parse(baseline)) if baseline else None,

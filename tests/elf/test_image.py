@@ -10,12 +10,12 @@ from elftools.elf.relocation import RelocationSection, RelrRelocationSection
 
 from tests.factories import elf
 from tests.factories.devices import AARCH64, library
-from vbuild.elf.image import Form, Image, Layout, Pointer, Ranges
-from vbuild.elf.records import FileHeader, Machine, ProgramHeader, SectionHeader, SegmentType
+from vbuild.elf.image import ElfForm, ElfImage, ElfLayout, Pointer, Ranges
+from vbuild.elf.records import ElfMachine, FileHeader, ProgramHeader, SectionHeader, SegmentType
 from vbuild.errors import BinaryError
 
 DATA = library()
-IMAGE = Image.parse(DATA)
+IMAGE = ElfImage.parse(DATA)
 SHAPES = {
     "bfd": DATA,
     "one segment": library("-Wl,-z,noseparate-code"),
@@ -28,7 +28,7 @@ if shutil.which("ld.lld"):
     SHAPES["relr of lld"] = library("-fuse-ld=lld", "-Wl,--pack-dyn-relocs=relr")
 
 
-def address_of(image: Image, section: str) -> range:
+def address_of(image: ElfImage, section: str) -> range:
     found = image.section(section)
     assert found is not None
     return found.addresses
@@ -37,7 +37,7 @@ def address_of(image: Image, section: str) -> range:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sections_and_segments_are_those_that_pyelftools_reads(shape: str) -> None:
     judge = ELFFile(io.BytesIO(SHAPES[shape]))
-    image = Image.parse(SHAPES[shape])
+    image = ElfImage.parse(SHAPES[shape])
     assert [(each.name, each.header.sh_offset, each.header.sh_addr) for each in image.sections] == [
         (each.name, each["sh_offset"], each["sh_addr"]) for each in judge.iter_sections()
     ]
@@ -48,7 +48,7 @@ def test_sections_and_segments_are_those_that_pyelftools_reads(shape: str) -> No
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_pointers_are_those_that_pyelftools_reads(shape: str) -> None:
-    image = Image.parse(SHAPES[shape])
+    image = ElfImage.parse(SHAPES[shape])
     wanted = set()
     for section in ELFFile(io.BytesIO(SHAPES[shape])).iter_sections():
         if isinstance(section, RelrRelocationSection):
@@ -65,22 +65,22 @@ def test_pointers_are_those_that_pyelftools_reads(shape: str) -> None:
 
 @pytest.mark.skipif(not AARCH64.is_there, reason="needs a cross compiler for aarch64")
 def test_pointers_of_aarch64() -> None:
-    image = Image.parse(library(toolchain=AARCH64, align=256))
-    assert image.machine == Machine.AARCH64
+    image = ElfImage.parse(library(toolchain=AARCH64, align=256))
+    assert image.machine == ElfMachine.AARCH64
     assert len(image.pointers([address_of(image, ".dev")])) == 12
 
 
 def test_a_pointer_knows_its_row() -> None:
     for pointer in IMAGE.pointers([address_of(IMAGE, ".dev")]):
-        assert pointer.form is Form.RELA
+        assert pointer.form is ElfForm.RELA
         assert pointer.row
         assert struct.unpack_from("<QQq", DATA, pointer.row) == (pointer.place, 8, pointer.target)
 
 
 def test_a_row_of_relr_is_the_word_itself() -> None:
-    image = Image.parse(SHAPES["relr"])
+    image = ElfImage.parse(SHAPES["relr"])
     found = image.pointers([address_of(image, ".dev")])
-    assert found[0] == Pointer(found[0].place, found[0].target, Form.RELR)
+    assert found[0] == Pointer(found[0].place, found[0].target, ElfForm.RELR)
     assert [image.word(pointer.place) for pointer in found] == [pointer.target for pointer in found]
 
 
@@ -93,7 +93,7 @@ def test_several_ranges_that_overlap_are_asked_for_once() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_offsets_and_addresses_are_inverses(shape: str) -> None:
-    image = Image.parse(SHAPES[shape])
+    image = ElfImage.parse(SHAPES[shape])
     for section in image.sections:
         if section.is_loaded and section.span:
             assert image.offset(section.addresses.start) == section.span.start
@@ -122,7 +122,7 @@ def test_the_bytes_are_not_copied() -> None:
 
 
 def test_an_image_is_the_layout_of_its_bytes() -> None:
-    layout = Layout.parse(memoryview(DATA))
+    layout = ElfLayout.parse(memoryview(DATA))
     assert (layout.header, layout.segments, layout.sections) == (IMAGE.header, IMAGE.segments, IMAGE.sections)
 
 
@@ -132,13 +132,13 @@ def test_dynamic_entries_are_found_in_the_file() -> None:
 
 
 def test_a_file_without_section_headers_has_segments_only() -> None:
-    image = Image.parse(elf.without_sections(DATA))
+    image = ElfImage.parse(elf.without_sections(DATA))
     assert image.sections == ()
     assert image.segments == IMAGE.segments
 
 
 def test_objects_have_sections_only() -> None:
-    image = Image.parse(elf.object_file("int number = 3;"))
+    image = ElfImage.parse(elf.object_file("int number = 3;"))
     assert image.segments == ()
     assert image.section(".data")
 
@@ -259,7 +259,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
 def test_headers_that_contradict_the_file_are_refused(damage: str) -> None:
     make, message = DAMAGED[damage]
     with pytest.raises(BinaryError) as caught:
-        Image.parse(make())
+        ElfImage.parse(make())
     assert str(caught.value) == message
 
 
@@ -299,19 +299,19 @@ TABLES: dict[str, tuple[Callable[[], bytes], str]] = {
 
 def test_calls_that_are_also_rows_are_read_once() -> None:
     inside = address_of(IMAGE, ".dev")
-    assert Image.parse(with_dynamic(23, ROWS + 24)).pointers([inside]) == IMAGE.pointers([inside])
+    assert ElfImage.parse(with_dynamic(23, ROWS + 24)).pointers([inside]) == IMAGE.pointers([inside])
 
 
 @pytest.mark.parametrize("damage", TABLES)
 def test_relocation_tables_that_are_damaged_or_unknown_are_refused(damage: str) -> None:
     make, message = TABLES[damage]
-    image = Image.parse(make())
+    image = ElfImage.parse(make())
     with pytest.raises(BinaryError) as caught:
         image.pointers([address_of(image, ".dev")])
     assert str(caught.value) == message
 
 
-RELR = Image.parse(SHAPES["relr"])
+RELR = ElfImage.parse(SHAPES["relr"])
 PLACE = address_of(RELR, ".init_array").start
 END = max(load.addresses.stop for load in RELR.loads)
 NOWHERE = RELR.loads[-1].p_vaddr - 4096
@@ -332,7 +332,7 @@ def test_packed_relocations_rise_through_memory_or_are_refused(damage: str) -> N
     table = RELR.offset(RELR.dynamic()[36])
     assert table is not None
     whole, packed = SHAPES["relr"], b"".join(word.to_bytes(8, "little") for word in words)
-    damaged = Image.parse(whole[:table] + packed + whole[table + len(packed) :])
+    damaged = ElfImage.parse(whole[:table] + packed + whole[table + len(packed) :])
     with pytest.raises(BinaryError) as caught:
         damaged.pointers([address_of(damaged, ".dev")])
     assert str(caught.value) == message

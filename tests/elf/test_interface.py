@@ -10,7 +10,7 @@ import pytest
 
 from tests.factories import elf
 from tests.factories.joinable import module, shared
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface, Versioned
 from vbuild.errors import BinaryError
 
@@ -99,7 +99,7 @@ def test_other_code_and_other_data_are_another_digest() -> None:
 
 def test_a_damaged_library_is_refused_or_read() -> None:
     whole = elf.linked(SOURCE, script=SCRIPT)
-    image = Image.parse(whole)
+    image = ElfImage.parse(whole)
     spans = [section.span for section in image.sections if section.name.startswith((".dynsym", ".gnu.version"))]
     for span in spans:
         for place in range(span.start, span.stop, 2):

@@ -25,7 +25,7 @@ from tests.factories.elf import (
     without_sections,
 )
 from tests.factories.tools import needs
-from vbuild.elf.loading import Loading, Taken
+from vbuild.elf.loading import LoadedName, Loading
 from vbuild.elf.outline import Outline
 from vbuild.errors import BinaryError
 
@@ -53,7 +53,7 @@ def test_versions_are_those_that_readelf_shows(data: bytes) -> None:
     files = re.findall(r"Version: 1\s+File: (\S+)\s+Cnt: (\d+)((?:\s+0x\w+:\s+Name: \S+.*)+)", shown)
     assert files
     assert found.taken == tuple(
-        Taken(file, tuple(re.findall(r"Name: (\S+)", versions))) for file, _count, versions in files
+        LoadedName(file, tuple(re.findall(r"Name: (\S+)", versions))) for file, _count, versions in files
     )
 
 

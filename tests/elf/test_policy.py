@@ -2,11 +2,11 @@
 
 import pytest
 
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 
 
-def platform(tag: str) -> Platform:
-    found = Platform.parse(tag)
+def platform(tag: str) -> PlatformPolicy:
+    found = PlatformPolicy.parse(tag)
     assert found
     return found
 
@@ -28,7 +28,7 @@ def test_a_tag_names_a_machine_and_a_glibc(tag: str, machine: str, glibc: tuple[
 
 @pytest.mark.parametrize("tag", ["any", "win_amd64", "macosx_11_0_arm64", "manylinux_2_28_z80", ""])
 def test_a_tag_of_another_system_is_none(tag: str) -> None:
-    assert Platform.parse(tag) is None
+    assert PlatformPolicy.parse(tag) is None
 
 
 def test_a_platform_has_its_libraries_the_loader_and_python_but_no_others() -> None:

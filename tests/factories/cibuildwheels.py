@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from cibuildwheel.options import BuildOptions, CommandLineArguments, compute_options
 
-from vbuild.build.cibuildwheel.runs import Run, Surroundings, runs
-from vbuild.build.plan import Backend
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, runs
+from vbuild.build.plan import BuildBackend
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
@@ -41,8 +41,8 @@ def runs_of(
     *identifiers: str,
     environment: Mapping[str, str] | None = None,
     machine: Cpu | None = Cpu("x86_64", "v4"),  # noqa: B008 - a frozen value
-    backend: Backend = Backend.SETUPTOOLS,
-) -> tuple[Run, ...]:
+    backend: BuildBackend = BuildBackend.SETUPTOOLS,
+) -> tuple[CibuildwheelRun, ...]:
     """The runs for all variants of *project*, made on *machine*, for *identifiers*, or for CPython 3.11."""
     return runs_for(project, identifiers or (CP311,), environment=environment or {}, machine=machine, backend=backend)
 
@@ -54,12 +54,12 @@ def runs_for(
     only: Collection[str] = (),
     environment: Mapping[str, str] = os.environ,
     machine: Cpu | None = None,
-    backend: Backend = Backend.SETUPTOOLS,
-) -> tuple[Run, ...]:
+    backend: BuildBackend = BuildBackend.SETUPTOOLS,
+) -> tuple[CibuildwheelRun, ...]:
     """The runs for the variants *only* of *project*, all where that is empty, for *identifiers*."""
     recipe = Recipe.load(project)
     targets = recipe.chosen(only=only, pythons=recipe.matrix.pythons[:1])
-    return runs(recipe, targets, identifiers, Surroundings(machine, environment, KIT, backend, _toolkit))
+    return runs(recipe, targets, identifiers, RunContext(machine, environment, KIT, backend, _toolkit))
 
 
 def _toolkit(_target: Target) -> Toolkit:
@@ -120,7 +120,7 @@ def _settings(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def with_vbuild(project: Path, environment: Mapping[str, str]) -> tuple[Run, dict[str, str]]:
+def with_vbuild(project: Path, environment: Mapping[str, str]) -> tuple[CibuildwheelRun, dict[str, str]]:
     """The run of the highest level for *project*, and the environment that cibuildwheel gets for it."""
     run = runs_of(project, environment=environment)[-1]
     return run, {**environment, **dict(run.variables)}

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from elftools.elf.elffile import ELFFile
 
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.compression import decompressed
 from vbuild.gpu_code.survey import device_code
 
@@ -35,7 +35,7 @@ def kernels(data: bytes) -> Counter[Kernel]:
     in relocatable code, nvcc's process id; so names are demangled.
     """
     found = []
-    for container in device_code(Image.parse(data)).containers:
+    for container in device_code(ElfImage.parse(data)).containers:
         for entry in container.entries:
             if entry.kind == "cubin":
                 sections = ELFFile(io.BytesIO(decompressed(data, entry))).iter_sections()

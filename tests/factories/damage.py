@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ProgramHeader, SectionHeader
 
 _ADDEND = 16
@@ -21,7 +21,7 @@ def poked(data: bytes, offset: int, number: int, *, size: int = 8) -> bytes:
 
 def with_section(data: bytes, name: str, field: int, number: int) -> bytes:
     """*data* with *number* in the 64-bit field at *field* of the header of its section *name*."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     section = image.section(name)
     assert section
     return poked(data, image.header.e_shoff + section.index * SectionHeader.layout.size + field, number)
@@ -29,12 +29,12 @@ def with_section(data: bytes, name: str, field: int, number: int) -> bytes:
 
 def with_segment(data: bytes, place: int, field: int, number: int) -> bytes:
     """*data* with *number* in the 64-bit field at *field* of its program header number *place*."""
-    return poked(data, Image.parse(data).header.e_phoff + place * ProgramHeader.layout.size + field, number)
+    return poked(data, ElfImage.parse(data).header.e_phoff + place * ProgramHeader.layout.size + field, number)
 
 
 def containers(data: bytes) -> tuple[int, ...]:
     """The addresses that the wrappers of *data* lead to, in their order."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     section = image.section(".nv_fatbin")
     assert section
     found = sorted(image.pointers([section.addresses]), key=lambda pointer: pointer.place)
@@ -43,7 +43,7 @@ def containers(data: bytes) -> tuple[int, ...]:
 
 def retargeted(data: bytes, wrapper: int, address: int) -> bytes:
     """*data* with its wrapper number *wrapper* leading to *address*."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     section = image.section(".nv_fatbin")
     assert section
     found = sorted(image.pointers([section.addresses]), key=lambda pointer: pointer.place)
@@ -54,7 +54,7 @@ def retargeted(data: bytes, wrapper: int, address: int) -> bytes:
 
 def with_fatbin(data: bytes, field: int, number: int) -> bytes:
     """*data* with *number* in the 64-bit field at *field* of its first fatbin."""
-    section = Image.parse(data).section(".nv_fatbin")
+    section = ElfImage.parse(data).section(".nv_fatbin")
     assert section
     return poked(data, section.span.start + field, number)
 
@@ -74,8 +74,8 @@ class Sound:
     data: bytes
 
     @property
-    def image(self) -> Image:
-        return Image.parse(self.data)
+    def image(self) -> ElfImage:
+        return ElfImage.parse(self.data)
 
     def patched(self, at: int, new: bytes) -> bytes:
         return self.data[:at] + new + self.data[at + len(new) :]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from vbuild.elf.image import Image, Pointer
+from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.files.edited import Part
 
@@ -111,16 +111,16 @@ class Blob:
         start = self.span.start + HEADER + ENTRY * number
         return range(start, start + ENTRY)
 
-    def keeping(self, image: Image, *numbers: int) -> Replacement:
+    def keeping(self, image: ElfImage, *numbers: int) -> Replacement:
         """The order to keep only the entries of these *numbers*."""
         return Replacement(self.span, tuple(self._parts(image, numbers)), self.pointers)
 
-    def _parts(self, image: Image, numbers: Sequence[int]) -> list[Part]:
+    def _parts(self, image: ElfImage, numbers: Sequence[int]) -> list[Part]:
         head = len(numbers).to_bytes(8, "little") + bytes(image.data[self.span.start + 8 : self.span.start + HEADER])
         return [head, *(self.entry(number) for number in numbers)]
 
 
-def blobs(image: Image) -> tuple[Blob, ...]:
+def blobs(image: ElfImage) -> tuple[Blob, ...]:
     """Every blob of the library *image* in the order of the file."""
     section = image.section(".dev")
     assert section is not None
@@ -137,13 +137,13 @@ def blobs(image: Image) -> tuple[Blob, ...]:
 
 
 def shortened(
-    image: Image, *, kept: Callable[[int], Sequence[int]] = lambda number: (number % ENTRIES, 20)
+    image: ElfImage, *, kept: Callable[[int], Sequence[int]] = lambda number: (number % ENTRIES, 20)
 ) -> list[Replacement]:
     """The order to keep those entries of each blob that *kept* gives for its number."""
     return [blob.keeping(image, *kept(number)) for number, blob in enumerate(blobs(image))]
 
 
-def checksum(image: Image, replacements: Sequence[Replacement]) -> int:
+def checksum(image: ElfImage, replacements: Sequence[Replacement]) -> int:
     """What the library's ``checksum`` has to return after *replacements*: of its blobs in the order of the wrappers."""
     total = 14695981039346656037
     ordered = sorted((min(pointer.place for pointer in each.pointers), each) for each in replacements)

@@ -7,9 +7,9 @@ import lz4.block
 import zstandard
 
 from tests.factories.elf import shared_object
-from vbuild.gpu_code.fatbin import HEADER_SIZE, MAGIC, VERSION, EntryHeader, FatbinHeader, Flag, Kind
+from vbuild.gpu_code.fatbin import HEADER_SIZE, MAGIC, VERSION, EntryHeader, FatbinFlag, FatbinHeader, FatbinKind
 
-LINUX_64 = Flag.ADDRESS_64 | Flag.LINUX
+LINUX_64 = FatbinFlag.ADDRESS_64 | FatbinFlag.LINUX
 PTX = b".version 9.0\n.target sm_90\n.address_size 64\n\0"
 _HEADER = EntryHeader.layout.size
 
@@ -20,9 +20,11 @@ def cubin(arch: int, size: int = 128) -> bytes:
     return (head.ljust(48, b"\0") + (arch << 8).to_bytes(4, "little")).ljust(size, b"\0")
 
 
-def entry(kind: int = Kind.CUBIN, arch: int = 90, *, code: bytes | None = None, flags: int = 0, **fields: int) -> bytes:
+def entry(
+    kind: int = FatbinKind.CUBIN, arch: int = 90, *, code: bytes | None = None, flags: int = 0, **fields: int
+) -> bytes:
     """An entry of *code*, stored as the compression bits of *flags* say; *fields* of its header say otherwise."""
-    code = code if code is not None else PTX if kind == Kind.PTX else cubin(arch)
+    code = code if code is not None else PTX if kind == FatbinKind.PTX else cubin(arch)
     stored = _stored(code, flags)
     payload = stored or code
     header = EntryHeader(
@@ -79,9 +81,9 @@ def device_library(
 
 def _stored(code: bytes, flags: int) -> bytes:
     """*code* compressed; nothing where it is stored raw."""
-    if flags & Flag.LZ4:
+    if flags & FatbinFlag.LZ4:
         return bytes(lz4.block.compress(code, store_size=False))
-    if flags & Flag.ZSTD:
+    if flags & FatbinFlag.ZSTD:
         return zstandard.ZstdCompressor().compress(code)
     return b""
 

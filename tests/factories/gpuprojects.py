@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vbuild.hardware.gpu import GpuList
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Product, Release
+from vbuild.release.outcome import Product, ReleaseResult
 
 PROJECTS = Path(__file__).parents[1] / "projects"
 
@@ -59,10 +59,10 @@ class Project:
         file.write_text(f'name = "{self.name}"\n[source]\npath = "{place}"\n{text}')
         return file
 
-    def released(self, folder: Path, text: str, *, source: Path | None = None) -> Release:
+    def released(self, folder: Path, text: str, *, source: Path | None = None) -> ReleaseResult:
         """The release in ``dist`` of that recipe, with nothing kept from before."""
         recipe = self.recipe(folder, text, source=source)
-        return matrix(recipe, folder / "dist", jobs=2, store=Store(folder / "store"))
+        return matrix(recipe, folder / "dist", jobs=2, store=BuildCache(folder / "store"))
 
 
 TALLY = Project(

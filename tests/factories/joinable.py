@@ -17,7 +17,7 @@ from tests.factories.variants import variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.plan import joined
-from vbuild.publishing.model import Plan
+from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.offer import Offered
 from vbuild.publishing.writing import written
 from vbuild.variants.stamp import stamped
@@ -135,7 +135,7 @@ def release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]], *, na
 def join(folder: Path, wheels: Sequence[Path], *, max_size: int | None = None) -> Path:
     """The joined wheel of *wheels*, written into *folder*."""
     made = joined([Offered.of(path) for path in wheels], max_size=max_size)
-    written(Plan("hwcaps", (made,), ()), folder)
+    written(PublishPlan("hwcaps", (made,), ()), folder)
     return folder / made.target
 
 

@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from tests.factories.devices import X86_64, Toolchain
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 
 _WRAPPER, _CONTAINER, _ENTRY = struct.Struct("<II"), struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
 _WRAPPER_SIZE, _POINTER = 24, 8
@@ -54,7 +54,7 @@ def in_memory(library: Path, *, toolchain: Toolchain = X86_64) -> dict[int, tupl
     By the address, before the library is placed, of the pointer in the wrapper. AssertionError where it does not load,
     or where a magic, version or size is not as it should be.
     """
-    section = Image.parse(library.read_bytes()).section(".nvFatBinSegment")
+    section = ElfImage.parse(library.read_bytes()).section(".nvFatBinSegment")
     assert section
     start, count = section.addresses.start, len(section.addresses) // _WRAPPER_SIZE
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.variants.metadata import Metadata
+from vbuild.variants.metadata import VariantMetadata
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 MODULE = f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -89,7 +89,7 @@ def labelled(
     *,
     version: str = "1.0",
     more: str = "",
-    metadata: Metadata | None = None,
+    metadata: VariantMetadata | None = None,
 ) -> Path:
     """The wheel of levels with the files *found* under *label*, which stands for *properties*; plain without one."""
     name = f"levels-{version}-{TAG}{f'-{label}' if label else ''}.whl"

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.factories.projects import tree
 from tests.factories.recipes import recipe
 from vbuild.build.environment import Environments, Prefix
-from vbuild.build.native import Foundry
-from vbuild.build.native_cache import Shelf
+from vbuild.build.native import NativeBuilder
+from vbuild.build.native_cache import NativeCache
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -137,14 +137,14 @@ class Works:
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def foundry(self, text: str, *, since: float = 0.0) -> Foundry:
+    def foundry(self, text: str, *, since: float = 0.0) -> NativeBuilder:
         """A foundry, as of a new run, for the steps in *text* and what else a recipe has."""
         found = recipe(self.folder, f'[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n{text}')
         stage = self.folder / "stage"
-        return Foundry(
+        return NativeBuilder(
             found.natives,
             host=found.build.host,
-            shelf=Shelf(self.root, since),
+            shelf=NativeCache(self.root, since),
             stage=stage,
             logs=self.logs,
             without=self.folder / "dist",

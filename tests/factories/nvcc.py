@@ -10,14 +10,14 @@ from tests.factories import cuda
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.plan import Backend, planned
+from vbuild.build.plan import BuildBackend, planned
 from vbuild.build.wrappers import Launchers, install
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.model import offered
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Code, GpuList
+from vbuild.hardware.gpu import GpuCodeKind, GpuList
 from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -51,13 +51,13 @@ class Build:
             CudaBuild(ToolkitSpec(Dotted(13, 0)), GpuList.parse(request)),
             CudaSettings(**settings),
             home=home or cuda.home(),
-            backend=Backend.OTHER,
+            backend=BuildBackend.OTHER,
             compilers=COMPILERS,
             environment=OUTSIDE,
         )
         plan = planned(
             Cpu.known("x86_64", level),
-            Backend.OTHER,
+            BuildBackend.OTHER,
             compilers=COMPILERS,
             interpreter=INTERPRETER,
             environment=OUTSIDE,
@@ -89,8 +89,8 @@ class Build:
 
 def codes(library: Path) -> list[set[str]]:
     """The codes in each fatbin of *library* that the runtime is given."""
-    containers = offered(device_code(Image.parse(memoryview(library.read_bytes()))).containers)
+    containers = offered(device_code(ElfImage.parse(memoryview(library.read_bytes()))).containers)
     return [
-        {f"compute_{str(e.arch)[3:]}" if e.code is Code.PTX else str(e.arch) for e in container.entries}
+        {f"compute_{str(e.arch)[3:]}" if e.code is GpuCodeKind.PTX else str(e.arch) for e in container.entries}
         for container in containers
     ]

@@ -2,21 +2,21 @@
 
 import re
 
-from vbuild.hardware.gpu import Arch, Code, Offer
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
 
 _WORD = re.compile(r"(?P<kind>ptx|other)?(?P<number>\d+)(?P<suffix>[af]?)")
-_KINDS = {None: Code.MACHINE, "ptx": Code.PTX, "other": Code.OTHER}
+_KINDS = {None: GpuCodeKind.MACHINE, "ptx": GpuCodeKind.PTX, "other": GpuCodeKind.OTHER}
 
 
-def offers(text: str) -> tuple[Offer, ...]:
+def offers(text: str) -> tuple[GpuOffer, ...]:
     """The offers in the order of the *text*."""
     matches = (_WORD.fullmatch(word) for word in text.split())
     return tuple(
-        Offer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"])) for match in matches if match
+        GpuOffer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"])) for match in matches if match
     )
 
 
-def short(offer: Offer) -> str:
+def short(offer: GpuOffer) -> str:
     """The offer as `offers` reads it."""
-    kind = "" if offer.code is Code.MACHINE else offer.code.value
+    kind = "" if offer.code is GpuCodeKind.MACHINE else offer.code.value
     return f"{kind}{offer.arch.number}{offer.arch.suffix}"

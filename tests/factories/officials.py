@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.factories.elf import patchelfed, rpath, shared_object
 from tests.factories.ranges import Serving, serving, simple_index
 from tests.factories.wheels import wheel
-from vbuild.elf.catalogue import Entry
+from vbuild.elf.catalogue import CatalogueEntry
 from vbuild.elf.loading import Loading
 from vbuild.splitting.official import Officials, Provenance, Unproved
 
@@ -53,8 +53,10 @@ def repaired(data: bytes) -> bytes:
     return patchelfed(data, "--set-soname", name_of(data), "--remove-rpath")
 
 
-def entries_of(*projects: str) -> tuple[Entry, ...]:
-    return tuple(Entry("libcufft.so.11", project, 12, "cufft", "cufft", "nvidia/cufft/lib") for project in projects)
+def entries_of(*projects: str) -> tuple[CatalogueEntry, ...]:
+    return tuple(
+        CatalogueEntry("libcufft.so.11", project, 12, "cufft", "cufft", "nvidia/cufft/lib") for project in projects
+    )
 
 
 @contextmanager

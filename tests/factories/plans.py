@@ -4,14 +4,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, planned
 from vbuild.hardware.cpu import Cpu
-from vbuild.toolchain.compilers import Compilers, Family, Rust
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
 
 RPATH = "-Wl,-rpath,/opt/python/lib"
 GCC = Compilers(
-    family=Family.GCC,
+    family=CompilerFamily.GCC,
     version=(12, 2),
     machine="x86_64",
     c="gcc -pthread",
@@ -32,7 +32,7 @@ PYTHON = Interpreter(
 )
 
 
-def plan(level: str, backend: Backend = Backend.SETUPTOOLS, /, **more: Any) -> Plan:
+def plan(level: str, backend: BuildBackend = BuildBackend.SETUPTOOLS, /, **more: Any) -> FlagPlan:
     settings: dict[str, Any] = {"compilers": GCC, "interpreter": PYTHON, "environment": {}, **more}
     return planned(Cpu.known("x86_64", level), backend, **settings)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.factories.variants import document, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.variants.index import index
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.providers import metadata_for
 
 # a plugin of the providers draft, with *body* as what its one function does
@@ -45,13 +45,13 @@ def plugin(folder: Path, body: str = HONEST, *, attributes: str = "    pass", me
     )
 
 
-def toaster(*requires: str, optional: bool = False) -> Provider:
+def toaster(*requires: str, optional: bool = False) -> VariantProvider:
     """The provider of the namespace ``toaster`` as a release names it."""
     found = requires or ("toaster-provider>=1",)
-    return Provider(requires=found, plugin_api="toaster_provider.plugin:Plugin", optional=optional)
+    return VariantProvider(requires=found, plugin_api="toaster_provider.plugin:Plugin", optional=optional)
 
 
-def release(folder: Path, provider: Provider | None = None) -> Path:
+def release(folder: Path, provider: VariantProvider | None = None) -> Path:
     """A release of demo in *folder*: wheels for two toasters, and the plain one, indexed."""
     tiny_wheel(folder, "demo-1.0-py3-none-any.whl")
     metadata = metadata_for(["toaster"], {"toaster": provider or toaster()})
@@ -71,7 +71,7 @@ class Kitchen:
     home: Path
 
     @classmethod
-    def at(cls, folder: Path, provider: Provider | None = None) -> "Kitchen":
+    def at(cls, folder: Path, provider: VariantProvider | None = None) -> "Kitchen":
         for name in ("packages", "home"):
             (folder / name).mkdir()
         return cls(release(folder / "dist", provider), folder / "packages", folder / "home")

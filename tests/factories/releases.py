@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.publishing.offer import Offer, offers
+from vbuild.publishing.offer import OfferedRelease, offers
 from vbuild.variants.stamp import stamped
 
 V3, V4 = "x86_64_v3", "x86_64_v4"
@@ -64,6 +64,6 @@ def companion(folder: Path, project: str = "demo-libs", version: str = "0.187650
     return wheel(folder, f"{module}-{version}-py3-none-any.whl", files)
 
 
-def offered(*paths: Path) -> tuple[Offer, ...]:
+def offered(*paths: Path) -> tuple[OfferedRelease, ...]:
     """The releases whose wheels are at *paths*."""
     return offers(paths)

@@ -5,7 +5,7 @@ from typing import Any
 
 from vbuild.release.report import Report
 from vbuild.release.report_limits import limits
-from vbuild.release.report_machines import Choice
+from vbuild.release.report_machines import MachineChoice
 
 MANYLINUX = "manylinux_2_28_x86_64"
 
@@ -106,7 +106,9 @@ def override(*removed: str, sources: tuple[str, ...] = ("src/kernel.c",), **more
 def choice(machine: str, wheel: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
     """What a report says of a machine that gets *wheel*."""
     got = (wheel["wheel"], wheel["label"], wheel["bytes"]) if wheel else (None, None, None)
-    given = Choice(machine=machine, python="3.12", cpu="x86-64-v3", wheel=got[0], label=got[1], size=got[2], why="best")
+    given = MachineChoice(
+        machine=machine, python="3.12", cpu="x86-64-v3", wheel=got[0], label=got[1], size=got[2], why="best"
+    )
     return given.data() | more
 
 

@@ -4,21 +4,21 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import FATBINS
-from vbuild.gpu_code.model import Container, Entry, Vendor
+from vbuild.gpu_code.model import Container, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Arch, GpuList, Ptx, needed
 
 
 def fatbins(data: bytes) -> Iterator[Container]:
     """The fatbins of the library *data* in the order of the file."""
-    for container in device_code(Image.parse(data)).containers:
+    for container in device_code(ElfImage.parse(data)).containers:
         if container.vendor is Vendor.NVIDIA:
             yield container
 
 
-def kept(container: Container, gpus: str) -> tuple[Entry, ...]:
+def kept(container: Container, gpus: str) -> tuple[GpuEntry, ...]:
     """The entries of *container* that stay for *gpus*: all where it is pinned, the smallest where none is for them."""
     if not container.movable:
         return container.entries
@@ -37,7 +37,7 @@ def digests(data: bytes, gpus: str) -> dict[int, tuple[str, ...]]:
     }
 
 
-def digest(data: bytes, entry: Entry) -> str:
+def digest(data: bytes, entry: GpuEntry) -> str:
     return sha256(memoryview(data)[entry.span.start : entry.span.stop]).hexdigest()
 
 
@@ -47,7 +47,7 @@ def names(data: bytes, gpus: str) -> Counter[str]:
     return Counter(_named(entry) for container in registered for entry in kept(container, gpus))
 
 
-def _named(entry: Entry) -> str:
+def _named(entry: GpuEntry) -> str:
     # it tells an f for PTX only
     assert isinstance(entry.arch, Arch)
     arch = str(entry.arch).rstrip("f") if entry.kind == "cubin" else str(entry.arch)

@@ -8,8 +8,8 @@ from tests.factories.sources import sha256
 from tests.factories.wheels import wheel
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit.cache import Store
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.cache import ToolkitCache
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 from vbuild.toolchain.toolkit.pins import identity_of
 
 MACHINE = platform.machine()
@@ -29,15 +29,15 @@ CORE: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def component(folder: Path, project: str, files: Mapping[str, str], *, version: str = "13.0.1") -> Pin:
+def component(folder: Path, project: str, files: Mapping[str, str], *, version: str = "13.0.1") -> ToolkitPin:
     """The pin of a wheel of *project*, written to *folder*, with *files* and a licence."""
     name = f"{project.replace('-', '_')}-{version}"
     licence = {f"{name}.dist-info/licenses/License.txt": f"licence of {project}"}
     path = wheel(folder, f"{name}-py3-none-manylinux_2_17_{MACHINE}.whl", {**files, **licence})
-    return Pin(project, version, path.name, sha256(path))
+    return ToolkitPin(project, version, path.name, sha256(path))
 
 
-def core(folder: Path) -> tuple[Pin, ...]:
+def core(folder: Path) -> tuple[ToolkitPin, ...]:
     """The pins of the smallest toolkit, whose wheels are in *folder*."""
     return tuple(sorted(component(folder, project, files) for project, files in CORE.items()))
 
@@ -47,9 +47,9 @@ def places(folder: Path) -> Indexes:
     return Indexes(no_index=True, find_links=(folder.absolute().as_uri(),))
 
 
-def laid_out(store: Path, pins: tuple[Pin, ...], indexes: Indexes, *, version: Dotted = VERSION) -> Toolkit:
+def laid_out(store: Path, pins: tuple[ToolkitPin, ...], indexes: Indexes, *, version: Dotted = VERSION) -> Toolkit:
     """The toolkit of *pins* in *store*."""
-    return Store.at(store).toolkit(
+    return ToolkitCache.at(store).toolkit(
         version,
         pins,
         identity=identity_of(version, pins),

@@ -10,23 +10,23 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.metadata import VariantMetadata, VariantProvider
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 
 V3 = "x86_64 :: level :: v3"
-BLAS = Provider.static({"library": ["openblas", "mkl"]})
+BLAS = VariantProvider.static({"library": ["openblas", "mkl"]})
 
 
 def variant(label: str, *properties: str) -> Variant:
     return Variant.of(label, map(Property.parse, properties))
 
 
-def metadata(*namespaces: str, **given: Provider) -> Metadata:
+def metadata(*namespaces: str, **given: VariantProvider) -> VariantMetadata:
     return metadata_for(namespaces or ("x86_64",), given)
 
 
-def document(*variants: Variant, metadata: Metadata | None = None, schema: Schema = Schema.PEP_850) -> Document:
+def document(*variants: Variant, metadata: VariantMetadata | None = None, schema: Schema = Schema.PEP_850) -> Document:
     return Document(schema, metadata or metadata_for(["x86_64"]), variants or (variant("x86_64_v3", V3),))
 
 

@@ -13,16 +13,16 @@ from tests.factories.sources import index, pinned, sdist, served
 from tests.factories.toolkits import component, core, laid_out, places
 from vbuild.build import cross
 from vbuild.build.environment import Prefix
-from vbuild.build.native_cache import Shelf
+from vbuild.build.native_cache import NativeCache
 from vbuild.build.source import fetched
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Git
-from vbuild.release.cache import Kind, Store
+from vbuild.release.cache import BuildCache, BuildKind
 from vbuild.toolchain.probes import remembered
-from vbuild.toolchain.toolkit.cache import Store as Toolkits
+from vbuild.toolchain.toolkit.cache import ToolkitCache as Toolkits
 from vbuild.toolchain.toolkit.layout import SEEN
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.model import ToolkitPin
 
 KEY = "0123456789abcdef" * 4
 FLIPS = 24  # of one bit each, in every cache
@@ -64,17 +64,17 @@ def _answers(folder: Path) -> Taking:
 
 
 def _builds(folder: Path) -> Taking:
-    store, made = Store(folder / "cache"), Maker()
+    store, made = BuildCache(folder / "cache"), Maker()
     record = {"seconds": 1.5, "lists": ["80,90"]}
 
     def take() -> tuple[Contents, int]:
-        kept = store.taken(Kind.BUILD, KEY, folder / "into")
+        kept = store.taken(BuildKind.BUILD, KEY, folder / "into")
         if kept is None:
             wheel = folder / "demo-1.0-py3-none-any.whl"
             wheel.unlink(missing_ok=True)
             wheel.write_text(made())
-            store.keep(Kind.BUILD, KEY, wheel, record)
-            kept = store.taken(Kind.BUILD, KEY, folder / "into")
+            store.keep(BuildKind.BUILD, KEY, wheel, record)
+            kept = store.taken(BuildKind.BUILD, KEY, folder / "into")
         assert kept
         assert kept.record == record
         return contents(folder / "cache") | {"wheel": kept.wheel.read_bytes()}, made.times
@@ -83,7 +83,7 @@ def _builds(folder: Path) -> Taking:
 
 
 def _natives(folder: Path) -> Taking:
-    shelf, made = Shelf(folder / "cache"), Maker()
+    shelf, made = NativeCache(folder / "cache"), Maker()
     tree = folder / "installed"
     (tree / "lib").mkdir(parents=True)
     (tree / "lib/libone.so").write_bytes(bytes(range(256)) * 9)
@@ -131,9 +131,9 @@ def _toolkits(folder: Path) -> Taking:
 def _pins(folder: Path) -> Taking:
     store, made = Toolkits(folder / "cache"), Maker()
 
-    def ask() -> Pin:
+    def ask() -> ToolkitPin:
         made()
-        return Pin("nccl", "2.28.9", "nccl-2.28.9-py3-none-any.whl", KEY)
+        return ToolkitPin("nccl", "2.28.9", "nccl-2.28.9-py3-none-any.whl", KEY)
 
     def take() -> tuple[Contents, int]:
         pin = store.remembered("nccl-2.28.9", ask)

@@ -13,10 +13,10 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import listed_in
 from vbuild.index_client.places import finders, packages_at
 from vbuild.inspection.bills import line
-from vbuild.recipe.lock import Lock, Resolved
+from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.sbom.cyclonedx import packed, read
 from vbuild.sbom.keeping import renamed_bill
-from vbuild.sbom.model import Bill, Change, Fate, File, Gone, Making, Material, Role, package_url
+from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment, package_url
 from vbuild.variants.plugin_answer import parsed
 from vbuild.wheel.name import WheelName
 
@@ -103,16 +103,16 @@ def _answers() -> Iterator[bytes]:
 
 def _bills() -> Iterator[bytes]:
     libs = package_url("demo_libs", "0.1", file="demo_libs-0.1-py3-none-any.whl")
-    source = Material(Role.SOURCE, "demo", url="https://git.example/demo", commit="a1" * 20)
-    native = Material(Role.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", _HASH)
-    toolkit = Material(Role.TOOLKIT, "CUDA Toolkit", "12.6", identity=_HASH)
+    source = Material(MaterialRole.SOURCE, "demo", url="https://git.example/demo", commit="a1" * 20)
+    native = Material(MaterialRole.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", _HASH)
+    toolkit = Material(MaterialRole.TOOLKIT, "CUDA Toolkit", "12.6", identity=_HASH)
     yield packed(
         Bill(
             "demo",
             "1.0",
             "0.1.0",
-            (File("demo/_C.so", _HASH, (Change(_HASH, "vbuild slim", ("sm_80",)),), ("sm_90",)),),
-            (Gone("demo.libs/libb.so.2", _HASH, "libb.so.2", Fate.MOVED, libs, "demo_libs/lib/libb.so.2"),),
+            (BillFile("demo/_C.so", _HASH, (BillChange(_HASH, "vbuild slim", ("sm_80",)),), ("sm_90",)),),
+            (Gone("demo.libs/libb.so.2", _HASH, "libb.so.2", Treatment.MOVED, libs, "demo_libs/lib/libb.so.2"),),
             (Making((source, native, toolkit), (("cpu", "x86-64-v3"),)),),
         )
     )
@@ -127,7 +127,7 @@ def _locks() -> Iterator[bytes]:
             source=f"sdist {_HASH}",
             natives=(("gmp", f"debian {_HASH}"),),
             toolkits=(("13.0 cublas", (("nvidia_cublas-13.0-py3-none-any.whl", _HASH),)),),
-            requirements=(Resolved("cpython-3.12-linux-x86_64", ("setuptools>=61",), (package,)),),
+            requirements=(LockedRequirement("cpython-3.12-linux-x86_64", ("setuptools>=61",), (package,)),),
         )
         .pack()
         .encode()

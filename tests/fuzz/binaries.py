@@ -15,25 +15,25 @@ from tests.factories.elf import linked, rpath, shared_object
 from tests.factories.fatbins import cubin, entry, fatbin
 from tests.fuzz.target import Target, folder
 from vbuild.elf.file import Elf
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.loading import Loading
 from vbuild.elf.outline import Outline
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import VbuildError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.bundle import BUNDLES
 from vbuild.gpu_code.compression import decompressed, recompressed
-from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, Flag, Kind
-from vbuild.gpu_code.model import Form, verbatim
+from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind
+from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
-from vbuild.slimming.library import Library
+from vbuild.slimming.library import CutLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.verification.levels import Claim, Levels
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
-_FLAGS = (0, Flag.LZ4, Flag.ZSTD)
+_FLAGS = (0, FatbinFlag.LZ4, FatbinFlag.ZSTD)
 _SHARE = Share.parse("any=90").gpus
 _ORDERS = (Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True))
 _RELINK = Relink(
@@ -51,7 +51,7 @@ _ELF_WORDS = (
 )
 
 
-def _read_device(form: Form, data: bytes) -> None:
+def _read_device(form: ContainerForm, data: bytes) -> None:
     view = memoryview(data)
     span = form.extent(view, range(len(data)))
     reading = form.read(view, span)
@@ -72,7 +72,7 @@ def _read_bundle(data: bytes) -> None:
 
 
 def _read_elf(data: bytes) -> None:
-    for kind in (Outline, Elf, Loading, Interface, Image):
+    for kind in (Outline, Elf, Loading, Interface, ElfImage):
         with suppress(VbuildError):
             kind.parse(data)
 
@@ -87,7 +87,7 @@ def _disassemble(data: bytes) -> None:
 
 
 def _slim(data: bytes) -> None:
-    library = Library.of("demo/_C.so", memoryview(data))
+    library = CutLibrary.of("demo/_C.so", memoryview(data))
     for cuts in _ORDERS:
         with suppress(VbuildError):
             rope, outcome = library.slimmed(Share(_SHARE), cuts)
@@ -96,17 +96,17 @@ def _slim(data: bytes) -> None:
 
 
 def _relink(data: bytes) -> None:
-    with folder() as room, relinked(Rope.whole(data), _RELINK, folder=room) as after:
+    with folder() as room, relinked(EditedFile.whole(data), _RELINK, folder=room) as after:
         assert len(after)
 
 
 def _fatbins() -> Iterator[bytes]:
     for sample in sorted(SAMPLES.glob("*.so")):
-        image = Image.parse(sample.read_bytes())
+        image = ElfImage.parse(sample.read_bytes())
         for section in image.sections:
             if section.name in FATBINS.sections and section.span:
                 yield bytes(image.view(section.span))
-    yield fatbin(*(entry(kind, 80, flags=flags) for kind in (Kind.CUBIN, Kind.PTX) for flags in _FLAGS))
+    yield fatbin(*(entry(kind, 80, flags=flags) for kind in (FatbinKind.CUBIN, FatbinKind.PTX) for flags in _FLAGS))
 
 
 def _bundles() -> Iterator[bytes]:

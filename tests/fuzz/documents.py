@@ -29,9 +29,9 @@ from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MAN
 from vbuild.publishing.oci.reading import ImageFolder
 from vbuild.recipe.model import Recipe
 from vbuild.release.report import Report
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 from vbuild.wheel.name import WheelName
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -81,12 +81,12 @@ def _read_recipe(data: bytes) -> None:
     recipe = Recipe.load(written("demo.toml", data))
     recipe.targets()
     if recipe.split is not None:
-        Request.read(recipe.split)
+        SplitRequest.read(recipe.split)
 
 
 def _read_split(data: bytes) -> None:
     """*data* as a recipe's table of `vbuild split`."""
-    Request.read(Table.load(written("split.toml", data)))
+    SplitRequest.read(Table.load(written("split.toml", data)))
 
 
 def _read_page(data: bytes) -> None:
@@ -149,8 +149,8 @@ def _described(media_type: str, digest: str, size: int) -> dict[str, Any]:
 def _variants() -> Iterator[bytes]:
     yield document().pack()
     yield document(variant("null"), variant("x86_64_v3", "x86_64 :: level :: v3")).pack()
-    plugin = Provider(requires=("a-plugin >=1; python_version >= '3.11'",), plugin_api="a.b:c")
-    both = metadata("nvidia", "blas", nvidia=plugin, blas=Provider.static({"library": ["openblas", "mkl"]}))
+    plugin = VariantProvider(requires=("a-plugin >=1; python_version >= '3.11'",), plugin_api="a.b:c")
+    both = metadata("nvidia", "blas", nvidia=plugin, blas=VariantProvider.static({"library": ["openblas", "mkl"]}))
     yield document(variant("cu_mkl", "nvidia :: sm :: 90", "blas :: library :: mkl"), metadata=both).pack()
     alone = json.loads(document().pack()) | {"$schema": Schema.PEP_825.url}
     yield json.dumps({key: value for key, value in alone.items() if key != "providers"}).encode()

@@ -16,10 +16,10 @@ from tests.factories.wheels import everything, record_of
 from tests.fuzz.archives import CONDA, INFO, NAME, zipped
 from tests.fuzz.bounds import measured
 from tests.fuzz.targets import TARGETS
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import FileHeader, SectionHeader, SectionType, SymbolEntry
 from vbuild.sbom.cyclonedx import packed
-from vbuild.sbom.model import Bill, Fate, Gone
+from vbuild.sbom.model import Bill, Gone, Treatment
 
 CASES: dict[str, tuple[str, Callable[[], bytes]]] = {}
 HEADERS = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
@@ -168,14 +168,14 @@ def lock_of_a_million_lists() -> bytes:
 
 @reads("bill")
 def bill_of_thousands_of_packages() -> bytes:
-    gone = (Gone(f"a{number}", "ab" * 32, "b", Fate.MOVED, f"pkg:pypi/a{number}@1") for number in range(4_000))
+    gone = (Gone(f"a{number}", "ab" * 32, "b", Treatment.MOVED, f"pkg:pypi/a{number}@1") for number in range(4_000))
     return packed(Bill("demo", "1.0", "1", gone=tuple(gone)))
 
 
 @reads("code")
 def library_of_thousands_of_sections_of_code_and_functions() -> bytes:
     library = _of_objects(20_000)
-    image = Image.parse(library)
+    image = ElfImage.parse(library)
     text = image.section(".text")
     assert text
     table = library[image.header.e_shoff :][: image.header.e_shnum * SectionHeader.layout.size]
@@ -189,7 +189,7 @@ def library_of_thousands_of_sections_of_code_and_functions() -> bytes:
 @reads("elf")
 def library_whose_symbols_share_one_long_name() -> bytes:
     library = next(iter(TARGETS["elf"].seeds()))
-    image = Image.parse(library)
+    image = ElfImage.parse(library)
     text = image.section(".text")
     assert text
     rows = (SymbolEntry(1 + row % 7, 0x12, 0, text.index, text.addresses.start + row % 16, 4) for row in range(2_000))
@@ -222,7 +222,7 @@ def name_of_a_million_tags() -> bytes:
 @reads("elf")
 def library_that_relocates_the_same_words_again_and_again() -> bytes:
     library = next(iter(TARGETS["elf"].seeds()))
-    image = Image.parse(library)
+    image = ElfImage.parse(library)
     text, comment = image.section(".text"), image.section(".comment")
     assert text
     assert comment
@@ -237,7 +237,7 @@ def library_that_relocates_the_same_words_again_and_again() -> bytes:
 def _of_objects(count: int) -> bytes:
     """A library that has as many objects without a name, each at an address of its own."""
     library = next(iter(TARGETS["elf"].seeds()))
-    text = Image.parse(library).section(".text")
+    text = ElfImage.parse(library).section(".text")
     assert text
     rows = (SymbolEntry(0, 0x11, 0, text.index, text.addresses.start + 16 * row, 4) for row in range(count))
     return _exchanged(library, {".dynsym": b"".join(row.pack() for row in rows)})
@@ -245,7 +245,7 @@ def _of_objects(count: int) -> bytes:
 
 def _exchanged(library: bytes, sections: dict[str, bytes]) -> bytes:
     """*library* with other bytes, put at its end, for *sections* by name."""
-    image = Image.parse(library)
+    image = ElfImage.parse(library)
     whole = bytearray(library)
     for name, data in sections.items():
         section = image.section(name)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cuda import cuda_library, cuda_object
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.cutting import Replacement, Strip, cut
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Nvidia
 from vbuild.hardware.gpu import Arch, GpuList, Ptx
-from vbuild.slimming.library import Library
+from vbuild.slimming.library import CutLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -53,7 +53,7 @@ def ran(library: Path, *, loading: str, functions: str = "both") -> str:
 
 def slimmed(library: Path, device: Arch, cuts: Cuts) -> tuple[Path, LibraryCut]:
     share = Share(GpuList.parse(str(device)))
-    rope, account = Library.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
+    rope, account = CutLibrary.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
     path = library.with_name("slim.so")
     path.write_bytes(bytes(rope))
     return path, account
@@ -106,7 +106,7 @@ def test_code_for_one_gpu_alone_stays_beside_the_plain(tmp_path: Path, loading: 
         pytest.skip(f"{device} has no code with the suffix a")
     fat = cuda_library(tmp_path, SOURCES, archs=(*MANY, f"{device}a"))
     slim, _ = slimmed(fat, device, Cuts())
-    movable = [found for found in device_code(Image.parse(slim.read_bytes())).containers if found.movable]
+    movable = [found for found in device_code(ElfImage.parse(slim.read_bytes())).containers if found.movable]
     assert [[str(entry.arch) for entry in found.entries] for found in movable] == [[str(device), f"{device}a"]] * 2
     assert ran(slim, loading=loading) == ran(fat, loading=loading)
 
@@ -118,7 +118,7 @@ def test_prelinked_fatbins_are_not_needed_beside_the_linked_one(tmp_path: Path, 
     device = gpu()
     objects = [cuda_object(tmp_path, source, archs=MANY, flags=("-rdc=true",)) for source in SOURCES]
     fat = cuda_library(tmp_path, objects, archs=MANY, flags=("-rdc=true",))
-    image = Image.parse(fat.read_bytes())
+    image = ElfImage.parse(fat.read_bytes())
     prelinked = [found for found in device_code(image).containers if found.section == "__nv_relfatbin"]
     assert prelinked
     emptied = [Replacement(found.span, found.keeping(()), found.wrappers) for found in prelinked if found.movable]

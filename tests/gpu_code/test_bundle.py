@@ -4,10 +4,10 @@ import pytest
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
 from vbuild.errors import DeviceError
-from vbuild.files.edited import Rope
-from vbuild.gpu_code.bundle import Method, extent, packed, read
-from vbuild.gpu_code.model import Compression, Reading, Target, verbatim
-from vbuild.hardware.gpu import Code
+from vbuild.files.edited import EditedFile
+from vbuild.gpu_code.bundle import BundleMethod, extent, packed, read
+from vbuild.gpu_code.model import Compression, GpuTarget, Reading, verbatim
+from vbuild.hardware.gpu import GpuCodeKind
 
 CODES = {HOST: b"", GFX90A: b"first" * 9, GFX942: b"second"}
 PLAIN = bundle(CODES)
@@ -25,8 +25,12 @@ def test_a_bundle_ends_with_its_last_code_object() -> None:
 
 def test_an_entry_says_for_whom_it_is_and_where() -> None:
     host, first, second = reading_of(PLAIN).entries
-    assert (host.kind, str(host.arch), host.code, host.size) == ("host", "host", Code.OTHER, 0)
-    assert (first.kind, first.arch, first.code) == ("code-object", Target("gfx90a", ("xnack+",)), Code.MACHINE)
+    assert (host.kind, str(host.arch), host.code, host.size) == ("host", "host", GpuCodeKind.OTHER, 0)
+    assert (first.kind, first.arch, first.code) == (
+        "code-object",
+        GpuTarget("gfx90a", ("xnack+",)),
+        GpuCodeKind.MACHINE,
+    )
     assert (str(first.arch), first.ident, first.uncompressed_size) == ("gfx90a:xnack+", GFX90A, 45)
     assert PLAIN[second.span.start : second.span.stop] == b"second"
     assert [one.span.start % 4096 for one in (first, second)] == [0, 0]
@@ -59,14 +63,16 @@ def test_code_for_amd_offers_nothing_to_nvidia() -> None:
 
 def test_keeping_entries_gives_the_bundle_of_those() -> None:
     entries = reading_of(PLAIN).entries
-    assert bytes(Rope.of(PLAIN, packed(entries, verbatim))) == PLAIN
-    assert bytes(Rope.of(PLAIN, packed([entries[0], entries[2]], verbatim))) == bundle({HOST: b"", GFX942: b"second"})
-    assert bytes(Rope.of(PLAIN, packed((), verbatim))) == bundle({})
+    assert bytes(EditedFile.of(PLAIN, packed(entries, verbatim))) == PLAIN
+    assert bytes(EditedFile.of(PLAIN, packed([entries[0], entries[2]], verbatim))) == bundle(
+        {HOST: b"", GFX942: b"second"}
+    )
+    assert bytes(EditedFile.of(PLAIN, packed((), verbatim))) == bundle({})
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("method", list(Method))
-def test_a_compressed_bundle_tells_its_entries_and_their_share_of_it(version: int, method: Method) -> None:
+@pytest.mark.parametrize("method", list(BundleMethod))
+def test_a_compressed_bundle_tells_its_entries_and_their_share_of_it(version: int, method: BundleMethod) -> None:
     data = compressed(PLAIN, version=version, method=method)
     assert extent(memoryview(data + bytes(64)), range(len(data) + 64)) == range(len(data))
     reading = reading_of(data)
@@ -114,7 +120,7 @@ REFUSED = {
     poked(V3, 32, 0): (
         "compressed bundle at 0x0 is damaged: zstd decompress error: Unknown frame descriptor"
     ),
-    poked(compressed(PLAIN, method=Method.ZLIB), 32, 0): (
+    poked(compressed(PLAIN, method=BundleMethod.ZLIB), 32, 0): (
         "compressed bundle at 0x0 is damaged: Error -3 while decompressing data: unknown compression method"
     ),
 }  # fmt: skip

@@ -10,42 +10,42 @@ from tests.factories.fatbins import PTX, cubin, entry, fatbin
 from vbuild.errors import DeviceError
 from vbuild.gpu_code import bundle as bundles
 from vbuild.gpu_code.compression import LIMIT, decompressed, inflated, recompressed
-from vbuild.gpu_code.fatbin import EntryHeader, Flag, Kind, packed, read
-from vbuild.gpu_code.model import Compression, Entry
+from vbuild.gpu_code.fatbin import EntryHeader, FatbinFlag, FatbinKind, packed, read
+from vbuild.gpu_code.model import Compression, GpuEntry
 
 LONG = cubin(90, 4096)
 
 
-def first(data: bytes) -> Entry:
+def first(data: bytes) -> GpuEntry:
     return read(memoryview(data), range(len(data))).entries[0]
 
 
-@pytest.mark.parametrize("flags", [0, Flag.LZ4, Flag.ZSTD])
+@pytest.mark.parametrize("flags", [0, FatbinFlag.LZ4, FatbinFlag.ZSTD])
 def test_an_entry_holds_what_was_put_in(flags: int) -> None:
     data = fatbin(entry(code=LONG, flags=flags))
     assert decompressed(data, first(data)) == LONG
 
 
 REFUSED = {
-    fatbin(entry(Kind.LTO_IR, flags=Flag.LZ4 | Flag.OBFUSCATED)): (
+    fatbin(entry(FatbinKind.LTO_IR, flags=FatbinFlag.LZ4 | FatbinFlag.OBFUSCATED)): (
         "lto-ir at 0x10 is obfuscated: only NVIDIA's linker can read it"
     ),
-    fatbin(entry(flags=Flag.LZ4_SECOND, compressed_size=8)): (
+    fatbin(entry(flags=FatbinFlag.LZ4_SECOND, compressed_size=8)): (
         "code at 0x10 is compressed in a way that is not known"
     ),
-    fatbin(entry(flags=Flag.ZSTD, uncompressed_size=1 << 32)): (
+    fatbin(entry(flags=FatbinFlag.ZSTD, uncompressed_size=1 << 32)): (
         "code at 0x10 claims to inflate to 0x100000000 bytes; more than 0x40000000 is refused"
     ),
-    fatbin(entry(flags=Flag.LZ4, uncompressed_size=LIMIT)): (
+    fatbin(entry(flags=FatbinFlag.LZ4, uncompressed_size=LIMIT)): (
         "0x26 bytes at 0x10 claim to inflate to 0x40000000; more than 32 times as many is refused"
     ),
-    fatbin(entry(flags=Flag.LZ4, uncompressed_size=1 << 24)): (
+    fatbin(entry(flags=FatbinFlag.LZ4, uncompressed_size=1 << 24)): (
         "code at 0x10 is damaged: lz4: 0x26 bytes cannot become 0x1000000"
     ),
-    fatbin(entry(flags=Flag.LZ4, uncompressed_size=129)): (
+    fatbin(entry(flags=FatbinFlag.LZ4, uncompressed_size=129)): (
         "code at 0x10 inflates to 0x80 bytes, but claims 0x81"
     ),
-    fatbin(entry(flags=Flag.ZSTD, uncompressed_size=129)): (
+    fatbin(entry(flags=FatbinFlag.ZSTD, uncompressed_size=129)): (
         "code at 0x10 is damaged: zstd: a frame of 0x80 bytes, expected 0x81"
     ),
 }  # fmt: skip
@@ -59,13 +59,13 @@ def test_what_cannot_be_read_is_refused_with_its_place(data: bytes, message: str
 
 
 def test_a_block_that_holds_more_than_it_claims_is_damaged() -> None:
-    data = fatbin(entry(flags=Flag.LZ4, uncompressed_size=127))
+    data = fatbin(entry(flags=FatbinFlag.LZ4, uncompressed_size=127))
     with pytest.raises(DeviceError, match=r"^code at 0x10 is damaged: lz4: "):
         decompressed(data, first(data))
 
 
 def test_a_claim_of_a_gibibyte_takes_no_memory() -> None:
-    data = fatbin(entry(flags=Flag.LZ4, uncompressed_size=LIMIT))
+    data = fatbin(entry(flags=FatbinFlag.LZ4, uncompressed_size=LIMIT))
     found = first(data)
     tracemalloc.start()
     try:
@@ -78,7 +78,7 @@ def test_a_claim_of_a_gibibyte_takes_no_memory() -> None:
 
 def test_more_in_a_zlib_stream_than_it_claims_is_refused() -> None:
     plain = bundle({GFX942: b"code"})
-    packed = memoryview(compressed(plain, method=bundles.Method.ZLIB))[32:]
+    packed = memoryview(compressed(plain, method=bundles.BundleMethod.ZLIB))[32:]
     assert inflated(packed, Compression.ZLIB, size=len(plain), place=0) == plain
     with pytest.raises(DeviceError, match=r"^code at 0x20 inflates to 0x1000 bytes, but claims 0xfff$"):
         inflated(packed, Compression.ZLIB, size=0xFFF, place=0x20)
@@ -91,7 +91,7 @@ def test_code_in_a_bundle_that_is_compressed_as_a_whole_cannot_be_read_alone() -
         decompressed(data, found)
 
 
-@pytest.mark.parametrize("flags", [0, Flag.LZ4, Flag.LZ4 | Flag.ARCH_SPECIFIC | Flag.DEBUG])
+@pytest.mark.parametrize("flags", [0, FatbinFlag.LZ4, FatbinFlag.LZ4 | FatbinFlag.ARCH_SPECIFIC | FatbinFlag.DEBUG])
 def test_an_entry_in_zstd_is_the_same_entry_but_smaller(flags: int) -> None:
     code = bytes(range(256)) * 64
     data = fatbin(entry(code=code, flags=flags, header_size=80, ident_offset=64, ident_size=4))
@@ -103,7 +103,7 @@ def test_an_entry_in_zstd_is_the_same_entry_but_smaller(flags: int) -> None:
     after = first(fatbin(part))
     assert decompressed(fatbin(part), after) == code
     assert (after.kind, after.arch, after.uncompressed_size) == (before.kind, before.arch, len(code))
-    assert (after.compression, after.flags) == (Compression.ZSTD, before.flags & ~Flag.LZ4 | Flag.ZSTD)
+    assert (after.compression, after.flags) == (Compression.ZSTD, before.flags & ~FatbinFlag.LZ4 | FatbinFlag.ZSTD)
     assert part[64:80] == data[before.span.start + 64 : before.payload.start]
     header_after = EntryHeader.parse(part)
     assert header_after.compressed_size == len(after.payload)
@@ -124,10 +124,10 @@ def test_no_window_is_larger_than_those_of_nvcc(level: int) -> None:
 @pytest.mark.parametrize(
     "packed",
     [
-        entry(Kind.PTX, code=PTX),
-        entry(code=LONG, flags=Flag.ZSTD),
-        entry(Kind.LTO_IR, code=LONG),
-        entry(Kind.LTO_IR, code=LONG, flags=Flag.LZ4 | Flag.OBFUSCATED),
+        entry(FatbinKind.PTX, code=PTX),
+        entry(code=LONG, flags=FatbinFlag.ZSTD),
+        entry(FatbinKind.LTO_IR, code=LONG),
+        entry(FatbinKind.LTO_IR, code=LONG, flags=FatbinFlag.LZ4 | FatbinFlag.OBFUSCATED),
     ],
     ids=["not smaller", "in zstd already", "not for the driver", "obfuscated"],
 )
@@ -137,7 +137,7 @@ def test_an_entry_stays_where_zstd_does_not_help(packed: bytes) -> None:
 
 
 def test_a_container_can_be_kept_with_its_entries_in_zstd() -> None:
-    data = fatbin(entry(arch=80, code=LONG), entry(Kind.PTX), entry(code=LONG, flags=Flag.ZSTD))
+    data = fatbin(entry(arch=80, code=LONG), entry(FatbinKind.PTX), entry(code=LONG, flags=FatbinFlag.ZSTD))
     entries = read(memoryview(data), range(len(data))).entries
     parts = packed(entries, lambda one: recompressed(data, one))
     whole = b"".join(part if isinstance(part, bytes) else data[part.start : part.stop] for part in parts)

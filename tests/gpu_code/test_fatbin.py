@@ -4,10 +4,10 @@ import pytest
 
 from tests.factories.fatbins import PTX, cubin, entry, fatbin
 from vbuild.errors import DeviceError
-from vbuild.files.edited import Rope
-from vbuild.gpu_code.fatbin import HEADER_SIZE, Flag, Kind, extent, packed, read
+from vbuild.files.edited import EditedFile
+from vbuild.gpu_code.fatbin import HEADER_SIZE, FatbinFlag, FatbinKind, extent, packed, read
 from vbuild.gpu_code.model import Compression, Vendor, verbatim
-from vbuild.hardware.gpu import Arch, Code, Offer
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
 
 
 def entries_of(data: bytes) -> tuple[str, ...]:
@@ -16,18 +16,18 @@ def entries_of(data: bytes) -> tuple[str, ...]:
 
 
 def test_an_entry_says_what_it_holds_for_which_gpu_and_where() -> None:
-    data = fatbin(entry(arch=80), entry(Kind.PTX, 90, flags=Flag.ZSTD))
+    data = fatbin(entry(arch=80), entry(FatbinKind.PTX, 90, flags=FatbinFlag.ZSTD))
     raw, compressed = read(memoryview(data), range(len(data))).entries
     assert (raw.vendor, raw.kind, raw.arch, raw.offer) == (
         Vendor.NVIDIA,
         "cubin",
         Arch(80),
-        Offer(Code.MACHINE, Arch(80)),
+        GpuOffer(GpuCodeKind.MACHINE, Arch(80)),
     )
     assert (raw.span, raw.payload, raw.size) == (range(16, 208), range(80, 208), 192)
     assert (raw.compression, raw.uncompressed_size) == (Compression.RAW, 128)
     assert data[raw.payload.start : raw.payload.stop] == cubin(80)
-    assert (compressed.kind, compressed.code, compressed.compression) == ("ptx", Code.PTX, Compression.ZSTD)
+    assert (compressed.kind, compressed.code, compressed.compression) == ("ptx", GpuCodeKind.PTX, Compression.ZSTD)
     assert compressed.uncompressed_size == len(PTX)
     assert compressed.span.start == raw.span.stop
     assert len(compressed.span) - 64 - len(compressed.payload) in range(8)
@@ -36,13 +36,13 @@ def test_an_entry_says_what_it_holds_for_which_gpu_and_where() -> None:
 @pytest.mark.parametrize(
     ("kind", "flags", "shown"),
     [
-        (Kind.CUBIN, Flag.ARCH_SPECIFIC, "cubin sm_90a machine"),
-        (Kind.CUBIN, Flag.ARCH_FAMILY | Flag.SECOND_CHOICE, "cubin sm_90f machine"),
-        (Kind.PTX, Flag.ARCH_SPECIFIC, "ptx sm_90a ptx"),
-        (Kind.LTO_IR, Flag.OBFUSCATED, "lto-ir sm_90 other"),
-        (Kind.OLD_CUBIN, 0, "old-cubin sm_90 other"),
-        (Kind.MERCURY, 0, "mercury sm_90 other"),
-        (Kind.TILE_IR, Flag.DEBUG, "tile-ir sm_90 other"),
+        (FatbinKind.CUBIN, FatbinFlag.ARCH_SPECIFIC, "cubin sm_90a machine"),
+        (FatbinKind.CUBIN, FatbinFlag.ARCH_FAMILY | FatbinFlag.SECOND_CHOICE, "cubin sm_90f machine"),
+        (FatbinKind.PTX, FatbinFlag.ARCH_SPECIFIC, "ptx sm_90a ptx"),
+        (FatbinKind.LTO_IR, FatbinFlag.OBFUSCATED, "lto-ir sm_90 other"),
+        (FatbinKind.OLD_CUBIN, 0, "old-cubin sm_90 other"),
+        (FatbinKind.MERCURY, 0, "mercury sm_90 other"),
+        (FatbinKind.TILE_IR, FatbinFlag.DEBUG, "tile-ir sm_90 other"),
     ],
 )
 def test_the_kind_and_the_letter_of_the_architecture_are_named(kind: int, flags: int, shown: str) -> None:
@@ -57,7 +57,7 @@ def test_the_kind_and_the_letter_of_the_architecture_are_named(kind: int, flags:
         (entry(3), "holds an entry of kind 0x3, which is not known"),
         (entry(flags=1 << 22), "holds an entry with flags 0x400000, which are not known"),
         (
-            entry(flags=Flag.ARCH_SPECIFIC | Flag.ARCH_FAMILY),
+            entry(flags=FatbinFlag.ARCH_SPECIFIC | FatbinFlag.ARCH_FAMILY),
             "holds an entry both for one architecture only and for its family",
         ),
     ],
@@ -66,11 +66,11 @@ def test_an_entry_that_is_not_known_pins_the_fatbin_and_is_needed_by_everyone(ba
     data = fatbin(entry(arch=80), bad)
     reading = read(memoryview(data), range(len(data)))
     assert reading.why_pinned == why
-    assert [one.code for one in reading.entries] == [Code.MACHINE, Code.OTHER]
+    assert [one.code for one in reading.entries] == [GpuCodeKind.MACHINE, GpuCodeKind.OTHER]
 
 
 def test_an_entry_tells_its_name_and_the_options_for_ptxas() -> None:
-    plain = bytearray(fatbin(entry(Kind.PTX, header_size=96, options_offset=64, ident_offset=80, ident_size=5)))
+    plain = bytearray(fatbin(entry(FatbinKind.PTX, header_size=96, options_offset=64, ident_offset=80, ident_size=5)))
     plain[16 + 64 : 16 + 96] = b"\x48\0\0\0\x06\0\0\0" + b"-O1  \0".ljust(8, b"\0") + b"k.cu\0".ljust(16, b"\0")
     (found,) = read(memoryview(plain), range(len(plain))).entries
     assert (found.options, found.ident) == ("-O1", "k.cu")
@@ -82,10 +82,14 @@ def test_the_description_behind_a_cubin_is_no_options() -> None:
 
 
 def test_keeping_entries_gives_a_header_that_counts_them_and_their_bytes_as_they_were() -> None:
-    whole = [entry(arch=80), entry(Kind.PTX, 90, flags=Flag.LZ4), entry(arch=90, flags=Flag.ARCH_SPECIFIC)]
+    whole = [
+        entry(arch=80),
+        entry(FatbinKind.PTX, 90, flags=FatbinFlag.LZ4),
+        entry(arch=90, flags=FatbinFlag.ARCH_SPECIFIC),
+    ]
     data = fatbin(*whole)
     found = read(memoryview(data), range(len(data))).entries
-    kept = bytes(Rope.of(data, packed(found[1:], verbatim)))
+    kept = bytes(EditedFile.of(data, packed(found[1:], verbatim)))
     assert kept == fatbin(*whole[1:])
     assert entries_of(kept) == ("ptx sm_90", "cubin sm_90a")
 
@@ -132,15 +136,15 @@ REFUSED = {
         "fatbin entry at 0x10 has 0x7f bytes of payload, 0x0 of them compressed; "
         "expected a multiple of 8 that the compressed ones fit into"
     ),
-    fatbin(entry(flags=Flag.LZ4, compressed_size=0x1000)): (
+    fatbin(entry(flags=FatbinFlag.LZ4, compressed_size=0x1000)): (
         "fatbin entry at 0x10 has 0x28 bytes of payload, 0x1000 of them compressed; "
         "expected a multiple of 8 that the compressed ones fit into"
     ),
     fatbin(entry(compressed_size=8)): "fatbin entry at 0x10 has flags 0x11 (raw), but 0x8 compressed bytes",
-    fatbin(entry(flags=Flag.ZSTD, compressed_size=0)): (
+    fatbin(entry(flags=FatbinFlag.ZSTD, compressed_size=0)): (
         "fatbin entry at 0x10 has flags 0x8011 (zstd), but 0x0 compressed bytes"
     ),
-    fatbin(entry(Kind.PTX, options_offset=60)): (
+    fatbin(entry(FatbinKind.PTX, options_offset=60)): (
         "fatbin entry at 0x10 has its options at 0x3c, past its header"
     ),
     fatbin(entry(ident_offset=64, ident_size=9)): (

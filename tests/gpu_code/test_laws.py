@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
 from tests.factories.fatbins import device_library, entry, fatbin
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import VbuildError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.gpu_code import bundle as bundles
 from vbuild.gpu_code import fatbin as fatbins
 from vbuild.gpu_code.compression import decompressed, recompressed
-from vbuild.gpu_code.fatbin import Flag, Kind
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.gpu_code.model import verbatim
 from vbuild.gpu_code.survey import device_code
 
@@ -31,10 +31,12 @@ INTERESTING = ("fatbin", "FatBin", ".rela.dyn", ".relr.dyn")
 
 entries = st.builds(
     entry,
-    st.sampled_from([Kind.CUBIN, Kind.PTX, Kind.LTO_IR, 3]),
+    st.sampled_from([FatbinKind.CUBIN, FatbinKind.PTX, FatbinKind.LTO_IR, 3]),
     st.sampled_from([50, 80, 90, 120]),
     code=st.binary(min_size=1, max_size=300),
-    flags=st.sampled_from([0, Flag.LZ4, Flag.ZSTD, Flag.ARCH_SPECIFIC, Flag.ARCH_FAMILY | Flag.ZSTD]),
+    flags=st.sampled_from(
+        [0, FatbinFlag.LZ4, FatbinFlag.ZSTD, FatbinFlag.ARCH_SPECIFIC, FatbinFlag.ARCH_FAMILY | FatbinFlag.ZSTD]
+    ),
 )
 codes = st.dictionaries(
     st.text("abcxyz-0123456789:+", min_size=1, max_size=60), st.binary(max_size=5000), min_size=1, max_size=8
@@ -45,7 +47,7 @@ codes = st.dictionaries(
 def damaged(draw: st.DrawFn) -> bytes:
     """A library with bytes of its GPU code, its wrappers or its relocations changed, or with its end cut off."""
     library = bytearray(draw(st.sampled_from(LIBRARIES)))
-    sections = Image.parse(bytes(library)).sections
+    sections = ElfImage.parse(bytes(library)).sections
     spans = [each.span for each in sections if any(word in each.name for word in INTERESTING) and len(each.span)]
     for _ in range(draw(st.integers(1, 4))):
         span = draw(st.sampled_from(spans))
@@ -61,7 +63,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @given(damaged())
 def test_a_damaged_library_gives_a_result_or_a_refusal(data: bytes) -> None:
     try:
-        image = Image.parse(data)
+        image = ElfImage.parse(data)
         code = device_code(image)
     except VbuildError:
         return
@@ -76,7 +78,7 @@ def test_a_damaged_library_gives_a_result_or_a_refusal(data: bytes) -> None:
                 recompressed(data, one)
         if container.movable:
             assert len(container.wrappers) == 1
-            assert bytes(Rope.of(data, container.keeping(container.entries[:1])))
+            assert bytes(EditedFile.of(data, container.keeping(container.entries[:1])))
 
 
 @settings(max_examples=100, deadline=None)
@@ -84,10 +86,12 @@ def test_a_damaged_library_gives_a_result_or_a_refusal(data: bytes) -> None:
 def test_a_fatbin_that_was_parsed_is_packed_into_the_same_bytes(packed: list[bytes], data: st.DataObject) -> None:
     whole = fatbin(*packed)
     found = fatbins.read(memoryview(whole), range(len(whole))).entries
-    assert bytes(Rope.of(whole, fatbins.packed(found, verbatim))) == whole
+    assert bytes(EditedFile.of(whole, fatbins.packed(found, verbatim))) == whole
     kept = data.draw(st.sets(st.integers(0, len(packed) - 1)) if packed else st.just(set[int]()))
     chosen = [found[index] for index in sorted(kept)]
-    assert bytes(Rope.of(whole, fatbins.packed(chosen, verbatim))) == fatbin(*(packed[index] for index in sorted(kept)))
+    assert bytes(EditedFile.of(whole, fatbins.packed(chosen, verbatim))) == fatbin(
+        *(packed[index] for index in sorted(kept))
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -95,7 +99,7 @@ def test_a_fatbin_that_was_parsed_is_packed_into_the_same_bytes(packed: list[byt
 def test_code_is_the_same_in_zstd(packed: list[bytes]) -> None:
     whole = fatbin(*packed)
     found = fatbins.read(memoryview(whole), range(len(whole))).entries
-    smaller = bytes(Rope.of(whole, fatbins.packed(found, lambda one: recompressed(whole, one))))
+    smaller = bytes(EditedFile.of(whole, fatbins.packed(found, lambda one: recompressed(whole, one))))
     assert len(smaller) <= len(whole)
     after = fatbins.read(memoryview(smaller), range(len(smaller))).entries
     assert [decompressed(smaller, one).rstrip(b"\0") for one in after] == [
@@ -110,7 +114,7 @@ def test_a_bundle_that_was_parsed_is_packed_into_the_same_bytes(code: dict[str, 
     view = memoryview(whole)
     span = bundles.extent(view, range(len(whole)))
     found = bundles.read(view, span).entries
-    assert bytes(Rope.of(whole, bundles.packed(found, verbatim))) == whole
+    assert bytes(EditedFile.of(whole, bundles.packed(found, verbatim))) == whole
     assert {one.ident: whole[one.span.start : one.span.stop] for one in found if one.size} == {
         ident: data for ident, data in code.items() if data
     }

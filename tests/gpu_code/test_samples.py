@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.elf.image import Form, Image
-from vbuild.files.edited import Rope
+from vbuild.elf.image import ElfForm, ElfImage
+from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.compression import decompressed, recompressed
-from vbuild.gpu_code.fatbin import Flag
-from vbuild.gpu_code.model import DeviceCode, Entry
+from vbuild.gpu_code.fatbin import FatbinFlag
+from vbuild.gpu_code.model import DeviceCode, GpuEntry
 from vbuild.gpu_code.survey import device_code
 
 FATBINS = Path(__file__).parents[1] / "samples" / "fatbins"
@@ -27,10 +27,10 @@ CASES = {
 
 def sample(name: str) -> tuple[bytes, DeviceCode]:
     data = (FATBINS / f"{name}.so").read_bytes()
-    return data, device_code(Image.parse(data))
+    return data, device_code(ElfImage.parse(data))
 
 
-def entries(code: DeviceCode) -> list[Entry]:
+def entries(code: DeviceCode) -> list[GpuEntry]:
     return [entry for container in code.containers for entry in container.entries]
 
 
@@ -56,7 +56,7 @@ def test_keeping_all_changes_nothing_and_keeping_none_leaves_sixteen_bytes(name:
     data, code = sample(name)
     for container in code.containers:
         assert container.keeping(container.entries) == (container.span,)
-        whole = bytes(Rope.of(data, container.packing(container.entries, lambda entry: entry.span)))
+        whole = bytes(EditedFile.of(data, container.packing(container.entries, lambda entry: entry.span)))
         assert whole == data[container.span.start : container.span.stop]
         assert [len(part) for part in container.keeping(())] == [16]
 
@@ -64,10 +64,10 @@ def test_keeping_all_changes_nothing_and_keeping_none_leaves_sixteen_bytes(name:
 def test_the_flags_say_what_nvcc_was_asked_for() -> None:
     _, debug = sample("debug")
     (entry,) = entries(debug)
-    assert entry.flags & Flag.DEBUG
+    assert entry.flags & FatbinFlag.DEBUG
     assert entry.ident == "kernel.cu"
     _, suffixes = sample("suffixes")
-    assert [str(one.arch) for one in entries(suffixes) if one.flags & Flag.SECOND_CHOICE] == ["sm_100f"]
+    assert [str(one.arch) for one in entries(suffixes) if one.flags & FatbinFlag.SECOND_CHOICE] == ["sm_100f"]
 
 
 def test_relocatable_ptx_has_options() -> None:
@@ -77,7 +77,7 @@ def test_relocatable_ptx_has_options() -> None:
 
 def test_packed_relocations_lead_to_the_same_container() -> None:
     _, code = sample("packed_relocations")
-    assert [pointer.form for container in code.containers for pointer in container.wrappers] == [Form.RELR]
+    assert [pointer.form for container in code.containers for pointer in container.wrappers] == [ElfForm.RELR]
 
 
 @pytest.mark.parametrize("name", ["none", "speed", "suffixes"])
@@ -85,5 +85,5 @@ def test_recompressed_entries_hold_the_same_code(name: str) -> None:
     data, code = sample(name)
     for container in code.containers:
         parts = container.keeping(container.entries, written=lambda entry: recompressed(data, entry))
-        smaller = bytes(Rope.of(data, parts))
+        smaller = bytes(EditedFile.of(data, parts))
         assert len(smaller) < len(container.span)

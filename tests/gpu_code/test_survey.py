@@ -5,21 +5,21 @@ import pytest
 from tests.factories.bundles import GFX942, HOST, bundle, compressed
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from vbuild.elf.image import Form, Image
+from vbuild.elf.image import ElfForm, ElfImage
 from vbuild.errors import DeviceError
-from vbuild.files.edited import Rope
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.files.edited import EditedFile
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.model import Container, DeviceCode, Vendor, offered
 from vbuild.gpu_code.survey import device_code
 
-TWO = (fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(Kind.PTX, 90)))
+TWO = (fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(FatbinKind.PTX, 90)))
 FAR_POINTER = ".data\n.balign 8\n.quad c0 + 24\n"
 NEAR_POINTER = ".data\n.balign 8\n.quad c0\n"
 HIP = (".hipFatBinSegment", 0x48495046, 1)
 
 
 def surveyed(data: bytes) -> DeviceCode:
-    return device_code(Image.parse(data))
+    return device_code(ElfImage.parse(data))
 
 
 def shown(code: DeviceCode) -> list[str]:
@@ -36,18 +36,18 @@ def test_a_container_with_one_wrapper_is_movable() -> None:
     assert shown(code) == [".nv_fatbin sm_80,sm_90", ".nv_fatbin sm_90"]
     assert reasons(code) == [None, None]
     assert (code.blobs, code.notes, code.pinned) == ((), (), ())
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     for container, packed in zip(code.containers, TWO, strict=True):
         assert data[container.span.start : container.span.stop] == packed
         assert container.address == image.address(container.span.start)
         (wrapper,) = container.wrappers
-        assert (wrapper.target, wrapper.form) == (container.address, Form.RELA)
+        assert (wrapper.target, wrapper.form) == (container.address, ElfForm.RELA)
 
 
 def test_a_wrapper_filled_through_packed_relocations_counts() -> None:
     code = surveyed(device_library(*TWO, flags=["-Wl,-z,pack-relative-relocs"]))
     assert reasons(code) == [None, None]
-    assert [pointer.form for one in code.containers for pointer in one.wrappers] == [Form.RELR, Form.RELR]
+    assert [pointer.form for one in code.containers for pointer in one.wrappers] == [ElfForm.RELR, ElfForm.RELR]
 
 
 def test_gaps_of_zeros_between_containers_are_passed_over() -> None:
@@ -87,8 +87,8 @@ def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned(
 def test_a_pinned_container_can_be_kept_whole_but_not_be_changed() -> None:
     data = device_library(*TWO, wrapped=[1])
     pinned, movable = surveyed(data).containers
-    assert bytes(Rope.of(data, pinned.keeping(pinned.entries))) == TWO[0]
-    assert bytes(Rope.of(data, movable.keeping(()))) == fatbin()
+    assert bytes(EditedFile.of(data, pinned.keeping(pinned.entries))) == TWO[0]
+    assert bytes(EditedFile.of(data, movable.keeping(()))) == fatbin()
     with pytest.raises(DeviceError, match=r"^\.nv_fatbin at 0x\w+ cannot be changed: no wrapper points to it$"):
         pinned.keeping(())
 
@@ -172,7 +172,7 @@ def test_a_library_without_gpu_code_has_none() -> None:
 
 def test_damaged_relocations_move_nothing() -> None:
     data = bytearray(device_library(*TWO))
-    image = Image.parse(bytes(data))
+    image = ElfImage.parse(bytes(data))
     offset = image.dynamic_offsets()[9]  # DT_RELAENT
     data[offset + 8] = 25
     code = surveyed(bytes(data))

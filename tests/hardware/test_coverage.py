@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.offers import offers, short
-from vbuild.hardware.gpu import Arch, Code, GpuList, Offer, Ptx, Request, Service, needed, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, needed, service
 
 FAMILIES = {  # NVIDIA's programming guide, compute capabilities, family-specific targets
     100: {100, 103, 107},
@@ -29,8 +29,8 @@ forms = st.one_of(
     st.builds(Arch, st.sampled_from([90, 100, 101, 103, 120, 121]), st.just("a")),
     st.builds(Arch, st.sampled_from(sorted(FAMILIES)), st.just("f")),
 )
-fatbins = st.lists(st.builds(Offer, st.sampled_from(list(Code)), forms), max_size=12)
-requests = st.builds(Request, st.builds(Arch, numbers), st.booleans())
+fatbins = st.lists(st.builds(GpuOffer, st.sampled_from(list(GpuCodeKind)), forms), max_size=12)
+requests = st.builds(GpuRequest, st.builds(Arch, numbers), st.booleans())
 policies = st.sampled_from(list(Ptx))
 with_ptx = st.sampled_from([Ptx.AUTO, Ptx.KEEP])
 
@@ -137,10 +137,10 @@ def test_a_fatbin_serves_a_gpu_by_machine_code_by_ptx_or_not(fatbin: str, device
     assert service(offers(fatbin), Arch(device)) is served
 
 
-def runs(offer: Offer, gpu: int) -> bool:
+def runs(offer: GpuOffer, gpu: int) -> bool:
     """Whether the driver of *gpu* considers *offer*, told from NVIDIA's documents alone."""
     number, suffix = offer.arch.number, offer.arch.suffix
-    if offer.code is Code.OTHER:
+    if offer.code is GpuCodeKind.OTHER:
         return False
     if number == gpu:
         return True
@@ -148,43 +148,43 @@ def runs(offer: Offer, gpu: int) -> bool:
         return False
     if suffix == "f":
         return gpu in FAMILIES[number]
-    if offer.code is Code.PTX:
+    if offer.code is GpuCodeKind.PTX:
         return number < gpu
     return number // 10 == gpu // 10 and number < gpu and not {number, gpu} & JETSONS
 
 
-def chosen(fatbin: list[Offer], gpu: int) -> list[Offer]:
+def chosen(fatbin: list[GpuOffer], gpu: int) -> list[GpuOffer]:
     """The best offers for *gpu*: machine code before PTX, the nearest first; empty where nothing runs."""
     candidates = [offer for offer in fatbin if runs(offer, gpu)]
-    order = {Code.MACHINE: 1, Code.PTX: 0}
+    order = {GpuCodeKind.MACHINE: 1, GpuCodeKind.PTX: 0}
     best = max(((order[offer.code], offer.arch.number) for offer in candidates), default=None)
     return [offer for offer in candidates if (order[offer.code], offer.arch.number) == best]
 
 
 @given(fatbins, requests, with_ptx)
-def test_what_the_driver_would_choose_is_kept(fatbin: list[Offer], request: Request, ptx: Ptx) -> None:
+def test_what_the_driver_would_choose_is_kept(fatbin: list[GpuOffer], request: GpuRequest, ptx: Ptx) -> None:
     left = [fatbin[place] for place in sorted(needed(fatbin, request, ptx=ptx))]
     assert chosen(left, request.device.number) == chosen(fatbin, request.device.number)
 
 
 @given(fatbins, requests, with_ptx)
-def test_a_gpu_is_served_as_before(fatbin: list[Offer], request: Request, ptx: Ptx) -> None:
+def test_a_gpu_is_served_as_before(fatbin: list[GpuOffer], request: GpuRequest, ptx: Ptx) -> None:
     left = [fatbin[place] for place in needed(fatbin, request, ptx=ptx)]
     assert service(left, request.device) is service(fatbin, request.device)
     best = {offer.code for offer in chosen(fatbin, request.device.number)}
-    expected = {frozenset({Code.MACHINE}): Service.MACHINE, frozenset({Code.PTX}): Service.JIT}
+    expected = {frozenset({GpuCodeKind.MACHINE}): Service.MACHINE, frozenset({GpuCodeKind.PTX}): Service.JIT}
     assert service(fatbin, request.device) is expected.get(frozenset(best), Service.NONE)
 
 
 @given(fatbins, requests, policies)
-def test_keeping_twice_is_keeping_once(fatbin: list[Offer], request: Request, ptx: Ptx) -> None:
+def test_keeping_twice_is_keeping_once(fatbin: list[GpuOffer], request: GpuRequest, ptx: Ptx) -> None:
     left = [fatbin[place] for place in sorted(needed(fatbin, request, ptx=ptx))]
     assert needed(left, request, ptx=ptx) == frozenset(range(len(left)))
 
 
 @given(fatbins, st.lists(requests, max_size=4), requests, with_ptx)
 def test_what_is_kept_for_several_gpus_serves_each(
-    fatbin: list[Offer], several: list[Request], one: Request, ptx: Ptx
+    fatbin: list[GpuOffer], several: list[GpuRequest], one: GpuRequest, ptx: Ptx
 ) -> None:
     places = {place for request in (*several, one) for place in needed(fatbin, request, ptx=ptx)}
     left = [fatbin[place] for place in sorted(places)]
@@ -195,8 +195,8 @@ def test_what_is_kept_for_several_gpus_serves_each(
 
 
 @given(fatbins, requests)
-def test_policies_only_differ_in_ptx(fatbin: list[Offer], request: Request) -> None:
+def test_policies_only_differ_in_ptx(fatbin: list[GpuOffer], request: GpuRequest) -> None:
     none, auto, keep = (needed(fatbin, request, ptx=ptx) for ptx in (Ptx.NONE, Ptx.AUTO, Ptx.KEEP))
     assert none <= auto <= keep
-    assert all(fatbin[place].code is Code.PTX for place in keep - none)
-    assert not any(fatbin[place].code is Code.PTX for place in none)
+    assert all(fatbin[place].code is GpuCodeKind.PTX for place in keep - none)
+    assert not any(fatbin[place].code is GpuCodeKind.PTX for place in none)

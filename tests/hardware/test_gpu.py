@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from vbuild.errors import HardwareError
 from vbuild.hardware.architectures import ARCHITECTURES
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch, GpuList, Request
+from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 
 archs = st.sampled_from(
     [
@@ -18,7 +18,7 @@ archs = st.sampled_from(
         if known.first_toolkit(suffix)
     ]
 )
-requests = st.builds(Request, archs, st.booleans()) | archs.map(lambda arch: Request(arch, ptx=True, real=False))
+requests = st.builds(GpuRequest, archs, st.booleans()) | archs.map(lambda arch: GpuRequest(arch, ptx=True, real=False))
 
 
 @given(archs)
@@ -27,7 +27,7 @@ def test_an_architecture_reads_its_own_name(arch: Arch) -> None:
 
 
 @given(st.lists(requests, min_size=1, max_size=6), st.sampled_from([",", ";", " ", ", ", " ; "]))
-def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[Request], separator: str) -> None:
+def test_a_list_is_written_in_one_way_however_it_was_given(asked: list[GpuRequest], separator: str) -> None:
     found = GpuList.parse(separator.join(map(str, asked)))
     assert GpuList.parse(str(found)) == found
     assert list(found) == sorted(found)
@@ -95,7 +95,7 @@ def test_a_toolkit_compiles_for_some_gpus_only(text: str, toolkit: str, message:
 
 def test_no_toolkit_is_known_to_compile_for_what_only_files_have() -> None:
     with pytest.raises(HardwareError, match="sm_140: no CUDA toolkit is known to compile for it"):
-        GpuList((Request(Arch(140)),)).check_toolkit(Dotted(13, 0))
+        GpuList((GpuRequest(Arch(140)),)).check_toolkit(Dotted(13, 0))
 
 
 @pytest.mark.parametrize(

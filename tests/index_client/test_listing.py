@@ -10,7 +10,7 @@ from unearth import Link
 from tests.factories.sources import served
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed, files_of
+from vbuild.index_client.listing import ListedFile, files_of
 from vbuild.index_client.places import stated_sha256
 
 NEW = "demo-2.0-py3-none-any.whl"
@@ -35,8 +35,8 @@ def test_the_files_of_all_places_come_newest_first_with_the_hashes_that_are_stat
     with served(one) as first, served(two) as second:
         found = files_of("Demo", indexes=Indexes(index_url=first, extra_index_urls=(second,)))
     assert found == (
-        Listed(NEW, Version("2.0"), "b" * 64),
-        Listed(OLD, Version("1.0"), "a" * 64, is_yanked=True),
+        ListedFile(NEW, Version("2.0"), "b" * 64),
+        ListedFile(OLD, Version("1.0"), "a" * 64, is_yanked=True),
     )
     assert [listed.is_wheel for listed in found] == [True, False]
 

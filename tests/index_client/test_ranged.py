@@ -11,7 +11,7 @@ from packaging.version import Version
 from tests.factories.ranges import Serving, serving
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed
+from vbuild.index_client.listing import ListedFile
 from vbuild.index_client.ranged import PIECE, TAIL, Ranged, ranged
 
 NAME = "demo-1.0-py3-none-any.whl"
@@ -24,8 +24,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _listed(url: str) -> Listed:
-    return Listed(NAME, Version("1.0"), url=f"{url}/{NAME}")
+def _listed(url: str) -> ListedFile:
+    return ListedFile(NAME, Version("1.0"), url=f"{url}/{NAME}")
 
 
 def _at(file: Ranged, start: int, size: int) -> bytes:
@@ -90,7 +90,7 @@ def test_what_is_asked_is_what_pip_asks_and_no_more(folder: Path) -> None:
 
 
 def test_a_file_of_this_machine_is_read_where_it_is(folder: Path) -> None:
-    listed = Listed(NAME, Version("1.0"), url=(folder / NAME).as_uri())
+    listed = ListedFile(NAME, Version("1.0"), url=(folder / NAME).as_uri())
     with ranged(listed, indexes=Indexes()) as file:
         assert _at(file, PIECE - 5, 10) == DATA[PIECE - 5 : PIECE + 5]
         file.seek(0)
@@ -151,7 +151,7 @@ def test_a_place_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
         (missing, f"{missing}: cannot be read: No such file or directory"),
         ("", f"{NAME}: nobody said where it is"),
     ):
-        with pytest.raises(FetchError) as refused, ranged(Listed(NAME, Version("1.0"), url=url), indexes=Indexes()):
+        with pytest.raises(FetchError) as refused, ranged(ListedFile(NAME, Version("1.0"), url=url), indexes=Indexes()):
             pass
         assert str(refused.value) == message
     with (
@@ -172,7 +172,7 @@ def test_a_password_is_not_part_of_a_message(folder: Path) -> None:
 
 def test_a_file_that_is_cut_while_it_is_read_is_one_line(folder: Path) -> None:
     url = (folder / NAME).as_uri()
-    with ranged(Listed(NAME, Version("1.0"), url=url), indexes=Indexes()) as file:
+    with ranged(ListedFile(NAME, Version("1.0"), url=url), indexes=Indexes()) as file:
         (folder / NAME).write_bytes(b"short")
         with pytest.raises(FetchError) as refused:
             _at(file, PIECE, 10)

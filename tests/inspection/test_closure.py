@@ -12,7 +12,7 @@ from tests.factories.elf import MODULE, program, rpath
 from tests.factories.wheelhouse import DEEP, NAME, files, linked
 from tests.factories.wheels import wheel
 from vbuild.elf.linkage import Via
-from vbuild.inspection.closure import Closure, Linked, Node, Official, Role, repeats
+from vbuild.inspection.closure import Closure, ClosureRole, LinkedLibrary, Node, Official, repeats
 from vbuild.inspection.closure_page import depths, drawn
 from vbuild.inspection.closure_text import closure_lines, closure_of, repeat_lines
 from vbuild.inspection.inspect import inspect
@@ -119,9 +119,9 @@ def test_modules_programs_and_libraries_are_told_apart(tmp_path: Path) -> None:
     }
     found = closure_of(inspected(tmp_path, whole))
     assert {node.name: node.role for node in found.nodes} == {
-        "_C.so": Role.MODULE,
-        "libx.so": Role.LIBRARY,
-        "tool": Role.PROGRAM,
+        "_C.so": ClosureRole.MODULE,
+        "libx.so": ClosureRole.LIBRARY,
+        "tool": ClosureRole.PROGRAM,
     }
 
 
@@ -358,7 +358,7 @@ def test_a_long_chain_is_as_deep_as_it_is_long() -> None:
 
 
 def test_the_order_of_files_does_not_matter(contents: Contents) -> None:
-    found = [Linked(one.path, one.linked.size, 1, None, one.loading) for one in closure_of(contents).nodes]
+    found = [LinkedLibrary(one.path, one.linked.size, 1, None, one.loading) for one in closure_of(contents).nodes]
     assert Closure.of(found).data() == Closure.of(reversed(found)).data()
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.fatbins import device_library, entry, fatbin
-from vbuild.elf.image import Image
-from vbuild.files.edited import Rope
+from vbuild.elf.image import ElfImage
+from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
-from vbuild.gpu_code.fatbin import Flag, Kind
-from vbuild.gpu_code.model import Container, Target
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.gpu_code.model import Container, GpuTarget
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, Ptx, Request, needed
+from vbuild.hardware.gpu import Arch, GpuRequest, Ptx, needed
 from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Runs, devices
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
@@ -24,42 +24,44 @@ HIP = {"section": ".hip_fatbin", "wrapper": (".hipFatBinSegment", 0x48495046, 1)
 
 
 def summed(data: Buffer) -> GpuCode:
-    return GpuCode.of(device_code(Image.parse(data)))
+    return GpuCode.of(device_code(ElfImage.parse(data)))
 
 
 def left(data: Buffer, container: Container, device: Arch) -> int:
     """The bytes of *container* after slimming to *device*, as its own packing gives them."""
     if not container.movable:
         return len(container.span)
-    kept = needed([entry.offer for entry in container.entries], Request(device), ptx=Ptx.AUTO)
+    kept = needed([entry.offer for entry in container.entries], GpuRequest(device), ptx=Ptx.AUTO)
     entries = [entry for place, entry in enumerate(container.entries) if place in kept]
-    return Rope.of(data, container.keeping(entries or [e for e in (container.smallest,) if e])).size
+    return EditedFile.of(data, container.keeping(entries or [e for e in (container.smallest,) if e])).size
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("device", [SM_75, SM_80, SM_90, SM_103], ids=str)
 def test_what_a_gpu_needs_of_a_compiled_library_is_what_cutting_it_leaves(sample: Path, device: Arch) -> None:
     data = sample.read_bytes()
-    code = device_code(Image.parse(data))
+    code = device_code(ElfImage.parse(data))
     assert GpuCode.of(code).outlook(device).kept == sum(left(data, each, device) for each in code.containers)
 
 
 offers = st.tuples(
-    st.sampled_from([Kind.CUBIN, Kind.PTX, Kind.LTO_IR]),
+    st.sampled_from([FatbinKind.CUBIN, FatbinKind.PTX, FatbinKind.LTO_IR]),
     st.sampled_from([75, 80, 86, 87, 90, 100, 103, 120]),
-    st.sampled_from([0, Flag.ARCH_SPECIFIC]),
+    st.sampled_from([0, FatbinFlag.ARCH_SPECIFIC]),
     st.sampled_from([128, 136, 512]),
 )
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(offers, max_size=4), min_size=1, max_size=5))
-def test_containers_of_any_sort_add_up_to_themselves(drawn: Sequence[Sequence[tuple[Kind, int, Flag, int]]]) -> None:
+def test_containers_of_any_sort_add_up_to_themselves(
+    drawn: Sequence[Sequence[tuple[FatbinKind, int, FatbinFlag, int]]],
+) -> None:
     containers = [
         fatbin(*(entry(kind, arch, flags=flags, code=bytes(size)) for kind, arch, flags, size in one)) for one in drawn
     ]
     data = device_library(*containers)
-    code = device_code(Image.parse(data))
+    code = device_code(ElfImage.parse(data))
     gpu = GpuCode.of(code)
     assert gpu.size == sum(map(len, containers))
     assert (gpu.containers, gpu.entries) == (len(drawn), sum(map(len, drawn)))
@@ -72,7 +74,7 @@ def test_containers_of_any_sort_add_up_to_themselves(drawn: Sequence[Sequence[tu
 
 def test_containers_of_the_same_sorts_become_one_stack() -> None:
     gpu = summed(
-        device_library(*(fatbin(entry(arch=80), entry(Kind.PTX, 90)) for _ in range(5)), fatbin(entry(arch=90)))
+        device_library(*(fatbin(entry(arch=80), entry(FatbinKind.PTX, 90)) for _ in range(5)), fatbin(entry(arch=90)))
     )
     assert [(stack.count, [str(sort.arch) for sort in stack.sorts]) for stack in gpu.stacks] == [
         (5, ["sm_80", "sm_90"]),
@@ -93,7 +95,7 @@ def test_containers_of_the_same_sorts_become_one_stack() -> None:
 def test_a_gpu_is_served_by_machine_code_or_ptx_or_not_at_all(
     device: Arch, outlook: tuple[Runs, int, int, int]
 ) -> None:
-    gpu = summed(device_library(fatbin(entry(arch=80), entry(Kind.PTX, 80)), fatbin(entry(arch=120))))
+    gpu = summed(device_library(fatbin(entry(arch=80), entry(FatbinKind.PTX, 80)), fatbin(entry(arch=120))))
     found = gpu.outlook(device)
     assert (found.runs, found.machine, found.jit, found.nothing) == outlook
     assert gpu.serves(device) == (found.runs is not Runs.NO)
@@ -121,7 +123,7 @@ def test_code_that_only_the_library_chooses_from_still_tells_what_it_runs_on() -
 
 
 def test_the_gpus_of_a_wheel_are_all_that_some_of_its_code_runs_on() -> None:
-    gpu = summed(device_library(fatbin(entry(arch=80), entry(arch=90, flags=Flag.ARCH_SPECIFIC))))
+    gpu = summed(device_library(fatbin(entry(arch=80), entry(arch=90, flags=FatbinFlag.ARCH_SPECIFIC))))
     assert list(map(str, devices([gpu, GpuCode()]))) == ["sm_80", "sm_86", "sm_88", "sm_89", "sm_90"]
 
 
@@ -133,7 +135,7 @@ def test_amd_s_targets_are_served_by_name() -> None:
     assert list(map(str, found)) == ["gfx90a", "gfx942"]
     assert [str(portion.sort.arch) for portion in gpu.portions] == ["gfx90a:xnack+", "gfx942"]
     assert {outlook.runs for outlook in found.values()} == {Runs.NATIVELY}
-    assert found[Target("gfx90a")].kept < found[Target("gfx942")].kept < gpu.size
+    assert found[GpuTarget("gfx90a")].kept < found[GpuTarget("gfx942")].kept < gpu.size
 
 
 def test_a_file_of_gpu_code_alone_is_all_pinned() -> None:

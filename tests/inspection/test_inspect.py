@@ -21,14 +21,14 @@ from tests.factories.variants import document, variant
 from tests.factories.wheelhouse import DEEP, files
 from tests.factories.wheels import everything, hashed, poked, wheel
 from vbuild.errors import WheelError
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import compared, inspect
 from vbuild.inspection.model import Contents
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 HOST = shared_object(MODULE + SUM, "-Wl,-soname,libdemo.so.1", needs="libother.so.2")
 GPU = device_library(
-    fatbin(entry(arch=80), entry(arch=90), entry(Kind.PTX, 90)), fatbin(entry(arch=80), entry(Kind.PTX, 90))
+    fatbin(entry(arch=80), entry(arch=90), entry(FatbinKind.PTX, 90)), fatbin(entry(arch=80), entry(FatbinKind.PTX, 90))
 )
 SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
 
@@ -83,7 +83,7 @@ def test_gpu_code_is_told_by_architecture_and_by_gpu(tmp_path: Path) -> None:
         "gpu": "sm_90",
         "runs": "partly by JIT",
         "containers": {"machine": 1, "jit": 1, "nothing": 0},
-        "slimmed_bytes": len(fatbin(entry(arch=90))) + len(fatbin(entry(Kind.PTX, 90))),
+        "slimmed_bytes": len(fatbin(entry(arch=90))) + len(fatbin(entry(FatbinKind.PTX, 90))),
     }
     assert outlooks["sm_120"]["runs"] == "by JIT"
     assert "sm_75" not in outlooks

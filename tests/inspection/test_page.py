@@ -11,14 +11,14 @@ from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.tools import needs
 from tests.factories.wheelhouse import DEEP, files
 from tests.factories.wheels import wheel
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 HOSTILE = "demo/<script>alert('x')<!--&amp;\"--></script>.so"
-CODES = [entry(arch=80, code=bytes(200_000)), entry(arch=90, code=bytes(300_000)), entry(Kind.PTX, 90)]
+CODES = [entry(arch=80, code=bytes(200_000)), entry(arch=90, code=bytes(300_000)), entry(FatbinKind.PTX, 90)]
 
 
 def contents(folder: Path) -> Contents:

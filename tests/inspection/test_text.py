@@ -7,13 +7,13 @@ import pytest
 from tests.factories.elf import MODULE, shared_object, stripped
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.wheels import wheel
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.text import WIDTH, details, percent, shortened, sized, summary
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
-FATBIN = fatbin(entry(arch=80, code=bytes(300_000)), entry(arch=90, code=bytes(600_000)), entry(Kind.PTX, 90))
+FATBIN = fatbin(entry(arch=80, code=bytes(300_000)), entry(arch=90, code=bytes(600_000)), entry(FatbinKind.PTX, 90))
 
 
 def contents(folder: Path) -> Contents:
@@ -39,7 +39,7 @@ def test_the_summary_says_where_the_bytes_are_and_for_which_gpus(tmp_path: Path)
         "GPU code for size share entries stored as",
         "sm_80 cubin 0.3 MB 33 % 1 raw ██████",
         "sm_90 cubin 0.6 MB 67 % 1 raw ████████████",
-        f"sm_90 ptx {len(entry(Kind.PTX, 90))} B <1 % 1 raw",
+        f"sm_90 ptx {len(entry(FatbinKind.PTX, 90))} B <1 % 1 raw",
     ]
     assert " ".join(table[5].split()) == "GPU code runs needs slimming saves"
     assert table[6].startswith("sm_80 86 88 89             natively          0.3 MB ")

@@ -15,8 +15,8 @@ from tests.factories.wheels import wheel
 from vbuild.cli.publishing import LAYOUTS
 from vbuild.errors import LayoutError, PublishError, VbuildError
 from vbuild.publishing.lint.check import check_layout
-from vbuild.publishing.model import Copied, NewWheel, Plan, Put, Text, Use
-from vbuild.publishing.offer import Offer, Offered, offers, only
+from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text
+from vbuild.publishing.offer import Offered, OfferedRelease, offers, only
 from vbuild.publishing.publish import publish
 from vbuild.publishing.variants import Variants
 from vbuild.variants.stamp import stamped
@@ -32,13 +32,13 @@ V3 = variant("x86_64_v3", "x86_64 :: level :: v3")
 class Given:
     """A layout that plans what it was given."""
 
-    plan: Plan | None
+    plan: PublishPlan | None
 
     @property
     def name(self) -> str:
         return "given"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         if self.plan is None:
             raise LayoutError(f"{offers[0]}: has no place here")
         return self.plan
@@ -111,7 +111,7 @@ def test_members_are_passed_on_as_they_lie_in_the_archive(dist: Path, tmp_path: 
         Put("other-2.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: other\nVersion: 2.0\n"),
         Copied(plain.path, f"{plain.dist_info}/WHEEL", "other-2.0.dist-info/WHEEL"),
     )
-    plan = Plan("given", (NewWheel(PurePosixPath("new"), name, plain.path, members),), ())
+    plan = PublishPlan("given", (NewWheel(PurePosixPath("new"), name, plain.path, members),), ())
     publish([dist], tmp_path / "site", layouts=[Given(plan)])
     with open_wheel(tmp_path / "site/given/new/other-2.0-py3-none-any.whl", check=True) as made:
         assert made.read("other/__init__.py") == b"x = 1\n"
@@ -123,7 +123,7 @@ def test_a_member_that_is_not_there_is_told_and_nothing_stays(dist: Path, tmp_pa
     path = offer.plain[0].path
     wrong = NewWheel(PurePosixPath(), WheelName.parse(NAME), path, (Copied(path, "demo/none.py", "demo/none.py"),))
     with pytest.raises(LayoutError, match=rf"^given: {NAME}: demo/none.py: no such member$"):
-        publish([dist], tmp_path / "site", layouts=[Variants(), Given(Plan("given", (wrong,), ()))])
+        publish([dist], tmp_path / "site", layouts=[Variants(), Given(PublishPlan("given", (wrong,), ()))])
     assert not (tmp_path / "site").exists()
 
 
@@ -167,7 +167,7 @@ def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a/b", "a")])
 def test_two_outputs_of_one_name_are_refused(names: tuple[str, str]) -> None:
     with pytest.raises(LayoutError, match=r"^a(/b)?: two outputs of this name; publish what they are made of apart$"):
-        Plan("given", tuple(map(text, names)), ())
+        PublishPlan("given", tuple(map(text, names)), ())
 
 
 def test_without_a_folder_plans_are_given_and_nothing_is_written(dist: Path) -> None:
@@ -179,7 +179,7 @@ def test_without_a_folder_plans_are_given_and_nothing_is_written(dist: Path) -> 
 
 
 def test_a_readme_says_what_consumers_run(dist: Path, tmp_path: Path) -> None:
-    plan = Plan("given", (text("a"),), (Use("With pip:", "pip install demo"),), ("Mind the gap.",))
+    plan = PublishPlan("given", (text("a"),), (ConsumerUse("With pip:", "pip install demo"),), ("Mind the gap.",))
     publish([dist], tmp_path / "site", layouts=[Given(plan)])
     assert (tmp_path / "site/given/README.md").read_text() == (
         "# Layout `given`\n\nWith pip:\n\n```sh\npip install demo\n```\n\nGood to know:\n\n- Mind the gap.\n"

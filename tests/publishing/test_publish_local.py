@@ -14,7 +14,7 @@ from tests.factories.releases import TOOL, V3, V4, companion, release
 from tests.factories.wheels import contents
 from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.local import Local
-from vbuild.publishing.model import Use
+from vbuild.publishing.model import ConsumerUse
 from vbuild.publishing.publish import publish
 
 THREE, FOUR = "1.0+x86.64.v3", "1.0+x86.64.v4"
@@ -188,4 +188,6 @@ def test_twine_accepts_the_wheels_and_two_runs_give_the_same_bytes(site: Path, t
 
 def test_uses_are_what_readme_says(site: Path) -> None:
     [laid] = publish([site.parent.parent / "dist"], None, layouts=[Local()])
-    assert all(isinstance(use, Use) and use.text.strip() in (site / "README.md").read_text() for use in laid.plan.uses)
+    assert all(
+        isinstance(use, ConsumerUse) and use.text.strip() in (site / "README.md").read_text() for use in laid.plan.uses
+    )

@@ -23,7 +23,7 @@ from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.lint.check import check
 from vbuild.publishing.lint.model import Demand
 from vbuild.publishing.local import Local
-from vbuild.publishing.model import Layout
+from vbuild.publishing.model import PublishLayout
 from vbuild.publishing.publish import publish
 from vbuild.publishing.redirect.plan import Redirect
 from vbuild.publishing.suffix import Suffix
@@ -40,7 +40,7 @@ redirect                 collides   stays      stays      -          stays      
 variants                 collides   stays      stays      stays      -          stays
 hwcaps                   collides   stays      stays      stays      stays      -
 """
-LAYOUTS: tuple[Layout, ...] = (
+LAYOUTS: tuple[PublishLayout, ...] = (
     Suffix(guard=True),
     Local(),
     Extras(),
@@ -111,7 +111,7 @@ def laid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Laid]:
     return {layout.name: _laid(layout, folder / layout.name) for layout in LAYOUTS}
 
 
-def _laid(layout: Layout, folder: Path) -> Laid:
+def _laid(layout: PublishLayout, folder: Path) -> Laid:
     for level in ("v1", "v3"):
         levels_wheel(folder / "dist", level, files(level, answer=f"{layout.name} {level}"))
     [made] = publish([folder / "dist"], folder / "site", layouts=[layout])

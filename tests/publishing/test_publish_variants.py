@@ -8,7 +8,7 @@ from tests.factories.clients import masked
 from tests.factories.customers import Customer, served
 from tests.factories.releases import V3, companion, release
 from vbuild.publishing.local import Local
-from vbuild.publishing.model import Layout
+from vbuild.publishing.model import PublishLayout
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix
 from vbuild.publishing.variants import Variants
@@ -59,7 +59,7 @@ def test_who_knows_no_variants_takes_the_plain_wheel_over_http(dist: Path, tmp_p
 
 @pytest.mark.parametrize("layout", [Local(), Suffix(), Variants()], ids=lambda layout: str(layout.name))
 def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
-    dist: Path, tmp_path: Path, customer: Customer, layout: Layout
+    dist: Path, tmp_path: Path, customer: Customer, layout: PublishLayout
 ) -> None:
     release(tmp_path / "rival", labels=[], files={"demo/level.py": "LEVEL = 'rival'\n"})
     publish([tmp_path / "rival"], tmp_path / "rivals", layouts=[Variants()])

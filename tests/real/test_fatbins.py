@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import DeviceError
 from vbuild.gpu_code.compression import decompressed
-from vbuild.gpu_code.fatbin import FATBINS, Flag
-from vbuild.gpu_code.model import DeviceCode, Entry, Vendor
+from vbuild.gpu_code.fatbin import FATBINS, FatbinFlag
+from vbuild.gpu_code.model import DeviceCode, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
 
 pytestmark = pytest.mark.network
@@ -58,12 +58,12 @@ def libraries(requirement: str, platforms: tuple[str, ...], folder: Path) -> Ite
                 path.unlink()
 
 
-def registered(code: DeviceCode) -> list[Entry]:
+def registered(code: DeviceCode) -> list[GpuEntry]:
     """The entries that cuobjdump looks for."""
     return [entry for one in code.containers if one.section in FATBINS.sections for entry in one.entries]
 
 
-def named(entry: Entry) -> tuple[str, str]:
+def named(entry: GpuEntry) -> tuple[str, str]:
     """Architecture and kind as cuobjdump writes them: an f is told for PTX only."""
     return str(entry.arch).rstrip("f") if entry.kind == "cubin" else str(entry.arch), entry.kind
 
@@ -74,7 +74,7 @@ def judge(cuobjdump: Path, path: Path) -> tuple[Counter[tuple[str, ...]], bool]:
     return Counter(match.groups() for match in _LISTED.finditer(result.stdout)), "Invalid ELF" not in result.stderr
 
 
-def check_entry(data: bytes, entry: Entry) -> None:
+def check_entry(data: bytes, entry: GpuEntry) -> None:
     code = decompressed(data, entry)
     assert len(code) == entry.uncompressed_size
     if entry.kind == "cubin":
@@ -91,7 +91,7 @@ def check_entry(data: bytes, entry: Entry) -> None:
 def test_cuobjdump_lists_what_is_found_in_the_samples(sample: Path, cuobjdump: Path) -> None:
     listed, is_whole = judge(cuobjdump, sample)
     assert is_whole
-    assert listed == Counter(map(named, registered(device_code(Image.parse(sample.read_bytes())))))
+    assert listed == Counter(map(named, registered(device_code(ElfImage.parse(sample.read_bytes())))))
 
 
 @pytest.mark.parametrize(("requirement", "platforms"), WHEELS)
@@ -101,7 +101,7 @@ def test_cuobjdump_lists_what_is_found_and_every_entry_can_be_read(
     entries = 0
     for path in libraries(requirement, platforms, tmp_path):
         data = path.read_bytes()
-        code = device_code(Image.parse(data))
+        code = device_code(ElfImage.parse(data))
         assert code.notes == ()
         if not (found := Counter(map(named, registered(code)))):
             continue
@@ -119,11 +119,11 @@ def test_fatbins_that_host_code_chooses_from_are_found_and_obfuscated_code_is_na
     for path in libraries("nvidia-cufft-cu12==11.4.1.4", X86_64, tmp_path):
         if path.name.startswith("libcufft.so"):
             data = path.read_bytes()
-    code = device_code(Image.parse(data))
+    code = device_code(ElfImage.parse(data))
     found = [container for container in code.containers if container.section == ".ldata"]
     assert len(found) == 24453
     assert not any(container.movable for container in found)
-    obfuscated = [entry for container in found for entry in container.entries if entry.flags & Flag.OBFUSCATED]
+    obfuscated = [entry for container in found for entry in container.entries if entry.flags & FatbinFlag.OBFUSCATED]
     assert len(obfuscated) == 11651
     with pytest.raises(DeviceError, match=r"is obfuscated: only NVIDIA's linker can read it$"):
         decompressed(data, obfuscated[0])
@@ -138,7 +138,7 @@ def test_clangs_bundler_lists_what_is_found_in_amds_bundles(requirement: str, tm
     units = 0
     for path in libraries(requirement, X86_64, tmp_path):
         data = path.read_bytes()
-        for container in device_code(Image.parse(data)).containers:
+        for container in device_code(ElfImage.parse(data)).containers:
             if container.vendor is not Vendor.AMD:
                 continue
             unit = tmp_path / "unit"

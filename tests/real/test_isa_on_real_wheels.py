@@ -11,7 +11,7 @@ import pytest
 from vbuild.elf.disassembly import Isa
 from vbuild.elf.file import Elf
 from vbuild.hardware.cpu import Cpu
-from vbuild.verification.model import Rule, Severity
+from vbuild.verification.model import Severity, VerifyRule
 from vbuild.verification.verify import verify
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -58,7 +58,7 @@ def test_rapidfuzz_with_its_libraries_for_avx2_keeps_to_the_baseline(cache: Path
 
 def test_numpy_does_not_keep_to_the_baseline_and_the_functions_are_named(cache: Path) -> None:
     verdict = verify(wheel(cache, "numpy"), cpu=Cpu.parse("x86-64"))
-    above = [one for one in verdict.findings if one.rule is Rule.ISA_ABOVE]
+    above = [one for one in verdict.findings if one.rule is VerifyRule.ISA_ABOVE]
     assert verdict.failed
     assert all(
         re.search(r"needs .*SSE.* \(v2\), above the claimed x86-64: \d+ functions?: \w+", one.what) for one in above

@@ -20,11 +20,11 @@ from tests.factories.gpuprojects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, T
 from tests.factories.listing import listed
 from tests.factories.published import Shelf
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import MAGIC_BYTES
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
-from vbuild.release.outcome import Product, Release
+from vbuild.release.outcome import Product, ReleaseResult
 from vbuild.variants.index import index
 from vbuild.verification.model import Severity
 from vbuild.verification.verify import verify
@@ -47,8 +47,8 @@ class Pair:
     """A project's release by one build for all groups of GPUs, and that by a build for each."""
 
     project: Project
-    fat: Release
-    separate: Release
+    fat: ReleaseResult
+    separate: ReleaseResult
 
     @property
     def products(self) -> Iterator[Product]:
@@ -90,7 +90,7 @@ def test_each_wheel_holds_the_code_of_its_group_and_no_other(pair: Pair, tmp_pat
         path = library(product.wheel, tmp_path / product.wheel.parent.parent.name)
         assert listed(cuobjdump, path) == (pair.project.codes(gpus_of(product)), True), product.label
         data = path.read_bytes()
-        code = device_code(Image.parse(data))
+        code = device_code(ElfImage.parse(data))
         assert not code.notes
         assert not code.blobs
         # and nothing is left of what was cut away
@@ -138,7 +138,7 @@ def test_slimming_gives_the_kernels_of_a_build_for_the_group_alone(pair: Pair, t
 def test_slimming_gives_the_size_of_a_build_for_the_group_alone(pair: Pair, tmp_path: Path) -> None:
     for label, slimmed, alone in pair.variants:
         ours, theirs = libraries(slimmed, alone, tmp_path)
-        sections = {container.section for container in device_code(Image.parse(ours)).containers}
+        sections = {container.section for container in device_code(ElfImage.parse(ours)).containers}
         # what is cut away goes by whole pages
         assert abs(len(ours) - len(theirs)) <= max(NEARLY * len(theirs), PAGE * len(sections)), label
         deflated = [sum(len(zlib.compress(content, 9)) for content in contents(wheel)) for wheel in (slimmed, alone)]

@@ -9,7 +9,7 @@ import pytest
 from tests.factories.published import Published, Shelf
 from vbuild.elf.catalogue import by_stem
 from vbuild.elf.loading import Loading
-from vbuild.splitting.official import Evidence, Officials, Provenance
+from vbuild.splitting.official import OfficialEvidence, Officials, Provenance
 from vbuild.wheel.archive import open_wheel
 
 pytestmark = pytest.mark.network
@@ -44,7 +44,7 @@ def test_a_bundled_library_is_proved_to_be_the_official_one(
             seconds = time.perf_counter() - begin
     assert isinstance(found, Provenance)
     print(f"{name}: {found.wheel.file}: {seconds:.2f} s, {found.transferred / 1e6:.2f} MB")
-    assert found.evidence is Evidence.RESTORED
+    assert found.evidence is OfficialEvidence.RESTORED
     assert found.transferred < 2_000_000
     project, version = found.wheel.project, found.wheel.version
     assert (project, version, officials.toolkits(project, version, stem.removeprefix("lib"))[0]) == expected

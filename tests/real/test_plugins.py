@@ -4,8 +4,8 @@ import pytest
 
 from tests.factories.variants import document, machine, variant
 from vbuild.errors import PluginError
-from vbuild.variants.metadata import Provider
-from vbuild.variants.model import Said
+from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import StatedProperty
 from vbuild.variants.plugins import Plugins
 from vbuild.variants.providers import metadata_for
 
@@ -21,9 +21,9 @@ PRINTED = (
 )
 
 
-def asked(namespace: str, requires: str, plugin_api: str) -> tuple[Said, ...]:
+def asked(namespace: str, requires: str, plugin_api: str) -> tuple[StatedProperty, ...]:
     """What the plugin says, for a release with a variant of *namespace*."""
-    provider = Provider(requires=(requires,), plugin_api=plugin_api)
+    provider = VariantProvider(requires=(requires,), plugin_api=plugin_api)
     found = document(variant("x", f"{namespace} :: a :: b"), metadata=metadata_for([namespace], {namespace: provider}))
     return Plugins()(found, machine())
 

@@ -11,13 +11,13 @@ import pytest
 
 from tests.benchmarks import python_flint
 from tests.factories.tools import needs
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.elf.library_names import plain
 from vbuild.elf.loading import Loading
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 
 pytestmark = [
     pytest.mark.network,
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+def release(tmp_path_factory: pytest.TempPathFactory) -> ReleaseResult:
     """The recipe, built: a quarter of an hour on two cores."""
     return matrix(python_flint.RECIPE, tmp_path_factory.mktemp("release") / "dist")
 
@@ -39,17 +39,17 @@ def _libraries(wheel: Path) -> dict[str, bytes]:
         return {plain(name): archive.read(name) for name in archive.namelist() if ".libs/lib" in name}
 
 
-def test_every_level_is_built_proved_and_passes_its_own_tests(release: Release) -> None:
+def test_every_level_is_built_proved_and_passes_its_own_tests(release: ReleaseResult) -> None:
     assert not release.failures
     assert [product.label for product in release.products] == [None, "x86_64_v3", "x86_64_v4"]
     here = Machine.here().cpu
     for product in release.products:
         assert not product.verdict.failed
         runs = here is not None and here.runs(product.target.cpu)
-        assert product.trial is (Trial.PASSED if runs else Trial.NOT_RUN)
+        assert product.trial is (TrialCompile.PASSED if runs else TrialCompile.NOT_RUN)
 
 
-def test_libflint_is_of_each_level_and_what_it_needs_is_one_for_all(release: Release) -> None:
+def test_libflint_is_of_each_level_and_what_it_needs_is_one_for_all(release: ReleaseResult) -> None:
     found = [_libraries(product.wheel) for product in release.products]
     assert [sorted(libraries) for libraries in found] == [
         ["libflint.so.24.0.0", "libgmp.so.10.5.0", "libmpfr.so.6.2.2"]
@@ -69,7 +69,7 @@ def _exported(library: bytes) -> set[str]:
     return {line.split()[0] for line in ran.stdout.decode().splitlines()}
 
 
-def test_no_wheel_says_where_its_libraries_were_built(release: Release) -> None:
+def test_no_wheel_says_where_its_libraries_were_built(release: ReleaseResult) -> None:
     for product in release.products:
         with zipfile.ZipFile(product.wheel) as archive:
             for name in archive.namelist():
@@ -80,7 +80,7 @@ def test_no_wheel_says_where_its_libraries_were_built(release: Release) -> None:
                     assert all(path.startswith("$ORIGIN") for path in (*outline.rpath, *outline.runpath)), name
 
 
-def test_the_published_wheel_is_faster_with_libflint_of_higher_levels(release: Release, tmp_path: Path) -> None:
+def test_the_published_wheel_is_faster_with_libflint_of_higher_levels(release: ReleaseResult, tmp_path: Path) -> None:
     """The release has left libflint on the shelf."""
     assert release.products
     published = python_flint.fetched(tmp_path / "cache")

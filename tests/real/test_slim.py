@@ -14,7 +14,7 @@ from tests.factories.listing import extracted, listed
 from tests.factories.loading import in_memory
 from tests.factories.published import PIP, Cutting, Published, Shelf
 from tests.factories.rule import digests, fatbins, kept, names
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.compression import decompressed
 from vbuild.gpu_code.model import Compression
 from vbuild.gpu_code.survey import device_code
@@ -130,7 +130,7 @@ def test_code_compressed_again_is_the_same_code_in_fewer_bytes(published: Publis
 def code(library: Path) -> list[tuple[str, Compression]]:
     """What each entry of *library* holds, and how it is stored."""
     data = library.read_bytes()
-    entries = chain.from_iterable(container.entries for container in device_code(Image.parse(data)).containers)
+    entries = chain.from_iterable(container.entries for container in device_code(ElfImage.parse(data)).containers)
     return [(sha256(decompressed(data, entry)).hexdigest(), entry.compression) for entry in entries]
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.factories.published import Published, Shelf
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 from vbuild.verification.installed import Checked, check
-from vbuild.verification.trial import Step
+from vbuild.verification.trial import TrialStep
 
 pytestmark = pytest.mark.network
 
@@ -32,7 +32,7 @@ class Release:
     pythons: tuple[str, ...]
     megabytes: float
     moved: tuple[tuple[str, str], ...] = ()
-    request: Request = field(default_factory=Request)
+    request: SplitRequest = field(default_factory=SplitRequest)
 
     def __str__(self) -> str:
         return self.project
@@ -59,7 +59,7 @@ FAISS = Release(
     (("libfaiss-", "faiss-gpu-cu12-libs==0."), ("libopenblas-", "faiss-gpu-cu12-libs==0.")),
 )
 # its module ends the process where nothing has imported the package, in the published wheel as well
-GENAI = Release("onnxruntime-genai-cuda==0.18.0", NEW, 67, (), Request(replace=False, share=False, rpath=True))
+GENAI = Release("onnxruntime-genai-cuda==0.18.0", NEW, 67, (), SplitRequest(replace=False, share=False, rpath=True))
 
 SLOW = pytest.mark.slow
 RELEASES = [TORCHCODEC, PILLOW, *(pytest.param(one, marks=SLOW) for one in (MUMAXPLUS, FAISS, GENAI))]
@@ -129,7 +129,7 @@ def test_what_is_told_of_every_wheel_is_what_is_in_it(splitting: Splitting) -> N
     assert {each.name: each.unpacked_before for each in result.wheels} == fat
     told = {wheel.name: wheel.unpacked for wheel in result.wheels}
     assert told | {made.name: made.unpacked for made in result.beside} == thin
-    gone = [each for each in result.libraries if each.kind is not Kind.KEEP]
+    gone = [each for each in result.libraries if each.kind is not DecisionKind.KEEP]
     for wheel in splitting.wheels:
         names = {each.path for each in gone if wheel.name in each.wheels}
         assert libraries(wheel) - libraries(splitting.folder / "thin" / wheel.name) == names
@@ -148,7 +148,7 @@ def libraries(wheel: Path) -> set[str]:
 
 @pytest.mark.parametrize("splitting", RELEASES, indirect=True, ids=str)
 def test_libraries_come_from_where_they_should(splitting: Splitting) -> None:
-    moves = [each for each in splitting.result.libraries if each.kind is not Kind.KEEP]
+    moves = [each for each in splitting.result.libraries if each.kind is not DecisionKind.KEEP]
     for start, target in splitting.release.moved:
         (move,) = (each for each in moves if each.name.startswith(start))
         assert len(move.wheels) == len(splitting.wheels)
@@ -184,5 +184,5 @@ def test_a_module_that_crashes_alone_is_loaded_after_its_package(splitting: Spli
     assert tried
     for each in tried:
         (module,) = (path for path in each.loaded if path.startswith("onnxruntime_genai/onnxruntime_genai."))
-        (note,) = (note.what for note in each.notes if note.step is Step.LOAD)
+        (note,) = (note.what for note in each.notes if note.step is TrialStep.LOAD)
         assert note.startswith(f"{module}: can be loaded only after `import onnxruntime_genai`: ")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import ToolkitError
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Dotted
@@ -61,7 +61,7 @@ def _compiled(toolkit: Toolkit, folder: Path, text: str, *flags: str) -> Path:
 
 
 def _archs(library: Path) -> set[str]:
-    code = device_code(Image.parse(library.read_bytes()))
+    code = device_code(ElfImage.parse(library.read_bytes()))
     return {str(entry.arch) for container in code.containers for entry in container.entries}
 
 

@@ -16,7 +16,7 @@ from variantlib.variants_json import VariantsJson
 from tests.factories.variants import machine, variant_wheel
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.metadata import VariantMetadata, VariantProvider
 from vbuild.variants.model import NULL, Property, Variant, hash_label
 from vbuild.variants.order import ranked
 
@@ -32,15 +32,15 @@ def random_document(seed: int) -> Document:
     for number in range(chance.randint(1, 12)):
         properties = tuple(sorted(set(random_properties(chance, providers))))
         variants.setdefault(properties, Variant.of(f"{chance.choice('abc')}{number}", properties))
-    return Document(Schema.PEP_850, Metadata.of(names, providers), tuple(variants.values()))
+    return Document(Schema.PEP_850, VariantMetadata.of(names, providers), tuple(variants.values()))
 
 
-def random_provider(chance: random.Random) -> Provider:
+def random_provider(chance: random.Random) -> VariantProvider:
     features = chance.sample(["a", "b", "c_1"], chance.randint(1, 3))
-    return Provider.static({feature: chance.sample(VALUES, chance.randint(1, 4)) for feature in features})
+    return VariantProvider.static({feature: chance.sample(VALUES, chance.randint(1, 4)) for feature in features})
 
 
-def random_properties(chance: random.Random, providers: dict[str, Provider]) -> list[Property]:
+def random_properties(chance: random.Random, providers: dict[str, VariantProvider]) -> list[Property]:
     found = []
     for namespace in chance.sample(sorted(providers), chance.randint(1, len(providers))):
         features = providers[namespace].features

@@ -14,7 +14,7 @@ import uv
 
 from tests.factories.arm import arm_python
 from tests.factories.tools import needs
-from vbuild.build.agreement import Trial, tried
+from vbuild.build.agreement import TrialCompile, tried
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Job, build_wheel, prepared
 from vbuild.build.repair import repaired
@@ -22,7 +22,7 @@ from vbuild.build.source import fetched, unpacked
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import Host, HostCompiler
+from vbuild.recipe.matrix import HostCompiler, HostSettings
 from vbuild.recipe.model import Recipe
 from vbuild.verification.verify import verify
 
@@ -53,7 +53,7 @@ def built(
     recipe = Recipe.load(RECIPES / f"{name}.toml")
     target = replace(recipe.targets()[0], cpu=Cpu.parse(cpu), label="zig")
     project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
-    job = prepared(project, target, replace(recipe.build, host=Host(host)))
+    job = prepared(project, target, replace(recipe.build, host=HostSettings(host)))
     log = folder / "build.log"
     result = build_wheel(job, project, folder / "work", log=log, environments=environments)
     wheel = repaired(result.wheel, folder / "out", log=log)
@@ -61,7 +61,7 @@ def built(
     return job, wheel
 
 
-def trial(name: str, job: Job, wheel: Path, folder: Path) -> Trial:
+def trial(name: str, job: Job, wheel: Path, folder: Path) -> TrialCompile:
     return tried(
         wheel,
         Recipe.load(RECIPES / f"{name}.toml").test,
@@ -90,7 +90,7 @@ def test_a_wheel_runs_on_machines_of_2012_and_has_its_level(
         job, wheel = built(name, cpu, tmp_path / cpu, environments)
         assert wheel.name.endswith("manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
         assert (vex(wheel, tmp_path / cpu) > 0) == (cpu == "x86-64-v3")
-        passed = Trial.PASSED if Machine.here().cpu.runs(job.target.cpu) else Trial.NOT_RUN  # type: ignore[union-attr]
+        passed = TrialCompile.PASSED if Machine.here().cpu.runs(job.target.cpu) else TrialCompile.NOT_RUN  # type: ignore[union-attr]
         assert trial(name, job, wheel, tmp_path / cpu) is passed
 
 
@@ -98,7 +98,7 @@ def test_a_wheel_runs_on_machines_of_2012_and_has_its_level(
 def test_rust_is_linked_by_zig(environments: Environments, tmp_path: Path) -> None:
     job, wheel = built("orjson", "x86-64", tmp_path, environments)
     assert wheel.name.endswith("manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
-    assert trial("orjson", job, wheel, tmp_path) is Trial.PASSED
+    assert trial("orjson", job, wheel, tmp_path) is TrialCompile.PASSED
 
 
 def test_a_machine_without_a_compiler_builds_all_the_same(
@@ -112,7 +112,7 @@ def test_a_machine_without_a_compiler_builds_all_the_same(
         monkeypatch.delenv(name, raising=False)
     job, wheel = built("annoy", "x86-64", tmp_path, environments, HostCompiler.AUTO)
     assert job.compilers.why == "no C compiler on PATH: zig from the package index is used"
-    assert trial("annoy", job, wheel, tmp_path) is Trial.PASSED
+    assert trial("annoy", job, wheel, tmp_path) is TrialCompile.PASSED
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_wheel_for_arm_runs_there(
 ) -> None:
     job, wheel = built(name, "armv8-a", tmp_path, environments)
     assert wheel.name.endswith("manylinux2014_aarch64.manylinux_2_17_aarch64.whl")
-    assert trial(name, job, wheel, tmp_path) is Trial.NOT_RUN
+    assert trial(name, job, wheel, tmp_path) is TrialCompile.NOT_RUN
     version = f"{job.interpreter.version[0]}.{job.interpreter.version[1]}"
     install = [uv.find_uv_bin(), "pip", "install", "--quiet", "--target", str(tmp_path / "site"), str(wheel)]
     install += ["--python-platform", "aarch64-manylinux2014", "--python-version", version, "--only-binary", ":all:"]

@@ -8,10 +8,21 @@ from hypothesis import strategies as st
 
 from tests.factories.recipes import recipe
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch, GpuList, Request
+from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
 from vbuild.recipe.evaluation import evaluated
-from vbuild.recipe.matrix import NEWEST_GLIBC, Axis, Entry, Group, Host, HostCompiler, Matrix, Plain, Rule, Value
+from vbuild.recipe.matrix import (
+    NEWEST_GLIBC,
+    Axis,
+    AxisValue,
+    GpuGroup,
+    HostCompiler,
+    HostSettings,
+    Matrix,
+    MatrixEntry,
+    MatrixRule,
+    Plain,
+)
 from vbuild.recipe.target import Target
 
 PYTHON = 'python = ["3.12"]\n'
@@ -215,8 +226,8 @@ def test_groups_step_together_with_another_axis(tmp_path: Path) -> None:
 
 
 def test_a_python_whose_groups_are_all_left_has_a_plain_wheel_without_cuda() -> None:
-    entries = (Entry(ToolkitSpec(Dotted(13, 0)), (Group("sm90", GpuList.parse("90")),), env=(("A", "1"),)),)
-    exclude = (Rule("matrix.exclude[0]", (("cuda", ("none",)),)),)
+    entries = (MatrixEntry(ToolkitSpec(Dotted(13, 0)), (GpuGroup("sm90", GpuList.parse("90")),), env=(("A", "1"),)),)
+    exclude = (MatrixRule("matrix.exclude[0]", (("cuda", ("none",)),)),)
     plain, group = evaluated(Matrix(pythons=("3.12",), cuda=entries, exclude=exclude, plain=Plain.CPU))
     assert (str(plain), plain.cuda, plain.env) == ("plain", None, ())
     assert (str(group), group.env) == ("sm90", (("A", "1"),))
@@ -260,32 +271,32 @@ files = { "*_sm90.cu" = "90a", "third_party/*" = "keep", "b.cu" = ["80", "9.0+PT
 def test_the_host_compiler_and_the_cache_are_read(tmp_path: Path) -> None:
     text = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n[build]\n'
     found = recipe(tmp_path, text + 'host = "zig"\nglibc = "2.28"\ncache = "sccache"\n')
-    assert (found.build.host, found.build.cache) == (Host(HostCompiler.ZIG, (2, 28)), "sccache")
+    assert (found.build.host, found.build.cache) == (HostSettings(HostCompiler.ZIG, (2, 28)), "sccache")
     assert [str(target.cpu) for target in found.targets()] == ["armv8-a", "armv8.2-a"]
-    assert recipe(tmp_path, text).build.host == Host()
+    assert recipe(tmp_path, text).build.host == HostSettings()
     assert recipe(tmp_path, text + 'host = "zig"\nglibc = "2.44"\n').build.host.glibc == NEWEST_GLIBC
 
 
 _ARCHS = st.sampled_from([Arch(75), Arch(80), Arch(86), Arch(90), Arch(90, "a"), Arch(100, "f"), Arch(120)])
-_LISTS = st.lists(st.builds(Request, _ARCHS), min_size=1, max_size=3).map(GpuList.of)
+_LISTS = st.lists(st.builds(GpuRequest, _ARCHS), min_size=1, max_size=3).map(GpuList.of)
 _GROUPS = st.lists(_LISTS, min_size=1, max_size=4, unique_by=lambda gpus: gpus.native)
 
 
 @st.composite
 def _matrices(draw: st.DrawFn) -> Matrix:
     entries = tuple(
-        Entry(
+        MatrixEntry(
             ToolkitSpec(Dotted(major, 9)),
-            tuple(Group(f"c{major}_{index}", gpus) for index, gpus in enumerate(draw(_GROUPS))),
+            tuple(GpuGroup(f"c{major}_{index}", gpus) for index, gpus in enumerate(draw(_GROUPS))),
             draw(st.sampled_from(Strategy)),
         )
         for major in (13, 12)
     )
-    axes = (Axis("a", tuple(Value(name, (f"a :: is :: {name}",)) for name in ("x", "y"))),)
+    axes = (Axis("a", tuple(AxisValue(name, (f"a :: is :: {name}",)) for name in ("x", "y"))),)
     plain = draw(st.sampled_from([Plain.CUDA, Plain.CPU]))
     matrix = Matrix(pythons=("3.12", "3.13"), axes=axes, cuda=entries, plain=plain)
     gone = tuple((axis, (draw(st.sampled_from(matrix.names[axis])),)) for axis in ("cuda", "a"))
-    return Matrix(matrix.cpus, matrix.pythons, axes, (), (Rule("rule", gone),), cuda=entries, plain=plain)
+    return Matrix(matrix.cpus, matrix.pythons, axes, (), (MatrixRule("rule", gone),), cuda=entries, plain=plain)
 
 
 @settings(max_examples=100, deadline=None)

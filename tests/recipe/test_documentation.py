@@ -9,7 +9,7 @@ from tests.factories.recipes import HASH, SOURCE
 from vbuild.config.table import Table
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder, Git, Sdist, Source
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 README = (RECIPES / "README.md").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
         (tmp_path / "demo.toml").write_text(text)
         recipe = Recipe.load(tmp_path / "demo.toml")
         if recipe.split:
-            Request.read(recipe.split)
+            SplitRequest.read(recipe.split)
     return {key for key in _Recording.asked if "second" not in key}
 
 

@@ -11,7 +11,7 @@ from tests.factories.recipes import project, recipe
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.evaluation import evaluated, merged
-from vbuild.recipe.matrix import Axis, Matrix, Rule, Value
+from vbuild.recipe.matrix import Axis, AxisValue, Matrix, MatrixRule
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 
@@ -29,7 +29,7 @@ env = { BLAS = "mkl" }
 
 
 def _axis(name: str, *values: str) -> Axis:
-    return Axis(name, tuple(Value(value, (f"{name} :: is :: {value}",)) for value in values))
+    return Axis(name, tuple(AxisValue(value, (f"{name} :: is :: {value}",)) for value in values))
 
 
 def _labels(targets: tuple[Target, ...]) -> list[str]:
@@ -113,7 +113,7 @@ exclude = [{ cpu = ["x86-64-v2", "x86_64_v3"], blas = "mkl" }]
 
 def test_the_plain_wheel_is_the_first_point_that_exclude_leaves() -> None:
     axes = (_axis("blas", "openblas", "mkl"),)
-    exclude = (Rule("matrix.exclude[0]", (("blas", ("openblas",)), ("python", ("3.13",)))),)
+    exclude = (MatrixRule("matrix.exclude[0]", (("blas", ("openblas",)), ("python", ("3.13",)))),)
     targets = evaluated(Matrix(pythons=("3.12", "3.13"), axes=axes, exclude=exclude))
     plain = {target.python: target.choices for target in targets if target.label is None}
     assert plain == {"3.12": (("blas", "openblas"),), "3.13": (("blas", "mkl"),)}
@@ -230,9 +230,9 @@ _PYTHONS = st.lists(st.sampled_from(("3.11", "3.12", "3.13")), min_size=1, max_s
 _MATRICES = st.builds(Matrix, _CPUS, _PYTHONS, _AXES)
 
 
-def _rule(data: st.DataObject, matrix: Matrix) -> Rule:
+def _rule(data: st.DataObject, matrix: Matrix) -> MatrixRule:
     axes = data.draw(st.lists(st.sampled_from(sorted(matrix.names)), min_size=1, unique=True))
-    return Rule("rule", tuple((axis, (data.draw(st.sampled_from(matrix.names[axis])),)) for axis in axes))
+    return MatrixRule("rule", tuple((axis, (data.draw(st.sampled_from(matrix.names[axis])),)) for axis in axes))
 
 
 @settings(max_examples=100, deadline=None)
@@ -262,12 +262,12 @@ def test_what_is_excluded_is_gone_and_what_is_included_again_is_back(matrix: Mat
     assert rest <= whole
     gone = {target for target in whole if rule.matches(_point(target))}
     assert rest == whole - gone
-    back = [Rule("include", tuple((axis, (value,)) for axis, value in _point(target).items())) for target in gone]
+    back = [MatrixRule("include", tuple((axis, (value,)) for axis, value in _point(target).items())) for target in gone]
     again = evaluated(_with(matrix, exclude=(rule,), include=tuple(back)))
     assert {target for target in again if target.label} == whole
 
 
-def _with(matrix: Matrix, *, exclude: tuple[Rule, ...], include: tuple[Rule, ...] = ()) -> Matrix:
+def _with(matrix: Matrix, *, exclude: tuple[MatrixRule, ...], include: tuple[MatrixRule, ...] = ()) -> Matrix:
     return Matrix(matrix.cpus, matrix.pythons, matrix.axes, (), exclude, include)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from vbuild.errors import RecipeError
-from vbuild.recipe.native import Library
+from vbuild.recipe.native import ToolkitLibrary
 
 ONE, OTHER = "1" * 64, "a" * 64
 
@@ -14,19 +14,19 @@ ONE, OTHER = "1" * 64, "a" * 64
 @pytest.mark.parametrize(
     ("text", "library", "canonical"),
     [
-        ("cublas", Library("cublas"), "cublas"),
-        ("NVIDIA_cuFFT", Library("nvidia-cufft"), "nvidia-cufft"),
-        (" nccl == 2.28.09 ", Library("nccl", Version("2.28.9")), "nccl==2.28.9"),
+        ("cublas", ToolkitLibrary("cublas"), "cublas"),
+        ("NVIDIA_cuFFT", ToolkitLibrary("nvidia-cufft"), "nvidia-cufft"),
+        (" nccl == 2.28.09 ", ToolkitLibrary("nccl", Version("2.28.9")), "nccl==2.28.9"),
         (
             f"nccl==2.28.9  sha256:{OTHER} sha256:{ONE}",
-            Library("nccl", Version("2.28.9"), frozenset({ONE, OTHER})),
+            ToolkitLibrary("nccl", Version("2.28.9"), frozenset({ONE, OTHER})),
             f"nccl==2.28.9 sha256:{ONE} sha256:{OTHER}",
         ),
     ],
     ids=["component", "package", "version", "hashes"],
 )
-def test_a_library_has_one_spelling(text: str, library: Library, canonical: str) -> None:
-    assert Library.parse(text) == library == Library.parse(canonical)
+def test_a_library_has_one_spelling(text: str, library: ToolkitLibrary, canonical: str) -> None:
+    assert ToolkitLibrary.parse(text) == library == ToolkitLibrary.parse(canonical)
     assert str(library) == canonical
 
 
@@ -46,14 +46,14 @@ EXPECTED = "is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl=
 )
 def test_what_is_none_is_refused(text: str, message: str) -> None:
     with pytest.raises(RecipeError) as refused:
-        Library.parse(text)
+        ToolkitLibrary.parse(text)
     assert str(refused.value) == message
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z_.]{1,9}==[0-9.a-z]{1,9}( sha256:[0-9a-f]{64}){0,2}", fullmatch=True))
 def test_any_text_is_a_library_or_refused(text: str) -> None:
     try:
-        library = Library.parse(text)
+        library = ToolkitLibrary.parse(text)
     except RecipeError:
         return
-    assert Library.parse(str(library)) == library
+    assert ToolkitLibrary.parse(str(library)) == library

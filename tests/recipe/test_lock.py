@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vbuild.errors import RecipeError
-from vbuild.recipe.lock import Lock, Resolved, lock_file
+from vbuild.recipe.lock import Lock, LockedRequirement, lock_file
 
 KIND = "cpython-3.12-linux-x86_64"
 HASH = f" --hash=sha256:{'5' * 64}"
@@ -19,8 +19,8 @@ LOCK = Lock(
     natives=(("gmp", f"debian {'2' * 64}"),),
     toolkits=(("13.0 cublas", (("nvidia_cublas-13.0-py3-none-any.whl", "3" * 64),)),),
     requirements=(
-        Resolved(KIND, ("cython", "setuptools>=61"), (f"cython==3.0 --hash=sha256:{'4' * 64}",)),
-        Resolved(
+        LockedRequirement(KIND, ("cython", "setuptools>=61"), (f"cython==3.0 --hash=sha256:{'4' * 64}",)),
+        LockedRequirement(
             KIND,
             ("meson",),
             (f"meson==1.0 ; python_version < '3.13' --hash=sha256:{'5' * 64} --hash=sha256:{'6' * 64}",),

@@ -11,7 +11,7 @@ from tests.factories.recipes import HASH, SOURCE, project, recipe
 from vbuild.errors import VbuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.native import Debian, Native, System
+from vbuild.recipe.native import Debian, Native, NativeSystem
 from vbuild.recipe.source import Folder
 
 CPU = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
@@ -33,7 +33,7 @@ def test_a_step_says_what_is_built_and_how(tmp_path: Path) -> None:
         Native(
             name="gmp",
             source=Debian("gmp", "6.3.0+dfsg", HASH),
-            system=System.AUTOTOOLS,
+            system=NativeSystem.AUTOTOOLS,
             per_level=False,
             arguments=((None, ("--enable-fat",)),),
             env=(("M4", "gm4"),),
@@ -49,9 +49,9 @@ def test_steps_are_in_their_order_and_for_each_level_unless_told(tmp_path: Path)
     script = _step('script = ["make install"]', name="b", build='"script"', source='source = { path = "." }')
     found = recipe(tmp_path, CPU + _step(name="z") + script + _step(name="a", build='"cmake"')).natives
     assert [(native.name, native.system, native.per_level) for native in found] == [
-        ("z", System.AUTOTOOLS, True),
-        ("b", System.SCRIPT, True),
-        ("a", System.CMAKE, True),
+        ("z", NativeSystem.AUTOTOOLS, True),
+        ("b", NativeSystem.SCRIPT, True),
+        ("a", NativeSystem.CMAKE, True),
     ]
     assert found[1].source == Folder(tmp_path.resolve())
 

@@ -11,13 +11,13 @@ from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.native import Debian, Native, System
+from vbuild.recipe.native import Debian, Native, NativeSystem
 from vbuild.recipe.source import Folder, Git, Sdist, Source
 from vbuild.recipe.target import Target
 from vbuild.release.bill import making
-from vbuild.sbom.model import Material, Role
+from vbuild.sbom.model import Material, MaterialRole
 from vbuild.sbom.statement import state_each
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 
 COMMIT = "a1" * 20
 TARGET = Target(label=None, python="/home/me/python", cpu=Cpu.parse("x86-64-v3"), properties=())
@@ -33,15 +33,15 @@ def recipe(folder: Path) -> Recipe:
 SOURCES: dict[str, tuple[Source, Material]] = {
     "sdist": (
         Sdist("Demo.Project", Version("1.0+x"), "ab" * 32),
-        Material(Role.SOURCE, "demo", "1.0+x", "pkg:pypi/demo-project@1.0%2Bx", "ab" * 32),
+        Material(MaterialRole.SOURCE, "demo", "1.0+x", "pkg:pypi/demo-project@1.0%2Bx", "ab" * 32),
     ),
     "git": (
         Git("https://me:token@git.example:8443/demo.git?key=1#x", COMMIT),
-        Material(Role.SOURCE, "demo", url="https://git.example:8443/demo.git", commit=COMMIT),
+        Material(MaterialRole.SOURCE, "demo", url="https://git.example:8443/demo.git", commit=COMMIT),
     ),
-    "git here": (Git("/home/me/demo", COMMIT), Material(Role.SOURCE, "demo", commit=COMMIT)),
-    "git in a file": (Git("file:///home/me/demo", COMMIT), Material(Role.SOURCE, "demo", commit=COMMIT)),
-    "folder": (Folder(Path("/home/me/demo")), Material(Role.SOURCE, "demo")),
+    "git here": (Git("/home/me/demo", COMMIT), Material(MaterialRole.SOURCE, "demo", commit=COMMIT)),
+    "git in a file": (Git("file:///home/me/demo", COMMIT), Material(MaterialRole.SOURCE, "demo", commit=COMMIT)),
+    "folder": (Folder(Path("/home/me/demo")), Material(MaterialRole.SOURCE, "demo")),
 }
 
 
@@ -52,22 +52,22 @@ def test_a_source_is_told_by_what_pins_it_without_what_lets_somebody_in(name: st
 
 
 def test_native_dependencies_are_those_that_the_build_had(tmp_path: Path) -> None:
-    natives = tuple(Native(name, Debian(name, "1.3", "cd" * 32), System.CMAKE) for name in ("zlib", "xz"))
+    natives = tuple(Native(name, Debian(name, "1.3", "cd" * 32), NativeSystem.CMAKE) for name in ("zlib", "xz"))
     built = making(replace(recipe(tmp_path), natives=natives), TARGET, natives=["zlib"])
-    assert built.materials[1:] == (Material(Role.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", "cd" * 32),)
+    assert built.materials[1:] == (Material(MaterialRole.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", "cd" * 32),)
 
 
 def test_a_toolkit_is_told_by_its_packages_or_else_by_its_identity(tmp_path: Path) -> None:
-    pin = Pin("nvidia-cuda-nvcc", "12.6.1", "nvidia_cuda_nvcc-12.6.1-py3-none-any.whl", "ef" * 32)
+    pin = ToolkitPin("nvidia-cuda-nvcc", "12.6.1", "nvidia_cuda_nvcc-12.6.1-py3-none-any.whl", "ef" * 32)
     laid, there = (Toolkit(Dotted(12, 6), Path("/home/me/cuda"), "12" * 32, pins) for pins in ((pin,), ()))
     one = recipe(tmp_path)
     purl = "pkg:pypi/nvidia-cuda-nvcc@12.6.1?file_name=nvidia_cuda_nvcc-12.6.1-py3-none-any.whl"
     assert making(one, TARGET, toolkit=laid).materials[1:] == (
-        Material(Role.TOOLKIT, "CUDA Toolkit", "12.6"),
-        Material(Role.TOOLKIT, "nvidia-cuda-nvcc", "12.6.1", purl, "ef" * 32),
+        Material(MaterialRole.TOOLKIT, "CUDA Toolkit", "12.6"),
+        Material(MaterialRole.TOOLKIT, "nvidia-cuda-nvcc", "12.6.1", purl, "ef" * 32),
     )
     assert making(one, TARGET, toolkit=there).materials[1:] == (
-        Material(Role.TOOLKIT, "CUDA Toolkit", "12.6", identity="12" * 32),
+        Material(MaterialRole.TOOLKIT, "CUDA Toolkit", "12.6", identity="12" * 32),
     )
 
 

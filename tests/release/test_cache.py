@@ -16,7 +16,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.model import Check, Verify
 from vbuild.recipe.target import Target
-from vbuild.release.cache import Kind, Store, product_key
+from vbuild.release.cache import BuildCache, BuildKind, product_key
 
 KEY = "0123456789abcdef" * 4
 NAME = "demo-1.0-cp312-cp312-linux_x86_64.whl"
@@ -30,31 +30,31 @@ def wheel(folder: Path, text: str = "a wheel") -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+def store(tmp_path: Path) -> BuildCache:
+    return BuildCache(tmp_path / "store")
 
 
-def entry(store: Store, key: str = KEY) -> Path:
+def entry(store: BuildCache, key: str = KEY) -> Path:
     return store.root / "builds" / key
 
 
-def test_what_is_kept_comes_back(store: Store, tmp_path: Path) -> None:
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
-    assert store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD) is None
-    kept = store.taken(Kind.BUILD, KEY, tmp_path / "into")
+def test_what_is_kept_comes_back(store: BuildCache, tmp_path: Path) -> None:
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
+    assert store.keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD) is None
+    kept = store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
     assert kept
     assert (kept.wheel, kept.wheel.read_text()) == (tmp_path / "into" / NAME, "a wheel")
     assert kept.record == RECORD
     assert json.dumps(kept.record) == json.dumps(RECORD)  # in its order, too
-    assert store.taken(Kind.PRODUCT, KEY, tmp_path / "into") is None
+    assert store.taken(BuildKind.PRODUCT, KEY, tmp_path / "into") is None
     assert not list(store.root.glob(".keeping*"))
 
 
-def test_it_comes_back_as_often_as_one_likes(store: Store, tmp_path: Path) -> None:
-    store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD)
+def test_it_comes_back_as_often_as_one_likes(store: BuildCache, tmp_path: Path) -> None:
+    store.keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD)
     for _ in range(2):
-        assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "elsewhere")
+        assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "elsewhere")
 
 
 def _shortened(folder: Path) -> None:
@@ -85,30 +85,30 @@ def _no_object(folder: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_shortened, _emptied, _without_wheel, _without_entry, _changed_record, _no_object])
 def test_a_damaged_entry_is_dropped_and_can_be_kept_again(
-    damage: Callable[[Path], None], store: Store, tmp_path: Path
+    damage: Callable[[Path], None], store: BuildCache, tmp_path: Path
 ) -> None:
-    store.keep(Kind.BUILD, KEY, wheel(tmp_path / "made"), RECORD)
+    store.keep(BuildKind.BUILD, KEY, wheel(tmp_path / "made"), RECORD)
     damage(entry(store))
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
     assert not entry(store).exists()
     assert not (tmp_path / "into" / NAME).exists()
-    store.keep(Kind.BUILD, KEY, wheel(tmp_path / "again"), RECORD)
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    store.keep(BuildKind.BUILD, KEY, wheel(tmp_path / "again"), RECORD)
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
 
 
-def test_what_a_user_does_to_a_wheel_never_comes_back(store: Store, tmp_path: Path) -> None:
+def test_what_a_user_does_to_a_wheel_never_comes_back(store: BuildCache, tmp_path: Path) -> None:
     mine = wheel(tmp_path / "dist")
-    store.keep(Kind.BUILD, KEY, mine, RECORD)
+    store.keep(BuildKind.BUILD, KEY, mine, RECORD)
     mine.write_text("edited")
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
 
 
-def test_fresh_passes_over_what_is_there_and_replaces_it(store: Store, tmp_path: Path) -> None:
-    store.keep(Kind.BUILD, KEY, wheel(tmp_path / "old", "old"), RECORD)
+def test_fresh_passes_over_what_is_there_and_replaces_it(store: BuildCache, tmp_path: Path) -> None:
+    store.keep(BuildKind.BUILD, KEY, wheel(tmp_path / "old", "old"), RECORD)
     fresh = replace(store, fresh=True)
-    assert fresh.taken(Kind.BUILD, KEY, tmp_path / "into") is None
-    fresh.keep(Kind.BUILD, KEY, wheel(tmp_path / "new", "new"), RECORD)
-    kept = store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert fresh.taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
+    fresh.keep(BuildKind.BUILD, KEY, wheel(tmp_path / "new", "new"), RECORD)
+    kept = store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
     assert kept
     assert kept.wheel.read_text() == "new"
 
@@ -131,7 +131,7 @@ for number in range(100):
 """.replace("NAME", NAME)
 
 
-def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: Store, tmp_path: Path) -> None:
+def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: BuildCache, tmp_path: Path) -> None:
     processes = []
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
@@ -143,13 +143,13 @@ def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: Store, tm
     assert not list(store.root.glob(".keeping*"))
 
 
-def test_a_killed_run_leaves_a_whole_entry_or_none(store: Store, tmp_path: Path) -> None:
+def test_a_killed_run_leaves_a_whole_entry_or_none(store: BuildCache, tmp_path: Path) -> None:
     for pause in (0.15, 0.2, 0.25, 0.3):
         command = [sys.executable, "-c", KEEP, str(store.root), str(tmp_path), KEY]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             time.sleep(pause)
             process.kill()
-        kept = store.taken(Kind.BUILD, KEY, tmp_path / "look")
+        kept = store.taken(BuildKind.BUILD, KEY, tmp_path / "look")
         assert kept is None or kept.wheel.read_text().endswith(f"x{kept.record['number']}")
 
 
@@ -165,7 +165,7 @@ print(note)
 """
 
 
-def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: Store, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: BuildCache, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(store.root), str(wheel(tmp_path))]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == f"{NAME}: not kept in {store.root}: File too large\n"
@@ -174,46 +174,46 @@ def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: Store, tmp_path
 
 def test_all_runs_of_a_user_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Store.of_user().keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD) is None
-    assert Store.of_user().taken(Kind.BUILD, KEY, tmp_path / "into")
-    assert Store.of_user(fresh=True).taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    assert BuildCache.of_user().keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD) is None
+    assert BuildCache.of_user().taken(BuildKind.BUILD, KEY, tmp_path / "into")
+    assert BuildCache.of_user(fresh=True).taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
 
 
 def test_a_store_that_cannot_be_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file" / "store")
-    note = store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD)
+    store = BuildCache(tmp_path / "file" / "store")
+    note = store.keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD)
     assert note == f"{NAME}: not kept in {store.root}: Not a directory"
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into") is None
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
     store.sweep()
 
 
-def test_no_room_for_the_wheel_is_no_reason_to_drop_the_entry(store: Store, tmp_path: Path) -> None:
-    store.keep(Kind.BUILD, KEY, wheel(tmp_path), RECORD)
+def test_no_room_for_the_wheel_is_no_reason_to_drop_the_entry(store: BuildCache, tmp_path: Path) -> None:
+    store.keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD)
     (tmp_path / "file").write_text("")
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "file" / "into") is None
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "file" / "into") is None
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no second file system")  # noqa: S108
-def test_a_wheel_on_another_file_system_is_copied(store: Store, tmp_path: Path) -> None:
+def test_a_wheel_on_another_file_system_is_copied(store: BuildCache, tmp_path: Path) -> None:
     folder = Path("/dev/shm") / f"vbuild-test-{os.getpid()}"  # noqa: S108
     try:
-        store.keep(Kind.BUILD, KEY, wheel(folder), RECORD)
-        kept = store.taken(Kind.BUILD, KEY, folder / "into")
+        store.keep(BuildKind.BUILD, KEY, wheel(folder), RECORD)
+        kept = store.taken(BuildKind.BUILD, KEY, folder / "into")
         assert kept
         assert kept.wheel.read_text() == "a wheel"
     finally:
         shutil.rmtree(folder)
-    assert store.taken(Kind.BUILD, KEY, tmp_path / "into")
+    assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
 
 
-def test_what_is_not_used_for_long_is_swept(store: Store, tmp_path: Path) -> None:
+def test_what_is_not_used_for_long_is_swept(store: BuildCache, tmp_path: Path) -> None:
     for key in ("old", "used", "new"):
-        store.keep(Kind.BUILD, key, wheel(tmp_path / key), RECORD)
+        store.keep(BuildKind.BUILD, key, wheel(tmp_path / key), RECORD)
     for key in ("old", "used"):
         os.utime(entry(store, key), (1, 1))
-    assert store.taken(Kind.BUILD, "used", tmp_path / "into")
+    assert store.taken(BuildKind.BUILD, "used", tmp_path / "into")
     for name, age in ((".keeping-dead", 90000), (".keeping-alive", 0)):
         (store.root / name).mkdir()
         os.utime(store.root / name, (time.time() - age,) * 2)
@@ -222,9 +222,9 @@ def test_what_is_not_used_for_long_is_swept(store: Store, tmp_path: Path) -> Non
     assert [path.name for path in store.root.glob(".keeping*")] == [".keeping-alive"]
 
 
-def test_a_store_that_is_too_large_loses_what_was_used_longest_ago(store: Store, tmp_path: Path) -> None:
+def test_a_store_that_is_too_large_loses_what_was_used_longest_ago(store: BuildCache, tmp_path: Path) -> None:
     for number in range(4):
-        store.keep(Kind.PRODUCT, str(number), wheel(tmp_path / str(number), "x" * 1000), RECORD)
+        store.keep(BuildKind.PRODUCT, str(number), wheel(tmp_path / str(number), "x" * 1000), RECORD)
         os.utime(store.root / "products" / str(number), (time.time() - number,) * 2)
     store.sweep(limit=3500)
     assert sorted(path.name for path in (store.root / "products").iterdir()) == ["0", "1"]

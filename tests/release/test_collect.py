@@ -17,11 +17,11 @@ from tests.factories.wheels import contents, poked
 from tests.release.test_matrix_parts import LIKE_THE_BASELINE
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.cli.render import release_lines
 from vbuild.release.collect import collect
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.release.report import schema
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
@@ -54,7 +54,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in published}
 
 
-def titles(release: Release) -> list[str | None]:
+def titles(release: ReleaseResult) -> list[str | None]:
     return [product.label for product in release.products]
 
 
@@ -223,7 +223,7 @@ def test_the_recipe_splits_the_whole_release_and_tests_what_changed_again(tmp_pa
     assert release.failures == whole.failures == ()
     assert release.split
     assert files(tmp_path / "dist") == files(tmp_path / "whole")
-    assert release.products[0].trial is Trial.PASSED
+    assert release.products[0].trial is TrialCompile.PASSED
     assert not any("libcount" in name for product in release.products for name in contents(product.wheel))
     told = json.loads((tmp_path / "dist/report.json").read_text())
     Draft202012Validator(schema()).validate(told)
@@ -256,7 +256,7 @@ def test_a_wheel_is_not_tested_again_where_its_python_is_not(tmp_path: Path) -> 
         wheel["python"] = "3.99"
     (whole / "report.json").write_text(json.dumps(report))
     release = collect([whole], tmp_path / "dist", recipe=source)
-    assert release.products[0].trial is Trial.NOT_RUN
+    assert release.products[0].trial is TrialCompile.NOT_RUN
     said = "split, and not tested again: no Python '3.99' on this machine"
     assert release.notes
     assert all(said in note for note in release.notes)

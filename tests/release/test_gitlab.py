@@ -13,7 +13,7 @@ from tests.factories.emitting import LEVELS, every_kind, values, written
 from tests.factories.judges import schema_says
 from tests.factories.workflows import words
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit import System, emitted
+from vbuild.release.emit import CiSystem, emitted
 from vbuild.release.emit_jobs import parts
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -37,21 +37,21 @@ def builds(pipeline: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
     for source in every_kind(folder)[:2]:
         found = parts(Recipe.load(source))
-        jobs = builds(yaml.safe_load(emitted(source, System.GITLAB)))
+        jobs = builds(yaml.safe_load(emitted(source, CiSystem.GITLAB)))
         called = [words(script, PART=name, HOME="/root") for name, script in jobs]
         assert called == [[[*part.command(str(source), "parts")[1:]]] for part in found]
 
 
 def test_no_job_is_made_more_often_than_gitlab_does(folder: Path) -> None:
     source = written(folder, values(600))
-    pipeline = yaml.safe_load(emitted(source, System.GITLAB))
+    pipeline = yaml.safe_load(emitted(source, CiSystem.GITLAB))
     matrices = [job["parallel"]["matrix"][0]["PART"] for name, job in pipeline.items() if name.startswith("build-")]
     assert [len(names) for names in matrices] == [200, 200, 200]
     assert [name for names in matrices for name in names] == [part.name for part in parts(Recipe.load(source))]
 
 
 def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Path) -> None:
-    pipeline = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), System.GITLAB))
+    pipeline = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), CiSystem.GITLAB))
     assert pipeline["stages"] == ["build", "collect"]
     assert pipeline["collect"] == {
         "extends": ".vbuild",
@@ -66,10 +66,10 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
 
 def test_jobs_have_vbuild_and_the_pythons_that_the_recipe_names(folder: Path) -> None:
     levels, odd, _ = every_kind(folder)
-    pipeline = yaml.safe_load(emitted(levels, System.GITLAB, install="pip install 'vbuild>=1'"))
+    pipeline = yaml.safe_load(emitted(levels, CiSystem.GITLAB, install="pip install 'vbuild>=1'"))
     assert pipeline[".vbuild"]["image"] == f"python:{OWN}"
     assert pipeline[".vbuild"]["before_script"] == ["pip install 'vbuild>=1'"]
-    pipeline = yaml.safe_load(emitted(odd, System.GITLAB, runner="mine"))
+    pipeline = yaml.safe_load(emitted(odd, CiSystem.GITLAB, runner="mine"))
     assert pipeline[".vbuild"]["image"] == "mine"
     assert pipeline[".vbuild"]["before_script"] == [
         "pip install vbuild",
@@ -80,7 +80,7 @@ def test_jobs_have_vbuild_and_the_pythons_that_the_recipe_names(folder: Path) ->
 def test_the_official_schema_takes_what_is_emitted(folder: Path) -> None:
     file = folder / ".gitlab-ci.yml"
     for source in every_kind(folder):
-        file.write_text(emitted(source, System.GITLAB))
+        file.write_text(emitted(source, CiSystem.GITLAB))
         assert schema_says("gitlab-ci", file) == ""
     file.write_text(file.read_text().replace("when: always", "when: ever"))
     assert "when" in schema_says("gitlab-ci", file)

@@ -18,7 +18,7 @@ import yaml
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import Job, checkout, environment, jobs_of, run
-from vbuild.release.emit import System, emitted
+from vbuild.release.emit import CiSystem, emitted
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return published(folder / "dist")
 
 
-def workflow(project: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> str:
+def workflow(project: Path, system: CiSystem, monkeypatch: pytest.MonkeyPatch) -> str:
     """What *project* is emitted as, in its own folder."""
     monkeypatch.chdir(project)
     return emitted(Path(RECIPE), system, install=INSTALL)
@@ -72,7 +72,7 @@ def _uploaded(job: Job, workspace: Path, artifacts: Path) -> None:
 def test_the_workflow_for_github(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    *builds, last = jobs_of(workflow(project, System.GITHUB, monkeypatch))
+    *builds, last = jobs_of(workflow(project, CiSystem.GITHUB, monkeypatch))
     for number, job in enumerate(builds):
         workspace = checkout(project, tmp_path / f"runner {number}")
         for script in job.scripts:
@@ -91,7 +91,7 @@ def test_the_workflow_for_github(
 def test_the_pipeline_for_gitlab(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = yaml.safe_load(workflow(project, System.GITLAB, monkeypatch))
+    pipeline = yaml.safe_load(workflow(project, CiSystem.GITLAB, monkeypatch))
     before = pipeline[".vbuild"]["before_script"]
     last = checkout(project, tmp_path / "runner")
     [row] = pipeline["build-1"]["parallel"]["matrix"]
@@ -110,7 +110,7 @@ def test_the_script_for_slurm(
 ) -> None:
     """In one folder, which is what the nodes of a cluster see."""
     folder = checkout(project, tmp_path / "work")
-    (folder / "release.sh").write_text(workflow(project, System.SLURM, monkeypatch))
+    (folder / "release.sh").write_text(workflow(project, CiSystem.SLURM, monkeypatch))
     for number in range(3):
         run("bash release.sh part 'a b' 0", folder, SLURM_ARRAY_TASK_ID=str(number))
     run("bash release.sh collect 'a b'", folder)
@@ -120,7 +120,7 @@ def test_the_script_for_slurm(
 def test_the_commands_in_json(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = json.loads(workflow(project, System.JSON, monkeypatch))
+    told = json.loads(workflow(project, CiSystem.JSON, monkeypatch))
     folder = checkout(project, tmp_path / "work")
     for command in [*(part["command"] for part in told["parts"]), told["collect"]["command"]]:
         subprocess.run(command, cwd=folder, env=environment(), check=True, capture_output=True, timeout=300)
@@ -199,7 +199,7 @@ def test_where_no_part_was_handed_on_the_last_job_says_so(
     system: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = checkout(project, tmp_path / "runner")
-    *_, last = jobs_of(workflow(project, System.GITHUB, monkeypatch))
+    *_, last = jobs_of(workflow(project, CiSystem.GITHUB, monkeypatch))
     fetch, collect = last.scripts[1:] if system == "emitted" else _steps("vbuild.yml", "collect")
     # no token: it fails as where nothing matches
     run(fetch, workspace, ARTIFACT="release", GITHUB_RUN_ID="1", GH_TOKEN="")

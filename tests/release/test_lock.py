@@ -21,16 +21,16 @@ from vbuild.errors import BuildError, RecipeError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.lock import Lock, Resolved
+from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.model import Recipe
 from vbuild.release.lock_check import check_pins, held, recipe_hash, staleness
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 
 RECIPE = 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64-v2"]\n'
 SYSTEM = '[build-system]\nrequires = ["setuptools<80"{}]\nbuild-backend = "setuptools.build_meta"\n'
 OPTIONS = ("matrix", "demo.toml", "-o", "dist", "--only", "plain")
-PIN = Pin("nvidia-cublas", "13.0", "nvidia_cublas-13.0-py3-none-any.whl", "a" * 64)
+PIN = ToolkitPin("nvidia-cublas", "13.0", "nvidia_cublas-13.0-py3-none-any.whl", "a" * 64)
 SPEC = ToolkitSpec(Dotted(13, 0), libraries=("cublas",))
 TOOLKIT = Toolkit(Dotted(13, 0), Path("/nowhere"), "b" * 64, (PIN,))
 LOCK = Lock("1", "2", "folder", toolkits=(("13.0 cublas", ((PIN.file, PIN.sha256),)),), is_binding=True)
@@ -199,7 +199,7 @@ def test_no_setting_of_the_installer_puts_anything_else_in_place_of_what_is_lock
         for version in ("1.0", "2.0")
     )
     python = Interpreter.at(Path(sys.executable), os.environ)
-    locked = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(old)}",))
+    locked = LockedRequirement(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(old)}",))
     (tmp_path / "told.txt").write_text(
         "bread" if variable == "UV_EXCLUDE" else f"bread==2.0 --hash=sha256:{sha256_of(new)}"
     )
@@ -220,7 +220,7 @@ def test_a_requirement_without_a_wheel_is_not_built_as_nothing_locks_what_that_t
     own = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
     archive = sdist(tmp_path / "files", {"pyproject.toml": project, "own.py": own}, top="bread-1.0")
     python = Interpreter.at(Path(sys.executable), os.environ)
-    locked = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(archive)}",))
+    locked = LockedRequirement(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(archive)}",))
     places = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(tmp_path / "files")}
     lock = Lock("1", "2", "folder", requirements=(locked,), is_binding=is_binding)
     with pytest.raises(BuildError) as refused:
@@ -236,7 +236,7 @@ def test_what_a_build_does_to_its_requirements_reaches_no_other_build(
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     path = wheel(tmp_path / "wheels", "bread-1.0-py3-none-any.whl", {"bread.py": "print(1)"})
     python = Interpreter.at(Path(sys.executable), os.environ)
-    locked = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(path)}",))
+    locked = LockedRequirement(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{sha256_of(path)}",))
     places = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(path.parent), "UV_LINK_MODE": "hardlink"}
     for name in ("first", "second"):
         lock = Lock("1", "2", "folder", requirements=(locked,))

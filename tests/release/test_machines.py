@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
-from vbuild.release.report_machines import STANDARD, Choice, choices
+from vbuild.release.report_machines import STANDARD, MachineChoice, choices
 from vbuild.variants.index import index
 
 V3, V4 = "x86_64 :: level :: v3", "x86_64 :: level :: v4"
@@ -24,7 +24,7 @@ def labelled(folder: Path, label: str, *properties: str, python: str = "cp312-cp
     variant_wheel(folder, f"demo-1.0-{python}-{platform}-{label}.whl", found)
 
 
-def asked(folder: Path) -> tuple[Choice, ...]:
+def asked(folder: Path) -> tuple[MachineChoice, ...]:
     index(folder)
     return choices("demo", folder, folder.glob("*.whl"))
 
@@ -52,7 +52,7 @@ def test_a_choice_tells_the_file_its_size_and_why(tmp_path: Path) -> None:
     wheel = next(tmp_path.glob("*v3.whl"))
     assert (last.wheel, last.size, last.python) == (wheel.name, wheel.stat().st_size, "3.12")
     assert last.why == "x86_64 :: level :: v3 is number 2 of 4 that the machine supports"
-    assert Choice.of_data(last.data()) == last
+    assert MachineChoice.of_data(last.data()) == last
 
 
 def test_machines_without_a_wheel_get_nothing_and_the_reason(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from tests.factories.variants import document, variant, variant_wheel
 from vbuild.build.source import fetched
 from vbuild.errors import VariantError, VbuildError
 from vbuild.recipe.model import Recipe
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix, planned
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
 TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
@@ -40,19 +40,19 @@ def wheels(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.whl"))
 
 
-def labels(release: Release) -> list[str | None]:
+def labels(release: ReleaseResult) -> list[str | None]:
     return [product.label for product in release.products]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]:
     folder = tmp_path_factory.mktemp("release")
     source = recipe(folder, f"[matrix]\n{LEVELS}\n{TEST}")
     # other tests may have built the same, in this process
-    return folder / "dist", matrix(source, folder / "dist", jobs=2, store=Store.of_user(fresh=True))
+    return folder / "dist", matrix(source, folder / "dist", jobs=2, store=BuildCache.of_user(fresh=True))
 
 
-def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tuple[Path, Release]) -> None:
+def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tuple[Path, ReleaseResult]) -> None:
     folder, release = built
     assert labels(release) == [None, "x86_64_v2", "x86_64_v3"]
     assert not release.failures
@@ -65,7 +65,7 @@ def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tupl
     ]
 
 
-def test_the_code_is_what_the_labels_promise(built: tuple[Path, Release], tmp_path: Path) -> None:
+def test_the_code_is_what_the_labels_promise(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     disassembled = {}
     for product in built[1].products:
         with zipfile.ZipFile(product.wheel) as archive:
@@ -76,7 +76,7 @@ def test_the_code_is_what_the_labels_promise(built: tuple[Path, Release], tmp_pa
     assert disassembled == {None: (False, False), "x86_64_v2": (False, False), "x86_64_v3": (True, False)}
 
 
-def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, Release]) -> None:
+def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, ReleaseResult]) -> None:
     folder, release = built
     report = json.loads((folder / "report.json").read_text())
     assert report == json.loads(json.dumps(release.data()))
@@ -89,7 +89,7 @@ def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, R
 
 
 def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
-    built: tuple[Path, Release], tmp_path: Path
+    built: tuple[Path, ReleaseResult], tmp_path: Path
 ) -> None:
     folder = built[0]
     common = ["install", "--no-index", "--find-links", str(folder), "demo", "--target"]
@@ -111,15 +111,15 @@ def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
     assert said == [chosen]
 
 
-def test_two_runs_give_the_same_bytes(built: tuple[Path, Release], tmp_path: Path) -> None:
-    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=Store(tmp_path / "store"))
+def test_two_runs_give_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
+    again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=BuildCache(tmp_path / "store"))
     assert not again.kept
     assert [product.wheel.read_bytes() for product in again.products] == [
         product.wheel.read_bytes() for product in built[1].products
     ]
 
 
-def test_what_is_the_same_is_not_built_again(built: tuple[Path, Release], tmp_path: Path) -> None:
+def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
     assert again.kept == again.targets == 3
     data = [{**product.data(), "built": True, "kept": False} for product in again.products]

@@ -22,20 +22,20 @@ from tests.factories.gpuprojects import FRESH, LEVELS, PROJECTS, TALLY, cuda, gp
 from tests.factories.listing import listed
 from tests.factories.published import Shelf
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import MAGIC_BYTES
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.toolchain.toolkit.provision import provided
 from vbuild.variants.index import index
 from vbuild.variants.select import machine_at, save_machine, select
-from vbuild.verification.model import Rule, Severity
+from vbuild.verification.model import Severity, VerifyRule
 from vbuild.verification.verify import verify
 
 pytestmark = [
@@ -61,7 +61,7 @@ def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Release:
+def built(tmp_path_factory: pytest.TempPathFactory) -> ReleaseResult:
     """The release for two CPU levels and four groups of GPUs."""
     text = f"[matrix]\n{LEVELS}{cuda()}{FRESH}{TALLY.rules}"
     release = TALLY.released(tmp_path_factory.mktemp("cuda"), text)
@@ -70,7 +70,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 
 @pytest.fixture(scope="module")
-def with_cpu_wheels(tmp_path_factory: pytest.TempPathFactory) -> Release:
+def with_cpu_wheels(tmp_path_factory: pytest.TempPathFactory) -> ReleaseResult:
     """The release whose plain wheel is built without CUDA."""
     groups = {"sm80": "80,86,89", "sm120": "120"}
     switch = 'env = { TALLY_CUDA = "1" }'
@@ -80,11 +80,13 @@ def with_cpu_wheels(tmp_path_factory: pytest.TempPathFactory) -> Release:
     return release
 
 
-def folder_of(release: Release) -> Path:
+def folder_of(release: ReleaseResult) -> Path:
     return release.products[0].wheel.parent
 
 
-def test_each_wheel_holds_the_code_of_its_group_and_no_other(built: Release, tmp_path: Path, cuobjdump: Path) -> None:
+def test_each_wheel_holds_the_code_of_its_group_and_no_other(
+    built: ReleaseResult, tmp_path: Path, cuobjdump: Path
+) -> None:
     labels = [product.label for product in built.products]
     assert labels == [None, *CLAIMS, *(f"x86_64_v3_{label}" for label in CLAIMS)]
     for product in built.products:
@@ -92,14 +94,14 @@ def test_each_wheel_holds_the_code_of_its_group_and_no_other(built: Release, tmp
         assert listed(cuobjdump, path) == (TALLY.codes(gpus_of(product)), True), product.label
         # and nothing is left of what was cut away
         data = path.read_bytes()
-        assert data.count(MAGIC_BYTES) == len(device_code(Image.parse(data)).containers) == 2
+        assert data.count(MAGIC_BYTES) == len(device_code(ElfImage.parse(data)).containers) == 2
 
 
-def test_each_wheel_says_what_it_is_for_and_keeps_it(built: Release) -> None:
+def test_each_wheel_says_what_it_is_for_and_keeps_it(built: ReleaseResult) -> None:
     for product in built.products:
         verdict = verify(product.wheel)
         # hopper.cu alone has nothing for the other groups, and that is no more than a note
-        assert {(found.severity, found.rule) for found in verdict.findings} <= {(Severity.NOTE, Rule.GPU_MISSING)}
+        assert {(found.severity, found.rule) for found in verdict.findings} <= {(Severity.NOTE, VerifyRule.GPU_MISSING)}
         assert bool(verdict.findings) == (product.label is not None and not product.label.endswith("sm90"))
         with zipfile.ZipFile(product.wheel) as archive:
             documents = [json.loads(archive.read(name)) for name in archive.namelist() if name.endswith("variant.json")]
@@ -115,7 +117,7 @@ def test_each_wheel_says_what_it_is_for_and_keeps_it(built: Release) -> None:
         assert set(verdict.claimed_gpus) == set(CLAIMS[group])
 
 
-def test_the_index_lists_every_variant_as_its_wheel_does(built: Release, tmp_path: Path) -> None:
+def test_the_index_lists_every_variant_as_its_wheel_does(built: ReleaseResult, tmp_path: Path) -> None:
     for product in built.products:
         (tmp_path / product.wheel.name).symlink_to(product.wheel)
     [again] = index(tmp_path)
@@ -128,13 +130,13 @@ def test_the_index_lists_every_variant_as_its_wheel_does(built: Release, tmp_pat
             assert json.loads(archive.read(name))["variants"] == {product.label: listed_variants[product.label]}
 
 
-def test_the_command_line_verifies_every_wheel(built: Release) -> None:
+def test_the_command_line_verifies_every_wheel(built: ReleaseResult) -> None:
     command = [sys.executable, "-m", "vbuild", "verify", *(str(product.wheel) for product in built.products)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(
-    built: Release, tmp_path: Path
+    built: ReleaseResult, tmp_path: Path
 ) -> None:
     for product in built.products:
         path = library(product.wheel, tmp_path)
@@ -153,7 +155,7 @@ def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machi
 @pytest.mark.parametrize("gpu", [*BY_GPU, None])
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
 def test_uv_and_select_take_the_wheel_for_the_gpu_if_the_driver_runs_it(
-    built: Release, cpu: str, gpu: str | None, driver: str | None, tmp_path: Path
+    built: ReleaseResult, cpu: str, gpu: str | None, driver: str | None, tmp_path: Path
 ) -> None:
     group = BY_GPU[gpu] if gpu and driver == "13.0" else None
     level = "x86_64_v3_" if cpu == "x86-64-v3" else ""
@@ -164,7 +166,7 @@ def test_uv_and_select_take_the_wheel_for_the_gpu_if_the_driver_runs_it(
 @pytest.mark.parametrize("gpu", ["7.5", "8.6", "12.0", None])
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
 def test_without_a_gpu_that_it_has_code_for_a_machine_gets_the_cpu_wheel_of_its_level(
-    with_cpu_wheels: Release, cpu: str, gpu: str | None, driver: str | None, tmp_path: Path
+    with_cpu_wheels: ReleaseResult, cpu: str, gpu: str | None, driver: str | None, tmp_path: Path
 ) -> None:
     group = {"8.6": "sm80", "12.0": "sm120"}.get(gpu or "") if driver == "13.0" else None
     parts = ["x86_64_v3" if cpu == "x86-64-v3" else None, group]
@@ -173,7 +175,7 @@ def test_without_a_gpu_that_it_has_code_for_a_machine_gets_the_cpu_wheel_of_its_
 
 
 def check_choice(
-    release: Release, label: str | None, *, cpu: str, gpu: str | None, driver: str | None, folder: Path
+    release: ReleaseResult, label: str | None, *, cpu: str, gpu: str | None, driver: str | None, folder: Path
 ) -> None:
     """Assert that uv and ``vbuild select`` take the wheel of *label* on a machine as described."""
     [expected] = [product.wheel.name for product in release.products if product.label == label]
@@ -186,7 +188,7 @@ def check_choice(
     assert uv(driver=driver, gpu=gpu) == expected
 
 
-def test_the_command_line_selects_by_a_machine_file(built: Release, tmp_path: Path) -> None:
+def test_the_command_line_selects_by_a_machine_file(built: ReleaseResult, tmp_path: Path) -> None:
     nvidia = Nvidia(Dotted(13, 0), (Dotted(8, 6),))
     save_machine(replace(Machine.here(), cpu=Cpu.parse("x86-64-v4"), nvidia=nvidia), tmp_path / "machine.toml")
     command = [sys.executable, "-m", "vbuild", "select", "tally", "--json", "-f", str(folder_of(built))]
@@ -195,7 +197,7 @@ def test_the_command_line_selects_by_a_machine_file(built: Release, tmp_path: Pa
     assert said["label"] == "x86_64_v3_sm80"
 
 
-def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: Release, tmp_path: Path) -> None:
+def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: ReleaseResult, tmp_path: Path) -> None:
     by_uv, by_pip = tmp_path / "uv", tmp_path / "pip"
     chosen = taken_by_uv("tally", folder_of(built), by_uv, driver="13.1", gpu="12.0")
     assert chosen.endswith("sm120.whl")
@@ -206,7 +208,9 @@ def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: Release, tmp_pat
     assert not list(by_pip.glob("*.dist-info/variant.json"))
 
 
-def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(with_cpu_wheels: Release, tmp_path: Path) -> None:
+def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(
+    with_cpu_wheels: ReleaseResult, tmp_path: Path
+) -> None:
     installed_by_pip("tally", folder_of(with_cpu_wheels), tmp_path / "site")
     script = "import tally; print(tally.selftest(), tally.archs(), tally.devices())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
@@ -277,9 +281,9 @@ def test_a_second_fresh_run_finds_all_that_the_first_compiled(tmp_path: Path, mo
         monkeypatch.delenv(name)
     monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
     recipe = TALLY.recipe(tmp_path, f'{cuda({"sm80": "80"})}[build]\ncache = "ccache"\n{TALLY.rules}')
-    first = matrix(recipe, tmp_path / "one", store=Store(tmp_path / "store"))
+    first = matrix(recipe, tmp_path / "one", store=BuildCache(tmp_path / "store"))
     before = counted()
-    second = matrix(recipe, tmp_path / "two", store=Store(tmp_path / "store", fresh=True))
+    second = matrix(recipe, tmp_path / "two", store=BuildCache(tmp_path / "store", fresh=True))
     after = counted()
     assert [*first.failures, *second.failures] == []
     assert not second.kept

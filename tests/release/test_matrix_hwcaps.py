@@ -13,14 +13,14 @@ from tests.factories.extensions import library
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.elf.library_names import level_of
 from vbuild.errors import RecipeError
 from vbuild.hardware.machine import Machine
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
 from vbuild.release.matrix import matrix, planned
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.release.report import schema
 from vbuild.verification.level_runs import levels_of
 
@@ -66,7 +66,7 @@ def recipe(folder: Path, text: str = LEVELS + TEST, *, module: str = MODULE, lin
     return folder / "demo.toml"
 
 
-def plain_of(release: Release) -> Path:
+def plain_of(release: ReleaseResult) -> Path:
     (plain,) = (product.wheel for product in release.products if product.label is None)
     return plain
 
@@ -84,20 +84,22 @@ def answers(wheels: Path, folder: Path, **levels: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release, Store]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult, BuildCache]:
     """The recipe, what came of it in one run, and the store that has it."""
     folder = tmp_path_factory.mktemp("whole")
-    source, store = recipe(folder), Store(folder / "store")
+    source, store = recipe(folder), BuildCache(folder / "store")
     return source, matrix(source, folder / "dist", store=store), store
 
 
-def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(whole: tuple[Path, Release, Store]) -> None:
+def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(
+    whole: tuple[Path, ReleaseResult, BuildCache],
+) -> None:
     _, release, _ = whole
     assert release.failures == ()
     assert [product.label for product in release.products] == VARIANTS
     assert levels_of(plain_of(release)) == ("v1", "v3", "v4")
     plain, *variants = release.products
-    assert (plain.verdict.failed, plain.verdict.levels, plain.trial) == (False, ("v3", "v4"), Trial.PASSED)
+    assert (plain.verdict.failed, plain.verdict.levels, plain.trial) == (False, ("v3", "v4"), TrialCompile.PASSED)
     assert plain.verdict.isa == "ok, with v3, v4"
     assert not any(level_of(path) for product in variants for path in contents(product.wheel))
     assert release.notes == (f"{plain.wheel.name}: joined of v1, v3, v4; its test works as v1, v3, v4",)
@@ -118,13 +120,15 @@ def test_builds_that_do_not_differ_leave_no_copies_and_that_is_told(tmp_path: Pa
     assert release.notes == (f"{plain_of(release).name}: {what}",)
 
 
-def test_pip_installs_it_and_each_processor_loads_its_own(whole: tuple[Path, Release, Store], tmp_path: Path) -> None:
+def test_pip_installs_it_and_each_processor_loads_its_own(
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
+) -> None:
     _, release, _ = whole
     found = answers(plain_of(release).parent, tmp_path / "site", v4="", v3="-AVX512F", v1="-AVX512F,-AVX2")
     assert found == {"v4": "v4", "v3": "v3", "v1": "v1"}
 
 
-def test_the_report_tells_of_the_levels(whole: tuple[Path, Release, Store]) -> None:
+def test_the_report_tells_of_the_levels(whole: tuple[Path, ReleaseResult, BuildCache]) -> None:
     _, release, _ = whole
     folder = plain_of(release).parent
     told = json.loads((folder / "report.json").read_text())
@@ -135,17 +139,19 @@ def test_the_report_tells_of_the_levels(whole: tuple[Path, Release, Store]) -> N
     assert "x86-64, up to v4 by glibc" in (folder / "report.html").read_text()
 
 
-def test_a_second_run_takes_the_joined_wheel_from_the_store(whole: tuple[Path, Release, Store], tmp_path: Path) -> None:
+def test_a_second_run_takes_the_joined_wheel_from_the_store(
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
+) -> None:
     source, first, store = whole
     steps: list[tuple[str, str]] = []
     again = matrix(source, tmp_path, store=store, on_progress=lambda target, step: steps.append((str(target), step)))
     assert steps == [("plain", "kept"), ("x86_64_v3", "kept"), ("x86_64_v4", "kept")]
     assert plain_of(again).read_bytes() == plain_of(first).read_bytes()
-    assert (again.notes, again.kept, again.products[0].trial) == (first.notes, 3, Trial.PASSED)
+    assert (again.notes, again.kept, again.products[0].trial) == (first.notes, 3, TrialCompile.PASSED)
 
 
 def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
-    whole: tuple[Path, Release, Store], tmp_path: Path
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
 ) -> None:
     source, first, store = whole
     text = source.read_text().replace('plain = "hwcaps"\n', "")
@@ -157,7 +163,7 @@ def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
 
 
 def test_parts_hold_the_bare_wheel_and_collecting_joins_them(
-    whole: tuple[Path, Release, Store], tmp_path: Path
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
 ) -> None:
     source, first, store = whole
     for label in ("plain", "x86_64_v3", "x86_64_v4"):
@@ -166,13 +172,13 @@ def test_parts_hold_the_bare_wheel_and_collecting_joins_them(
     release = collect([tmp_path / "parts"], tmp_path / "dist", recipe=source)
     assert release.failures == ()
     assert plain_of(release).read_bytes() == plain_of(first).read_bytes()
-    assert (release.notes, release.products[0].trial) == (first.notes, Trial.PASSED)
+    assert (release.notes, release.products[0].trial) == (first.notes, TrialCompile.PASSED)
     again = collect([tmp_path / "dist"], tmp_path / "again", recipe=source)
     assert (again.failures, plain_of(again).read_bytes()) == ((), plain_of(first).read_bytes())
 
 
 def test_a_part_that_lacks_leaves_no_plain_wheel_that_lacks_its_level(
-    whole: tuple[Path, Release, Store], tmp_path: Path
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
 ) -> None:
     source, first, store = whole
     part = tmp_path / "part"
@@ -222,7 +228,7 @@ def test_what_a_split_shares_out_is_beside_the_joined_wheel(tmp_path: Path) -> N
     held = contents(plain_of(release))
     assert {level for path in held if (level := level_of(path))} <= {"v3", "v4"}
     assert not any("libcount" in path for path in held)
-    assert release.products[0].trial is Trial.PASSED
+    assert release.products[0].trial is TrialCompile.PASSED
     assert any(note.endswith("its test works as v1, v3, v4") for note in release.notes)
 
 
@@ -242,7 +248,7 @@ def test_only_the_first_values_of_free_axes_are_joined(tmp_path: Path) -> None:
 
 
 def test_the_plain_wheel_alone_is_refused_and_its_part_is_not(
-    whole: tuple[Path, Release, Store], tmp_path: Path
+    whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
 ) -> None:
     source, _, _ = whole
     with pytest.raises(RecipeError) as refusal:

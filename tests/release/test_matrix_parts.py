@@ -13,7 +13,7 @@ from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.errors import RecipeError
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix, planned
 from vbuild.variants.index import index
 
@@ -84,9 +84,9 @@ def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> No
 
 def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
-    whole = matrix(source, tmp_path / "whole", store=Store(tmp_path / "others"))
+    whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "others"))
     assert not whole.failures
-    store = Store(tmp_path / "store")
+    store = BuildCache(tmp_path / "store")
     [alone] = matrix(source, tmp_path / "alone", only=["x86_64_v2"], store=store).failures
     assert "needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot (" in alone.error
     part = matrix(source, tmp_path / "part", only=["x86_64_v2"], is_part=True, store=store)
@@ -99,7 +99,7 @@ def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -
 
 def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
-    store = Store(tmp_path / "store")
+    store = BuildCache(tmp_path / "store")
     for folder, is_built in (("first", True), ("again", False)):
         [product] = matrix(source, tmp_path / folder, only=["x86_64_v2"], is_part=True, store=store).products
         # the build is kept, the finished wheel is not
@@ -110,7 +110,7 @@ def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None
 
 def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
-    store = Store(tmp_path / "store")
+    store = BuildCache(tmp_path / "store")
     for folder, is_kept in (("first", False), ("again", True)):
         [product] = matrix(source, tmp_path / folder, only=["x86_64_v2"], is_part=True, store=store).products
         assert product.is_kept is is_kept
@@ -118,9 +118,9 @@ def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
 
 def test_parts_together_are_the_release(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
-    whole = matrix(source, tmp_path / "whole", store=Store(tmp_path / "one"))
+    whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "one"))
     for number, label in enumerate(("plain", "x86_64_v2")):
-        matrix(source, tmp_path / "parts", only=[label], is_part=True, store=Store(tmp_path / f"store-{number}"))
+        matrix(source, tmp_path / "parts", only=[label], is_part=True, store=BuildCache(tmp_path / f"store-{number}"))
     names = wheels(tmp_path / "parts")
     assert names == sorted(product.wheel.name for product in whole.products)
     for name in names:

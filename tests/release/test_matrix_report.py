@@ -20,7 +20,7 @@ from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.release.collect import collect
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.release.report import Report, schema
 from vbuild.release.report_machines import STANDARD
 from vbuild.variants.select import select
@@ -49,7 +49,7 @@ def read(folder: Path) -> Report:
 
 
 @pytest.fixture(scope="module")
-def gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release]:
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]:
     """A CUDA release for two CPU levels and four groups of GPUs."""
     folder = tmp_path_factory.mktemp("gpus")
     release = TALLY.released(folder, f"[matrix]\n{LEVELS}{cuda()}{FRESH}{TALLY.rules}")
@@ -65,7 +65,7 @@ def test_a_release_for_levels_is_reported_with_installed_sizes(tmp_path: Path) -
         assert wheel.size == (tmp_path / "dist" / str(wheel.name)).stat().st_size
 
 
-def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[Path, Release]) -> None:
+def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[Path, ReleaseResult]) -> None:
     folder, _ = gpus
     report = read(folder)
     assert report.indexes == ("tally-1.0-variants.json",)
@@ -85,7 +85,7 @@ def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[
     }
 
 
-def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple[Path, Release]) -> None:
+def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple[Path, ReleaseResult]) -> None:
     folder, release = gpus
     here = Machine.here()
     for choice in release.choices:
@@ -96,13 +96,13 @@ def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple
         assert select("tally", [folder], machine=machine).wheel.name == choice.wheel
 
 
-def test_builds_that_several_wheels_share_are_counted_once(gpus: tuple[Path, Release]) -> None:
+def test_builds_that_several_wheels_share_are_counted_once(gpus: tuple[Path, ReleaseResult]) -> None:
     report = read(gpus[0])
     assert len({wheel.build for wheel in report.wheels}) == 2
     assert report.seconds == pytest.approx(sum({wheel.seconds for wheel in report.wheels}))
 
 
-def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, Release], tmp_path: Path) -> None:
+def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     release = collect([gpus[0]], tmp_path)
     assert not release.failures
     one, other = read(tmp_path), read(gpus[0])
@@ -111,7 +111,9 @@ def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, Release], 
 
 
 @needs("chromium")
-def test_the_page_of_a_release_for_gpus_is_shown_without_a_word(gpus: tuple[Path, Release], tmp_path: Path) -> None:
+def test_the_page_of_a_release_for_gpus_is_shown_without_a_word(
+    gpus: tuple[Path, ReleaseResult], tmp_path: Path
+) -> None:
     shown = browsed((gpus[0] / "report.html").read_text(), tmp_path, width=1280, height=900)
     assert (shown.complaints, shown.hosts) == ((), ())
     assert "<strong>9 wheels, all verified</strong>" in shown.elements

@@ -14,11 +14,11 @@ from tests.factories.projects import KERNEL, tree
 from tests.factories.sites import complaints, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.errors import VbuildError
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix, planned
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.variants.index import index
 
 pytestmark = [
@@ -69,13 +69,13 @@ def recipe(folder: Path, text: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Release]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]:
     folder = tmp_path_factory.mktemp("release")
     source = recipe(folder, LEVELS + TEST + SPLIT)
     return folder / "dist", matrix(source, folder / "dist", jobs=2)
 
 
-def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Release]) -> None:
+def test_the_variants_of_a_release_share_their_library(built: tuple[Path, ReleaseResult]) -> None:
     folder, release = built
     assert release.failures == ()
     assert release.split
@@ -94,14 +94,14 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
         assert complaints(installed) == []
 
 
-def test_what_was_tested_is_what_is_published(built: tuple[Path, Release]) -> None:
+def test_what_was_tested_is_what_is_published(built: tuple[Path, ReleaseResult]) -> None:
     """The test of each wheel ran with the thin one, and with the wheel that it requires."""
-    assert {product.trial for product in built[1].products} <= {Trial.PASSED, Trial.NOT_RUN}
-    assert built[1].products[0].trial is Trial.PASSED
+    assert {product.trial for product in built[1].products} <= {TrialCompile.PASSED, TrialCompile.NOT_RUN}
+    assert built[1].products[0].trial is TrialCompile.PASSED
     assert not (built[0] / "logs").exists()  # which are kept of what failed
 
 
-def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, Release], tmp_path: Path) -> None:
+def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     folder, _ = built
     (indexed,) = index(folder)
     assert indexed.labels == ("x86_64_v2", "x86_64_v3")
@@ -112,7 +112,7 @@ def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, Release
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"42\n"
 
 
-def test_the_report_holds_the_split(built: tuple[Path, Release]) -> None:
+def test_the_report_holds_the_split(built: tuple[Path, ReleaseResult]) -> None:
     folder, release = built
     assert release.split
     told = json.loads((folder / "report.json").read_text())["split"]
@@ -123,11 +123,11 @@ def test_the_report_holds_the_split(built: tuple[Path, Release]) -> None:
     assert all(path.is_file() for path in release.split.paths)
 
 
-def test_a_second_run_gives_the_same_bytes(built: tuple[Path, Release], tmp_path: Path) -> None:
+def test_a_second_run_gives_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     source = built[0].parent / "demo.toml"
     kept = matrix(source, tmp_path / "kept")
     assert kept.kept == 3
-    fresh = matrix(source, tmp_path / "fresh", store=Store(tmp_path / "store"))
+    fresh = matrix(source, tmp_path / "fresh", store=BuildCache(tmp_path / "store"))
     assert fresh.kept == 0
     first = {path.name: path.read_bytes() for path in built[0].glob("*.whl")}
     for folder in ("kept", "fresh"):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tests.factories.recipes import recipe
 from vbuild.recipe.target import Target
-from vbuild.release.cache import Store
-from vbuild.release.family import Family
-from vbuild.release.messages import Home, Parcel
+from vbuild.release.cache import BuildCache
+from vbuild.release.family import ReleaseFamily
+from vbuild.release.messages import Home, RunMessage
 from vbuild.release.run import Run
 from vbuild.variants.document import Schema
 from vbuild.workers.calls import opened, packed
@@ -28,9 +28,9 @@ requires = ["provider-variant-x86-64"]
 def run(folder: Path) -> Run:
     read = recipe(folder, TEXT.replace('python = ["3.12", "3.13"]\n', ""))
     targets = read.targets()
-    family = Family.of(read, targets, schema=Schema.PEP_850)
+    family = ReleaseFamily.of(read, targets, schema=Schema.PEP_850)
     return Run(
-        read, targets, family, folder, folder, Store(folder, fresh=True), is_part=True, on_progress=lambda *_: None
+        read, targets, family, folder, folder, BuildCache(folder, fresh=True), is_part=True, on_progress=lambda *_: None
     )
 
 
@@ -40,7 +40,7 @@ def target(folder: Path, python: str) -> Target:
 
 def test_a_parcel_is_the_same_on_the_other_side(tmp_path: Path) -> None:
     made = run(tmp_path)
-    parcel = Parcel.of("name", made, source="digest")
+    parcel = RunMessage.of("name", made, source="digest")
     arrived = opened(packed(parcel))
     assert arrived == parcel
     assert (arrived.is_part, arrived.fresh, arrived.source) == (True, True, "digest")
@@ -51,7 +51,7 @@ def test_a_parcel_is_the_same_on_the_other_side(tmp_path: Path) -> None:
 
 
 def test_what_workers_do_not_read_stays_here(tmp_path: Path) -> None:
-    sent = Parcel.of("name", run(tmp_path), source="digest").recipe
+    sent = RunMessage.of("name", run(tmp_path), source="digest").recipe
     assert (sent.variant, sent.split, sent.drafts, sent.matrix.cpus) == (None, None, (), ())
 
 

@@ -13,7 +13,7 @@ from vbuild.cli.building import matrix as command
 from vbuild.errors import CiError, RecipeError
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.emit_jobs import Part, parts
+from vbuild.release.emit_jobs import JobPart, parts
 
 LEVELS = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 GROUPS = ['sm80 = "80,86"', 'sm90 = "90,90a"', 'sm120 = "120+ptx"']
@@ -29,7 +29,7 @@ def axis(name: str, values: list[str]) -> str:
     return f"[matrix.axes.{name}]\n{rows}"
 
 
-def selected(recipe: Recipe, part: Part) -> tuple[Target, ...]:
+def selected(recipe: Recipe, part: JobPart) -> tuple[Target, ...]:
     """What `vbuild matrix` would build, asked by *part*'s own command."""
     program, verb, *arguments = part.command("demo.toml", "parts")
     assert (program, verb) == ("vbuild", "matrix")
@@ -39,7 +39,7 @@ def selected(recipe: Recipe, part: Part) -> tuple[Target, ...]:
     return recipe.chosen(only=chosen["only"], pythons=chosen["pythons"])
 
 
-def check(recipe: Recipe) -> tuple[Part, ...]:
+def check(recipe: Recipe) -> tuple[JobPart, ...]:
     """The parts of *recipe*, for which the laws hold."""
     found = parts(recipe)
     built = [selected(recipe, part) for part in found]
@@ -85,10 +85,10 @@ def test_the_parts_together_are_all_targets_and_each_command_chooses_its_own(
 def test_each_level_is_a_part_of_its_own(tmp_path: Path) -> None:
     found = check(recipe(tmp_path, f"[matrix]\ncpu = {LEVELS}\n"))
     assert found == (
-        Part("plain", ("plain",), None, None, "x86-64"),
-        Part("x86_64_v2", ("x86_64_v2",), None, None, "x86-64-v2"),
-        Part("x86_64_v3", ("x86_64_v3",), None, None, "x86-64-v3"),
-        Part("x86_64_v4", ("x86_64_v4",), None, None, "x86-64-v4"),
+        JobPart("plain", ("plain",), None, None, "x86-64"),
+        JobPart("x86_64_v2", ("x86_64_v2",), None, None, "x86-64-v2"),
+        JobPart("x86_64_v3", ("x86_64_v3",), None, None, "x86-64-v3"),
+        JobPart("x86_64_v4", ("x86_64_v4",), None, None, "x86-64-v4"),
     )
     assert found[1].command("my recipe.toml", "parts", options=["--schema", "825/0.1.1"]) == (
         *("vbuild", "matrix", "my recipe.toml", "-o", "parts/x86_64_v2", "--part"),

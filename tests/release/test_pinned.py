@@ -31,12 +31,12 @@ from vbuild.build.source import fetched
 from vbuild.errors import VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import VARIABLE
-from vbuild.recipe.lock import Lock, Resolved
+from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.native import Debian
 from vbuild.recipe.source import Sdist
 from vbuild.toolchain import zig
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.cache import Store
+from vbuild.toolchain.toolkit.cache import ToolkitCache
 
 PIN = "0" * 64
 
@@ -66,7 +66,7 @@ def _toolkit(folder: Path, kept: Path) -> Offer:
     pin = component(folder / "wheels", "nvidia-nvvm", {"nvidia/cu13/nvvm/bin/cicc": "cicc"})
     other = type(pin)(pin.project, pin.version, pin.file, PIN)
     there = places(folder / "wheels")
-    return Offer(folder / "wheels" / pin.file, lambda: Store.at(kept).component(other, places=lambda: there))
+    return Offer(folder / "wheels" / pin.file, lambda: ToolkitCache.at(kept).component(other, places=lambda: there))
 
 
 def _zig(folder: Path, kept: Path) -> Offer:
@@ -78,7 +78,7 @@ def _zig(folder: Path, kept: Path) -> Offer:
 def _requirement(folder: Path, kept: Path) -> Offer:
     path = wheel(folder / "wheels", "bread-1.0-py3-none-any.whl", {"bread.py": ""})
     python = Interpreter.at(Path(sys.executable), os.environ)
-    one = Resolved(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{PIN}",))
+    one = LockedRequirement(python.kind, ("bread",), (f"bread==1.0 --hash=sha256:{PIN}",))
     there = {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(path.parent), "UV_NO_VERIFY_HASHES": "1"}
     made = Environments(kept, lambda: there, lock=Lock("1", "2", "folder", requirements=(one,)))
     return Offer(path, lambda: made.having(["bread"], python))

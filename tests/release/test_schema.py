@@ -12,13 +12,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.factories.reports import choice, data, entry, failure, finding, override
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.errors import ReportError
 from vbuild.release.outcome import Product
 from vbuild.release.report import FORMAT, Report, check, schema
 from vbuild.release.report_page import page
-from vbuild.splitting.decisions import Kind
-from vbuild.verification.model import Rule, Severity
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.verification.model import Severity, VerifyRule
 
 WORDS = {
     "$schema",
@@ -142,8 +142,8 @@ def test_every_object_lists_all_of_its_keys_and_every_key_is_described() -> None
     ("place", "words"),
     [
         (("finding", "severity"), Severity),
-        (("finding", "rule"), Rule),
-        (("wheel", "test"), Trial),
+        (("finding", "rule"), VerifyRule),
+        (("wheel", "test"), TrialCompile),
     ],
 )
 def test_enumerations_are_those_of_the_code(place: tuple[str, str], words: type) -> None:
@@ -153,7 +153,7 @@ def test_enumerations_are_those_of_the_code(place: tuple[str, str], words: type)
 
 def test_the_fates_of_libraries_are_those_of_the_code() -> None:
     libraries = schema()["$defs"]["split"]["properties"]["libraries"]["items"]
-    assert libraries["properties"]["kind"]["enum"] == list(map(str, Kind))
+    assert libraries["properties"]["kind"]["enum"] == list(map(str, DecisionKind))
 
 
 def test_a_whole_report_is_as_the_schema_says_to_both() -> None:

@@ -13,7 +13,7 @@ from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import environment, words
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit import System, emitted
+from vbuild.release.emit import CiSystem, emitted
 from vbuild.release.emit_jobs import parts
 
 # the folder of a submission; the script makes one
@@ -42,14 +42,14 @@ def task(script: str, number: int, *, first: int = 0) -> list[list[str]]:
 def test_each_task_runs_exactly_the_command_of_its_part(folder: Path) -> None:
     for source in every_kind(folder)[:2]:
         found = parts(Recipe.load(source))
-        script = emitted(source, System.SLURM)
+        script = emitted(source, CiSystem.SLURM)
         called = [task(script, number) for number in range(len(found))]
         assert called == [[[*part.command(str(source), f"{WORK}/parts")[1:]]] for part in found]
 
 
 def test_tasks_of_a_later_array_go_on_where_the_one_before_ended(folder: Path) -> None:
     source = written(folder, values(1500))
-    found, script = parts(Recipe.load(source)), emitted(source, System.SLURM)
+    found, script = parts(Recipe.load(source)), emitted(source, CiSystem.SLURM)
     for number in (0, 498):
         assert task(script, number, first=1001) == [[*found[1001 + number].command("demo.toml", f"{WORK}/parts")[1:]]]
     with pytest.raises(subprocess.CalledProcessError) as failure:
@@ -58,7 +58,7 @@ def test_tasks_of_a_later_array_go_on_where_the_one_before_ended(folder: Path) -
 
 
 def test_collecting_takes_all_parts(folder: Path) -> None:
-    script = emitted(written(folder, values(3)), System.SLURM)
+    script = emitted(written(folder, values(3)), CiSystem.SLURM)
     (folder / WORK / "parts").mkdir(parents=True)
     called = words(f"set -- collect '{WORK}'\n{script}", PATH=os.environ["PATH"])
     assert called == [["collect", f"{WORK}/parts", "-o", "dist", "--recipe", "demo.toml"]]
@@ -66,7 +66,7 @@ def test_collecting_takes_all_parts(folder: Path) -> None:
 
 
 def test_what_could_not_be_collected_stays_where_it_is(folder: Path) -> None:
-    script = emitted(written(folder, values(3)), System.SLURM)
+    script = emitted(written(folder, values(3)), CiSystem.SLURM)
     (folder / WORK / "parts").mkdir(parents=True)
     failing = f"vbuild() {{ return 1; }}\nset -- collect '{WORK}'\n{script}"
     ran = subprocess.run(["bash", "-c", failing], capture_output=True, check=False)
@@ -76,7 +76,7 @@ def test_what_could_not_be_collected_stays_where_it_is(folder: Path) -> None:
 
 def submission(folder: Path, *options: str) -> list[str]:
     """The calls of sbatch by the script that is emitted with *options*, as a shell's words."""
-    script = emitted(written(folder, values(3)), System.SLURM, options=options)
+    script = emitted(written(folder, values(3)), CiSystem.SLURM, options=options)
     (folder / "release.sh").write_text(script)
     told = 'sbatch() { printf "%s\\n" "$*" >> calls; echo 7; }; scontrol() { :; }; export -f sbatch scontrol'
     subprocess.run(["bash", "-c", f"{told}; bash release.sh --qos=low"], capture_output=True, check=True)
@@ -106,7 +106,7 @@ def test_each_submission_has_a_folder_of_its_own(folder: Path) -> None:
 
 
 def test_a_script_that_is_piped_to_bash_says_that_it_is_submitted_as_a_file(folder: Path) -> None:
-    script = emitted(written(folder, values(3)), System.SLURM)
+    script = emitted(written(folder, values(3)), CiSystem.SLURM)
     ran = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (2, "this is submitted as a file: bash FILE [OPTIONS OF SBATCH]\n")
 
@@ -114,7 +114,7 @@ def test_a_script_that_is_piped_to_bash_says_that_it_is_submitted_as_a_file(fold
 @needs("shellcheck")
 def test_shellcheck_takes_what_is_emitted(folder: Path) -> None:
     for source in every_kind(folder):
-        (folder / "release.sh").write_text(emitted(source, System.SLURM))
+        (folder / "release.sh").write_text(emitted(source, CiSystem.SLURM))
         ran = subprocess.run(
             ["shellcheck", "--severity=warning", "release.sh"], capture_output=True, text=True, check=False
         )
@@ -141,7 +141,7 @@ def project(folder: Path, levels: list[str], *, kernel: str = KERNEL) -> None:
     """A project in the working folder itself, its recipe beside it, and the script in the folder above."""
     setuptools_project(folder, kernel=kernel)
     tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "."\n[matrix]\ncpu = {levels}\n'})
-    (folder.parent / "my release.sh").write_text(emitted(Path("demo.toml"), System.SLURM))
+    (folder.parent / "my release.sh").write_text(emitted(Path("demo.toml"), CiSystem.SLURM))
 
 
 @pytest.mark.network

@@ -11,10 +11,10 @@ from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
-from vbuild.hardware.gpu import Arch, Served
-from vbuild.verification.model import Finding, LibraryGpus, LibraryIsa, Rule, Severity, Verdict, Violation
+from vbuild.hardware.gpu import Arch, GpuServed
+from vbuild.verification.model import Finding, LibraryGpus, LibraryIsa, Severity, Verdict, VerifyRule, Violation
 from vbuild.verification.verify import verify
 
 NAME = "demo-1.0-py3-none-manylinux_2_17_x86_64.whl"
@@ -31,13 +31,13 @@ counts = st.integers(0, 2**70)
 cpus = st.sampled_from(
     [Cpu("x86_64", level) for level in X86_64_LEVELS] + [Cpu("aarch64", level) for level in AARCH64_VERSIONS]
 )
-findings = st.builds(Finding, st.sampled_from(Severity), st.sampled_from(Rule), st.none() | texts, texts)
+findings = st.builds(Finding, st.sampled_from(Severity), st.sampled_from(VerifyRule), st.none() | texts, texts)
 violations = st.builds(Violation, texts, counts, lists, lists)
 accepted = st.dictionaries(texts, counts, max_size=3).map(lambda found: tuple(found.items()))
 isas = st.builds(
     LibraryIsa, texts, texts, counts, st.none() | texts, accepted, st.lists(violations, max_size=2).map(tuple)
 )
-served = st.builds(Served, st.builds(Arch, st.integers(1, 999)), counts, counts, counts)
+served = st.builds(GpuServed, st.builds(Arch, st.integers(1, 999)), counts, counts, counts)
 gpus = st.builds(LibraryGpus, texts, counts, lists, lists, st.lists(served, max_size=2).map(tuple), lists)
 verdicts = st.builds(
     Verdict,
@@ -70,7 +70,7 @@ def made(folder: Path, library: bytes, *properties: str) -> Path:
     return wheel(folder, name, members)
 
 
-LIBRARY = device_library(fatbin(entry(Kind.CUBIN, 80), entry(Kind.PTX, 90)))
+LIBRARY = device_library(fatbin(entry(FatbinKind.CUBIN, 80), entry(FatbinKind.PTX, 90)))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.factories.repaired import release as repaired_release
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.index_client.configuration import Indexes
 from vbuild.inspection import model
 from vbuild.inspection.inspect import inspect
@@ -29,20 +29,20 @@ from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix
 from vbuild.release.bill import billed
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
 from vbuild.release.matrix import matrix
-from vbuild.sbom.model import Making, Material, Role
+from vbuild.sbom.model import Making, Material, MaterialRole
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import slim
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.split import split
 from vbuild.variants.stamp import stamped, unstamped
 from vbuild.verification.verify import verify
 
 BILL = "sboms/vbuild.cdx.json"
 FAT = device_library(
-    fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90, 120)), entry(Kind.PTX, 120))
+    fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90, 120)), entry(FatbinKind.PTX, 120))
 )
 DEMO = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 COUNTS = "int count(void); int answer(void) { return count(); }"
@@ -106,7 +106,7 @@ def slimmed(path: Path, folder: Path, gpus: str = "90", **cuts: Any) -> Path:
 
 
 def thinned(folder: Path, *wheels: Path, **asked: Any) -> list[Path]:
-    result = split(wheels, folder, request=Request(smallest=0, **asked), indexes=lambda: ALONE)
+    result = split(wheels, folder, request=SplitRequest(smallest=0, **asked), indexes=lambda: ALONE)
     return [one.path for one in result.wheels if one.path]
 
 
@@ -218,7 +218,7 @@ def test_published_under_another_name_it_is_of_that_name(tmp_path: Path) -> None
 
 
 def test_a_wheel_of_python_alone_keeps_its_build_under_another_name(tmp_path: Path) -> None:
-    build = Making((Material(Role.COMPILER, "gcc", "13"),), (("cpu", "x86-64"),))
+    build = Making((Material(MaterialRole.COMPILER, "gcc", "13"),), (("cpu", "x86-64"),))
     pure = billed(wheel(tmp_path / "plain", "demo-1.0-py3-none-any.whl", {"demo/__init__.py": ""}), tmp_path, build)
     stamped(pure, tmp_path / "dist", variant=variant(V3, "x86_64 :: level :: v3"))
     publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
@@ -230,7 +230,7 @@ def test_joined_of_levels_it_has_the_past_and_the_builds_of_each(tmp_path: Path)
     wheels = joinable.release(
         tmp_path / "plain", {level: {**joinable.package(level), "demo/extra.so": module()} for level in ("v1", "v3")}
     )
-    builds = [Making((Material(Role.COMPILER, f"gcc for {path.name}", "13"),)) for path in wheels]
+    builds = [Making((Material(MaterialRole.COMPILER, f"gcc for {path.name}", "13"),)) for path in wheels]
     made = [billed(path, tmp_path / "billed", build) for path, build in zip(wheels, builds, strict=True)]
     cut = [slimmed(path, tmp_path / "slim", drop=("demo/extra.so",)) for path in made]
     found = bill(joinable.join(tmp_path / "out", cut))
@@ -242,7 +242,7 @@ def test_joined_of_levels_it_has_the_past_and_the_builds_of_each(tmp_path: Path)
 
 def test_what_is_slimmed_split_and_published_tells_all_that_was_done_to_it(tmp_path: Path) -> None:
     wheels = repaired_release(tmp_path, {**FILES, "demo/_C.so": FAT}, {"libtop.so.1": TOP})
-    build = Making((Material(Role.COMPILER, "gcc", "13"),), (("cpu", "x86-64"),))
+    build = Making((Material(MaterialRole.COMPILER, "gcc", "13"),), (("cpu", "x86-64"),))
     cut = [slimmed(billed(each, tmp_path / "billed", build), tmp_path / "slim") for each in wheels]
     thin = thinned(tmp_path / "thin", *cut)
     for each in thin:
@@ -266,7 +266,7 @@ def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(tmp_path: Pat
     setuptools_project(tmp_path / "project")
     text = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
-    made = matrix(tmp_path / "demo.toml", tmp_path / "dist", store=Store(tmp_path / "store"))
+    made = matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(tmp_path / "store"))
     [plain, leveled] = [bill(product.wheel) for product in made.products]
     [formula] = leveled["formulation"]
     told = properties(formula)
@@ -292,6 +292,6 @@ def test_a_recipe_may_want_no_bill(tmp_path: Path) -> None:
     setuptools_project(tmp_path / "project")
     text = '[matrix]\ncpu = ["x86-64"]\n[repair]\nsbom = false\n'
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
-    made = matrix(tmp_path / "demo.toml", tmp_path / "dist", store=Store(tmp_path / "store"))
+    made = matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(tmp_path / "store"))
     [product] = made.products
     assert not [name for name in contents(product.wheel) if name.endswith(BILL)]

@@ -9,38 +9,44 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from vbuild.sbom.cyclonedx import FILE, packed, read
-from vbuild.sbom.model import Bill, Change, Fate, File, Gone, Making, Material, Role, package_url
+from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment, package_url
 
 LIBS = package_url("demo_libs", "0.123", file="demo_libs-0.123-py3-none-manylinux_2_28_x86_64.whl")
 OFFICIAL = package_url("NVIDIA_cufft-cu12", "11.2.1.3+cu12")
-CUT = File(
+CUT = BillFile(
     "demo/_C.so",
     "ab" * 32,
-    (Change("cd" * 32, "vbuild slim", ("sm_80", "sm_90", "PTX for sm_90")), Change("ef" * 32, "vbuild split")),
+    (BillChange("cd" * 32, "vbuild slim", ("sm_80", "sm_90", "PTX for sm_90")), BillChange("ef" * 32, "vbuild split")),
     ("sm_90",),
 )
 GONE = (
-    Gone("demo.libs/libb-1a.so.2", "12" * 32, "libb.so.2", Fate.MOVED, LIBS, "demo_libs/lib/libb.so.2"),
-    Gone("demo.libs/libcufft-f3.so.11", "34" * 32, "libcufft.so.11", Fate.MOVED, OFFICIAL, "x", "11.2", "restored"),
-    Gone("demo.libs/libc-1a.so", "56" * 32, "libc-1a.so", Fate.DROPPED),
+    Gone("demo.libs/libb-1a.so.2", "12" * 32, "libb.so.2", Treatment.MOVED, LIBS, "demo_libs/lib/libb.so.2"),
+    Gone(
+        "demo.libs/libcufft-f3.so.11", "34" * 32, "libcufft.so.11", Treatment.MOVED, OFFICIAL, "x", "11.2", "restored"
+    ),
+    Gone("demo.libs/libc-1a.so", "56" * 32, "libc-1a.so", Treatment.DROPPED),
 )
-ZLIB = Material(Role.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", "9a" * 32)
+ZLIB = Material(MaterialRole.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", "9a" * 32)
 MAKING = Making(
     (
-        Material(Role.SOURCE, "demo", "1.0", package_url("demo", "1.0"), "78" * 32),
-        Material(Role.SOURCE, "demo", url="https://git.example/demo", commit="a1" * 20),
+        Material(MaterialRole.SOURCE, "demo", "1.0", package_url("demo", "1.0"), "78" * 32),
+        Material(MaterialRole.SOURCE, "demo", url="https://git.example/demo", commit="a1" * 20),
         ZLIB,
-        Material(Role.COMPILER, "gcc", "13.2.0"),
-        Material(Role.TOOLKIT, "CUDA Toolkit", "12.6", identity="bc" * 32),
+        Material(MaterialRole.COMPILER, "gcc", "13.2.0"),
+        Material(MaterialRole.TOOLKIT, "CUDA Toolkit", "12.6", identity="bc" * 32),
     ),
     (("cpu", "x86-64-v3"), ("flags:CFLAGS", "-O2 -march=x86-64-v3")),
 )
 OTHER = Making((ZLIB,), (("cpu", "x86-64"),))
-FULL = Bill("demo-project", "1.0+cu12", "0.1.0", (CUT, File("demo.libs/liba-1a.so", "de" * 32)), GONE, (MAKING, OTHER))
+FULL = Bill(
+    "demo-project", "1.0+cu12", "0.1.0", (CUT, BillFile("demo.libs/liba-1a.so", "de" * 32)), GONE, (MAKING, OTHER)
+)
 BILLS = {
     "everything": FULL,
     "nothing": Bill("demo", "1.0", "0.1.0"),
-    "all code cut": Bill("demo", "1!1.0", "0.1.0", (File("a.so", "ab" * 32, (Change("cd" * 32, "x", ("sm_80",)),)),)),
+    "all code cut": Bill(
+        "demo", "1!1.0", "0.1.0", (BillFile("a.so", "ab" * 32, (BillChange("cd" * 32, "x", ("sm_80",)),)),)
+    ),
 }
 
 

@@ -15,17 +15,20 @@ from tests.factories.repaired import release
 from tests.factories.wheels import wheel
 from vbuild import __version__
 from vbuild.release.bill import billed
-from vbuild.sbom.model import Making, Material, Role, package_url
+from vbuild.sbom.model import Making, Material, MaterialRole, package_url
 from vbuild.sbom.statement import PROVENANCE, dependencies_at, statement
 from vbuild.wheel.simple_index import write_simple
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 ENTRIES = tuple(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90))
-SDIST = Material(Role.SOURCE, "demo", "1.0", package_url("demo", "1.0"), "78" * 32)
-COMMIT = Material(Role.NATIVE, "zlib", url="https://git.example/zlib", commit="a1" * 20)
+SDIST = Material(MaterialRole.SOURCE, "demo", "1.0", package_url("demo", "1.0"), "78" * 32)
+COMMIT = Material(MaterialRole.NATIVE, "zlib", url="https://git.example/zlib", commit="a1" * 20)
 # a folder, and a toolkit that was installed: nothing pins them
-FOLDER, INSTALLED = Material(Role.SOURCE, "demo"), Material(Role.TOOLKIT, "CUDA Toolkit", "12.6", identity="bc" * 32)
-GCC = Material(Role.COMPILER, "gcc", "13.2.0")
+FOLDER, INSTALLED = (
+    Material(MaterialRole.SOURCE, "demo"),
+    Material(MaterialRole.TOOLKIT, "CUDA Toolkit", "12.6", identity="bc" * 32),
+)
+GCC = Material(MaterialRole.COMPILER, "gcc", "13.2.0")
 BUILD = Making((SDIST, COMMIT, GCC, FOLDER, INSTALLED), (("cpu", "x86-64-v3"),))
 
 

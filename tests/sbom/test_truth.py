@@ -10,10 +10,10 @@ import pytest
 from tests.factories.wheels import wheel
 from vbuild.sbom.cyclonedx import FILE, packed
 from vbuild.sbom.keeping import contradictions, listed, revised
-from vbuild.sbom.model import Bill, Fate, File, Gone
+from vbuild.sbom.model import Bill, BillFile, Gone, Treatment
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Row
+from vbuild.wheel.metadata import RecordRow
 from vbuild.wheel.name import WheelName
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -76,10 +76,10 @@ def test_a_true_bill_is_content_and_so_is_a_wheel_without_one(tmp_path: Path) ->
 
 def test_a_library_that_is_said_to_have_gone_must_not_be_there(tmp_path: Path) -> None:
     files = (
-        File("demo/a.so", A),
-        File("demo/b.so.1", "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d"),
+        BillFile("demo/a.so", A),
+        BillFile("demo/b.so.1", "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d"),
     )
-    lie = Bill("demo", "1.0", "0", files, (Gone("demo/a.so", A, "a.so", Fate.DROPPED),))
+    lie = Bill("demo", "1.0", "0", files, (Gone("demo/a.so", A, "a.so", Treatment.DROPPED),))
     assert said(tmp_path, packed(lie)) == ["says that demo/a.so has been dropped, but it is in the wheel"]
 
 
@@ -94,7 +94,9 @@ def test_verify_counts_it_as_an_error(tmp_path: Path) -> None:
 def test_a_bill_is_made_of_what_is_there_whatever_an_earlier_one_said() -> None:
     name = WheelName.parse(NAME)
     there = f"sha256={'A' * 43}"
-    lie = Bill("x", "9", "0", (File("no.so", "ab" * 32),), (Gone("demo/a.so", "00" * 32, "a.so", Fate.DROPPED),))
-    rows = [Row("demo/a.so", there, 1), Row(PATH, there, 1), Row("demo/c.txt", there, 1)]
+    lie = Bill(
+        "x", "9", "0", (BillFile("no.so", "ab" * 32),), (Gone("demo/a.so", "00" * 32, "a.so", Treatment.DROPPED),)
+    )
+    rows = [RecordRow("demo/a.so", there, 1), RecordRow(PATH, there, 1), RecordRow("demo/c.txt", there, 1)]
     assert revised(name, rows, earlier=[lie]) == revised(name, rows)
     assert listed(rows) == {"demo/a.so": "00" * 32}

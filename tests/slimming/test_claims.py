@@ -3,7 +3,7 @@
 import pytest
 
 from vbuild.errors import SlimError
-from vbuild.hardware.gpu import Arch, Served
+from vbuild.hardware.gpu import Arch, GpuServed
 from vbuild.slimming.output import claims, cuda_major
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.metadata import Metadata
@@ -11,13 +11,13 @@ from vbuild.wheel.metadata import Metadata
 HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 
 
-def cut(*served: Served, kept: int = 1, virtual: tuple[int, ...] = (), zstd: bool = False) -> LibraryCut:
+def cut(*served: GpuServed, kept: int = 1, virtual: tuple[int, ...] = (), zstd: bool = False) -> LibraryCut:
     archs = tuple(map(Arch, virtual))
     return LibraryCut(member="_C.so", before=9, after=9, kept=kept, served=served, virtual=archs, zstd=zstd)
 
 
-def machine(number: int) -> Served:
-    return Served(Arch(number), machine=1)
+def machine(number: int) -> GpuServed:
+    return GpuServed(Arch(number), machine=1)
 
 
 def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
@@ -25,7 +25,7 @@ def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
 
 
 def test_each_gpu_that_some_library_has_machine_code_for_is_claimed_once_and_in_order() -> None:
-    assert said(cut(machine(120), machine(90)), cut(machine(90), Served(Arch(80), nothing=3))) == [
+    assert said(cut(machine(120), machine(90)), cut(machine(90), GpuServed(Arch(80), nothing=3))) == [
         "sm_arch 90_real",
         "sm_arch 120_real",
     ]
@@ -44,7 +44,7 @@ def test_the_oldest_driver_is_that_of_the_cuda_linked_or_one_that_reads_zstd() -
     assert said(cut(machine(90), zstd=True), major=13)[-1] == "cuda_version_lower_bound 13.0"
 
 
-@pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(Served(Arch(89), jit=1)),)])
+@pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(GpuServed(Arch(89), jit=1)),)])
 def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut, ...]) -> None:
     with pytest.raises(SlimError) as caught:
         claims(cuts, major=None)

@@ -5,9 +5,9 @@ import pytest
 from tests.factories.elf import shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.errors import SlimError
-from vbuild.gpu_code.fatbin import Flag, Kind
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.gpu import Ptx
-from vbuild.slimming.library import Library
+from vbuild.slimming.library import CutLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -16,12 +16,12 @@ BIG = 1 << 13
 
 def code(*archs: int, ptx: tuple[int, ...] = ()) -> bytes:
     machine = (entry(arch=arch, code=cubin(arch, BIG)) for arch in archs)
-    return fatbin(*machine, *(entry(Kind.PTX, arch, code=bytes(BIG)) for arch in ptx))
+    return fatbin(*machine, *(entry(FatbinKind.PTX, arch, code=bytes(BIG)) for arch in ptx))
 
 
 def cut(data: bytes, gpus: str = "90", cuts: Cuts | None = None) -> LibraryCut:
     share = Share(Share.parse(f"any={gpus}").gpus)
-    rope, account = Library.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
+    rope, account = CutLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
     assert rope.size == account.after
     return account
 
@@ -41,7 +41,7 @@ def test_what_saves_no_page_is_left_and_counted_as_kept() -> None:
     "data",
     [
         device_library(fatbin()),
-        device_library(fatbin(entry(Kind.LTO_IR, 80))),
+        device_library(fatbin(entry(FatbinKind.LTO_IR, 80))),
         device_library(fatbin(entry(0x200, 80))),
         device_library(b"damaged!" * 8),
     ],
@@ -53,7 +53,7 @@ def test_code_that_no_driver_chooses_from_is_for_any_gpu_and_none(data: bytes) -
 
 def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
     with pytest.raises(SlimError) as caught:
-        cut(device_library(code(80, 120), fatbin(entry(Kind.LTO_IR, 90))), "90")
+        cut(device_library(code(80, 120), fatbin(entry(FatbinKind.LTO_IR, 90))), "90")
     assert str(caught.value) == (
         "demo/_C.so: nothing for sm_90 in any of its fatbins (1), which have sm_80, sm_120; choose among those, or let "
         "it go with --allow-unsupported"
@@ -80,7 +80,7 @@ def test_ptx_is_claimed_for_gpus_that_there_are() -> None:
 
 
 def test_code_that_cannot_be_compressed_again_leaves_the_library() -> None:
-    lies = fatbin(entry(arch=90, code=bytes(BIG), flags=Flag.LZ4, uncompressed_size=1 << 32))
+    lies = fatbin(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=1 << 32))
     account = cut(device_library(code(80, 90), lies), cuts=Cuts(zstd=True))
     assert (account.after, account.dropped) == (account.before, 0)
     assert account.why_whole

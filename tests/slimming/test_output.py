@@ -8,7 +8,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import SlimError
-from vbuild.slimming.output import Output, outputs
+from vbuild.slimming.output import SlimOutput, outputs
 from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.variants.stamp import stamped
@@ -19,7 +19,7 @@ FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 13)) for ar
 PLAIN = Share(Share.parse("any=90").gpus)
 
 
-def found(path: Path, *shares: Share) -> list[Output]:
+def found(path: Path, *shares: Share) -> list[SlimOutput]:
     with open_wheel(path) as source, planned(source, shares, Cuts()) as plan:
         return list(outputs(source, plan, shares))
 

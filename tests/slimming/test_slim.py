@@ -10,10 +10,10 @@ from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import SlimError, VbuildError, WheelError
-from vbuild.gpu_code.fatbin import Kind
+from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Ptx
 from vbuild.slimming.request import Cuts, Empty, Share
@@ -31,7 +31,7 @@ SM_90 = (Share.parse("sm90=90"),)
 def code(*archs: int, ptx: Sequence[int] = ()) -> bytes:
     """The fatbin of one translation unit: 16 KiB of machine code for each of *archs*, then PTX."""
     machine = [entry(arch=arch, code=cubin(arch, BIG)) for arch in archs]
-    return fatbin(*machine, *(entry(Kind.PTX, arch) for arch in ptx))
+    return fatbin(*machine, *(entry(FatbinKind.PTX, arch) for arch in ptx))
 
 
 FAT = device_library(code(80, 90, 120, ptx=(120,)), code(80, 90, 120))
@@ -67,7 +67,7 @@ def members(path: Path) -> dict[str, bytes]:
 
 def architectures(path: Path, member: str = LIBRARY) -> list[list[str]]:
     """What each fatbin in the library of the wheel at *path* has, in the words of nvcc."""
-    image = Image.parse(members(path)[member])
+    image = ElfImage.parse(members(path)[member])
     return [
         [("ptx " if entry.kind == "ptx" else "") + str(entry.arch) for entry in container.entries]
         for container in device_code(image).containers
@@ -221,7 +221,7 @@ def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_pat
 def test_fatbins_kept_whole_move_up_to_the_others_so_that_one_section_is_left(tmp_path: Path) -> None:
     library = device_library(code(80, 90), code(90), code(80, 90), code(90), code(80, 90))
     slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out")
-    image = Image.parse(members(tmp_path / "out" / NAME)[LIBRARY])
+    image = ElfImage.parse(members(tmp_path / "out" / NAME)[LIBRARY])
     assert [section.name for section in image.sections].count(".nv_fatbin") == 1
     assert slimmed.libraries[0].before - slimmed.libraries[0].after >= 3 * BIG - 4096
 

@@ -18,10 +18,10 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.relocated import Relocated
 from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import VbuildError, WheelError
-from vbuild.gpu_code.fatbin import Flag, Kind
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut, Slimmed
@@ -50,13 +50,13 @@ ENDLESS = (1 << 63) - 1
 
 
 def section(name: str) -> range:
-    found = Image.parse(FAT).section(name)
+    found = ElfImage.parse(FAT).section(name)
     assert found
     return found.addresses
 
 
 def place(name: str) -> int:
-    found = Image.parse(FAT).section(name)
+    found = ElfImage.parse(FAT).section(name)
     assert found
     return found.span.start
 
@@ -154,10 +154,12 @@ PARTLY: Mapping[str, bytes] = {
     "with a kind that is not known": beside(entry(0x200, 80, code=bytes(BIG))),
     "with a version that is not known": beside(entry(arch=80, code=bytes(BIG), version=0x102)),
     "with flags that are not known": beside(entry(arch=80, code=bytes(BIG), flags=1 << 40)),
-    "with both suffixes": beside(entry(arch=80, code=bytes(BIG), flags=Flag.ARCH_SPECIFIC | Flag.ARCH_FAMILY)),
+    "with both suffixes": beside(
+        entry(arch=80, code=bytes(BIG), flags=FatbinFlag.ARCH_SPECIFIC | FatbinFlag.ARCH_FAMILY)
+    ),
     "with an architecture of ten digits": beside(entry(arch=0x5A5A5A5A, code=bytes(BIG))),
     "with more compressed bytes than bytes": beside(
-        entry(arch=80, code=bytes(BIG), flags=Flag.LZ4, compressed_size=1 << 31)
+        entry(arch=80, code=bytes(BIG), flags=FatbinFlag.LZ4, compressed_size=1 << 31)
     ),
     "with compressed bytes that are not": beside(entry(arch=80, code=bytes(BIG), compressed_size=8)),
     "with an entry of 4 GiB": beside(entry(arch=80, code=bytes(BIG), payload_size=4 * GIB)),
@@ -193,7 +195,7 @@ _OF_FAT = {what for what, library in PARTLY.items() if len(library) == len(FAT)}
     "library",
     [
         pytest.param(device_library(fatbin(), fatbin()), id="empty fatbins"),
-        pytest.param(device_library(fatbin(entry(Kind.LTO_IR, 80, code=bytes(BIG)))), id="code for linkers"),
+        pytest.param(device_library(fatbin(entry(FatbinKind.LTO_IR, 80, code=bytes(BIG)))), id="code for linkers"),
         pytest.param(device_library(fatbin(entry(0x200, 80))), id="code of a kind that is not known"),
         pytest.param(retargeted(FAT, 0, ADDRESSES[1]), id="a shared fatbin"),
         pytest.param(poked(FAT, 0x38, 0, size=2), id="no program headers"),
@@ -244,10 +246,10 @@ def test_a_library_compressed_in_a_way_that_is_not_known_is_refused_and_found(tm
     assert [damaged.path for damaged in inspect(fat).damaged] == [LIBRARY]
 
 
-@pytest.mark.parametrize("flag", [Flag.LZ4, Flag.ZSTD], ids=str)
+@pytest.mark.parametrize("flag", [FatbinFlag.LZ4, FatbinFlag.ZSTD], ids=str)
 @pytest.mark.parametrize("claim", [4 * GIB, GIB, BIG + 1, 1, 0])
 def test_a_size_that_lies_never_counts_where_nothing_is_compressed_again(
-    tmp_path: Path, flag: Flag, claim: int
+    tmp_path: Path, flag: FatbinFlag, claim: int
 ) -> None:
     library = beside(entry(arch=80, code=bytes(BIG), flags=flag, uncompressed_size=claim))
     _, after, account = slimmed(tmp_path, library)
@@ -257,7 +259,7 @@ def test_a_size_that_lies_never_counts_where_nothing_is_compressed_again(
 
 @pytest.mark.parametrize("claim", [4 * GIB, GIB, BIG + 1, 1, 0])
 def test_a_size_that_lies_leaves_the_library_where_code_is_compressed_again(tmp_path: Path, claim: int) -> None:
-    library = beside(entry(arch=90, code=bytes(BIG), flags=Flag.LZ4, uncompressed_size=claim))
+    library = beside(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=claim))
     _, after, account = slimmed(tmp_path, library, cuts=Cuts(zstd=True))
     assert after == library
     assert (account.why_whole or "").startswith(("code at 0x1010 ", "0x2b bytes at 0x1010 claim to inflate to "))
@@ -312,8 +314,8 @@ def test_thousands_of_wrappers_that_nobody_knows_are_told_in_a_hundred_notes(tmp
 
 def test_the_peak_of_memory_is_not_what_a_wheel_claims(tmp_path: Path) -> None:
     """A member of 4 GiB that is a few bytes, and an entry of 4 GiB: beside the interpreter and its libraries."""
-    claims = beside(entry(arch=90, code=bytes(BIG), flags=Flag.LZ4, uncompressed_size=4 * GIB - 1))
-    frame = beside(entry(arch=90, code=bytes(BIG), flags=Flag.ZSTD, uncompressed_size=GIB))
+    claims = beside(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=4 * GIB - 1))
+    frame = beside(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.ZSTD, uncompressed_size=GIB))
     liar = wheel(tmp_path / "a", NAME, {LIBRARY: FAT})
     declared = len(FAT).to_bytes(4, "little")
     liar.write_bytes(liar.read_bytes().replace(declared, (4 * GIB - 1).to_bytes(4, "little")))

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.relocated import Relocated, load
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.outline import damage_refused
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import BinaryError, DeviceError, SlimError
 from vbuild.gpu_code import fatbin as fatbins
 from vbuild.gpu_code.compression import decompressed
-from vbuild.gpu_code.fatbin import Flag, Kind
-from vbuild.gpu_code.model import Entry
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.gpu_code.model import GpuEntry
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuList, Ptx, Request, Service, service
+from vbuild.hardware.gpu import Arch, GpuList, GpuRequest, Ptx, Service, service
 from vbuild.inspection.gpu_code import GpuCode, devices
-from vbuild.slimming.library import Library
+from vbuild.slimming.library import CutLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -56,12 +56,32 @@ def code(size: int) -> bytes:
 
 entries = st.builds(
     lambda kind, arch, size, flags: entry(
-        kind, arch, code=cubin(arch)[:64] + code(size) if kind == Kind.CUBIN else code(size), flags=flags
+        kind, arch, code=cubin(arch)[:64] + code(size) if kind == FatbinKind.CUBIN else code(size), flags=flags
     ),
-    st.sampled_from([Kind.CUBIN, Kind.CUBIN, Kind.CUBIN, Kind.PTX, Kind.LTO_IR, Kind.MERCURY, 0x200]),
+    st.sampled_from(
+        [
+            FatbinKind.CUBIN,
+            FatbinKind.CUBIN,
+            FatbinKind.CUBIN,
+            FatbinKind.PTX,
+            FatbinKind.LTO_IR,
+            FatbinKind.MERCURY,
+            0x200,
+        ]
+    ),
     st.sampled_from(ARCHS),
     st.sampled_from([8, 200, 3000, 9000]),
-    st.sampled_from([0, 0, Flag.LZ4, Flag.ZSTD, Flag.ARCH_SPECIFIC, Flag.ARCH_FAMILY | Flag.LZ4, Flag.SECOND_CHOICE]),
+    st.sampled_from(
+        [
+            0,
+            0,
+            FatbinFlag.LZ4,
+            FatbinFlag.ZSTD,
+            FatbinFlag.ARCH_SPECIFIC,
+            FatbinFlag.ARCH_FAMILY | FatbinFlag.LZ4,
+            FatbinFlag.SECOND_CHOICE,
+        ]
+    ),
 )
 BYTE = ".byte "
 RELATED = """.section __nv_relfatbin,"a"
@@ -93,14 +113,14 @@ def fat(draw: st.DrawFn) -> Fat:
     return Fat(f"{what}, wrapped {wrapped}, align {align}, {flags}", data, tuple(sorted(archs)))
 
 
-def read(packed: Sequence[bytes]) -> tuple[Entry, ...]:
+def read(packed: Sequence[bytes]) -> tuple[GpuEntry, ...]:
     """The entries that *packed* are, as if in a fatbin of their own."""
     whole = fatbin(*packed)
     return fatbins.read(memoryview(whole), range(len(whole))).entries
 
 
 gpus = st.lists(
-    st.builds(Request, st.sampled_from(ARCHS).map(Arch), st.booleans()), min_size=1, max_size=3, unique_by=str
+    st.builds(GpuRequest, st.sampled_from(ARCHS).map(Arch), st.booleans()), min_size=1, max_size=3, unique_by=str
 ).map(lambda requests: GpuList(tuple(sorted(requests))))
 cuts = st.builds(
     Cuts,
@@ -112,7 +132,7 @@ cuts = st.builds(
 
 
 def slimmed(data: bytes, share: Share, how: Cuts) -> tuple[bytes, LibraryCut]:
-    rope, account = Library.of("demo/_C.so", memoryview(data)).slimmed(share, how)
+    rope, account = CutLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, how)
     assert (len(data), rope.size) == (account.before, account.after)
     return bytes(rope), account
 
@@ -146,14 +166,14 @@ def test_what_is_left_is_the_same_library_and_serves_each_gpu_as_before(fat: Fat
         assert slimmed(after, Share(wanted), how)[0] == after
     assert len(after) <= len(fat.data)
     assert account.kept + account.dropped == sum(
-        len(container.entries) for container in device_code(Image.parse(fat.data)).containers
+        len(container.entries) for container in device_code(ElfImage.parse(fat.data)).containers
     )
 
 
 @settings(max_examples=30, deadline=None)
 @given(fat())
 def test_keeping_everything_changes_nothing(fat: Fat) -> None:
-    everything = GpuList(tuple(Request(Arch(number), ptx=True) for number in fat.archs))
+    everything = GpuList(tuple(GpuRequest(Arch(number), ptx=True) for number in fat.archs))
     for share in (Share(), Share(everything)) if fat.archs else (Share(),):
         after, account = slimmed(fat.data, share, Cuts(unsupported=True))
         assert after == fat.data
@@ -167,7 +187,7 @@ def test_the_members_of_a_family_together_are_the_whole(fat: Fat) -> None:
     whole = Relocated.of(fat.data).containers()
     together: list[set[bytes]] = [set() for _ in whole]
     for number in fat.archs:
-        after, _ = slimmed(fat.data, Share(GpuList((Request(Arch(number), ptx=True),))), Cuts(unsupported=True))
+        after, _ = slimmed(fat.data, Share(GpuList((GpuRequest(Arch(number), ptx=True),))), Cuts(unsupported=True))
         for found, kept in zip(together, Relocated.of(after).containers(), strict=True):
             found |= set(kept or ())
     assert together == [set(container or ()) for container in whole]
@@ -218,7 +238,7 @@ NUMBERS = (b"\0", b"\1", b"\4", b"\x08", b"\x40", b"\x80", b"\xff", b"\xff" * 4,
 
 def headers(data: bytes) -> list[range]:
     """The file offsets of everything in *data* that says where something is."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     header = image.header
     tables = [
         range(64),
@@ -262,7 +282,7 @@ def test_a_damaged_library_is_left_as_it_was_or_cut_as_a_sound_one(fat: Fat, wan
     account.data()
     if after == data:
         return
-    Library.of("demo/_C.so", memoryview(after))
+    CutLibrary.of("demo/_C.so", memoryview(after))
     try:
         # the judge is made for sound files, and has no say about one it cannot read
         with damage_refused():
@@ -283,7 +303,7 @@ def test_a_damaged_library_is_left_as_it_was_or_cut_as_a_sound_one(fat: Fat, wan
 @given(damaged())
 def test_a_damaged_library_can_be_inspected_or_says_why_not(fat: Fat) -> None:
     try:
-        found = GpuCode.of(device_code(Image.parse(fat.data)))
+        found = GpuCode.of(device_code(ElfImage.parse(fat.data)))
     except (BinaryError, DeviceError):
         return
     for device in devices([found]):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.elf import linked, objcopied, patchelfed, rpath, shared_object, stripped
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import BinaryError
 from vbuild.splitting.official_compare import difference
 
@@ -26,7 +26,7 @@ NEEDED = ("--replace-needed", "libother.so.2", "libother-5e6f7a8b.so.2.0")
 
 def _poked(name: str, place: int) -> bytes:
     """The library with one other byte in its section *name*."""
-    data, section = bytearray(OFFICIAL), Image.parse(OFFICIAL).section(name)
+    data, section = bytearray(OFFICIAL), ElfImage.parse(OFFICIAL).section(name)
     assert section
     data[section.span[place]] ^= 1
     return bytes(data)
@@ -83,7 +83,7 @@ def test_everything_else_is_named(what: str) -> None:
 
 
 def test_up_to_an_offset_only_what_begins_there_is_compared() -> None:
-    text = Image.parse(OFFICIAL).section(".text")
+    text = ElfImage.parse(OFFICIAL).section(".text")
     assert text
     for below, expected in ((text.span.start, None), (text.span.start + 1, "its section .text is another")):
         assert difference(memoryview(OFFICIAL), memoryview(_poked(".text", 0)), below=below) == expected

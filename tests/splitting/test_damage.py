@@ -23,11 +23,11 @@ from tests.factories.officials import repaired as bundled
 from tests.factories.ranges import simple_index
 from tests.factories.tools import needs
 from vbuild.elf.dynamic import Dynamic
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import VbuildError
 from vbuild.index_client import ranged
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.official import Evidence, Officials, Provenance, Unproved
+from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved
 
 pytestmark = needs("gcc")
 
@@ -38,14 +38,14 @@ BUNDLED = bundled(OFFICIAL)
 
 def with_row(tag: int, value: int, *, over: int | None = None) -> bytes:
     """The bundled library with a row more in .dynamic, or another in place of that with the tag *over*."""
-    rows = Dynamic.of(Image.parse(BUNDLED)).rows
+    rows = Dynamic.of(ElfImage.parse(BUNDLED)).rows
     place = next((row.offset for row in rows if row.tag == over), rows[-1].offset + ROW.size)
     return BUNDLED[:place] + ROW.pack(tag, value) + BUNDLED[place + ROW.size :]
 
 
 def with_byte(section_name: str) -> bytes:
     """The bundled library with another byte in the middle of a section."""
-    section = Image.parse(BUNDLED).section(section_name)
+    section = ElfImage.parse(BUNDLED).section(section_name)
     assert section
     place = section.span[len(section.span) // 2]
     return BUNDLED[:place] + bytes([BUNDLED[place] ^ 1]) + BUNDLED[place + 1 :]
@@ -53,7 +53,7 @@ def with_byte(section_name: str) -> bytes:
 
 def with_load(number: int) -> bytes:
     """The bundled library with the bytes behind its PT_LOAD of that number taken from elsewhere in the file."""
-    image = Image.parse(BUNDLED)
+    image = ElfImage.parse(BUNDLED)
     loads = [place for place, one in enumerate(image.segments) if one.p_type == 1]
     place = image.header.e_phoff + 56 * loads[number] + 8
     start = int.from_bytes(BUNDLED[place : place + 8], "little") - 0x1000
@@ -90,7 +90,7 @@ def test_whatever_pretends_to_be_official_is_not_believed(tmp_path: Path) -> Non
                 assert isinstance(found, Unproved), what
         proved = asked(officials, name_of(OFFICIAL), BUNDLED)
         assert isinstance(proved, Provenance)
-        assert proved.evidence is Evidence.RESTORED
+        assert proved.evidence is OfficialEvidence.RESTORED
 
 
 @pytest.mark.parametrize("marker", ['os_name ~= "posix"', 'python_version > "zz"', 'platform_release >= "$"'])

@@ -11,9 +11,9 @@ from tests.factories.looked import Looker
 from tests.factories.repaired import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import SplitError
-from vbuild.splitting.decisions import Decision, Kind, check_drivers, decided
-from vbuild.splitting.official import Evidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import Decision, DecisionKind, check_drivers, decided
+from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
+from vbuild.splitting.request import SplitRequest
 
 pytestmark = needs("gcc")
 
@@ -26,10 +26,10 @@ ONE, TWO, THREE = (
 CHAIN = {"libone.so": ONE, "libtwo.so": TWO, "libthree.so": THREE}
 NAMES = {soname: hashed(soname, data) for soname, data in CHAIN.items()}
 FILES = repaired({"demo/_c.so": module("libone.so")}, CHAIN)
-ASKED = Request(smallest=0)
+ASKED = SplitRequest(smallest=0)
 WHEEL = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
 OFFICIAL = Provenance(
-    WHEEL, OfficialLibrary("nvidia/three/lib/libthree.so", "libthree.so", "", 1), Evidence.RESTORED, 0
+    WHEEL, OfficialLibrary("nvidia/three/lib/libthree.so", "libthree.so", "", 1), OfficialEvidence.RESTORED, 0
 )
 
 
@@ -66,7 +66,7 @@ def test_a_chain_of_libraries_is_shared_whole(look: Looker) -> None:
 )
 def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: Looker, kept: str, left: set[str]) -> None:
     bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
-    decision = decided(bundles, Request(smallest=0, keep=(kept,)))
+    decision = decided(bundles, SplitRequest(smallest=0, keep=(kept,)))
     for found in kinds(decision):
         assert {name for name, kind in found.items() if kind == "keep"} == left
 
@@ -113,13 +113,13 @@ def test_why_a_library_is_not_replaced_is_said_where_it_is_shared(
     look.origins = {NAMES["libthree.so"]: origin}
     decision = both(look, metadata=metadata)
     fate = decision.fate(next(iter(decision.fates)), f"demo.libs/{NAMES['libthree.so']}")
-    assert (fate.kind, fate.reason) == (Kind.SHARE, reason)
+    assert (fate.kind, fate.reason) == (DecisionKind.SHARE, reason)
 
 
 def test_what_is_no_library_stays(look: Looker) -> None:
     decision = both(look)
     fate = decision.fate(next(iter(decision.fates)), "demo/_c.so")
-    assert (fate.kind, fate.is_gone) == (Kind.KEEP, False)
+    assert (fate.kind, fate.is_gone) == (DecisionKind.KEEP, False)
 
 
 @pytest.mark.parametrize(

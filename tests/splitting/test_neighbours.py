@@ -16,9 +16,9 @@ from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import SplitError
 from vbuild.splitting.neighbours import Neighbour, Neighbours
 from vbuild.splitting.official import Officials
-from vbuild.splitting.orders import Order
+from vbuild.splitting.orders import PatchOrder
 from vbuild.splitting.pinning import Pinning
-from vbuild.splitting.request import Pin, Request
+from vbuild.splitting.request import OfficialPin, SplitRequest
 
 pytestmark = needs("gcc")
 
@@ -42,7 +42,7 @@ def officials(tmp_path: Path) -> Iterator[Officials]:
 
 def having(look: Looker, officials: Officials, name: str, *, metadata: str = "", **asked: object) -> Neighbour | None:
     """Which package has *name*, for a wheel whose module needs just that."""
-    request = Request(**asked)  # type: ignore[arg-type]
+    request = SplitRequest(**asked)  # type: ignore[arg-type]
     bundle = look.at({"demo/_c.so": module(name)}, metadata=metadata)
     return Neighbours(officials, request).having(bundle, name)
 
@@ -101,13 +101,13 @@ def test_a_package_is_required_once_whoever_needs_it(look: Looker, officials: Of
     piece = bundle.pieces["demo/_c.so"]
     for pin, lines in (
         (None, ["cuda-toolkit[cufft,nvjitlink]==12.*"]),
-        (Pin.EXACT, [f"{FFT}=={NEWER}", f"{LINKER}==12.4.127"]),
+        (OfficialPin.EXACT, [f"{FFT}=={NEWER}", f"{LINKER}==12.4.127"]),
     ):
-        request = Request(rpath=True, pin=pin)
+        request = SplitRequest(rpath=True, pin=pin)
         neighbours = Neighbours(officials, request)
         both = [neighbours.having(bundle, name) for name in ("libcufft.so.11", "libnvJitLink.so.12")]
         found = tuple(one for one in both if one)
-        order = Order(bundle, piece, piece.path, Relink(), (), found)
+        order = PatchOrder(bundle, piece, piece.path, Relink(), (), found)
         written = Pinning(request, officials, "x86_64").lines([order, order], bundle.wheel.metadata())
         assert [line.partition(";")[0] for line in written] == lines
         assert {str(Requirement(line).marker) for line in written} == {

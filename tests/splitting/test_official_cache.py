@@ -21,11 +21,11 @@ from tests.factories.officials import (
 )
 from tests.factories.tools import needs
 from tests.factories.wheels import everything, poked, record_of, wheel
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.loading import Loading
-from vbuild.elf.records import Machine
+from vbuild.elf.records import ElfMachine
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.official import Evidence, Officials, Provenance, Unproved
+from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved
 
 pytestmark = needs("gcc")
 
@@ -35,7 +35,7 @@ def test_a_library_that_nobody_edited_is_identical(tmp_path: Path) -> None:
     with officials_of(tmp_path, *wheels) as (officials, _):
         found = asked(officials, "libcufft.so.11", cufft(1))
         assert isinstance(found, Provenance)
-        assert (found.evidence, found.wheel.version) == (Evidence.IDENTICAL, "11.1")
+        assert (found.evidence, found.wheel.version) == (OfficialEvidence.IDENTICAL, "11.1")
         assert found.library.path == PATH
         assert found.transferred > 0
 
@@ -45,7 +45,7 @@ def test_a_bundled_library_is_proved_by_its_restored_bytes(tmp_path: Path) -> No
     with officials_of(tmp_path, *wheels) as (officials, _):
         found = asked(officials, name_of(cufft(1)), repaired(cufft(1)))
         assert isinstance(found, Provenance)
-        assert (found.evidence, found.wheel.version) == (Evidence.RESTORED, "11.1")
+        assert (found.evidence, found.wheel.version) == (OfficialEvidence.RESTORED, "11.1")
         assert found.library.sha256 == digest(cufft(1))
 
 
@@ -81,7 +81,7 @@ def test_of_a_large_wheel_little_is_transferred_and_nothing_stays_open(tmp_path:
     with officials_of(tmp_path, made) as (officials, server):
         found = asked(officials, name_of(data), repaired(data))
         assert isinstance(found, Provenance)
-        assert found.evidence is Evidence.RESTORED
+        assert found.evidence is OfficialEvidence.RESTORED
         assert found.transferred < 600_000
         assert len(server.ranges) < 6
 
@@ -107,7 +107,7 @@ def test_what_no_release_has_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_library_for_another_machine_is_not_looked_for(tmp_path: Path) -> None:
     arm = bytearray(cufft(1))
-    arm[18:20] = struct.pack("<H", Machine.AARCH64)
+    arm[18:20] = struct.pack("<H", ElfMachine.AARCH64)
     with officials_of(tmp_path, published(tmp_path / "made")) as (officials, server):
         found = asked(officials, name_of(cufft(1)), bytes(arm))
         assert found == Unproved("it is for aarch64, and not for x86_64", 0)
@@ -148,7 +148,7 @@ def test_what_cannot_be_restored_is_compared_when_all_of_it_is_fetched(tmp_path:
         assert isinstance(found, Unproved)
         found = asked(officials, name_of(official), bundled, fetch=True)
         assert isinstance(found, Provenance)
-        assert found.evidence is Evidence.SECTIONS
+        assert found.evidence is OfficialEvidence.SECTIONS
 
 
 def test_a_library_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_wheels_in_a_folder_will_do(tmp_path: Path) -> None:
     officials = Officials("x86_64", indexes=lambda: places, store=tmp_path / "store")
     found = asked(officials, name_of(cufft(1)), repaired(cufft(1)))
     assert isinstance(found, Provenance)
-    assert (found.evidence, found.transferred) == (Evidence.RESTORED, 0)
+    assert (found.evidence, found.transferred) == (OfficialEvidence.RESTORED, 0)
 
 
 def test_flipped_bits_in_a_bundled_library_never_prove_anything(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_flipped_bits_in_a_bundled_library_never_prove_anything(tmp_path: Path) 
     sound, places = repaired(official), random.Random(17)
     header = Loading.parse(sound)
     loaded = [
-        section.span for section in Image.parse(sound).sections if section.is_loaded and section.name[:4] != ".dyn"
+        section.span for section in ElfImage.parse(sound).sections if section.is_loaded and section.name[:4] != ".dyn"
     ]
     with officials_of(tmp_path, published(tmp_path / "made")) as (officials, _):
         for number in range(60):

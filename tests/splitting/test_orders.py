@@ -17,8 +17,8 @@ from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import decided
 from vbuild.splitting.neighbours import Neighbours
 from vbuild.splitting.official import Officials
-from vbuild.splitting.orders import Order, Orders
-from vbuild.splitting.request import Request
+from vbuild.splitting.orders import Orders, PatchOrder
+from vbuild.splitting.request import SplitRequest
 
 pytestmark = needs("gcc")
 
@@ -26,7 +26,7 @@ OTHER = NAME.replace("311", "312")
 TOP, DEEP = library("libtop.so", ("libdeep.so",)), library("libdeep.so")
 LIBRARIES = {"libtop.so": TOP, "libdeep.so": DEEP}
 HOME = "demo_libs/lib"
-REQUEST = Request(smallest=0)
+REQUEST = SplitRequest(smallest=0)
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def look(tmp_path: Path) -> Iterator[Looker]:
 
 def ordered(
     look: Looker, files: Mapping[str, bytes | str], *, keep: tuple[str, ...] = (), frozen: tuple[str, ...] = ()
-) -> dict[str, Order]:
+) -> dict[str, PatchOrder]:
     """The orders for the first of two wheels with *files*, and for what both share, by new path."""
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
-    request = Request(smallest=0, keep=keep)
+    request = SplitRequest(smallest=0, keep=keep)
     decision = decided(bundles, request)
     officials = Officials("x86_64", indexes=lambda: Indexes(no_index=True))
     still: list[tuple[Bundle, str]] = [(bundle, path) for bundle in bundles for path in frozen]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import object_file, shared_object
-from vbuild.splitting.development import Group, Kind, groups, kind_of, named_by
+from vbuild.splitting.development import DevelopmentFiles, DevelopmentKind, groups, kind_of, named_by
 
 CODE = b"int x;\n"
 PC = b"prefix=/usr\n\nName: demo\nDescription: A demo\nVersion: 1.0\n"
@@ -24,33 +24,33 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.mark.parametrize(
     ("path", "head", "kind"),
     [
-        ("demo/include/demo.h", CODE, Kind.HEADER),
-        ("demo/csrc/kernel.CUH", CODE, Kind.HEADER),
-        ("demo/a.hpp", CODE, Kind.HEADER),
-        ("demo/include/demo/b.inc", CODE, Kind.HEADER),
+        ("demo/include/demo.h", CODE, DevelopmentKind.HEADER),
+        ("demo/csrc/kernel.CUH", CODE, DevelopmentKind.HEADER),
+        ("demo/a.hpp", CODE, DevelopmentKind.HEADER),
+        ("demo/include/demo/b.inc", CODE, DevelopmentKind.HEADER),
         ("demo/data/b.inc", CODE, None),
-        ("demo-1.0.data/data/include/demo.h", CODE, Kind.HEADER),
+        ("demo-1.0.data/data/include/demo.h", CODE, DevelopmentKind.HEADER),
         ("demo-1.0.data/headers/demo.h", CODE, None),
-        ("demo/lib/cmake/demo/demoConfig.cmake", b"include(x)\n", Kind.CMAKE),
+        ("demo/lib/cmake/demo/demoConfig.cmake", b"include(x)\n", DevelopmentKind.CMAKE),
         ("demo/x.cmake", b"\0\1", None),
-        ("demo/lib/pkgconfig/demo.pc", PC, Kind.PKG_CONFIG),
+        ("demo/lib/pkgconfig/demo.pc", PC, DevelopmentKind.PKG_CONFIG),
         ("demo/scores.pc", b"1 2 3\n", None),
-        ("demo/lib/libdemo.la", b"# libdemo.la - a libtool library file\n", Kind.STATIC),
+        ("demo/lib/libdemo.la", b"# libdemo.la - a libtool library file\n", DevelopmentKind.STATIC),
         ("demo/lib/libdemo.la", b"lala\n", None),
         ("demo/weights.a", b"weights", None),
-        ("demo/lib/libthin.a", b"!<thin>\n/", Kind.STATIC),
+        ("demo/lib/libthin.a", b"!<thin>\n/", DevelopmentKind.STATIC),
         ("demo/_C.so", shared_object("int x;")[:1024], None),
         ("demo/api.pxd", b"cdef int x\n", None),
         ("demo/__init__.py", b"", None),
         ("demo/h", b"", None),
     ],
 )
-def test_files_are_told_by_name_and_first_bytes(path: str, head: bytes, kind: Kind | None) -> None:
+def test_files_are_told_by_name_and_first_bytes(path: str, head: bytes, kind: DevelopmentKind | None) -> None:
     assert kind_of(path, head) is kind
 
 
 def test_static_libraries_go_but_for_what_is_linked_at_run_time(archive: bytes) -> None:
-    assert kind_of("demo/lib/libdemo.a", archive) is Kind.STATIC
+    assert kind_of("demo/lib/libdemo.a", archive) is DevelopmentKind.STATIC
     assert kind_of("demo/lib/libcudadevrt.a", archive) is None
 
 
@@ -99,5 +99,8 @@ def test_files_are_reported_by_kind_with_their_bytes(archive: bytes) -> None:
     files = {"demo/a.h": CODE, "demo/b.h": CODE, "demo/lib/libdemo.a": archive, "demo/_C.so": b"\x7fELF"}
     kinds = {path: kind for path, data in files.items() if (kind := kind_of(path, data))}
     sizes = {path: len(data) for path, data in files.items()}
-    assert groups(kinds, sizes) == (Group(Kind.HEADER, 2, 14), Group(Kind.STATIC, 1, len(archive)))
+    assert groups(kinds, sizes) == (
+        DevelopmentFiles(DevelopmentKind.HEADER, 2, 14),
+        DevelopmentFiles(DevelopmentKind.STATIC, 1, len(archive)),
+    )
     assert groups({}, {}) == ()

@@ -17,8 +17,8 @@ from tests.factories.elf import linked, patchelfed, rpath, shared_object, stripp
 from tests.factories.published import PIP
 from tests.factories.tools import needs
 from vbuild.errors import BinaryError, VbuildError
-from vbuild.files.edited import Rope
-from vbuild.splitting.official_compare import Names, dynamics, named_again
+from vbuild.files.edited import EditedFile
+from vbuild.splitting.official_compare import DynamicNames, dynamics, named_again
 from vbuild.splitting.official_restore import head_size, matching, restored
 
 pytestmark = needs("gcc")
@@ -86,7 +86,7 @@ def _bundled(data: bytes, way: Sequence[tuple[str, ...]]) -> bytes:
     return data
 
 
-def _restored(official: bytes, bundled: bytes) -> Rope | None:
+def _restored(official: bytes, bundled: bytes) -> EditedFile | None:
     """What comes of *bundled* with as much of the official file's head as is asked for."""
     data = memoryview(bundled)
     head = official[: head_size(data, len(official))]
@@ -253,7 +253,7 @@ def test_what_earlier_patchelfs_did_at_once_is_undone(tool: _Tool, tmp_path: Pat
 
 
 def test_version_records_that_are_damaged_are_left_as_they_are() -> None:
-    names = Names(b"\0libother.so.2\0", b"\0libother.so.2\0libother-5e6f7a8b.so.2.0\0")
+    names = DynamicNames(b"\0libother.so.2\0", b"\0libother.so.2\0libother-5e6f7a8b.so.2.0\0")
     record = struct.pack("<HHIII", 1, 1, 15, 16, 8)
     assert named_again(record, names) == struct.pack("<HHIII", 1, 1, 1, 16, 8)
     assert named_again(record[:10], names) == record[:10]
@@ -263,7 +263,7 @@ def test_version_records_that_are_damaged_are_left_as_they_are() -> None:
 
 
 def test_a_table_without_room_is_none() -> None:
-    names = Names(b"\0$ORIGIN\0", b"\0$ORIGIN\0")
+    names = DynamicNames(b"\0$ORIGIN\0", b"\0$ORIGIN\0")
     entries = ((12, 0x1000), (13, 0x2000))
     assert len(list(dynamics(entries, 4, names=names, moved=lambda entry: entry[1]))) > 1
     assert list(dynamics(entries, 3, names=names, moved=lambda entry: entry[1])) == [(*entries, (0, 0))]

@@ -9,8 +9,8 @@ from tests.factories.repaired import NAME, hashed, release
 from tests.factories.tools import needs
 from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Beside, Edited, LibraryMove, Split, Thinned
 from vbuild.splitting.split import split
 
@@ -34,17 +34,17 @@ def one(folder: Path) -> Split:
     files: dict[str, bytes | str] = {"demo/_c.so": module("libbig.so", "libsmall.so", runpath="/opt/lib")}
     named = {"demo/a.py": f"CDLL('{hashed('libsmall.so', SMALL)}')"}
     given = [*release(folder, files, libraries), *release(folder, {**files, **named}, libraries, names=(THIRD,))]
-    request = Request(smallest=0, drop_unneeded=True)
+    request = SplitRequest(smallest=0, drop_unneeded=True)
     return split(given, None, request=request, indexes=lambda: Indexes(no_index=True))
 
 
 def test_a_library_is_told_once_for_each_thing_that_becomes_of_it(tmp_path: Path) -> None:
     rows = [(move.name.partition("-")[0], move.kind, len(move.wheels)) for move in one(tmp_path).libraries]
     assert rows == [
-        ("libbig", Kind.SHARE, 3),
-        ("libsmall", Kind.SHARE, 2),
-        ("libidle", Kind.DROP, 3),
-        ("libsmall", Kind.KEEP, 1),
+        ("libbig", DecisionKind.SHARE, 3),
+        ("libsmall", DecisionKind.SHARE, 2),
+        ("libidle", DecisionKind.DROP, 3),
+        ("libsmall", DecisionKind.KEEP, 1),
     ]
 
 
@@ -80,10 +80,12 @@ def test_long_names_fit_a_terminal() -> None:
             packed=3_000_000,
             wheels=(wheel, wheel),
             kind=kind,
-            target=f"{long.replace('_', '-')}-libs==0.123456789012345" if kind is Kind.SHARE else None,
-            reason="" if kind is Kind.SHARE else f"{long}/sub/module.py names it, and may open it by its path",
+            target=f"{long.replace('_', '-')}-libs==0.123456789012345" if kind is DecisionKind.SHARE else None,
+            reason="" if kind is DecisionKind.SHARE else f"{long}/sub/module.py names it, and may open it by its path",
         )
-        for number, kind in enumerate((Kind.SHARE, Kind.SHARE, Kind.DROP, Kind.KEEP, Kind.KEEP))
+        for number, kind in enumerate(
+            (DecisionKind.SHARE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP, DecisionKind.KEEP)
+        )
     )
     edited = Edited(
         f"{long}/_core/_c.abi3.so", ("$ORIGIN/../../a/lib", f"$ORIGIN/../{long}_libs/lib"), (), ("/opt/x: a folder",)

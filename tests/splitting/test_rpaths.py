@@ -9,7 +9,7 @@ import pytest
 from tests.factories.elf import linked, rpath
 from vbuild.elf.loading import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.splitting.orders import removed, rpath_of, rpath_to
 
 BUILT = "a folder of the machine it was built on"
@@ -130,7 +130,7 @@ def test_the_loader_follows_what_was_made(tmp_path: Path, path: str) -> None:
     (tmp_path / "pkg_libs" / "lib").mkdir(parents=True)
     (tmp_path / "pkg_libs" / "lib" / "libone.so").write_bytes(GIVER)
     entries = rpath_of(path, Loading.parse(data), ("pkg_libs/lib",), alive=())
-    with relinked(Rope.whole(data), Relink(rpath=entries), folder=tmp_path) as new:
+    with relinked(EditedFile.whole(data), Relink(rpath=entries), folder=tmp_path) as new:
         target.write_bytes(new)
     program = f"import ctypes; print(ctypes.CDLL({str(target)!r}, 2).sum())"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "8\n"

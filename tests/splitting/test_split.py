@@ -16,8 +16,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.loading import Loading
 from vbuild.errors import SplitError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import LibraryMove, Split
 from vbuild.splitting.split import split
 from vbuild.variants.index import index
@@ -37,16 +37,16 @@ ALONE = Indexes(no_index=True)
 
 
 def thinned(folder: Path, *wheels: Path, smallest: int = 0, **asked: object) -> Split:
-    request = Request(smallest=smallest, **asked)  # type: ignore[arg-type]
+    request = SplitRequest(smallest=smallest, **asked)  # type: ignore[arg-type]
     return split(wheels, folder / "thin", request=request, indexes=lambda: ALONE)
 
 
 def kept(result: Split) -> dict[str, str]:
     """The libraries that stay, with the reason."""
-    return {move.path: move.reason for move in result.libraries if move.kind is Kind.KEEP}
+    return {move.path: move.reason for move in result.libraries if move.kind is DecisionKind.KEEP}
 
 
-def moves(result: Split, kind: Kind) -> list[LibraryMove]:
+def moves(result: Split, kind: DecisionKind) -> list[LibraryMove]:
     return [move for move in result.libraries if move.kind is kind]
 
 
@@ -76,7 +76,7 @@ def test_what_the_wheels_of_a_release_repeat_is_in_a_wheel_of_its_own(tmp_path: 
     (beside,) = result.beside
     assert set(beside.files) == {f"demo_libs/lib/{name}" for name in names_of}
     assert beside.wheels == names
-    assert {move.name for move in moves(result, Kind.SHARE)} == names_of
+    assert {move.name for move in moves(result, DecisionKind.SHARE)} == names_of
     requirement = f"demo-libs=={beside.name.split('-')[1]}"
     for thin in result.wheels:
         assert thin.path

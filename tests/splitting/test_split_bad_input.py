@@ -21,8 +21,8 @@ from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
 from vbuild.errors import FetchError, SplitError, VbuildError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -42,7 +42,7 @@ CUDA_FILES: dict[str, bytes | str] = {"demo/_c.so": calls_fft()}
 
 
 def thinned(folder: Path, *wheels: Path, indexes: Indexes = ALONE, **asked: object) -> Split:
-    request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
+    request = SplitRequest(**{"smallest": 0, **asked})  # type: ignore[arg-type]
     return split(wheels, folder / "thin", request=request, indexes=lambda: indexes)
 
 
@@ -88,7 +88,7 @@ def test_a_damaged_library_stays_and_is_named(tmp_path: Path, what: str) -> None
         (warning,) = account.warnings
         assert warning == f"demo.libs/damaged.so: cannot be read: {why}"
     # all else is done as if it were not there
-    assert [(move.path, move.kind) for move in result.libraries] == [(BUNDLED, Kind.SHARE)]
+    assert [(move.path, move.kind) for move in result.libraries] == [(BUNDLED, DecisionKind.SHARE)]
     assert contents(tmp_path / "thin" / NAME)["demo.libs/damaged.so"] == damaged
 
 
@@ -132,7 +132,7 @@ def test_a_name_that_no_path_can_have_stays_as_it_is(tmp_path: Path) -> None:
     odd = patchelfed(module("libcount.so.1"), "--add-needed", "/opt/lib/libx.so.1", "--add-needed", "")
     files = repaired({**FILES, "demo/_c.so": odd}, {"libcount.so.1": COUNT})
     result = thinned(tmp_path, *(wheel(tmp_path, name, files) for name in (NAME, OTHER)))
-    assert {move.kind for move in result.libraries} <= {Kind.SHARE, Kind.KEEP}
+    assert {move.kind for move in result.libraries} <= {DecisionKind.SHARE, DecisionKind.KEEP}
 
 
 WHEELS: Mapping[str, str] = {
@@ -222,7 +222,7 @@ def test_a_library_that_no_index_has_stays_and_it_is_said_why(tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     links = Indexes(no_index=True, find_links=((tmp_path / "empty").as_uri(),))
     result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
-    assert {move.kind for move in result.libraries} == {Kind.KEEP}
+    assert {move.kind for move in result.libraries} == {DecisionKind.KEEP}
     assert all("no release of nvidia-" in move.reason for move in result.libraries)
 
 
@@ -230,7 +230,7 @@ def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
     everything(tmp_path / "made")
     links = Indexes(no_index=True, find_links=((tmp_path / "made").as_uri(),))
     result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
-    assert {move.kind for move in result.libraries} == {Kind.REPLACE}
+    assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE}
 
 
 @pytest.mark.parametrize("mood", ["broken", "lying", "breaking"])

@@ -25,16 +25,16 @@ from tests.factories.market import calls_fft
 from tests.factories.repaired import NAME, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, dist_info_of, record_of, wheel, with_entries
-from vbuild.elf.image import Image
-from vbuild.elf.linkage import Graph
+from vbuild.elf.image import ElfImage
+from vbuild.elf.linkage import LinkGraph
 from vbuild.elf.loading import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, SplitError, SurgeryError, VbuildError, WheelError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.index_client.configuration import Indexes
 from vbuild.inspection.inspect import inspect, save_page
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 from vbuild.wheel.archive import open_wheel
@@ -72,7 +72,7 @@ TAGS = (0, 1, 5, 6, 10, 12, 14, 15, 25, 29, 0x6FFFFEF5, 0x6FFFFEFC, 0x6FFFFFF0, 
 
 def read_of(data: bytes) -> list[range]:
     """The file offsets of everything that is looked at."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     header = image.header
     tables = [
         range(64),
@@ -92,7 +92,9 @@ def damaged(dice: random.Random, name: str) -> bytes:
         at = dice.choice(dice.choice(SPANS[name]))
         match dice.randrange(8):
             case 0:
-                rows = next(section for section in Image.parse(LIBRARIES[name]).sections if section.name == ".dynamic")
+                rows = next(
+                    section for section in ElfImage.parse(LIBRARIES[name]).sections if section.name == ".dynamic"
+                )
                 at = dice.choice(rows.span[:: ROW.size])
                 data[at : at + ROW.size] = ROW.pack(dice.choice(TAGS), dice.choice((0, 1, 0x300, (1 << 63) - 1)))
             case 1:
@@ -111,7 +113,7 @@ def looked_at(dice: random.Random) -> None:
     with suppress(BinaryError), in_time():
         loading = Loading.parse(damaged(dice, dice.choice(sorted(LIBRARIES))))
         sound = {path: Loading.parse(data) for path, data in COMPILED.items()}
-        graph = Graph.of({**sound, dice.choice([*sound, "demo/_e.so"]): loading})
+        graph = LinkGraph.of({**sound, dice.choice([*sound, "demo/_e.so"]): loading})
         for path in graph.files:
             graph.chains(path)
         graph.unneeded(("libone.so",))
@@ -123,7 +125,7 @@ def edited(dice: random.Random, folder: Path) -> None:
     with (
         suppress(SurgeryError),
         in_time(),
-        relinked(Rope.whole(memoryview(data)), dice.choice(ORDERS), folder=folder) as view,
+        relinked(EditedFile.whole(memoryview(data)), dice.choice(ORDERS), folder=folder) as view,
     ):
         assert len(view) < len(data) + (1 << 20)
     assert not list(folder.iterdir())
@@ -195,7 +197,7 @@ def tried(dice: random.Random, folder: Path) -> None:
     paths, thin = released(dice, folder), folder / "thin"
     yes = partial(dice.choices, (True, False))
     drop, rpath, preload = (yes((chance, 1 - chance))[0] for chance in (0.3, 0.3, 0.2))
-    request = Request(smallest=0, replace=False, drop_unneeded=drop, rpath=rpath, preload=preload)
+    request = SplitRequest(smallest=0, replace=False, drop_unneeded=drop, rpath=rpath, preload=preload)
     said = ""
     with in_time():
         if dice.random() < 0.2:
@@ -229,15 +231,15 @@ def tried(dice: random.Random, folder: Path) -> None:
                 assert after[name] == data or name in changed
             else:
                 (move,) = [one for one in result.libraries if one.path == name and account.wheel.name in one.wheels]
-                assert move.kind in {Kind.SHARE, Kind.DROP}
-                assert move.kind is Kind.DROP or alike(libraries[Path(name).name], data)
+                assert move.kind in {DecisionKind.SHARE, DecisionKind.DROP}
+                assert move.kind is DecisionKind.DROP or alike(libraries[Path(name).name], data)
 
 
 def alike(after: bytes, before: bytes) -> bool:
     """Whether the sections of code and data are the same."""
     if after == before:
         return True
-    first, second = Image.parse(after), Image.parse(before)
+    first, second = ElfImage.parse(after), ElfImage.parse(before)
     pairs = [(first.section(name), second.section(name)) for name in (".text", ".data", ".gnu.version", ".gnu.hash")]
     return all(
         one is not None and other is not None and first.view(one.span) == second.view(other.span)
@@ -256,7 +258,7 @@ def test_damaged_wheels_are_split_or_refused(tmp_path: Path) -> None:
 
 def thinned(folder: Path, files: Mapping[str, bytes | str], **asked_for: object) -> Split:
     paths = [wheel(folder, name, {**files, "demo/tag.txt": name}) for name in (NAME, OTHER)]
-    request = Request(**{"smallest": 0, "replace": False, **asked_for})  # type: ignore[arg-type]
+    request = SplitRequest(**{"smallest": 0, "replace": False, **asked_for})  # type: ignore[arg-type]
     with in_time():
         return split(paths, folder / "thin", request=request, indexes=lambda: ALONE)
 
@@ -269,12 +271,12 @@ def test_names_that_are_no_file_names_move_nothing(tmp_path: Path, name: str) ->
     """What is needed or called so stays where it is; the rest goes its way."""
     needing = {**FILES, "demo/_c.so": patchelfed(COMPILED["demo/_c.so"], "--add-needed", name)}
     result = thinned(tmp_path / "needing", needing, rpath=True, preload=True)
-    assert {move.kind for move in result.libraries} == {Kind.SHARE}
+    assert {move.kind for move in result.libraries} == {DecisionKind.SHARE}
     (path,) = (path for path in FILES if "libone" in path)
     module_ = patchelfed(COMPILED["demo/_c.so"], "--replace-needed", Path(path).name, name)
     called = {**FILES, path: patchelfed(COMPILED[path], "--set-soname", name), "demo/_c.so": module_}
     result = thinned(tmp_path / "called", called)
-    assert {move.kind for move in result.libraries if move.path == path} == {Kind.KEEP}
+    assert {move.kind for move in result.libraries if move.path == path} == {DecisionKind.KEEP}
 
 
 @pytest.mark.parametrize("new", [b"\xff\xfe", b"\n\x1b", b"::"], ids=["not UTF-8", "escape", "colons"])
@@ -283,14 +285,14 @@ def test_names_in_no_encoding_are_kept_as_they_are(tmp_path: Path, new: bytes) -
     old = Path(path).name.encode()
     files = {name: data.replace(old, b"li" + new + old[4:]) for name, data in COMPILED.items()}
     result = thinned(tmp_path, {**FILES, **files})
-    assert all(move.kind is not Kind.SHARE for move in result.libraries if move.path == path)
+    assert all(move.kind is not DecisionKind.SHARE for move in result.libraries if move.path == path)
 
 
 def test_code_with_megabytes_in_one_word_takes_no_time(tmp_path: Path) -> None:
     """Digits in a string, as generated code has them, and names that never end."""
     code = ("deadbeef" * 200_000, "lib-" * 250_000, "a." * 250_000, "lib" + ".a" * 250_000)
     files = {f"demo/code{number}.py": f'DATA = "{text}"\n' for number, text in enumerate(code)}
-    assert {move.kind for move in thinned(tmp_path, {**FILES, **files}).libraries} == {Kind.SHARE}
+    assert {move.kind for move in thinned(tmp_path, {**FILES, **files}).libraries} == {DecisionKind.SHARE}
     idle = {"demo.libs/libidle.so": library("libidle.so")}
     with in_time():
         inspect(wheel(tmp_path, NAME, {**FILES, **files, **idle}), closure=True).data()
@@ -310,7 +312,7 @@ def test_a_record_that_gives_one_library_the_hash_of_another_is_found_out(tmp_pa
     true = contents(wheel(tmp_path, OTHER, FILES))[f"{dist_info_of(OTHER)}/RECORD"].decode()
     lying = wheel(tmp_path, OTHER, {**FILES, path: COMPILED[path].replace(b"GCC", b"gcc")}, record=true)
     with pytest.raises(WheelError) as error:
-        split([sound, lying], tmp_path / "thin", request=Request(smallest=0, replace=False), indexes=lambda: ALONE)
+        split([sound, lying], tmp_path / "thin", request=SplitRequest(smallest=0, replace=False), indexes=lambda: ALONE)
     assert str(error.value) == f"{OTHER}: {path}: does not match its hash in RECORD"
 
 
@@ -324,7 +326,7 @@ def test_a_dependency_wheel_never_has_the_place_or_the_name_of_what_requires_it(
     assert str(error.value) == f"{NAME}: {place} is where its shared libraries would be; {how}"
     names = [name.replace("demo", "demo_libs") for name in (NAME, OTHER)]
     paths = [wheel(tmp_path / "name", name, FILES) for name in names]
-    request = Request(smallest=0, replace=False, libs="demo")
+    request = SplitRequest(smallest=0, replace=False, libs="demo")
     with pytest.raises(SplitError) as error:
         split(paths, tmp_path / "thin", request=request, indexes=lambda: ALONE)
     assert str(error.value) == f"{names[0]}: its shared libraries would be a wheel of its own name; {how}"
@@ -341,7 +343,7 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
     files = {f"demo.libs/lib{number}.so": needing(f"lib{(number + 1) % 1000}.so") for number in range(1000)}
     files["demo/_c.so"] = needing("lib0.so", "$ORIGIN/../demo.libs")
     with in_time():
-        graph = Graph.of(files)
+        graph = LinkGraph.of(files)
         assert all(edge.provider for edge in graph.edges)
         assert len(graph.chains("demo.libs/lib999.so")[0]) == 1001
         assert graph.unneeded(()) == ("demo/_c.so",)

@@ -20,8 +20,8 @@ from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
 from tests.factories.tools import needs, unmeasured
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -68,7 +68,7 @@ def fat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def thinned(market: Serving, folder: Path | None, wheels: list[Path], **asked: object) -> Split:
-    request = Request(**{"smallest": 0, "drop_unneeded": True, **asked})  # type: ignore[arg-type]
+    request = SplitRequest(**{"smallest": 0, "drop_unneeded": True, **asked})  # type: ignore[arg-type]
     return split(wheels, folder, request=request, indexes=lambda: market.indexes)
 
 
@@ -98,7 +98,7 @@ def test_the_bytes_of_the_account_are_what_the_files_show(market: Serving, fat: 
         assert move.size == sum(info.file_size for info in infos)
         assert move.packed == sum(info.compress_size for info in infos)
         assert move.wheels == (NAME, OTHER)
-    assert {move.kind for move in result.libraries} == {Kind.REPLACE, Kind.SHARE, Kind.DROP}
+    assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP}
     assert result.data()["after"] == {"packed_bytes": result.packed}
 
 
@@ -238,7 +238,7 @@ def test_a_thin_release_can_follow_a_fat_one(tmp_path: Path) -> None:
         {"libcount.so.1": count},
         names=tuple(name.replace("-1.0-", "-1.1-") for name in names),
     )
-    split(new, tmp_path / "thin", request=Request(smallest=0, replace=False))
+    split(new, tmp_path / "thin", request=SplitRequest(smallest=0, replace=False))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--upgrade"]

@@ -16,13 +16,13 @@ from vbuild.elf.catalogue import is_official
 from vbuild.elf.loading import Loading
 from vbuild.errors import SplitError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 
-RPATHS = Request(replace=False, share=False, rpath=True)
+RPATHS = SplitRequest(replace=False, share=False, rpath=True)
 TOP = library("libtop.so.1")
 
 
@@ -51,7 +51,7 @@ def test_a_folder_that_only_documentation_names_can_go(tmp_path: Path, where: st
     source, goes = CODE[where]
     files: dict[str, bytes | str] = {"demo/about.py": source, "demo/_c.so": module("libtop.so.1")}
     fat = release(tmp_path, files, {"libtop.so.1": TOP})
-    result = split(fat, tmp_path / "thin", request=Request(smallest=0), indexes=lambda: Indexes(no_index=True))
+    result = split(fat, tmp_path / "thin", request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
     assert len(result.beside) == goes
     if not goes:
         assert {move.reason for move in result.libraries} == {"demo/about.py names it, and may open it by its path"}
@@ -93,7 +93,7 @@ def test_a_wheel_for_several_cudas_asks_which_one_to_require(market: Serving, tm
 def test_a_wheel_for_several_cudas_is_led_to_all_and_requires_one(
     market: Serving, tmp_path: Path, cuda: tuple[int, ...], line: str
 ) -> None:
-    request = Request(replace=False, share=False, rpath=True, cuda=cuda)
+    request = SplitRequest(replace=False, share=False, rpath=True, cuda=cuda)
     result = split([several(tmp_path)], tmp_path / "led", request=request, indexes=lambda: market.indexes)
     assert [one.partition(";")[0] for one in result.wheels[0].requires] == [line]
     assert rpath(result, "demo/_12.so") == ("$ORIGIN/../nvidia/cufft/lib", "$ORIGIN/../nvidia/nvjitlink/lib")
@@ -113,7 +113,7 @@ def test_a_library_beside_its_consumer_is_led_to(market: Serving, tmp_path: Path
 def test_a_library_that_only_an_import_loads_is_told_as_absent(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1"), "demo/lib/libtop.so.1": TOP}
     fat = [wheel(tmp_path, name, files) for name in (NAME, NAME.replace("311", "312"))]
-    request = Request(smallest=0)
+    request = SplitRequest(smallest=0)
     result = split(fat, tmp_path / "thin", request=request, indexes=lambda: Indexes(no_index=True))
     assert result.absent == ("libtop.so.1",)
 

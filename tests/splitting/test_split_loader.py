@@ -20,11 +20,11 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.loading import Loading
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.decisions import Kind, decided
+from vbuild.splitting.decisions import DecisionKind, decided
 from vbuild.splitting.neighbours import Neighbours
-from vbuild.splitting.official import Evidence, OfficialLibrary, Officials, OfficialWheel, Provenance
+from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officials, OfficialWheel, Provenance
 from vbuild.splitting.orders import Orders
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -53,7 +53,7 @@ int count(void) {{ void *it = dlopen("{0}", RTLD_NOW); return it ? ((int (*)(voi
 def thinned(folder: Path, files: Files, *, names: tuple[str, ...] = (NAME, OTHER), **asked: object) -> Split:
     """What becomes of the wheels *names*, each with *files*."""
     fat = [wheel(folder, name, {**files, "demo/tag.txt": name}) for name in names]
-    request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
+    request = SplitRequest(**{"smallest": 0, **asked})  # type: ignore[arg-type]
     return split(fat, folder / "thin", request=request, indexes=lambda: ALONE)
 
 
@@ -144,19 +144,19 @@ def official(*sonames: str) -> Provenance:
     """The proof that a library is the first of those *sonames*, which are all in one official wheel."""
     libraries = tuple(OfficialLibrary(f"nvidia/three/lib/{soname}", soname, "", 1) for soname in sonames)
     found = OfficialWheel(THREE.project, THREE.version, THREE.file, libraries, ())
-    return Provenance(found, libraries[0], Evidence.IDENTICAL, 0)
+    return Provenance(found, libraries[0], OfficialEvidence.IDENTICAL, 0)
 
 
 @pytest.mark.parametrize(
     ("sonames", "kind", "reason"),
     [
-        (("libtop.so.1", "libplugin.so.3"), Kind.REPLACE, ""),
-        (("libtop.so.1",), Kind.KEEP, "may open libplugin.so.3, which is not in nvidia-three-cu12"),
+        (("libtop.so.1", "libplugin.so.3"), DecisionKind.REPLACE, ""),
+        (("libtop.so.1",), DecisionKind.KEEP, "may open libplugin.so.3, which is not in nvidia-three-cu12"),
     ],
     ids=["that official wheels have", "that only this wheel has"],
 )
 def test_an_official_library_goes_unless_it_may_open_one(
-    look: Looker, sonames: tuple[str, ...], kind: Kind, reason: str
+    look: Looker, sonames: tuple[str, ...], kind: DecisionKind, reason: str
 ) -> None:
     look.origins = {"libtop.so.1": official(*sonames)}
     files: Files = {
@@ -165,7 +165,7 @@ def test_an_official_library_goes_unless_it_may_open_one(
         "demo/lib/libplugin.so.3": PLUGIN,
     }
     bundle = look.at(files)
-    fate = decided([bundle], Request(smallest=0)).fate(bundle, "demo/lib/libtop.so.1")
+    fate = decided([bundle], SplitRequest(smallest=0)).fate(bundle, "demo/lib/libtop.so.1")
     assert (fate.kind, fate.reason) == (kind, reason)
 
 
@@ -211,9 +211,9 @@ def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: L
     data = patchelfed(consumer, "--remove-needed", name)
     files["demo/_c.so"] = patchelfed(data, "--add-needed", f"$ORIGIN/../demo.libs/{name}")
     bundle = look.at(files)
-    request = Request(smallest=0)
+    request = SplitRequest(smallest=0)
     decision = decided([bundle], request)
-    assert decision.fate(bundle, f"demo.libs/{name}").kind is Kind.REPLACE
+    assert decision.fate(bundle, f"demo.libs/{name}").kind is DecisionKind.REPLACE
     orders = Orders(decision, {}, Neighbours(Officials("x86_64", indexes=lambda: ALONE), request))
     (order,) = (order for order in orders.staying(bundle) if order.path == "demo/_c.so")
     assert dict(order.relink.renamed) == {
@@ -408,7 +408,7 @@ def test_a_library_that_cannot_be_edited_stays_with_what_it_needs(look: Looker) 
     files: dict[str, bytes | str] = repaired(FILES, LIBRARIES)
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
     path = f"demo.libs/{TOP_NAME}"
-    decision = decided(bundles, Request(smallest=0), frozen={(bundle, path): "it is odd" for bundle in bundles})
+    decision = decided(bundles, SplitRequest(smallest=0), frozen={(bundle, path): "it is odd" for bundle in bundles})
     for bundle in bundles:
         assert decision.fate(bundle, path).reason == "it cannot be edited: it is odd"
         assert decision.fate(bundle, f"demo.libs/{DEEP_NAME}").reason == f"{path} cannot be edited: it is odd"

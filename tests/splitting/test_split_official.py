@@ -21,8 +21,8 @@ from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.loading import Loading
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Pin, Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import OfficialPin, SplitRequest
 from vbuild.splitting.results import LibraryMove, Split
 from vbuild.splitting.split import split
 
@@ -44,7 +44,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def thinned(market: Serving, folder: Path, *wheels: Path, **asked: object) -> Split:
-    request = Request(smallest=0, **asked)  # type: ignore[arg-type]
+    request = SplitRequest(smallest=0, **asked)  # type: ignore[arg-type]
     return split(wheels, folder / "thin", request=request, indexes=lambda: market.indexes)
 
 
@@ -67,8 +67,8 @@ def test_official_libraries_become_requirements_and_the_package_works(market: Se
     after = contents(tmp_path / "thin" / NAME)
     assert not [path for path in after if path.startswith("demo.libs/")]
     assert {name: (move.kind, move.target, move.evidence) for name, move in moves(result).items()} == {
-        "libcufft.so.11": (Kind.REPLACE, f"{FFT}=={VERSION}", "restored"),
-        "libnvJitLink.so.12": (Kind.REPLACE, f"{LINKER}==12.4.127", "restored"),
+        "libcufft.so.11": (DecisionKind.REPLACE, f"{FFT}=={VERSION}", "restored"),
+        "libnvJitLink.so.12": (DecisionKind.REPLACE, f"{LINKER}==12.4.127", "restored"),
     }
     assert f"Requires-Dist: {FFT}=={VERSION}; {LINUX}\n" in after[METADATA].decode()
     packages = everything(tmp_path / "made")
@@ -123,10 +123,10 @@ def test_a_library_that_nobody_edited_is_known_by_its_hash_alone(market: Serving
     )
 
 
-PINS: Mapping[str, tuple[Pin | None, list[str]]] = {
+PINS: Mapping[str, tuple[OfficialPin | None, list[str]]] = {
     "by default": (None, [f"{FFT}=={VERSION}", f"{LINKER}==12.4.127"]),
-    "exact": (Pin.EXACT, [f"{FFT}=={VERSION}", f"{LINKER}==12.4.127"]),
-    "compatible": (Pin.COMPATIBLE, ["cuda-toolkit[cufft,nvjitlink]==12.4.*"]),
+    "exact": (OfficialPin.EXACT, [f"{FFT}=={VERSION}", f"{LINKER}==12.4.127"]),
+    "compatible": (OfficialPin.COMPATIBLE, ["cuda-toolkit[cufft,nvjitlink]==12.4.*"]),
 }
 
 
@@ -142,23 +142,23 @@ def test_what_no_toolkit_has_is_required_up_to_the_next_major(tmp_path: Path) ->
     made = official(tmp_path / "made", "nvidia-nccl-cu12", "2.27.5", {"libnccl.so.2": sums}, place="nccl")
     fat = release(tmp_path, {"demo/_c.so": module("libnccl.so.2")}, {"libnccl.so.2": sums}, names=ONLY)
     with offered(tmp_path, made) as server:
-        result = thinned(server, tmp_path, *fat, pin=Pin.COMPATIBLE)
+        result = thinned(server, tmp_path, *fat, pin=OfficialPin.COMPATIBLE)
     assert [str(Requirement(line).specifier) for line in result.wheels[0].requires] == ["<3,>=2.27.5"]
 
 
 # what METADATA requires before, the fate, and what it requires after
-REQUIRED: Mapping[str, tuple[str, Kind, list[str]]] = {
-    "the same": (f"{FFT}=={VERSION}", Kind.REPLACE, [f"{FFT}=={VERSION}"]),
-    "a range that has it": (f"{FFT}>=11", Kind.REPLACE, [f"{FFT}>=11", f"{FFT}=={VERSION}; {LINUX}"]),
-    "another version": (f"{FFT}==11.0.8.91", Kind.KEEP, [f"{FFT}==11.0.8.91"]),
+REQUIRED: Mapping[str, tuple[str, DecisionKind, list[str]]] = {
+    "the same": (f"{FFT}=={VERSION}", DecisionKind.REPLACE, [f"{FFT}=={VERSION}"]),
+    "a range that has it": (f"{FFT}>=11", DecisionKind.REPLACE, [f"{FFT}>=11", f"{FFT}=={VERSION}; {LINUX}"]),
+    "another version": (f"{FFT}==11.0.8.91", DecisionKind.KEEP, [f"{FFT}==11.0.8.91"]),
     "another machine's": (
         f'{FFT}==11.0.8.91; platform_machine == "aarch64"',
-        Kind.REPLACE,
+        DecisionKind.REPLACE,
         [f'{FFT}==11.0.8.91; platform_machine == "aarch64"', f"{FFT}=={VERSION}; {LINUX}"],
     ),
     "what only an extra asks for": (
         f"{FFT}==11.0.8.91; extra == 'gpu'",
-        Kind.REPLACE,
+        DecisionKind.REPLACE,
         [f"{FFT}==11.0.8.91; extra == 'gpu'", f"{FFT}=={VERSION}; {LINUX}"],
     ),
 }
@@ -169,7 +169,7 @@ def test_what_a_wheel_requires_already_is_respected(market: Serving, tmp_path: P
     line, kind, after = REQUIRED[what]
     move = moves(result := one(market, tmp_path, metadata=f"Requires-Dist: {line}\n"))["libcufft.so.11"]
     assert move.kind == kind
-    if kind is Kind.KEEP:
+    if kind is DecisionKind.KEEP:
         conflict = f"not replaced: it is that of {FFT} {VERSION}, but METADATA requires {line}"
         assert move.reason == f"{conflict}; no other wheel has it"
     said = contents(result.paths[0])[METADATA].decode()
@@ -180,7 +180,7 @@ def test_what_a_wheel_requires_already_is_respected(market: Serving, tmp_path: P
 def test_a_library_that_stays_keeps_what_it_needs_reachable(market: Serving, tmp_path: Path) -> None:
     """libcufft.so.11 is of another release than METADATA wants: it stays, and what it loads is the official one."""
     result = one(market, tmp_path, metadata=f"Requires-Dist: {FFT}==11.0.8.91\n")
-    assert moves(result)["libnvJitLink.so.12"].kind is Kind.REPLACE
+    assert moves(result)["libnvJitLink.so.12"].kind is DecisionKind.REPLACE
     assert any(line.startswith(f"{LINKER}==12.4.127") for line in result.wheels[0].requires)
     linkers = everything(tmp_path / "made")[1]
     assert complaints(site(tmp_path / "site", *result.paths, linkers)) == []
@@ -192,7 +192,7 @@ def test_a_library_that_other_releases_have_is_not_replaced(market: Serving, tmp
     move = moves(result)["libcufft.so.11"]
     digest = hashlib.sha256(fft(99)).hexdigest()[:8]
     projects = "nvidia-cufft-cu12, nvidia-cufft-cu11, nvidia-cufft"
-    assert move.kind is Kind.KEEP
+    assert move.kind is DecisionKind.KEEP
     assert move.reason.startswith(
         f"not replaced: no release of {projects} for x86_64 has a library whose SHA-256 begins with {digest}"
     )
@@ -206,7 +206,7 @@ def test_a_hash_of_32_bits_alone_is_no_proof(market: Serving, tmp_path: Path) ->
     for name, asked, reason in (("a", {}, "cannot be undone"), ("b", {"fetch": True}, "it is another library")):
         result = thinned(market, tmp_path / name, wheel(tmp_path / name, NAME, files), **asked)
         move = moves(result)["libcufft.so.11"]
-        assert move.kind is Kind.KEEP
+        assert move.kind is DecisionKind.KEEP
         assert reason in move.reason
         assert f"demo.libs/{move.name}" in contents(result.paths[0])
 
@@ -215,7 +215,7 @@ def test_a_package_of_which_there_is_only_the_name_is_not_required(tmp_path: Pat
     made = [wheel(tmp_path / "made", f"{name.replace('-', '_')}-0.0.0a0-py3-none-any.whl") for name in (FFT, LINKER)]
     with offered(tmp_path, *made) as server:
         result = one(server, tmp_path)
-    assert {move.kind for move in result.libraries} == {Kind.KEEP}
+    assert {move.kind for move in result.libraries} == {DecisionKind.KEEP}
     assert result.wheels[0].is_untouched
 
 
@@ -248,7 +248,7 @@ def test_a_library_between_two_official_ones_stays_and_finds_both(market: Servin
     middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
     files: dict[str, bytes | str] = {"demo/_c.so": module("libmiddle.so.1")}
     result = thinned(market, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}, names=ONLY))
-    assert {name for name, move in moves(result).items() if move.kind is Kind.KEEP} == {"libmiddle.so.1"}
+    assert {name for name, move in moves(result).items() if move.kind is DecisionKind.KEEP} == {"libmiddle.so.1"}
     packages = everything(tmp_path / "made")
     assert complaints(site(tmp_path / "site", *result.paths, *packages[:2])) == []
     assert [Requirement(line).name for line in result.wheels[0].requires] == [FFT, LINKER]

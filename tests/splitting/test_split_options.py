@@ -15,14 +15,14 @@ from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
 from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import SlimError
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes
 from vbuild.slimming.slim import cutting
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -40,13 +40,13 @@ ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
 
 
 def thinned(folder: Path, *wheels: Path, gpus: GpuList | None = None, **asked: object) -> Split:
-    request = Request(**{"smallest": 0, **asked})  # type: ignore[arg-type]
+    request = SplitRequest(**{"smallest": 0, **asked})  # type: ignore[arg-type]
     return split(
         wheels, folder / "thin", request=request, cut=cutting(wheels, gpus) if gpus else None, indexes=lambda: ALONE
     )
 
 
-def fates(result: Split) -> dict[str, tuple[Kind, str]]:
+def fates(result: Split) -> dict[str, tuple[DecisionKind, str]]:
     return {move.path.rpartition("/")[2]: (move.kind, move.reason) for move in result.libraries}
 
 
@@ -59,8 +59,8 @@ PLUGINS = {"libcount.so.1": COUNT, "libidle.so.1": IDLE, "libbelow.so.1": BELOW}
 def test_a_library_that_nothing_needs_stays_and_is_named(tmp_path: Path) -> None:
     result = thinned(tmp_path, *release(tmp_path, FILES, PLUGINS))
     found = fates(result)
-    assert found[hashed("libidle.so.1", IDLE)] == (Kind.KEEP, "nothing in the wheel needs it")
-    assert found[hashed("libcount.so.1", COUNT)][0] is Kind.SHARE
+    assert found[hashed("libidle.so.1", IDLE)] == (DecisionKind.KEEP, "nothing in the wheel needs it")
+    assert found[hashed("libcount.so.1", COUNT)][0] is DecisionKind.SHARE
 
 
 def test_unneeded_libraries_go_on_request_and_what_only_they_need(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_unneeded_libraries_go_on_request_and_what_only_they_need(tmp_path: Path
     result = thinned(tmp_path, *release(tmp_path, {**FILES, **plugin}, PLUGINS), drop_unneeded=True)
     found = fates(result)
     for name, data in (("libidle.so.1", IDLE), ("libbelow.so.1", BELOW)):
-        assert found[hashed(name, data)] == (Kind.DROP, "nothing in the wheel needs it")
+        assert found[hashed(name, data)] == (DecisionKind.DROP, "nothing in the wheel needs it")
     # a plugin of the project's own is no mistake of a repair tool
-    assert found["libfree.so.1"] == (Kind.KEEP, "nothing in the wheel needs it")
+    assert found["libfree.so.1"] == (DecisionKind.KEEP, "nothing in the wheel needs it")
     assert "demo/plugins/libfree.so.1" in contents(tmp_path / "thin" / NAME)
     assert not [path for path in contents(tmp_path / "thin" / NAME) if "libidle" in path or "libbelow" in path]
 
@@ -84,13 +84,13 @@ def test_what_is_kept_is_not_dropped_nor_what_it_needs(tmp_path: Path, keeping: 
     asked = {name: value for name, value in keeping.items() if name != "files"}
     fat = release(tmp_path, {**FILES, **keeping.get("files", {})}, PLUGINS)
     result = thinned(tmp_path, *fat, drop_unneeded=True, **asked)  # type: ignore[arg-type]
-    assert not [move for move in result.libraries if move.kind is Kind.DROP]
+    assert not [move for move in result.libraries if move.kind is DecisionKind.DROP]
 
 
 def test_what_is_kept_as_asked_goes_by_name_or_path(tmp_path: Path) -> None:
     for number, glob in enumerate(("libcount*", "demo.libs/*")):
         result = thinned(tmp_path / str(number), *release(tmp_path / str(number), FILES, PLUGINS), keep=(glob,))
-        assert fates(result)[hashed("libcount.so.1", COUNT)] == (Kind.KEEP, "kept as asked")
+        assert fates(result)[hashed("libcount.so.1", COUNT)] == (DecisionKind.KEEP, "kept as asked")
 
 
 def test_a_dependency_wheel_is_made_only_where_it_saves_enough(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_a_dependency_wheel_is_made_only_where_it_saves_enough(tmp_path: Path) -
     assert thinned(tmp_path / "b", *fat, smallest=saved).beside
     result = thinned(tmp_path / "c", *fat, smallest=saved + 1)
     assert not result.beside
-    assert fates(result)[name][0] is Kind.KEEP
+    assert fates(result)[name][0] is DecisionKind.KEEP
     assert result.wheels[0].is_untouched
 
 
 def test_without_sharing_everything_stays(tmp_path: Path) -> None:
     result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), share=False, drop_unneeded=True)
-    assert [(move.kind, move.reason) for move in result.libraries] == [(Kind.KEEP, "sharing is not asked for")]
+    assert [(move.kind, move.reason) for move in result.libraries] == [(DecisionKind.KEEP, "sharing is not asked for")]
 
 
 def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_preloading_serves_where_wheels_are_in_folders_of_their_own(tmp_path: Pa
     made = everything(tmp_path / "made")
     with offered(tmp_path, *made) as server:
         given = release(tmp_path, files, libraries, names=(NAME,))
-        request = Request(preload=True)
+        request = SplitRequest(preload=True)
         result = split(given, tmp_path / "thin", request=request, indexes=lambda: server.indexes)
         plain = split(given, tmp_path / "plain", indexes=lambda: server.indexes)
     assert result.wheels[0].requires[-1] == "cuda-pathfinder"
@@ -184,7 +184,7 @@ def test_gpu_code_is_cut_in_the_same_go(tmp_path: Path) -> None:
     shared = contents(libs)[f"demo_libs/lib/{hashed('libgpu.so.1', gpu)}"]
     assert len(shared) < len(gpu) - (1 << 14)
     for data in (shared, contents(tmp_path / "thin" / NAME)["demo/_gpu.so"]):
-        (container,) = device_code(Image.parse(data)).containers
+        (container,) = device_code(ElfImage.parse(data)).containers
         assert [str(one.arch) for one in container.entries] == ["sm_90"]
     installed = site(tmp_path / "site", tmp_path / "thin" / NAME, libs)
     assert complaints(installed) == []

@@ -24,12 +24,12 @@ from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import ShortageError, SplitError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.request import Request
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 from vbuild.wheel.extract import room_for
@@ -84,7 +84,7 @@ def large(size: int, *needs: str) -> bytes:
 
 
 def thinned(folder: Path, *wheels: Path) -> Split:
-    return split(wheels, folder / "thin", request=Request(smallest=0), indexes=lambda: Indexes(no_index=True))
+    return split(wheels, folder / "thin", request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
 
 
 def limited(folder: Path, limit: str, most: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -202,7 +202,7 @@ def test_what_the_machine_lacks_is_not_the_fault_of_the_file(
     with (
         pytest.raises(ShortageError) as refused,
         granted(limit, most),
-        relinked(Rope.whole(CALLER), order, folder=tmp_path),
+        relinked(EditedFile.whole(CALLER), order, folder=tmp_path),
     ):
         pass
     assert str(refused.value) == message
@@ -247,9 +247,9 @@ def test_a_library_that_cannot_be_edited_is_tried_once_for_all_wheels(tmp_path: 
     result = thinned(tmp_path, *(wheel(tmp_path, name, {**files, "demo/tag.txt": name}) for name in names))
     # in the first round both modules and libtop; in the second _d once more, for demo.libs has libraries after all
     assert times(runs) == 4
-    (shared,) = (move for move in result.libraries if move.kind is Kind.SHARE)
+    (shared,) = (move for move in result.libraries if move.kind is DecisionKind.SHARE)
     assert (shared.name, len(shared.wheels)) == ("libcount.so.1", count)
-    kept = {move.path: move for move in result.libraries if move.kind is Kind.KEEP}
+    kept = {move.path: move for move in result.libraries if move.kind is DecisionKind.KEEP}
     assert kept["demo.libs/libdeep.so.2"].reason.startswith("demo.libs/libtop.so.1 cannot be edited: patchelf: ")
     assert {len(move.wheels) for move in kept.values()} == {count}
     assert all(one.warnings[0].startswith("demo.libs/libtop.so.1: left as it was") for one in result.wheels)

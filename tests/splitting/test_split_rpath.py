@@ -16,7 +16,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.loading import Loading
 from vbuild.errors import SplitError
-from vbuild.splitting.request import Pin, Request
+from vbuild.splitting.request import OfficialPin, SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -57,7 +57,7 @@ def led(
     """What becomes of a wheel with *extension* as its module demo/_c, RPATHs only."""
     whole: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": extension}
     given = wheel(folder, name, {**whole, **(files or {})}, metadata=metadata)
-    request = Request(**{"replace": False, "share": False, "rpath": True, **asked})  # type: ignore[arg-type]
+    request = SplitRequest(**{"replace": False, "share": False, "rpath": True, **asked})  # type: ignore[arg-type]
     return split([given], folder / "led", request=request, indexes=lambda: market.indexes)
 
 
@@ -81,9 +81,9 @@ def test_a_library_that_is_not_bundled_is_found_and_required(market: Serving, ma
 ASKED: Mapping[str, tuple[dict[str, object], str]] = {
     "--cuda 12": ({"cuda": (12,)}, "cuda-toolkit[cufft]==12.*"),
     "--cuda 12.6": ({"cuda": (12, 6)}, "cuda-toolkit[cufft]==12.6.*"),
-    "--pin exact": ({"pin": Pin.EXACT}, f"{FFT}==11.3.0.4"),
-    "--pin exact --cuda 12.4": ({"pin": Pin.EXACT, "cuda": (12, 4)}, f"{FFT}==11.2.1.3"),
-    "--pin compatible": ({"pin": Pin.COMPATIBLE}, "cuda-toolkit[cufft]==12.*"),
+    "--pin exact": ({"pin": OfficialPin.EXACT}, f"{FFT}==11.3.0.4"),
+    "--pin exact --cuda 12.4": ({"pin": OfficialPin.EXACT, "cuda": (12, 4)}, f"{FFT}==11.2.1.3"),
+    "--pin compatible": ({"pin": OfficialPin.COMPATIBLE}, "cuda-toolkit[cufft]==12.*"),
 }
 
 
@@ -170,7 +170,7 @@ def test_the_major_may_be_told(market: Serving, tmp_path: Path, by: str) -> None
     given, project = TOLD[by]
     extension = given.get("extension", module("libcurand.so.10"))
     rest = {name: value for name, value in given.items() if name != "extension"}
-    result = led(market, tmp_path, extension, pin=Pin.EXACT, **rest)  # type: ignore[arg-type]
+    result = led(market, tmp_path, extension, pin=OfficialPin.EXACT, **rest)  # type: ignore[arg-type]
     assert any(line.startswith(f"{project}==") for line in result.wheels[0].requires)
 
 
@@ -189,7 +189,7 @@ def test_libraries_of_the_driver_and_unknown_ones_are_not_looked_for(market: Ser
 
 def test_a_second_time_nothing_is_to_do(market: Serving, tmp_path: Path) -> None:
     first = led(market, tmp_path, calls_fft("libtorch.so", rpath_="/opt/lib:$ORIGIN"))
-    request = Request(replace=False, share=False, rpath=True)
+    request = SplitRequest(replace=False, share=False, rpath=True)
     again = split(first.paths, tmp_path / "again", request=request, indexes=lambda: market.indexes)
     assert again.wheels[0].is_untouched
     assert again.paths[0].read_bytes() == first.paths[0].read_bytes()

@@ -13,7 +13,7 @@ import pytest
 from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from vbuild.errors import BuildError
-from vbuild.toolchain.compilers import Compilers, Family, Rust, found_rust
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 
 GCC = Path(shutil.which("gcc") or "gcc")
@@ -33,7 +33,7 @@ def found(
 
 def test_this_machines_compiler_is_asked_what_it_is() -> None:
     compilers = Compilers.found(INTERPRETER, os.environ)
-    assert compilers.family in {Family.GCC, Family.CLANG}
+    assert compilers.family in {CompilerFamily.GCC, CompilerFamily.CLANG}
     assert compilers.version >= (8,)
     assert compilers.machine in {"x86_64", "aarch64"}
     assert dict(compilers.programs)["gcc"] == (str(GCC),)

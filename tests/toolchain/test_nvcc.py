@@ -9,11 +9,11 @@ import pytest
 from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain.nvcc import Command, Host, Rewritten, rewritten
+from vbuild.toolchain.nvcc import Command, HostCompiler, RewrittenNvcc, rewritten
 from vbuild.toolchain.nvcc_code import CudaRules
-from vbuild.toolchain.nvcc_options import Call, Output
+from vbuild.toolchain.nvcc_options import Call, NvccOutput
 
-HOST = Host(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
+HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
 OURS = ("-Xcompiler", "-march=x86-64-v3", "-Xcompiler", "-mtune=generic")
 SM80, SM90 = "-gencode=arch=compute_80,code=[sm_80]", "-gencode=arch=compute_90,code=[sm_90]"
 
@@ -22,7 +22,7 @@ def cuda(archs: str = "80,90", mode: Archs = Archs.INTERSECT, **more: object) ->
     return CudaRules(Path("/cuda/bin/nvcc"), GpuList.parse(archs), mode, **more)  # type: ignore[arg-type]
 
 
-def run(command: str, settings: CudaRules | None = None, **more: object) -> Rewritten:
+def run(command: str, settings: CudaRules | None = None, **more: object) -> RewrittenNvcc:
     return rewritten(shlex.split(command), settings or cuda(), HOST, **more)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def lists(command: str, settings: CudaRules | None = None) -> tuple[str, str]:
 def made_by(source: str, ours: tuple[str, ...]) -> Command:
     """The command that made an object beside *source* for *ours*."""
     file = str(Path.cwd() / Path(source).with_suffix(".o"))
-    return Command((source,), Output.OBJECT, (file,), "intersect", is_ruled=False, theirs=(), ours=ours)
+    return Command((source,), NvccOutput.OBJECT, (file,), "intersect", is_ruled=False, theirs=(), ours=ours)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_names_in_the_object_are_of_paths_below_the_folder_of_the_build(
     command: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    host = Host(rules("v3"), {}, (f"-ffile-prefix-map={tmp_path}=.",))
+    host = HostCompiler(rules("v3"), {}, (f"-ffile-prefix-map={tmp_path}=.",))
     found = rewritten(shlex.split(command), cuda(mode=Archs.KEEP, seeds=True), host).words
     options = ("-Xcudafe=", "-objtemp", "-frandom-seed=./")
     assert [word for word in found if word.startswith(options)] == named.split()
@@ -292,7 +292,7 @@ def test_host_flags_that_choose_instructions_are_taken_out(options: str) -> None
 
 
 def test_files_whose_flags_the_recipe_keeps_keep_them_and_their_compiler() -> None:
-    host = Host(rules("v3", keep=("simd/*.cu",)), HOST.compilers)
+    host = HostCompiler(rules("v3", keep=("simd/*.cu",)), HOST.compilers)
     found = rewritten(("-c", "simd/a.cu", "-Xcompiler=-mavx512f,-march=native"), cuda(mode=Archs.KEEP), host)
     assert found.words == (*OURS, "-c", "simd/a.cu", "-Xcompiler=-mavx512f")
     assert found.keeps
@@ -344,14 +344,14 @@ def test_the_recipes_options_take_the_place_of_the_projects() -> None:
 
 def test_a_mapping_that_nvcc_would_split_is_left_to_the_launcher_of_the_host_compiler() -> None:
     for mapping, words in (("-fx=/a=.", ("-Xcompiler", "-fx=/a=.")), ("-fx=/a b=.", ()), ("-fx=/a,b=.", ())):
-        host = Host(rules("v3"), {}, (mapping,))
+        host = HostCompiler(rules("v3"), {}, (mapping,))
         assert rewritten(("-c", "a.cu"), cuda(mode=Archs.KEEP), host).words == ("-c", "a.cu", *OURS, *words)
 
 
 def test_what_a_command_reads_and_makes() -> None:
     here = Path.cwd()
     call = Call.parse(shlex.split("-c -I inc -o out/a.o a.cu -Xptxas -v --threads 2 -MF a.d x.o -diag-suppress 177"))
-    assert (call.sources, call.inputs, call.output) == (("a.cu",), ("a.cu", "x.o"), Output.OBJECT)
+    assert (call.sources, call.inputs, call.output) == (("a.cu",), ("a.cu", "x.o"), NvccOutput.OBJECT)
     assert call.files == (f"{here}/out/a.o",)
     assert Call.parse(["-dc", "a.cu", "s/b.cpp", "-odir", "out"]).files == (f"{here}/out/a.o", f"{here}/out/b.o")
     assert Call.parse(["-x", "cu", "-c", "a.txt"]).sources == ("a.txt",)

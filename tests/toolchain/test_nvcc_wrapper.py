@@ -11,7 +11,7 @@ from tests.factories.nvcc import COMPILERS, OUTSIDE, Build, codes
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.caching import found
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.errors import BuildError
 from vbuild.gpu_code.model import Compression
 from vbuild.gpu_code.survey import device_code
@@ -135,7 +135,7 @@ def test_the_standard_options_reach_the_code(tmp_path: Path) -> None:
     build = Build(tmp_path, "80", compress=Compress.SIZE, lineinfo=True)
     build.compiled("-Xcompiler=-fPIC", "--compress-mode=none")
     assert build.call("g++", "-shared", "a.o", "-o", "a.so").returncode == 0
-    (container,) = device_code(Image.parse(memoryview((build.source / "a.so").read_bytes()))).containers
+    (container,) = device_code(ElfImage.parse(memoryview((build.source / "a.so").read_bytes()))).containers
     assert [entry.compression for entry in container.entries] == [Compression.ZSTD]
     raw = Build(tmp_path / "raw", "80", compress=Compress.NONE, lineinfo=True)
     assert b".debug_line" in raw.compiled().read_bytes()

@@ -11,10 +11,10 @@ import pytest
 from tests.factories.toolkits import component, core, installed, laid_out, places
 from vbuild.errors import ToolkitError, VbuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.toolchain.toolkit.cache import Store
+from vbuild.toolchain.toolkit.cache import ToolkitCache
 from vbuild.toolchain.toolkit.command import Provision, listing, path, prune
 from vbuild.toolchain.toolkit.layout import STAMP
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 
 MONTH = 30 * 24 * 3600
 
@@ -36,7 +36,7 @@ def _components(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "store/components").iterdir())
 
 
-def _names(pins: Sequence[Pin]) -> list[str]:
+def _names(pins: Sequence[ToolkitPin]) -> list[str]:
     return sorted(str(pin) for pin in pins)
 
 
@@ -103,7 +103,7 @@ def test_toolkits_unused_for_long_go_with_the_components_that_no_other_has(tmp_p
 def test_a_component_that_is_used_alone_stays_as_long(tmp_path: Path) -> None:
     """Zig is one: no toolkit has it."""
     wheels = tmp_path / "wheels"
-    pin, store = component(wheels, "ziglang", {"ziglang/zig": "zig"}), Store.at(tmp_path / "store")
+    pin, store = component(wheels, "ziglang", {"ziglang/zig": "zig"}), ToolkitCache.at(tmp_path / "store")
     folder = store.component(pin, places=lambda: places(wheels))
     prune(unused_for=20, store=tmp_path / "store")
     assert (folder / "ziglang/zig").is_file()
@@ -119,7 +119,7 @@ def test_everything_goes_on_demand_with_what_killed_processes_left(tmp_path: Pat
     Path(store / "cuda-13.8-0" / STAMP).write_text('{"pins": []}')
     for left in (".cuda-13.0-1.part/bin", "components/.x.part.fetched", "cuda-13.9-0"):
         (store / left).mkdir(parents=True)
-    Store.at(store).remembered("nccl", lambda: Pin("nccl", "1", "nccl.whl", "0" * 64))
+    ToolkitCache.at(store).remembered("nccl", lambda: ToolkitPin("nccl", "1", "nccl.whl", "0" * 64))
     assert len(prune(store=store).removed) == 2
     assert [path for path in store.rglob("*") if ".locks" not in path.parts and path.is_file()] == []
     assert not list(store.glob("*cuda*"))
@@ -128,7 +128,7 @@ def test_everything_goes_on_demand_with_what_killed_processes_left(tmp_path: Pat
 
 def test_nothing_is_taken_away_while_a_toolkit_is_made(tmp_path: Path) -> None:
     _kept(tmp_path)
-    store = Store.at(tmp_path / "store")
+    store = ToolkitCache.at(tmp_path / "store")
     with store.locked("store", shared=True), pytest.raises(ToolkitError) as refused:
         prune(store=tmp_path / "store")
     assert str(refused.value) == f"{tmp_path}/store: a toolkit is being fetched there; try again when it is done"

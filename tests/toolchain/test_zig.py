@@ -18,13 +18,13 @@ from tests.factories.projects import cmake_project, meson_project, setuptools_pr
 from vbuild.build.cross import crossing
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import build_wheel, prepared
-from vbuild.build.plan import Backend
+from vbuild.build.plan import BuildBackend
 from vbuild.build.repair import repaired
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import Host, HostCompiler
-from vbuild.recipe.model import Build
+from vbuild.recipe.matrix import HostCompiler, HostSettings
+from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -34,7 +34,7 @@ from vbuild.toolchain.zig_options import command_for, for_zig
 
 X86_64, V3, ARM = (Cpu.parse(text) for text in ("x86-64", "x86-64-v3", "armv8-a"))
 TARGET = "x86_64-linux-gnu.2.17"
-ZIG = Host(HostCompiler.ZIG)
+ZIG = HostSettings(HostCompiler.ZIG)
 
 pytestmark = pytest.mark.skipif(
     os.uname().machine != "x86_64" or os.uname().sysname != "Linux", reason="zig is taken on Linux"
@@ -49,7 +49,11 @@ def picked(host: HostCompiler, path: Path, **environment: str) -> Compilers:
     interpreter = Interpreter.found("", os.environ)
     variables = {name: text for name, text in os.environ.items() if name not in {"CC", "CXX"}}
     return chosen(
-        Host(host), V3, interpreter=interpreter, environment={**variables, "PATH": str(path), **environment}, zig=never
+        HostSettings(host),
+        V3,
+        interpreter=interpreter,
+        environment={**variables, "PATH": str(path), **environment},
+        zig=never,
     )
 
 
@@ -70,12 +74,12 @@ def test_a_compiler_that_was_asked_for_and_is_missing_is_an_error_and_no_reason_
 
 REFUSALS = [
     (
-        Host(HostCompiler.ZIG, (2, 12)),
+        HostSettings(HostCompiler.ZIG, (2, 12)),
         X86_64,
         PYTHON,
         "zig has no glibc 2.12 for x86_64; expected 2.17 to 2.44",
     ),
-    (Host(HostCompiler.ZIG, (2, 99)), ARM, PYTHON, "zig has no glibc 2.99 for aarch64; expected 2.17 to 2.44"),
+    (HostSettings(HostCompiler.ZIG, (2, 99)), ARM, PYTHON, "zig has no glibc 2.99 for aarch64; expected 2.17 to 2.44"),
     (
         ZIG,
         X86_64,
@@ -90,7 +94,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("host", "cpu", "interpreter", "message"), REFUSALS)
 def test_what_zig_cannot_build_for_is_refused_before_it_is_fetched(
-    host: Host, cpu: Cpu, interpreter: Interpreter, message: str
+    host: HostSettings, cpu: Cpu, interpreter: Interpreter, message: str
 ) -> None:
     with pytest.raises(BuildError) as caught:
         chosen(host, cpu, interpreter=interpreter, environment={}, zig=never)
@@ -100,7 +104,7 @@ def test_what_zig_cannot_build_for_is_refused_before_it_is_fetched(
 @pytest.mark.network
 def test_zig_has_every_name_that_a_build_may_call_a_compiler_by(tmp_path: Path) -> None:
     interpreter = replace(PYTHON, cc="/opt/cross/bin/x86_64-conda-linux-gnu-gcc -pthread")
-    compilers = chosen(Host(), V3, interpreter=interpreter, environment={"PATH": str(tmp_path)})
+    compilers = chosen(HostSettings(), V3, interpreter=interpreter, environment={"PATH": str(tmp_path)})
     programs = dict(compilers.programs)
     assert (compilers.c, compilers.cxx, compilers.machine, compilers.zig_target) == ("cc", "c++", "x86_64", TARGET)
     assert compilers.why == "no C compiler on PATH: zig from the package index is used"
@@ -238,7 +242,7 @@ def test_a_python_here_speaks_of_the_one_there(tmp_path: Path) -> None:
 def test_meson_gets_its_cross_file_after_the_recipes_own_arguments(tmp_path: Path) -> None:
     interpreter = replace(PYTHON, ext_suffix=".cpython-313-x86_64-linux-gnu.so")
     for given in ("-Dx=1", ("-Dx=1",)):
-        made = plan("v1", Backend.MESON_PYTHON, config_settings=(("setup-args", given),))
+        made = plan("v1", BuildBackend.MESON_PYTHON, config_settings=(("setup-args", given),))
         crossed = crossing(replace(made, cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path)
         arguments = dict(crossed.config_settings)["setup-args"]
         assert arguments[0] == "-Dx=1"
@@ -252,12 +256,12 @@ def test_a_build_for_this_machine_stays_as_it_is() -> None:
 
 CROSS_REFUSALS = [
     (
-        Backend.MATURIN,
+        BuildBackend.MATURIN,
         replace(PYTHON, ext_suffix=".cpython-313-x86_64-linux-gnu.so"),
         "maturin: cannot build for aarch64 on x86_64; expected one of setuptools, scikit-build-core, meson-python",
     ),
     (
-        Backend.SETUPTOOLS,
+        BuildBackend.SETUPTOOLS,
         replace(PYTHON, implementation="pypy", ext_suffix=".pypy311-pp73-x86_64-linux-gnu.so"),
         (
             "/usr/bin/python3: cannot build for aarch64 with a pypy whose modules end in "
@@ -269,7 +273,7 @@ CROSS_REFUSALS = [
 
 @pytest.mark.parametrize(("backend", "interpreter", "message"), CROSS_REFUSALS)
 def test_what_cannot_be_built_for_another_machine_is_refused(
-    backend: Backend, interpreter: Interpreter, message: str, tmp_path: Path
+    backend: BuildBackend, interpreter: Interpreter, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BuildError) as caught:
         crossing(replace(plan("v1", backend), cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path)
@@ -285,10 +289,10 @@ def test_a_cache_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/file: cannot be written to: File exists"
 
 
-PROJECTS: dict[Backend, Callable[[Path], Path]] = {
-    Backend.SETUPTOOLS: setuptools_project,
-    Backend.SCIKIT_BUILD_CORE: cmake_project,
-    Backend.MESON_PYTHON: meson_project,
+PROJECTS: dict[BuildBackend, Callable[[Path], Path]] = {
+    BuildBackend.SETUPTOOLS: setuptools_project,
+    BuildBackend.SCIKIT_BUILD_CORE: cmake_project,
+    BuildBackend.MESON_PYTHON: meson_project,
 }
 
 
@@ -299,7 +303,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
 
 def built(project: Path, cpu: Cpu, folder: Path, environments: Environments) -> Path:
     target = Target(label="zig", python="", cpu=cpu)
-    job = prepared(project, target, Build(host=ZIG))
+    job = prepared(project, target, BuildSettings(host=ZIG))
     made = build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)
     return repaired(made.wheel, folder / "out", log=folder / "build.log")
 
@@ -313,7 +317,7 @@ def library(wheel: Path, folder: Path) -> Path:
 @pytest.mark.network
 @pytest.mark.parametrize("backend", PROJECTS)
 def test_a_wheel_is_for_the_level_and_for_old_machines(
-    backend: Backend, environments: Environments, tmp_path: Path
+    backend: BuildBackend, environments: Environments, tmp_path: Path
 ) -> None:
     for cpu in (X86_64, V3):
         project = PROJECTS[backend](tmp_path / str(cpu) / "project")
@@ -329,7 +333,7 @@ def test_a_wheel_is_for_the_level_and_for_old_machines(
 
 @pytest.mark.network
 @pytest.mark.parametrize("backend", PROJECTS)
-def test_a_wheel_is_built_for_arm(backend: Backend, environments: Environments, tmp_path: Path) -> None:
+def test_a_wheel_is_built_for_arm(backend: BuildBackend, environments: Environments, tmp_path: Path) -> None:
     wheel = built(PROJECTS[backend](tmp_path / "project"), ARM, tmp_path, environments)
     assert wheel.name.endswith("manylinux_2_17_aarch64.whl")
     file = library(wheel, tmp_path)

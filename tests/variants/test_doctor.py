@@ -14,14 +14,14 @@ from vbuild.hardware.machine import Machine
 from vbuild.variants.doctor import Diagnosis, diagnosed
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.metadata import VariantMetadata, VariantProvider
 from vbuild.variants.select import save_machine
 
 AGAIN = (
     "pip install --force-reinstall --no-deps --no-cache-dir demo==1.0",
     "uv pip install --reinstall --no-deps --no-cache demo==1.0",
 )
-NPU = Provider(requires=("npu-provider",))
+NPU = VariantProvider(requires=("npu-provider",))
 
 
 def put(site: Path, found: Document | bytes, project: str = "demo") -> Path:
@@ -98,14 +98,14 @@ def test_what_nobody_can_say_is_left_open(python: Path, site: Path) -> None:
 
 
 def test_an_optional_provider_was_asked_for(python: Path, site: Path) -> None:
-    optional = Provider.static({"library": ["mkl"]}, optional=True)
+    optional = VariantProvider.static({"library": ["mkl"]}, optional=True)
     put(site, document(variant("mkl", "blas :: library :: mkl"), metadata=metadata("blas", blas=optional)))
     assert only(python, machine()).is_supported
 
 
 def test_documents_without_providers_are_held_against_the_known_ones(python: Path, site: Path) -> None:
     level = variant("l4", "x86_64 :: level :: v4")
-    put(site, document(level, metadata=Metadata(("x86_64",), ()), schema=Schema.PEP_825))
+    put(site, document(level, metadata=VariantMetadata(("x86_64",), ()), schema=Schema.PEP_825))
     assert only(python, machine()).is_supported is False
 
 

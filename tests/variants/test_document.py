@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, jsonified, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.metadata import VariantMetadata, VariantProvider
 from vbuild.variants.model import NULL, Property, Variant
 
 names = st.text("ab0_", min_size=1, max_size=3)
 values = st.text("ab0_.", min_size=1, max_size=3)
 static = st.dictionaries(names, st.lists(values, min_size=1, max_size=3, unique=True), min_size=1, max_size=3)
 providers = st.one_of(
-    static.map(Provider.static),
-    st.builds(Provider, requires=st.just(("a-plugin >=1",)), plugin_api=st.sampled_from([None, "a.b:c"])),
+    static.map(VariantProvider.static),
+    st.builds(VariantProvider, requires=st.just(("a-plugin >=1",)), plugin_api=st.sampled_from([None, "a.b:c"])),
 )
 
 
@@ -29,7 +29,7 @@ def documents(draw: st.DrawFn) -> Document:
     properties = st.builds(Property, st.sampled_from(sorted(chosen)), names, values)
     sets = draw(st.lists(st.frozensets(properties, min_size=1, max_size=4), unique=True, max_size=4))
     schema = draw(st.sampled_from(Schema))
-    shared = Metadata.of(sorted(chosen, reverse=True), chosen if schema.has_providers else {})
+    shared = VariantMetadata.of(sorted(chosen, reverse=True), chosen if schema.has_providers else {})
     variants = tuple(Variant.of(f"v{number}", found) for number, found in enumerate(sets))
     return Document(schema, shared, (NULL, *variants))
 
@@ -321,8 +321,8 @@ def test_a_wheel_describes_the_label_of_its_file_name_only(label: str) -> None:
     assert str(refusal.value) == f"describes 'x86_64_v3'; expected only {label!r}, as in the file name (PEP 825)"
 
 
-A = document(variant("a", "n :: f :: 1"), metadata=metadata("n", n=Provider.static({"f": ["1", "2"]})))
-WIDER = {"n": Provider.static({"f": ["1", "2"]}), "m": Provider.static({"g": ["1"]})}
+A = document(variant("a", "n :: f :: 1"), metadata=metadata("n", n=VariantProvider.static({"f": ["1", "2"]})))
+WIDER = {"n": VariantProvider.static({"f": ["1", "2"]}), "m": VariantProvider.static({"g": ["1"]})}
 B = document(variant("b", "m :: g :: 1"), metadata=metadata("n", "m", **WIDER))
 
 
@@ -358,7 +358,7 @@ CONTRADICTIONS = [
         ),
     ),
     (
-        document(variant("z", "n :: f :: 2"), metadata=metadata("n", n=Provider.static({"f": ["2", "1"]}))),
+        document(variant("z", "n :: f :: 2"), metadata=metadata("n", n=VariantProvider.static({"f": ["2", "1"]}))),
         "two and one: different providers of 'n'; expected the same (PEP 850, provider information)",
     ),
     (

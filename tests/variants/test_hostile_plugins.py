@@ -15,7 +15,7 @@ from vbuild.hardware.machine import Features
 from vbuild.index_client.configuration import Indexes
 from vbuild.variants import plugin_sandbox as confinement
 from vbuild.variants.document import Document
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.plugins import Plugins
 
 
@@ -25,7 +25,7 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def said(folder: Path, *, timeout: float = 10.0, provider: Provider | None = None) -> Features:
+def said(folder: Path, *, timeout: float = 10.0, provider: VariantProvider | None = None) -> Features:
     """What the plugin among the wheels in *folder* says."""
     dist = release(folder / "dist", provider)
     document = Document.parse((dist / "demo-1.0-variants.json").read_bytes())
@@ -34,7 +34,7 @@ def said(folder: Path, *, timeout: float = 10.0, provider: Provider | None = Non
     return found.features
 
 
-def refusal(folder: Path, *, timeout: float = 10.0, provider: Provider | None = None) -> str:
+def refusal(folder: Path, *, timeout: float = 10.0, provider: VariantProvider | None = None) -> str:
     """Why there is no answer, without the plugin's name, version and hash."""
     with pytest.raises(PluginError) as refused:
         said(folder, timeout=timeout, provider=provider)
@@ -169,7 +169,7 @@ def test_a_plugin_that_declares_another_namespace_is_refused(tmp_path: Path) -> 
 )
 def test_a_plugin_that_is_not_there_is_refused(tmp_path: Path, endpoint: str, why: str) -> None:
     plugin(tmp_path)
-    provider = Provider(requires=("toaster-provider>=1",), plugin_api=endpoint)
+    provider = VariantProvider(requires=("toaster-provider>=1",), plugin_api=endpoint)
     assert refusal(tmp_path, provider=provider) == f"failed with status 1: {why}"
 
 

@@ -10,7 +10,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, WheelError
 from vbuild.variants.document import Document
 from vbuild.variants.index import index
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL
 
 V2 = document(variant("x86_64_v2", "x86_64 :: level :: v2"))
@@ -122,7 +122,9 @@ INCONSISTENT = [
     ),
     (
         "demo-1.0-py3-none-any-v2.whl",
-        document(variant("v2", "x86_64 :: level :: v2"), metadata=metadata(x86_64=Provider(requires=("other",)))),
+        document(
+            variant("v2", "x86_64 :: level :: v2"), metadata=metadata(x86_64=VariantProvider(requires=("other",)))
+        ),
         (
             f"{FIRST} and demo-1.0-py3-none-any-v2.whl: different providers of 'x86_64'; "
             "expected the same (PEP 850, provider information)"

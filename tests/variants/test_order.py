@@ -4,16 +4,16 @@ from hypothesis import strategies as st
 
 from tests.factories.variants import BLAS, V3, document, machine, metadata, variant
 from vbuild.hardware.machine import Machine
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL, Variant
 from vbuild.variants.order import ranked
 from vbuild.variants.providers import BUILT_IN, metadata_for, supported
 
 LEVELS = tuple(variant(f"l{level}", f"x86_64 :: level :: v{level}") for level in (1, 2, 3, 4))
-REQUIRED = Provider(requires=("rebellions-variant-provider",))
+REQUIRED = VariantProvider(requires=("rebellions-variant-provider",))
 
 
-def labels(found: list[Variant], on: Machine, *namespaces: str, **given: Provider) -> list[str]:
+def labels(found: list[Variant], on: Machine, *namespaces: str, **given: VariantProvider) -> list[str]:
     """The labels of the supported variants, best first."""
     items = ranked(document(*found, metadata=metadata(*namespaces, **given)), on)
     return [item.variant.label for item in items if item.is_supported]
@@ -54,11 +54,11 @@ def test_of_two_lists_that_begin_alike_the_longer_one_wins() -> None:
 
 def test_the_best_of_several_values_counts() -> None:
     found = [variant("a", "gpu :: arch :: y"), variant("b", "gpu :: arch :: x", "gpu :: arch :: z")]
-    assert labels(found, machine(), "gpu", gpu=Provider.static({"arch": ["x", "y", "z"]})) == ["b", "a"]
+    assert labels(found, machine(), "gpu", gpu=VariantProvider.static({"arch": ["x", "y", "z"]})) == ["b", "a"]
 
 
 def test_equal_ranks_fall_to_the_label() -> None:
-    static = Provider.static({"arch": ["x", "y"]})
+    static = VariantProvider.static({"arch": ["x", "y"]})
     found = [variant("b", "gpu :: arch :: x"), variant("a", "gpu :: arch :: x", "gpu :: arch :: y")]
     assert labels(found, machine(), "gpu", gpu=static) == ["a", "b"]
 
@@ -81,15 +81,15 @@ def test_what_an_npu_supports_stands_in_the_machines_description() -> None:
     [
         (REQUIRED, "nobody answers for its provider, rebellions-variant-provider"),
         (
-            Provider(requires=("x86-64-variant-provider",), optional=True),
+            VariantProvider(requires=("x86-64-variant-provider",), optional=True),
             "its provider is optional, so off unless asked for",
         ),
-        (Provider(requires=("x86-64-variant-provider",)), "the machine has v3, v2, v1"),
-        (Provider(requires=("x86-64-variant-provider >=1",)), "nobody answers for its provider, "),
-        (Provider.static({"version": ["1"]}), "the machine has no x86_64 :: level"),
+        (VariantProvider(requires=("x86-64-variant-provider",)), "the machine has v3, v2, v1"),
+        (VariantProvider(requires=("x86-64-variant-provider >=1",)), "nobody answers for its provider, "),
+        (VariantProvider.static({"version": ["1"]}), "the machine has no x86_64 :: level"),
     ],
 )
-def test_a_variant_that_is_out_says_why(provider: Provider, reason: str) -> None:
+def test_a_variant_that_is_out_says_why(provider: VariantProvider, reason: str) -> None:
     found = document(variant("v4", "x86_64 :: level :: v4"), metadata=metadata("x86_64", x86_64=provider))
     (item,) = ranked(found, machine())
     assert item.why.startswith(f"x86_64 :: level :: v4 is not supported: {reason}")

@@ -8,7 +8,7 @@ import pytest
 from tests.factories.extensions import laid_out, library
 from vbuild.errors import SplitError
 from vbuild.verification import installation as probes
-from vbuild.verification.installation import Installation, opened
+from vbuild.verification.installation import InstalledWheel, opened
 
 METADATA = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 
@@ -24,12 +24,12 @@ def test_files_that_are_gone_and_packages_of_other_kinds_are_passed_over(tmp_pat
             "odd-1.0.dist-info/METADATA": METADATA.replace(b"demo", b"odd"),
         },
     )
-    assert list(Installation.of(packages, "demo").files) == ["demo/liba.so"]
+    assert list(InstalledWheel.of(packages, "demo").files) == ["demo/liba.so"]
 
 
 def test_a_wheel_that_is_not_where_it_was_installed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SplitError) as caught:
-        Installation.of(laid_out(tmp_path / "packages", {"other.py": b""}), "demo")
+        InstalledWheel.of(laid_out(tmp_path / "packages", {"other.py": b""}), "demo")
     assert str(caught.value) == "demo: not in packages after it was installed there, expected its .dist-info"
 
 

@@ -15,8 +15,8 @@ from vbuild.errors import ClaimError
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
-from vbuild.verification.level_runs import Leveled, Run, run_levels
-from vbuild.verification.level_ways import Host, Way
+from vbuild.verification.level_runs import Leveled, LevelRun, run_levels
+from vbuild.verification.level_ways import LevelHost, Way
 
 V3, V4 = at_level(BASE, "v3"), at_level(BASE, "v4")
 TELLS = Check("python -c 'from demo import _c; print(_c.__doc__)'")
@@ -46,7 +46,7 @@ def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, way: 
     assert told.ok
     assert (told.levels, told.tried, told.summary) == (("v1", "v3", "v4"), ("v1", "v3", "v4"), "works as v1, v3, v4")
     assert told.runs == tuple(
-        Run(level, way, None, ("demo", "demo._c"), (path,), is_tested=True)
+        LevelRun(level, way, None, ("demo", "demo._c"), (path,), is_tested=True)
         for level, path in (("v1", BASE), ("v3", V3), ("v4", V4))
     )
     assert printed(tmp_path / "log") == ["v1", "v3", "v4"]
@@ -122,7 +122,7 @@ def test_a_wheel_without_copies_is_run_as_it_is(tmp_path: Path) -> None:
     assert told == Leveled(
         NAME,
         ("v1",),
-        (Run("v1", Way.NONE, None, ("demo", "demo._c"), (), is_tested=True),),
+        (LevelRun("v1", Way.NONE, None, ("demo", "demo._c"), (), is_tested=True),),
         ("no library has copies for CPU levels: run as it is",),
     )
     assert [*told.lines()][1:3] == [
@@ -151,7 +151,7 @@ def test_a_module_of_the_project_s_own_that_is_missing_is_a_failure(tmp_path: Pa
 
 def test_another_python_of_this_machine_runs_its_wheels(tmp_path: Path) -> None:
     python = other_python()
-    host = Host.of(Path(python))
+    host = LevelHost.of(Path(python))
     tag = "".join(filter(str.isdigit, host.suffixes[0].split("-")[1]))
     files = {**members(("v3",)), "demo/__init__.py": ""}
     wheel = leveled(tmp_path, files, name=f"demo-1.0-cp{tag}-cp{tag}-manylinux_2_17_x86_64.whl")
@@ -219,7 +219,7 @@ def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
 def test_a_terminal_is_told_some_of_the_libraries_and_every_failure() -> None:
     taken = tuple(f"demo.libs/lib{letter}.so" for letter in "abcdefgh")
     failures = tuple(f"loaded: {path}, expected another" for path in taken)
-    run = Run("v1", Way.TUNABLES, imported=("demo",), loaded=taken, failures=failures)
+    run = LevelRun("v1", Way.TUNABLES, imported=("demo",), loaded=taken, failures=failures)
     assert [*run.lines()] == [
         "  v1 by GLIBC_TUNABLES: 1 module imported",
         *(f"    {path}" for path in taken[:5]),

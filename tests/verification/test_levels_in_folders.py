@@ -11,7 +11,7 @@ from tests.factories.levels import BASE, STUB, copy, leveled, members, stub
 from tests.factories.tools import needs
 from vbuild.elf.library_names import at_level
 from vbuild.hardware.cpu import Cpu
-from vbuild.verification.model import Rule, Severity, Verdict
+from vbuild.verification.model import Severity, Verdict, VerifyRule
 from vbuild.verification.verify import verify
 
 V3, V4 = at_level(BASE, "v3"), at_level(BASE, "v4")
@@ -28,7 +28,7 @@ def verdict(folder: Path, changed: Mapping[str, bytes | str] | None = None, *, w
     return verify(leveled(folder, files))
 
 
-def found(verdict: Verdict) -> list[tuple[Severity, Rule, str | None, str]]:
+def found(verdict: Verdict) -> list[tuple[Severity, VerifyRule, str | None, str]]:
     return [(one.severity, one.rule, one.member, one.what) for one in verdict.findings]
 
 
@@ -48,7 +48,7 @@ def test_each_copy_may_use_its_folder_s_level_and_a_stub_is_no_code(tmp_path: Pa
 def test_a_copy_that_uses_more_than_its_folder_s_level_is_an_error(tmp_path: Path) -> None:
     told = verdict(tmp_path, {V3: copy("v3", march="v4")}, without=V4)
     ((severity, rule, member, what),) = found(told)
-    assert (severity, rule, member) == (Severity.ERROR, Rule.ISA_ABOVE, V3)
+    assert (severity, rule, member) == (Severity.ERROR, VerifyRule.ISA_ABOVE, V3)
     assert "AVX512F (v4), above x86-64-v3, whose folder it is in: 2 functions: " in what
     assert (told.failed, told.isa) == (True, "failed")
 
@@ -57,13 +57,13 @@ def test_what_no_level_has_is_too_much_in_every_folder(tmp_path: Path) -> None:
     aes = 'void aes(void) { __asm__ volatile("aesenc %xmm0, %xmm1"); }'
     told = verdict(tmp_path, {V4: copy("v4", more=aes)})
     ((severity, rule, _, what),) = found(told)
-    assert (severity, rule) == (Severity.ERROR, Rule.ISA_ABOVE)
+    assert (severity, rule) == (Severity.ERROR, VerifyRule.ISA_ABOVE)
     assert what.startswith("needs AES (beyond v4), above x86-64-v4, whose folder it is in: 1 function: aes (")
 
 
 def test_the_library_for_every_processor_keeps_to_the_wheel_s_own_claim(tmp_path: Path) -> None:
     told = verdict(tmp_path, {BASE: copy("v1", march="v3")})
-    assert (Severity.WARNING, Rule.ISA_ABOVE, BASE) in {one[:3] for one in found(told)}
+    assert (Severity.WARNING, VerifyRule.ISA_ABOVE, BASE) in {one[:3] for one in found(told)}
     path = leveled(tmp_path / "claimed", {**members(), BASE: copy("v1", march="v3")})
     assert verify(path, cpu=Cpu.parse("x86-64")).failed
     assert not verify(path, cpu=Cpu.parse("x86-64-v3")).failed
@@ -97,22 +97,22 @@ def test_a_copy_below_the_wheel_s_own_claim_keeps_to_that_claim(tmp_path: Path) 
 )
 def test_a_copy_that_makes_no_difference_is_worth_a_note(tmp_path: Path, level: str, data: bytes, what: str) -> None:
     assert found(verdict(tmp_path, {at_level(BASE, level): data})) == [
-        (Severity.NOTE, Rule.ISA_FLAGS, at_level(BASE, level), what)
+        (Severity.NOTE, VerifyRule.ISA_FLAGS, at_level(BASE, level), what)
     ]
 
 
 def test_much_code_without_a_vector_is_worth_a_warning(tmp_path: Path) -> None:
     data = library("libvb_demo-01234567.so", source=MUCH, flags=("-O1",))
     ((severity, rule, member, what),) = found(verdict(tmp_path, {V3: data}))
-    assert (severity, rule, member) == (Severity.WARNING, Rule.ISA_FLAGS, V3)
+    assert (severity, rule, member) == (Severity.WARNING, VerifyRule.ISA_FLAGS, V3)
     assert what.startswith("no VEX instruction in ")
     assert what.endswith("the compiler's flags for x86-64-v3 did not arrive, or made no difference")
 
 
 def test_a_copy_without_one_for_every_processor_is_an_error(tmp_path: Path) -> None:
     expected = f"no {BASE} beside it; expected one for lesser processors, and for systems that know no levels"
-    lost = [one for one in found(verdict(tmp_path, without=BASE)) if one[1] is Rule.HWCAPS]
-    assert lost == [(Severity.ERROR, Rule.HWCAPS, path, expected) for path in (V3, V4)]
+    lost = [one for one in found(verdict(tmp_path, without=BASE)) if one[1] is VerifyRule.HWCAPS]
+    assert lost == [(Severity.ERROR, VerifyRule.HWCAPS, path, expected) for path in (V3, V4)]
 
 
 def test_copies_of_one_library_have_one_soname(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_copies_of_one_library_have_one_soname(tmp_path: Path) -> None:
     assert found(told) == [
         (
             Severity.ERROR,
-            Rule.HWCAPS,
+            VerifyRule.HWCAPS,
             V4,
             f"SONAME libother.so, and libvb_demo-01234567.so in {BASE}; expected one for all levels",
         )
@@ -130,7 +130,7 @@ def test_copies_of_one_library_have_one_soname(tmp_path: Path) -> None:
 def test_a_mark_above_the_folder_s_level_is_an_error(tmp_path: Path) -> None:
     marked = library("libvb_demo-01234567.so", source=MUCH, flags=("-O2", "-march=x86-64-v3", "-Wl,-z,x86-64-v4"))
     what = "marked as needing x86-64-v4, above x86-64-v3, whose folder it is in: glibc refuses to load it"
-    assert (Severity.ERROR, Rule.ISA_NOTE, V3, what) in found(verdict(tmp_path, {V3: marked}))
+    assert (Severity.ERROR, VerifyRule.ISA_NOTE, V3, what) in found(verdict(tmp_path, {V3: marked}))
 
 
 def test_what_the_library_for_every_processor_has_too_is_dispatched_in_its_copy(tmp_path: Path) -> None:
@@ -164,5 +164,5 @@ def test_the_rpath_of_what_loads_a_library_serves_its_copies_too(tmp_path: Path,
         at_level("demo.libs/libone.so", "v2"): one,
         "demo.libs/libtwo.so": library("libtwo.so"),
     }
-    lost = [one.member for one in verify(leveled(tmp_path, files)).findings if one.rule is Rule.NEEDED]
+    lost = [one.member for one in verify(leveled(tmp_path, files)).findings if one.rule is VerifyRule.NEEDED]
     assert lost == (["demo.libs/libone.so", at_level("demo.libs/libone.so", "v2")] if new else [])

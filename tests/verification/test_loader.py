@@ -12,15 +12,15 @@ import pytest
 from tests.factories.elf import patchelfed
 from tests.factories.extensions import laid_out, library
 from vbuild.elf.linkage import Via
-from vbuild.elf.policy import Platform
-from vbuild.verification.loader import Loader, Need
+from vbuild.elf.policy import PlatformPolicy
+from vbuild.verification.loader import Loader, LoaderNeed
 
 _TRACED = re.compile(r"\t(?P<name>\S+) => (?P<path>not found|\S+)")
 ROOT = "demo/_c.so"
 
 
-def played(folder: Path, root: str = ROOT) -> tuple[Need, ...]:
-    platform = Platform.parse("manylinux_2_17_x86_64")
+def played(folder: Path, root: str = ROOT) -> tuple[LoaderNeed, ...]:
+    platform = PlatformPolicy.parse("manylinux_2_17_x86_64")
     assert platform
     return tuple(Loader(folder, folder=folder, own=(), platforms=(platform,)).needs(root))
 
@@ -70,7 +70,9 @@ def test_a_runpath_serves_its_own_library_alone_and_hides_the_rpaths_above_it(tm
         },
     )
     assert found(folder) == judged(folder) == {"liba.so": "lib/liba.so", "libb.so": None}
-    hidden = Need("lib/liba.so", "libb.so", Via.NAME, "lib/libb.so", is_loaded=False, searched=("$ORIGIN/nowhere",))
+    hidden = LoaderNeed(
+        "lib/liba.so", "libb.so", Via.NAME, "lib/libb.so", is_loaded=False, searched=("$ORIGIN/nowhere",)
+    )
     assert hidden in played(folder)
 
 

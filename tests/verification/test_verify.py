@@ -13,7 +13,7 @@ from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import ClaimError
 from vbuild.hardware.cpu import Cpu
-from vbuild.verification.model import Rule, Severity, Verdict
+from vbuild.verification.model import Severity, Verdict, VerifyRule
 from vbuild.verification.verify import verify
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
@@ -184,7 +184,7 @@ def test_paths_of_the_building_machine_are_found(
 ) -> None:
     verdict = verify(made(tmp_path, shared_object(MODULE, *rpath(path))))
     what = f"RUNPATH {path!r}; expected a path relative to the library, $ORIGIN/...: {why}"
-    expected = [(severity, Rule.RPATH, what)] if severity else []
+    expected = [(severity, VerifyRule.RPATH, what)] if severity else []
     assert [(one.severity, one.rule, one.what) for one in verdict.findings] == expected
 
 
@@ -306,8 +306,8 @@ def test_other_machines_are_said_to_be_unchecked(tmp_path: Path) -> None:
 def test_damage_is_told_apart_from_a_file_that_is_no_library(tmp_path: Path) -> None:
     verdict = verify(made(tmp_path, {"demo/_demo.so": CLEAN[:100], "demo/data.bin": CLEAN[:100]}))
     assert [(one.severity, one.rule, one.member) for one in verdict.findings] == [
-        (Severity.ERROR, Rule.ELF, "demo/_demo.so"),
-        (Severity.WARNING, Rule.ELF, "demo/data.bin"),
+        (Severity.ERROR, VerifyRule.ELF, "demo/_demo.so"),
+        (Severity.WARNING, VerifyRule.ELF, "demo/data.bin"),
     ]
 
 
@@ -316,7 +316,7 @@ def test_a_member_that_does_not_match_record_is_found(tmp_path: Path) -> None:
     rows = record_of({path: b"said", **everything(NAME)}, dist_info_of(NAME))
     verdict = verify(wheel(tmp_path, NAME, {path: b"done"}, record=rows))
     assert [(one.rule, one.member, one.what) for one in verdict.findings] == [
-        (Rule.ARCHIVE, path, f"{NAME}: {path}: does not match its hash in RECORD")
+        (VerifyRule.ARCHIVE, path, f"{NAME}: {path}: does not match its hash in RECORD")
     ]
 
 

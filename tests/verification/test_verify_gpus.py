@@ -15,16 +15,16 @@ from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.offers import offers
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.gpu_code.fatbin import Flag, Kind
-from vbuild.hardware.gpu import Code
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.verification.model import Severity, Verdict
 from vbuild.verification.verify import verify
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 NAME = "demo-1.0-py3-none-manylinux_2_17_x86_64.whl"
 MEMBER = "demo/libdemo.so"
-KINDS = {Code.MACHINE: Kind.CUBIN, Code.PTX: Kind.PTX, Code.OTHER: Kind.LTO_IR}
-SUFFIXES = {"": 0, "a": Flag.ARCH_SPECIFIC, "f": Flag.ARCH_FAMILY}
+KINDS = {GpuCodeKind.MACHINE: FatbinKind.CUBIN, GpuCodeKind.PTX: FatbinKind.PTX, GpuCodeKind.OTHER: FatbinKind.LTO_IR}
+SUFFIXES = {"": 0, "a": FatbinFlag.ARCH_SPECIFIC, "f": FatbinFlag.ARCH_FAMILY}
 
 
 def library(*fatbins: str, flags: int = 0) -> bytes:
@@ -209,7 +209,9 @@ def test_a_claim_without_any_gpu_code_is_a_warning(tmp_path: Path) -> None:
     ("bound", "is_too_low"), [("12.0", True), ("12", True), ("12.3", True), ("12.4", False), ("13.0", False)]
 )
 def test_zstd_needs_a_driver_that_reads_it(tmp_path: Path, bound: str, is_too_low: bool) -> None:  # noqa: FBT001 - a row
-    variant_ = made(tmp_path, library("80 90", flags=Flag.ZSTD), *real(90), f"cuda_version_lower_bound :: {bound}")
+    variant_ = made(
+        tmp_path, library("80 90", flags=FatbinFlag.ZSTD), *real(90), f"cuda_version_lower_bound :: {bound}"
+    )
     version = bound if "." in bound else f"{bound}.0"
     what = (
         f"2 entries are compressed with zstd, which drivers read from CUDA 12.4 on; the variant admits CUDA {version}"
@@ -245,7 +247,7 @@ def test_what_nvcc_made_is_read(tmp_path: Path, sample: str, machine: tuple[str,
 
 
 def test_damaged_gpu_code_is_a_warning(tmp_path: Path) -> None:
-    data = device_library(fatbin(entry(Kind.CUBIN, 90)), fatbin(entry(Kind.CUBIN, 90, version=9)))
+    data = device_library(fatbin(entry(FatbinKind.CUBIN, 90)), fatbin(entry(FatbinKind.CUBIN, 90, version=9)))
     verdict = verify(made(tmp_path, data))
     (finding,) = found(verdict)
     assert finding.startswith("warning: GPU code that cannot be read, in 1 places: damaged or unknown fatbin at 0x")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.wheels import contents, wheel
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.deflate import Codec, Piece, Press
+from vbuild.wheel.deflate import Codec, DeflatedPart, Deflater
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import edited, write_wheel
 
@@ -25,20 +25,20 @@ CODECS = list(Codec)
 NAMES = [WheelName.parse("demo-1.0-py3-none-any.whl").labelled(f"gpu{number}") for number in range(3)]
 
 
-def pressed(rope: Rope, press: Press) -> bytes:
+def pressed(rope: EditedFile, press: Deflater) -> bytes:
     return b"".join(piece.data for piece in press.pressed(rope))
 
 
-def slimmed(*, cut: int, header: bytes) -> Rope:
+def slimmed(*, cut: int, header: bytes) -> EditedFile:
     """SOURCE with a new header, and without some bytes in its middle."""
-    return Rope.of(SOURCE, [header, range(len(header), 8 * MIB), range(8 * MIB + cut, len(SOURCE))])
+    return EditedFile.of(SOURCE, [header, range(len(header), 8 * MIB), range(8 * MIB + cut, len(SOURCE))])
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [0, 1, 2 * MIB, 2 * MIB + 1, 17 * MIB])
 def test_a_member_of_any_size_becomes_one_stream(codec: Codec, size: int) -> None:
-    with Press(codec) as press:
-        pieces = list(press.pressed(Rope.whole(SOURCE[:size])))
+    with Deflater(codec) as press:
+        pieces = list(press.pressed(EditedFile.whole(SOURCE[:size])))
     assert zlib.decompress(b"".join(piece.data for piece in pieces), -zlib.MAX_WBITS) == SOURCE[:size]
     assert b"".join(buffer for piece in pieces for buffer in piece.plain) == SOURCE[:size]
     assert all(zlib.crc32(b"".join(piece.plain)) == piece.crc for piece in pieces)
@@ -56,26 +56,26 @@ ropes = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(ropes)
 def test_any_rope_is_pressed_to_its_bytes(parts: list[range | bytes]) -> None:
-    rope = Rope.of(SOURCE, parts)
-    with Press(Codec.ISAL) as press:
+    rope = EditedFile.of(SOURCE, parts)
+    with Deflater(Codec.ISAL) as press:
         assert zlib.decompress(pressed(rope, press), -zlib.MAX_WBITS) == bytes(rope)
         assert zlib.decompress(pressed(rope, press), -zlib.MAX_WBITS) == bytes(rope)
 
 
 @pytest.mark.parametrize("size", [1000, MIB, 2 * MIB, 3 * MIB])
 def test_short_parts_are_pressed_together(size: int) -> None:
-    rope = Rope.of(SOURCE, [range(start, start + size) for start in range(0, 16 * MIB, 4 * MIB)] * 2)
-    with Press(Codec.ISAL) as press:
+    rope = EditedFile.of(SOURCE, [range(start, start + size) for start in range(0, 16 * MIB, 4 * MIB)] * 2)
+    with Deflater(Codec.ISAL) as press:
         pieces = list(press.pressed(rope))
     assert zlib.decompress(b"".join(piece.data for piece in pieces), -zlib.MAX_WBITS) == bytes(rope)
     assert {piece.size for piece in pieces[:-2]} <= {4 * MIB}
 
 
 def test_a_press_may_have_nothing_to_do(tmp_path: Path) -> None:
-    with Press(folder=tmp_path / "none") as press:
+    with Deflater(folder=tmp_path / "none") as press:
         press.forget()
-    with Press(folder=tmp_path / "none") as press, pytest.raises(FileNotFoundError):
-        pressed(Rope.whole(SOURCE), press)
+    with Deflater(folder=tmp_path / "none") as press, pytest.raises(FileNotFoundError):
+        pressed(EditedFile.whole(SOURCE), press)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -84,13 +84,13 @@ def test_the_number_of_threads_changes_nothing(codec: Codec) -> None:
     streams = set()
     for threads in (1, 2, 7):
         for remembers in (True, False):
-            with Press(codec, threads=threads, remembers=remembers) as press:
+            with Deflater(codec, threads=threads, remembers=remembers) as press:
                 streams.add(pressed(rope, press))
     assert len(streams) == 1
 
 
 def test_what_a_family_shares_is_cut_alike(tmp_path: Path) -> None:
-    with Press(folder=tmp_path) as press:
+    with Deflater(folder=tmp_path) as press:
         one, two = (list(press.pressed(slimmed(cut=cut, header=b"head"))) for cut in (MIB, 2 * MIB))
     shared = {bytes(piece.data) for piece in one} & {bytes(piece.data) for piece in two}
     assert sum(piece.size for piece in one if piece.data in shared) > 14 * MIB
@@ -99,19 +99,19 @@ def test_what_a_family_shares_is_cut_alike(tmp_path: Path) -> None:
 
 def test_a_source_that_changed_is_not_taken_for_what_it_was() -> None:
     source = bytearray(SOURCE)
-    with Press(Codec.ISAL) as press:
-        assert zlib.decompress(pressed(Rope.whole(source), press), -zlib.MAX_WBITS) == source
+    with Deflater(Codec.ISAL) as press:
+        assert zlib.decompress(pressed(EditedFile.whole(source), press), -zlib.MAX_WBITS) == source
         source[9 * MIB] ^= 1
-        assert zlib.decompress(pressed(Rope.whole(source), press), -zlib.MAX_WBITS) == source
+        assert zlib.decompress(pressed(EditedFile.whole(source), press), -zlib.MAX_WBITS) == source
         press.forget()
-        assert zlib.decompress(pressed(Rope.whole(source), press), -zlib.MAX_WBITS) == source
+        assert zlib.decompress(pressed(EditedFile.whole(source), press), -zlib.MAX_WBITS) == source
 
 
 def test_a_reader_that_stops_midway_leaves_nobody_reading() -> None:
     source = bytearray(SOURCE)
-    with Press(Codec.ISAL, threads=2) as press:
-        pieces = press.pressed(Rope.whole(source))
-        assert isinstance(next(pieces), Piece)
+    with Deflater(Codec.ISAL, threads=2) as press:
+        pieces = press.pressed(EditedFile.whole(source))
+        assert isinstance(next(pieces), DeflatedPart)
         pieces.close()  # type: ignore[attr-defined] # a generator
         del pieces
         source.clear()
@@ -123,7 +123,7 @@ def test_a_family_is_written_from_one_open_wheel(tmp_path: Path, codec: Codec) -
     ropes = {name: slimmed(cut=(number + 1) * MIB, header=b"head") for number, name in enumerate(NAMES)}
     with ExitStack() as stack:
         source = stack.enter_context(open_wheel(fat))
-        press = stack.enter_context(Press(codec, folder=tmp_path))
+        press = stack.enter_context(Deflater(codec, folder=tmp_path))
         writers = {name: stack.enter_context(write_wheel(tmp_path / "out", name, press=press)) for name in NAMES}
         for member in source.members:
             if member.path != "demo/_C.so":
@@ -132,23 +132,23 @@ def test_a_family_is_written_from_one_open_wheel(tmp_path: Path, codec: Codec) -
                 continue
             with source.mapped(member, folder=tmp_path) as view:
                 for name, writer in writers.items():
-                    writer.write(member, Rope(view, ropes[name].parts))
+                    writer.write(member, EditedFile(view, ropes[name].parts))
             press.forget()
     for name in NAMES:
         out = tmp_path / "out" / str(name)
         assert contents(out)["demo/_C.so"] == bytes(ropes[name])
         with open_wheel(out, check=True) as alone:
             assert alone.find("demo/a.py")
-    with open_wheel(fat) as source, Press(codec) as press:
+    with open_wheel(fat) as source, Deflater(codec) as press:
         alone_path = edited(source, tmp_path / "alone", NAMES[0], edits={"demo/_C.so": ropes[NAMES[0]]}, press=press)
     assert alone_path.read_bytes() == (tmp_path / "out" / str(NAMES[0])).read_bytes()
 
 
 def test_a_rope_can_be_stored_and_can_be_an_edit(tmp_path: Path) -> None:
     path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={"demo/_C.so": SOURCE[:MIB]})
-    rope = Rope.of(SOURCE, [b"new", range(5, 100)])
+    rope = EditedFile.of(SOURCE, [b"new", range(5, 100)])
     with open_wheel(path) as source:
-        edits = {"demo/_C.so": rope, "demo-1.0.dist-info/variant.json": Rope.whole(b"{}")}
+        edits = {"demo/_C.so": rope, "demo-1.0.dist-info/variant.json": EditedFile.whole(b"{}")}
         out = edited(source, tmp_path / "out", NAMES[0], edits=edits)
     assert contents(out)["demo/_C.so"] == bytes(rope)
     assert contents(out)["demo-1.0.dist-info/variant.json"] == b"{}"

@@ -13,7 +13,7 @@ from tests.factories.ranges import serving
 from tests.factories.wheels import contents, everything, poked, wheel
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed
+from vbuild.index_client.listing import ListedFile
 from vbuild.index_client.ranged import PIECE, TAIL, ranged
 from vbuild.wheel.archive import Distant
 from vbuild.wheel.name import WheelName
@@ -47,7 +47,7 @@ def test_of_a_large_wheel_little_is_transferred(tmp_path: Path) -> None:
     wheel(tmp_path, NAME, {**FILES, "demo/lib/libother.so": random.Random(4).randbytes(1 << 22)})
     with (
         serving(tmp_path) as server,
-        ranged(Listed(NAME, Version("1.0"), url=f"{server.url}/{NAME}"), indexes=Indexes()) as file,
+        ranged(ListedFile(NAME, Version("1.0"), url=f"{server.url}/{NAME}"), indexes=Indexes()) as file,
     ):
         distant = Distant(file, WheelName.parse(NAME))  # type: ignore[arg-type]
         assert file.transferred == TAIL

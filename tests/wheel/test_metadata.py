@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from installer.records import parse_record_file
 
 from vbuild.errors import WheelError
-from vbuild.wheel.metadata import Headers, Metadata, Record, Row, WheelFile, sha256_said, unpadded
+from vbuild.wheel.metadata import Metadata, MetadataHeaders, Record, RecordRow, WheelFile, sha256_said, unpadded
 
 WHEEL = "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py2-none-any\nTag: py3-none-any\n"
 METADATA = """Metadata-Version: 2.1
@@ -32,23 +32,23 @@ REFUSED_RECORDS = {
 }
 
 paths = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda path: path.splitlines() == [path])
-rows = st.builds(Row, paths, st.none() | st.just("sha256=abc_-9"), st.none() | st.integers(0, 2**63))
+rows = st.builds(RecordRow, paths, st.none() | st.just("sha256=abc_-9"), st.none() | st.integers(0, 2**63))
 
 
 def test_a_record_is_read_with_any_line_ends() -> None:
-    expected = (Row("a,b.py", "sha256=x", 1), Row('q"é.py', "sha256=y", 0), Row("d/RECORD"))
+    expected = (RecordRow("a,b.py", "sha256=x", 1), RecordRow('q"é.py', "sha256=y", 0), RecordRow("d/RECORD"))
     lines = ['"a,b.py",sha256=x,1', '"q""é.py",sha256=y,0', "d/RECORD,,"]
     for text in ("\n".join(lines), "\r\n".join(lines) + "\r\n", "\r".join(lines)):
         assert Record.parse(text).rows == expected
 
 
 @given(st.lists(rows, unique_by=lambda row: row.path).map(tuple))
-def test_a_record_and_its_text_are_inverses(rows: tuple[Row, ...]) -> None:
+def test_a_record_and_its_text_are_inverses(rows: tuple[RecordRow, ...]) -> None:
     assert Record.parse(str(Record(rows))).rows == rows
 
 
 @given(st.lists(rows, unique_by=lambda row: row.path).map(tuple))
-def test_installer_reads_the_same_record(rows: tuple[Row, ...]) -> None:
+def test_installer_reads_the_same_record(rows: tuple[RecordRow, ...]) -> None:
     read = list(parse_record_file(str(Record(rows)).splitlines()))
     # installer turns the backslashes that Windows tools wrote; a wheel has none
     assert [path for path, _, _ in read] == [row.path.replace("\\", "/") for row in rows]
@@ -144,13 +144,13 @@ def test_a_value_of_two_lines_is_refused() -> None:
 
 @given(st.text(alphabet="Aab: \t\r\n") | st.text())
 def test_headers_and_their_text_are_inverses(text: str) -> None:
-    assert str(Headers.parse(text)) == text
+    assert str(MetadataHeaders.parse(text)) == text
 
 
 @given(st.text(alphabet="Aab: \t\n"), st.lists(st.sampled_from(["x", "y z"])))
 def test_replaced_headers_say_what_they_were_given(text: str, values: list[str]) -> None:
-    changed = Headers.parse(text).replacing("A", values)
-    assert Headers.parse(str(changed)).values("A") == tuple(values)
+    changed = MetadataHeaders.parse(text).replacing("A", values)
+    assert MetadataHeaders.parse(str(changed)).values("A") == tuple(values)
 
 
 @given(st.binary(min_size=32, max_size=32), st.sampled_from(["", "="]))

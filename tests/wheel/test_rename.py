@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from vbuild.errors import WheelError
 from vbuild.sbom.keeping import is_bill, renamed_bill
-from vbuild.wheel.metadata import Headers, Metadata
+from vbuild.wheel.metadata import Metadata, MetadataHeaders
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.rename import Renaming, data_of, dist_info_of, requirement_of
 
@@ -95,7 +95,7 @@ def test_other_requirements_are_changed_first() -> None:
 
 def test_a_change_to_several_lines_is_refused() -> None:
     with pytest.raises(WheelError) as refusal:
-        Headers.parse("Name: a\n").changing("Name", lambda _: "a\nb")
+        MetadataHeaders.parse("Name: a\n").changing("Name", lambda _: "a\nb")
     assert str(refusal.value) == "Name 'a\\nb': expected one line"
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
-from vbuild.files.edited import Rope
-from vbuild.wheel.zip_write import Passed, open_stored, write_stored
+from vbuild.files.edited import EditedFile
+from vbuild.wheel.zip_write import PassedStream, open_stored, write_stored
 
 
 def test_members_are_stored_in_the_order_given(tmp_path: Path) -> None:
-    write_stored(tmp_path / "a.conda", [("b", Rope.whole(b"x" * 1000)), ("a", Rope.of(b"0123", [range(1, 3), b"!"]))])
+    write_stored(
+        tmp_path / "a.conda", [("b", EditedFile.whole(b"x" * 1000)), ("a", EditedFile.of(b"0123", [range(1, 3), b"!"]))]
+    )
     assert contents(tmp_path / "a.conda") == {"b": b"x" * 1000, "a": b"12!"}
     with zipfile.ZipFile(tmp_path / "a.conda") as archive:
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
@@ -24,7 +26,7 @@ def test_a_member_of_another_archive_is_passed_on_as_it_is(tmp_path: Path) -> No
     source = wheel(tmp_path, a="text " * 100)
     with open_stored(source) as reader:
         member = next(member for member in reader.members if member.path == "a")
-        write_stored(tmp_path / "b.conda", [("c", Passed(reader, member))])
+        write_stored(tmp_path / "b.conda", [("c", PassedStream(reader, member))])
     assert contents(tmp_path / "b.conda") == {"c": b"text " * 100}
     with zipfile.ZipFile(tmp_path / "b.conda") as archive:
         assert archive.getinfo("c").compress_size == member.compressed_size
@@ -32,7 +34,7 @@ def test_a_member_of_another_archive_is_passed_on_as_it_is(tmp_path: Path) -> No
 
 def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(WheelError) as refusal:
-        write_stored(tmp_path / "a.conda", [("a", Rope.whole(b"x")), ("../b", Rope.whole(b"x"))])
+        write_stored(tmp_path / "a.conda", [("a", EditedFile.whole(b"x")), ("../b", EditedFile.whole(b"x"))])
     assert str(refusal.value) == f"{tmp_path / 'a.conda'}: ../b: a path that leaves its folder"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(WheelError) as refusal:
@@ -41,7 +43,7 @@ def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> Non
 
 
 def test_an_archive_is_read_by_name_and_refused_where_it_is_damaged(tmp_path: Path) -> None:
-    write_stored(tmp_path / "a.conda", [("a", Rope.whole(b"abc"))])
+    write_stored(tmp_path / "a.conda", [("a", EditedFile.whole(b"abc"))])
     with open_stored(tmp_path / "a.conda") as reader:
         assert [(member.path, b"".join(reader.inflated(member))) for member in reader.members] == [("a", b"abc")]
     (tmp_path / "b.conda").write_bytes((tmp_path / "a.conda").read_bytes()[:-30])

@@ -19,11 +19,11 @@ from tests.release.test_matrix_split import LEVELS as SPLIT_LEVELS
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import TEST as SPLIT_TEST
 from tests.release.test_matrix_split import recipe as split_recipe
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.hardware.machine import Machine
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
 TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
@@ -48,13 +48,13 @@ def recipe(folder: Path, text: str) -> Path:
     return folder / "demo.toml"
 
 
-def both(source: Path, folder: Path, cluster: Cluster) -> tuple[Release, Release]:
+def both(source: Path, folder: Path, cluster: Cluster) -> tuple[ReleaseResult, ReleaseResult]:
     """The release as workers make it, and as this machine does."""
-    ours = Store(folder / "store")
+    ours = BuildCache(folder / "store")
     return matrix(source, folder / "there", executor=cluster.executor), matrix(source, folder / "here", store=ours)
 
 
-def told(release: Release) -> dict[str, Any]:
+def told(release: ReleaseResult) -> dict[str, Any]:
     """What the report says but for what is of the run: times, and what was built before."""
     data = release.data()
     for wheel in data["wheels"]:
@@ -141,7 +141,7 @@ def test_a_part_of_a_release_is_made_there_as_here(two: Cluster, tmp_path: Path)
     source = recipe(tmp_path, LEVELS)
     options: dict[str, Any] = {"only": ["x86_64_v3"], "is_part": True}
     matrix(source, tmp_path / "there", executor=two.executor, **options)
-    matrix(source, tmp_path / "here", store=Store(tmp_path / "store"), **options)
+    matrix(source, tmp_path / "here", store=BuildCache(tmp_path / "store"), **options)
     assert len(wheels(tmp_path / "there")) == 1
     assert wheels(tmp_path / "there") == wheels(tmp_path / "here")
 
@@ -164,7 +164,7 @@ def test_workers_do_not_make_again_what_they_have_from_before(two: Cluster, tmp_
     source = recipe(tmp_path, f'{LEVELS}[build]\nenv = {{ ONLY = "{tmp_path}" }}\n')
     first = matrix(source, tmp_path / "first", executor=two.executor)
     again = matrix(source, tmp_path / "again", executor=two.executor)
-    fresh = matrix(source, tmp_path / "fresh", executor=two.executor, store=Store(tmp_path / "store", fresh=True))
+    fresh = matrix(source, tmp_path / "fresh", executor=two.executor, store=BuildCache(tmp_path / "store", fresh=True))
     assert (first.kept, again.kept, fresh.kept) == (0, 3, 0)
     assert wheels(tmp_path / "first") == wheels(tmp_path / "again") == wheels(tmp_path / "fresh")
 
@@ -236,7 +236,7 @@ def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None
             cluster.work(name, preload=(), WORKER=name)
         cluster.work("telling", WORKER="telling")
         release = matrix(source, tmp_path / "dist", executor=cluster.executor)
-    assert [product.trial for product in release.products] == [Trial.PASSED, Trial.PASSED]
+    assert [product.trial for product in release.products] == [TrialCompile.PASSED, TrialCompile.PASSED]
     assert where.read_text().split() == ["telling", "telling"]
 
 
@@ -246,7 +246,10 @@ def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) ->
         cluster.work("silent", preload=())
         release = matrix(source, tmp_path / "dist", executor=cluster.executor)
     cpu = Machine.here().cpu
-    can = [Trial.PASSED if cpu and cpu.runs(product.target.cpu) else Trial.NOT_RUN for product in release.products]
+    can = [
+        TrialCompile.PASSED if cpu and cpu.runs(product.target.cpu) else TrialCompile.NOT_RUN
+        for product in release.products
+    ]
     assert [product.trial for product in release.products] == can
 
 

@@ -19,7 +19,7 @@ from tests.factories.dask import Cluster, clustered, needs_dask
 from tests.factories.desk import Desk, refusal, stages, wheels
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
-from vbuild.release.cache import Store
+from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
 from vbuild.workers.executor import Executor
 
@@ -133,8 +133,8 @@ def test_the_job_of_a_worker_that_is_killed_is_done_elsewhere(workplace: Workpla
     assert stages(workplace.dist) == []
 
 
-def _store(workplace: Workplace) -> Store:
-    return Store(workplace.desk.folder / "own store")
+def _store(workplace: Workplace) -> BuildCache:
+    return BuildCache(workplace.desk.folder / "own store")
 
 
 def test_a_worker_that_is_killed_comes_back_with_its_nanny_and_finds_its_folder_clean(workplace: Workplace) -> None:

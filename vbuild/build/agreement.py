@@ -22,10 +22,10 @@ from pathlib import Path, PurePath
 
 import uv
 
-from vbuild.build.environment import Environment
+from vbuild.build.environment import BuildEnvironment
 from vbuild.errors import BuildError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Code, GpuList, Offer, Request, Service, service
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
 from vbuild.process.run import run
 from vbuild.recipe.cuda import Archs
 from vbuild.recipe.model import Check
@@ -33,14 +33,14 @@ from vbuild.recipe.variables import for_installers, passed
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_code import Codegen
-from vbuild.toolchain.nvcc_options import Output
+from vbuild.toolchain.nvcc_options import NvccOutput
 
-Fatbins = Mapping[tuple[Offer, ...], int]
+Fatbins = Mapping[tuple[GpuOffer, ...], int]
 
 _SHOWN = 5
-_FILES = frozenset({Output.FATBIN, Output.CUBIN, Output.PTX})  # which programs load by themselves
-_LINKS = frozenset({Output.LIBRARY, Output.DEVICE_LINK})
-_MAKES_FATBINS = frozenset({Output.OBJECT, Output.FATBIN, *_LINKS})
+_FILES = frozenset({NvccOutput.FATBIN, NvccOutput.CUBIN, NvccOutput.PTX})  # which programs load by themselves
+_LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
+_MAKES_FATBINS = frozenset({NvccOutput.OBJECT, NvccOutput.FATBIN, *_LINKS})
 
 # folders and files of build systems that only ask what the compiler can do
 _TRIALS = ("CMakeFiles", "CMakeScratch", "meson-private")
@@ -147,20 +147,20 @@ def is_trial(command: Command) -> bool:
     return bool(paths) and all(path.name in _TRIAL_FILES or {*path.parts} & {*_TRIALS} for path in paths)
 
 
-def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[Code, int]], list[Command]]:
+def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, int]], list[Command]]:
     """The commands by the shapes of the fatbins that they make."""
-    found: dict[frozenset[tuple[Code, int]], list[Command]] = defaultdict(list)
+    found: dict[frozenset[tuple[GpuCodeKind, int]], list[Command]] = defaultdict(list)
     for command in commands:
         offers = [Codegen.of(code).offer for code in command.ours if command.output in _MAKES_FATBINS]
-        shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[Code, int]]]()
+        shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[GpuCodeKind, int]]]()
         if command.output in _LINKS:
-            shapes.add(_shape(offer for offer in offers if offer.code is Code.MACHINE))
+            shapes.add(_shape(offer for offer in offers if offer.code is GpuCodeKind.MACHINE))
         for shape in shapes - {frozenset()}:
             found[shape].append(command)
     return found
 
 
-def _shape(offers: Iterable[Offer]) -> frozenset[tuple[Code, int]]:
+def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, int]]:
     """What a list and the fatbin that comes of it have in common: nvcc makes sm_103f of sm_103 from compute_100f."""
     return frozenset((offer.code, offer.arch.number) for offer in offers)
 
@@ -177,29 +177,29 @@ def _names(command: Command) -> tuple[str, ...]:
     return command.sources or tuple(f"link of {PurePath(file).name}" for file in command.files) or ("link",)
 
 
-def _missing(command: Command, offers: Sequence[Offer], archs: GpuList) -> tuple[str, ...]:
+def _missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
     """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
 
     The device linker leaves PTX behind, so that is not missed where it was at work.
     """
-    is_linked = command.output in _LINKS and not any(offer.code is Code.PTX for offer in offers)
-    wants = (want for request in archs for want in _wants(request) if not (is_linked and want.code is Code.PTX))
+    is_linked = command.output in _LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
+    wants = (want for request in archs for want in _wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))
     return _lacking([offers], wants)
 
 
-def _wants(request: Request) -> Iterator[Offer]:
+def _wants(request: GpuRequest) -> Iterator[GpuOffer]:
     if request.real:
-        yield Offer(Code.MACHINE, request.device)
+        yield GpuOffer(GpuCodeKind.MACHINE, request.device)
     if request.ptx:
-        yield Offer(Code.PTX, request.device)
+        yield GpuOffer(GpuCodeKind.PTX, request.device)
 
 
-def _lacking(fatbins: Iterable[Sequence[Offer]], wants: Iterable[Offer]) -> tuple[str, ...]:
+def _lacking(fatbins: Iterable[Sequence[GpuOffer]], wants: Iterable[GpuOffer]) -> tuple[str, ...]:
     found = tuple(fatbins)
     return _written(want for want in wants if not any(_has(offers, want) for offers in found))
 
 
-def _has(offers: Iterable[Offer], want: Offer) -> bool:
+def _has(offers: Iterable[GpuOffer], want: GpuOffer) -> bool:
     some = [offer for offer in offers if offer.code is want.code]
     return service(some, want.arch) is not Service.NONE
 
@@ -214,18 +214,20 @@ def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str
     ]
     if fatbins and unserved and not is_own:
         return tuple(map(str, unserved)), True
-    wants = [want for request in archs for want in _wants(request) if is_own or want.code is Code.MACHINE]
+    wants = [want for request in archs for want in _wants(request) if is_own or want.code is GpuCodeKind.MACHINE]
     lacking = {code for offers in fatbins for code in _lacking([offers], wants)}
     return (tuple(code for code in _written(wants) if code in lacking), is_own) if lacking else None
 
 
-def _written(offers: Iterable[Offer]) -> tuple[str, ...]:
+def _written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
     """*offers* in nvcc's words, machine code first."""
-    found = sorted({(offer.code is Code.PTX, offer.arch) for offer in offers if offer.code is not Code.OTHER})
+    found = sorted(
+        {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
+    )
     return tuple(f"{'compute' if is_ptx else 'sm'}_{arch.number}{arch.suffix}" for is_ptx, arch in found)
 
 
-class Trial(StrEnum):
+class TrialCompile(StrEnum):
     """What became of the test of a wheel."""
 
     NONE = "no test"
@@ -245,7 +247,7 @@ def tried(
     configuration: Callable[[], Mapping[str, str]],
     beside: Path | None = None,
     pass_env: Collection[str] = (),
-) -> Trial:
+) -> TrialCompile:
     """Install *wheel*, which needs *cpu*, into a new environment in *folder* and run the command of *check*.
 
     Not run where *machine*, the CPU we are on, is below the level. *configuration* gives uv's variables for its
@@ -254,10 +256,10 @@ def tried(
     wheel does not install or its test fails.
     """
     if check.command is None:
-        return Trial.NONE
+        return TrialCompile.NONE
     if machine is None or not machine.runs(cpu):
-        return Trial.NOT_RUN
-    environment = Environment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")
+        return TrialCompile.NOT_RUN
+    environment = BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")
     empty = folder / "empty"  # the command must find the wheel installed, not the source tree
     empty.mkdir(parents=True)
     uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
@@ -270,4 +272,4 @@ def tried(
         run([*create, str(folder / "venv")], log=log, environment=variables)
         run(fill, log=log, environment=variables)
         run(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
-    return Trial.PASSED
+    return TrialCompile.PASSED

@@ -22,16 +22,16 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from vbuild.build.plan import Backend, Plan
+from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.errors import BuildError
 from vbuild.recipe.target import Settings
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
 _CAN = {
-    Backend.SETUPTOOLS: "setuptools",
-    Backend.SCIKIT_BUILD_CORE: "scikit-build-core",
-    Backend.MESON_PYTHON: "meson-python",
+    BuildBackend.SETUPTOOLS: "setuptools",
+    BuildBackend.SCIKIT_BUILD_CORE: "scikit-build-core",
+    BuildBackend.MESON_PYTHON: "meson-python",
 }
 _DATA = "_sysconfigdata_vbuild"
 
@@ -75,8 +75,8 @@ needs_exe_wrapper = true
 
 
 def crossing(
-    plan: Plan, *, compilers: Compilers, interpreter: Interpreter, folder: Path | None = None, writes: bool = True
-) -> Plan:
+    plan: FlagPlan, *, compilers: Compilers, interpreter: Interpreter, folder: Path | None = None, writes: bool = True
+) -> FlagPlan:
     """*plan* with what a build for another machine than *interpreter*'s needs; itself where that is the same.
 
     The files are in *folder*, or in the user's cache; without *writes*, the plan names them and they need not be there.
@@ -109,12 +109,12 @@ def crossing(
         "CMAKE_TOOLCHAIN_FILE": str(place / "toolchain.cmake"),
     }
     settings = plan.config_settings
-    if plan.backend is Backend.MESON_PYTHON:
+    if plan.backend is BuildBackend.MESON_PYTHON:
         settings = _with_argument(settings, f"--cross-file={place / 'cross.ini'}")
     return replace(plan, environment=tuple(environment.items()), config_settings=settings)
 
 
-def _files(plan: Plan, compilers: Compilers, here: str) -> dict[str, str]:
+def _files(plan: FlagPlan, compilers: Compilers, here: str) -> dict[str, str]:
     machine, c, cxx = plan.cpu.machine, compilers.c, compilers.cxx or compilers.c
     tools = {"CC": c, "CXX": cxx, "LDSHARED": f"{c} -shared", "LDCXXSHARED": f"{cxx} -shared", "AR": "ar"}
     cflags = dict(plan.environment).get("CFLAGS", "")

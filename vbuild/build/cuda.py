@@ -21,13 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vbuild.build.plan import Backend, CudaPlan
+from vbuild.build.plan import BuildBackend, CudaPlan
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch, GpuList, Request
+from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
 from vbuild.recipe.target import Settings
-from vbuild.toolchain.compilers import Compilers, Family, compiler_name, known_macros, told_by
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, known_macros, told_by
 from vbuild.toolchain.nvcc_code import CudaRules, requested
 from vbuild.toolchain.nvcc_options import Call
 
@@ -50,7 +50,7 @@ def cuda_plan(
     settings: CudaSettings,
     *,
     home: Path,
-    backend: Backend,
+    backend: BuildBackend,
     compilers: Compilers,
     environment: Mapping[str, str],
     config_settings: Settings = (),
@@ -71,9 +71,9 @@ def cuda_plan(
     }
     more: Settings = ()
     if not _names_architectures(environment, config_settings):
-        if backend is Backend.SCIKIT_BUILD_CORE:
+        if backend is BuildBackend.SCIKIT_BUILD_CORE:
             more = ((f"cmake.define.{_ARCHITECTURES}", cmake),)
-        elif backend in {Backend.SETUPTOOLS, Backend.OTHER}:
+        elif backend in {BuildBackend.SETUPTOOLS, BuildBackend.OTHER}:
             # without quotes: who reads it splits it at blanks
             given = environment.get("CMAKE_ARGS", "")
             variables["CMAKE_ARGS"] = f"{given} -D{_ARCHITECTURES}={cmake}".strip()
@@ -84,7 +84,7 @@ def cuda_plan(
 class HostChoice:
     """The compiler that nvcc hands host code to, and the *setting* that names it."""
 
-    family: Family
+    family: CompilerFamily
     version: tuple[int, ...]
     setting: str = "CC"
 
@@ -143,13 +143,13 @@ def _rules(build: CudaBuild, settings: CudaSettings, home: Path, compilers: Comp
     )
 
 
-def _codes(requests: Iterable[Request]) -> tuple[str, ...]:
+def _codes(requests: Iterable[GpuRequest]) -> tuple[str, ...]:
     return tuple(codegen.code for codegen in requested(GpuList.of(requests)))
 
 
-def _plain(archs: GpuList) -> list[Request]:
+def _plain(archs: GpuList) -> list[GpuRequest]:
     """*archs* in words that all of CMake's releases have: without the forms for a family."""
-    return [Request(_without_family(request.arch), request.ptx, request.real) for request in archs]
+    return [GpuRequest(_without_family(request.arch), request.ptx, request.real) for request in archs]
 
 
 def _without_family(arch: Arch) -> Arch:
@@ -165,9 +165,9 @@ def _for_cmake(archs: GpuList) -> list[str]:
     return words
 
 
-def _torch_list(archs: GpuList) -> list[Request]:
+def _torch_list(archs: GpuList) -> list[GpuRequest]:
     """*archs* in torch's words, which have no PTX alone; where it knows none of them, it is for torch to say so."""
-    words = [Request(_without_family(request.arch), request.ptx) for request in archs]
+    words = [GpuRequest(_without_family(request.arch), request.ptx) for request in archs]
     return [request for request in words if request.arch in _KNOWN_TO_TORCH] or words
 
 
@@ -191,7 +191,7 @@ def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
 def _host(compilers: Compilers) -> str:
     """The compiler of host code; empty where it is gcc, which nvcc takes by itself."""
     name = compiler_name(compilers.c)
-    takes_gcc = name == "gcc" or (name == "cc" and compilers.family is Family.GCC)
+    takes_gcc = name == "gcc" or (name == "cc" and compilers.family is CompilerFamily.GCC)
     if (takes_gcc and "gcc" in dict(compilers.programs)) or compilers.cxx is None:
         return ""
     return compiler_name(compilers.cxx) or ""

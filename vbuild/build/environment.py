@@ -41,7 +41,7 @@ _DIGITS = 12  # of a digest: paths of programs must stay short
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class BuildEnvironment:
     """A Python to run a backend with, and the folder of the programs that its packages bring."""
 
     python: Path
@@ -74,13 +74,13 @@ class Environments:
         self._asked = tuple(asked)
         self._listed = lock
         self._lock = threading.Lock()
-        self._made: dict[Path, Future[Environment]] = {}
+        self._made: dict[Path, Future[BuildEnvironment]] = {}
 
     def place(self, interpreter: Interpreter) -> Path:
         """The folder of the environments of *interpreter*, in which their names do not depend on where that is."""
         return self.folder / _digest([str(interpreter.path)])
 
-    def having(self, requirements: Collection[str], interpreter: Interpreter) -> Environment:
+    def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
         """The environment of *interpreter* with *requirements* in it, made at the first call.
 
         `BuildError` where they cannot be installed, `RecipeError` where a binding lock does not have them.
@@ -101,9 +101,9 @@ class Environments:
 
     def _make(
         self, folder: Path, requirements: Collection[str], interpreter: Interpreter, locked: Collection[str] | None
-    ) -> Environment:
+    ) -> BuildEnvironment:
         uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
-        environment = Environment(folder / "bin" / "python", folder / "bin")
+        environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
         # through links, what a build does to its requirements would be done to uv's cache
         fill = [uv_bin, "pip", "install", *quiet, "--link-mode=copy", "--python", str(environment.python)]
@@ -132,9 +132,9 @@ def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
-def own_environment(interpreter: Interpreter) -> Environment:
+def own_environment(interpreter: Interpreter) -> BuildEnvironment:
     """The packages that *interpreter* has anyway, for builds without isolation."""
-    return Environment(interpreter.path, interpreter.scripts)
+    return BuildEnvironment(interpreter.path, interpreter.scripts)
 
 
 def _digest(lines: Collection[str]) -> str:

@@ -21,15 +21,15 @@ from build import BuildBackendException, BuildException, ProjectBuilder
 from vbuild.build.caching import Running
 from vbuild.build.cross import crossing
 from vbuild.build.cuda import cuda_plan, host_of
-from vbuild.build.environment import Environment, Environments, Prefix, own_environment
-from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
+from vbuild.build.plan import BuildBackend, FlagPlan, planned
 from vbuild.build.wrappers import Launchers, Override, check_nvcc, install
 from vbuild.config.table import Table
 from vbuild.errors import BuildError, TableError
 from vbuild.process.run import run
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.matrix import HostCompiler
-from vbuild.recipe.model import Build
+from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Env, Target
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
@@ -60,8 +60,8 @@ class Job:
     """
 
     target: Target
-    settings: Build
-    plan: Plan
+    settings: BuildSettings
+    plan: FlagPlan
     compilers: Compilers
     interpreter: Interpreter
     toolkit: Toolkit | None = None
@@ -110,7 +110,7 @@ class Built:
 def prepared(
     project: Path,
     target: Target,
-    settings: Build,
+    settings: BuildSettings,
     *,
     toolkits: Callable[[ToolkitSpec], Toolkit] = provided,
     supply: Supply = FETCHED,
@@ -136,7 +136,7 @@ def prepared(
         zig=supply.zig,
         writes=supply.writes,
     )
-    compilers.check(target.cpu, rust=backend is Backend.MATURIN)
+    compilers.check(target.cpu, rust=backend is BuildBackend.MATURIN)
     toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits, environment) if target.cuda else None
     cuda = None
     if target.cuda and toolkit:
@@ -165,13 +165,13 @@ def prepared(
     return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)
 
 
-def recognised(project: Path) -> Backend:
+def recognised(project: Path) -> BuildBackend:
     """The backend of *project*; setuptools where it has no ``pyproject.toml`` or names none."""
     file = project / "pyproject.toml"
     try:
         table = Table.load(file) if file.exists() else Table({})
         system = table.handed("build-system") if "build-system" in table else Table({})
-        return Backend.named(system.optional_text("build-backend") or _LEGACY)
+        return BuildBackend.named(system.optional_text("build-backend") or _LEGACY)
     except TableError as error:
         raise BuildError(str(error)) from error
 
@@ -245,7 +245,7 @@ class _Shell:
     variables: Mapping[str, str]
     launchers: Launchers
     planned: Mapping[str, str]
-    environment: Environment | None = None
+    environment: BuildEnvironment | None = None
 
     def __call__(
         self, cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None
@@ -280,7 +280,7 @@ def _equipped(job: Job, shell: _Shell, environments: Environments) -> tuple[_She
     return shell, requirements | missing
 
 
-def _environment(job: Job, environments: Environments, requirements: set[str]) -> Environment:
+def _environment(job: Job, environments: Environments, requirements: set[str]) -> BuildEnvironment:
     if not job.settings.isolation:
         return own_environment(job.interpreter)
     return environments.having(requirements, job.interpreter)

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import vbuild
-from vbuild.build.plan import Plan
+from vbuild.build.plan import FlagPlan
 from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.model import Build, Repair
+from vbuild.recipe.model import BuildSettings, Repair
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import is_asked, passed
 from vbuild.toolchain.compilers import Compilers, behind_rustup, cargo_home
@@ -47,10 +47,10 @@ _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' 
 
 def build_key(
     target: Target,
-    plan: Plan,
+    plan: FlagPlan,
     *,
     source: str,
-    settings: Build,
+    settings: BuildSettings,
     compilers: Compilers,
     interpreter: Interpreter,
     repair: Repair,

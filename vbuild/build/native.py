@@ -18,8 +18,8 @@ from pathlib import Path
 
 from vbuild.build.caching import Running
 from vbuild.build.environment import Environments, Prefix, undisturbed, variables
-from vbuild.build.native_cache import Shelf
-from vbuild.build.native_step import Planner, Step
+from vbuild.build.native_cache import NativeCache
+from vbuild.build.native_step import BuildStep, Planner
 from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.wrappers import install
@@ -27,7 +27,7 @@ from vbuild.errors import BinaryError, BuildError, NativeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import Host
+from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.native import Native
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed
@@ -36,7 +36,7 @@ from vbuild.toolchain.toolkit.provision import Supply
 Said = Callable[[str], None]
 
 
-class Foundry:
+class NativeBuilder:
     """Builds *natives* for one run, in *stage*, and keeps them on *shelf*; logs of what fails stay in *logs*.
 
     *without* is a folder, that for the results, which is no part of a source around it. The steps see those of the
@@ -47,8 +47,8 @@ class Foundry:
         self,
         natives: Sequence[Native],
         *,
-        host: Host,
-        shelf: Shelf,
+        host: HostSettings,
+        shelf: NativeCache,
         stage: Path,
         logs: Path,
         without: Path,
@@ -69,10 +69,10 @@ class Foundry:
         self._planner = Planner(host, shelf.root, machine, supply, self._looked, pass_env, lock)
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
-        self._steps: dict[Cpu, tuple[Step, ...]] = {}
+        self._steps: dict[Cpu, tuple[BuildStep, ...]] = {}
         self._made: dict[str, Future[None]] = {}
 
-    def steps(self, cpu: Cpu) -> tuple[Step, ...]:
+    def steps(self, cpu: Cpu) -> tuple[BuildStep, ...]:
         """The steps for wheels for *cpu*; `NativeError` where this machine cannot take them."""
         with self._lock, _as_native():
             for level in (baseline(cpu.machine), cpu):
@@ -97,7 +97,7 @@ class Foundry:
         self._built(prefixes, steps, cache, said)
 
     def _built(
-        self, prefixes: Sequence[Prefix], steps: Mapping[Prefix, Step], cache: Running | None, said: Said
+        self, prefixes: Sequence[Prefix], steps: Mapping[Prefix, BuildStep], cache: Running | None, said: Said
     ) -> None:
         """See to *prefixes*, of *steps*, one by one, each once in this run whoever asks."""
         for prefix in prefixes:
@@ -113,7 +113,7 @@ class Foundry:
                     raise
             made.result()
 
-    def _see_to(self, step: Step, steps: Mapping[Prefix, Step], cache: Running | None, said: Said) -> None:
+    def _see_to(self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Running | None, said: Said) -> None:
         """Build *step*, unless it is on the shelf, and before it what it is built against."""
         if self._shelf.has(step.prefix):
             self._log(step).unlink(missing_ok=True)  # an earlier run's, that was killed
@@ -126,11 +126,11 @@ class Foundry:
             said(f"{step}: building")
             folder = self._stage / "native" / step.label
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
-            smithy = _Smithy(step, folder, self._log(step), self._environments, cache, self._pass_env)
+            smithy = _StepBuilder(step, folder, self._log(step), self._environments, cache, self._pass_env)
             smithy.build(self._tree(step, folder), self._shelf)
         self._shelf.sweep()
 
-    def _tree(self, step: Step, folder: Path) -> Path:
+    def _tree(self, step: BuildStep, folder: Path) -> Path:
         """A fresh copy of the source of *step*; `BuildError` where it is not any more what the key stands for."""
         native = step.native
         archive = fetched(native.source)
@@ -142,7 +142,7 @@ class Foundry:
             raise BuildError(f"{native.source}: no folder {where!r} in it")
         return tree
 
-    def _log(self, step: Step) -> Path:
+    def _log(self, step: BuildStep) -> Path:
         """Where the commands of *step* write."""
         return self._logs / f"{step.label}.log"
 
@@ -153,17 +153,17 @@ class Foundry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Smithy:
+class _StepBuilder:
     """Where one *step* is built: in *folder*, which is new, its commands writing to *log*."""
 
-    step: Step
+    step: BuildStep
     folder: Path
     log: Path
     environments: Environments
     cache: Running | None
     pass_env: tuple[str, ...]
 
-    def build(self, tree: Path, shelf: Shelf) -> None:
+    def build(self, tree: Path, shelf: NativeCache) -> None:
         """Build the step in *tree*, which is used up, and put what is installed on *shelf*."""
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's

@@ -38,7 +38,7 @@ _TURN = 0.1  # seconds between two looks at a lock
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class NativeCache:
     """The entries below *root*; with *fresh*, those that are older than *since* are passed over and replaced."""
 
     root: Path

@@ -20,13 +20,13 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.environment import Prefix, variables
 from vbuild.build.identity import canonical, counted, locked, ourselves, system
-from vbuild.build.plan import Backend, Plan, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, planned
 from vbuild.errors import NativeError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import Host
-from vbuild.recipe.native import Native, System
+from vbuild.recipe.matrix import HostSettings
+from vbuild.recipe.native import Native, NativeSystem
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -36,10 +36,10 @@ from vbuild.toolchain.zig import chosen
 
 # what each way of building starts
 PROGRAMS = {
-    System.AUTOTOOLS: ("make",),
-    System.CMAKE: ("cmake",),
-    System.MESON: ("meson", "ninja"),
-    System.SCRIPT: (),
+    NativeSystem.AUTOTOOLS: ("make",),
+    NativeSystem.CMAKE: ("cmake",),
+    NativeSystem.MESON: ("meson", "ninja"),
+    NativeSystem.SCRIPT: (),
 }
 # what projects start besides
 _OTHERS = ("make", "cmake", "ninja", "meson", "m4", "autoconf", "automake", "libtoolize", "pkg-config", "perl", "yasm")
@@ -51,7 +51,7 @@ _OPTIMISATION = "-O2"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BuildStep:
     """A native dependency to be built by *plan*; *prefix* is where it will be, *before* what it is built against.
 
     *source* is the digest of its source as it was when the step was planned.
@@ -59,7 +59,7 @@ class Step:
 
     native: Native
     source: str
-    plan: Plan
+    plan: FlagPlan
     compilers: Compilers
     interpreter: Interpreter
     prefix: Prefix
@@ -82,7 +82,7 @@ class Planner:
     Their commands see what builds see of the user's variables, those called as in *pass_env* among them.
     """
 
-    host: Host
+    host: HostSettings
     root: Path
     machine: Cpu | None
     supply: Supply
@@ -90,19 +90,21 @@ class Planner:
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
 
-    def steps(self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[Step] = ()) -> tuple[Step, ...]:
+    def steps(
+        self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[BuildStep] = ()
+    ) -> tuple[BuildStep, ...]:
         """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` where this machine cannot.
 
         Those that are built once are taken from *baseline*, the steps for that, and built against those before them
         there; it is empty where *cpu* is the baseline itself.
         """
-        made: list[Step] = []
+        made: list[BuildStep] = []
         for index, native in enumerate(natives):
             is_shared = baseline and not native.per_level
             made.append(baseline[index] if is_shared else self._step(native, cpu, tuple(step.prefix for step in made)))
         return tuple(made)
 
-    def _step(self, native: Native, cpu: Cpu, before: tuple[Prefix, ...]) -> Step:
+    def _step(self, native: Native, cpu: Cpu, before: tuple[Prefix, ...]) -> BuildStep:
         environment = {**passed(os.environ, self.pass_env), **dict(native.env)}
         if cpu.machine != os.uname().machine:
             raise NativeError(
@@ -132,7 +134,7 @@ class Planner:
         about = " ".join([f"{native.source} by {native.system}", *native.arguments_for(cpu)])
         folder = self.root / f"{native.name}-{key[:_DIGITS]}"
         prefix = Prefix(native.name, key, folder / "prefix", cpu, about)
-        return Step(native, source, plan, compilers, interpreter, prefix, before)
+        return BuildStep(native, source, plan, compilers, interpreter, prefix, before)
 
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
@@ -152,11 +154,11 @@ def _planned(
     interpreter: Interpreter,
     environment: Mapping[str, str],
     reached: Mapping[str, str],
-) -> Plan:
+) -> FlagPlan:
     """The plan of *native* for *cpu*; *reached* are the variables that lead to the steps before."""
     plan = planned(
         cpu,
-        Backend.SCIKIT_BUILD_CORE,  # which takes nothing from the interpreter
+        BuildBackend.SCIKIT_BUILD_CORE,  # which takes nothing from the interpreter
         compilers=compilers,
         interpreter=interpreter,
         environment=environment,
@@ -164,7 +166,7 @@ def _planned(
         own=native.env,
     )
     found = dict(plan.environment)
-    if native.system not in {System.CMAKE, System.MESON}:  # these are told to build a release
+    if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these are told to build a release
         for name in {"CFLAGS", "CXXFLAGS", "FFLAGS"} & found.keys():
             found[name] = f"{_OPTIMISATION} {found[name]}"
     # the interpreter's own folders have no part in this, and would tell the builds of two Pythons apart
@@ -176,7 +178,7 @@ def _planned(
 
 def _key(
     native: Native,
-    plan: Plan,
+    plan: FlagPlan,
     before: Sequence[Prefix],
     *,
     source: str,

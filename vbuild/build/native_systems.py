@@ -20,13 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vbuild.build.native_step import Step
+from vbuild.build.native_step import BuildStep
 from vbuild.elf.loading import Loading
 from vbuild.elf.outline import MAGIC
 from vbuild.errors import NativeError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.run import run
-from vbuild.recipe.native import System
+from vbuild.recipe.native import NativeSystem
 
 PREFIX = "/dev/null/vbuild"
 
@@ -43,7 +43,9 @@ class Place:
     destination: Path
 
 
-def commands(step: Step, place: Place, environment: Mapping[str, str]) -> Iterator[tuple[list[str], dict[str, str]]]:
+def commands(
+    step: BuildStep, place: Place, environment: Mapping[str, str]
+) -> Iterator[tuple[list[str], dict[str, str]]]:
     """What is run in the tree of *place*, each with variables of its own; PATH in *environment* decides on ninja.
 
     `NativeError` where the tree has not what the build system starts from.
@@ -52,22 +54,22 @@ def commands(step: Step, place: Place, environment: Mapping[str, str]) -> Iterat
     for line in step.native.before_build:
         yield ["sh", "-c", line], own
     match step.native.system:
-        case System.AUTOTOOLS:
+        case NativeSystem.AUTOTOOLS:
             yield from _autotools(step, place)
-        case System.CMAKE:
+        case NativeSystem.CMAKE:
             yield from _cmake(step, place, environment)
-        case System.MESON:
+        case NativeSystem.MESON:
             yield from _meson(step, place)
-        case System.SCRIPT:
+        case NativeSystem.SCRIPT:
             yield ["sh", "-e", "-c", "\n".join(step.native.script)], own
 
 
-def prefix_of(step: Step) -> str:
+def prefix_of(step: BuildStep) -> str:
     """The folder that *step* is configured for."""
     return f"{PREFIX}/{step.native.name}"
 
 
-def _autotools(step: Step, place: Place) -> Iterator[tuple[list[str], dict[str, str]]]:
+def _autotools(step: BuildStep, place: Place) -> Iterator[tuple[list[str], dict[str, str]]]:
     _check(place, "configure", "before-build = ['autoreconf -fi'], or the project's own way to make one")
     given = step.native.arguments_for(step.plan.cpu)
     triplet = _TRIPLETS[step.plan.cpu.machine]
@@ -77,7 +79,7 @@ def _autotools(step: Step, place: Place) -> Iterator[tuple[list[str], dict[str, 
     yield ["make", "install", f"DESTDIR={place.destination}"], {}
 
 
-def _cmake(step: Step, place: Place, environment: Mapping[str, str]) -> Iterator[tuple[list[str], dict[str, str]]]:
+def _cmake(step: BuildStep, place: Place, environment: Mapping[str, str]) -> Iterator[tuple[list[str], dict[str, str]]]:
     _check(place, "CMakeLists.txt", "source.subdirectory for one further down")
     has_ninja = shutil.which("ninja", path=environment.get("PATH", os.defpath)) is not None
     definitions = {
@@ -95,7 +97,7 @@ def _cmake(step: Step, place: Place, environment: Mapping[str, str]) -> Iterator
     yield ["cmake", "--install", _TREE], {"DESTDIR": str(place.destination)}
 
 
-def _meson(step: Step, place: Place) -> Iterator[tuple[list[str], dict[str, str]]]:
+def _meson(step: BuildStep, place: Place) -> Iterator[tuple[list[str], dict[str, str]]]:
     _check(place, "meson.build", "source.subdirectory for one further down")
     fixed = [f"--prefix={prefix_of(step)}", "--libdir=lib", "--buildtype=release", "--wrap-mode=nodownload"]
     yield ["meson", "setup", _TREE, *fixed, *step.native.arguments_for(step.plan.cpu)], {}

@@ -20,7 +20,7 @@ from vbuild.errors import BuildError
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.recipe.cuda import FileRule
 from vbuild.recipe.target import Env, Settings
-from vbuild.toolchain.compilers import Compilers, Family
+from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_code import CudaRules, matches
@@ -51,7 +51,7 @@ _ADDED = {
 _MSVC = {"v1": "", "v3": "/arch:AVX2", "v4": "/arch:AVX512"}
 
 
-class Backend(StrEnum):
+class BuildBackend(StrEnum):
     """Build backends by the way they take flags."""
 
     SETUPTOOLS = "setuptools"
@@ -80,7 +80,7 @@ _MODULES = {
 _ZIGS_OPTIMISATION = "-DNDEBUG -fwrapv -O3"
 
 # CMake and Meson choose the optimisation by themselves, and cargo has no use for C flags
-_OWN_OPTIMISATION = frozenset({Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON, Backend.MATURIN})
+_OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON, BuildBackend.MATURIN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,11 @@ class CudaPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FlagPlan:
     """Everything that makes a build of a project one for a CPU level, and with *cuda* for GPUs."""
 
     cpu: Cpu
-    backend: Backend
+    backend: BuildBackend
     environment: Env
     config_settings: Settings
     rewriting: Rewriting
@@ -124,7 +124,7 @@ class Plan:
 
 def planned(
     cpu: Cpu,
-    backend: Backend,
+    backend: BuildBackend,
     *,
     compilers: Compilers,
     interpreter: Interpreter,
@@ -133,15 +133,15 @@ def planned(
     keep: tuple[str, ...] = (),
     cuda: CudaPlan | None = None,
     own: Env = (),
-) -> Plan:
+) -> FlagPlan:
     """The plan that adds *cpu* to what *environment* and *config_settings* say already; nothing of theirs is lost.
 
     Sources that a glob in *keep* matches keep their own flags. *cuda* is `vbuild.build.cuda.cuda_plan`'s, made of the
     same. *own* are the recipe's variables: what makes builds the same on every machine is not put in their place.
     `BuildError` for a CPU the compiler has no flag for.
     """
-    if compilers.family is Family.MSVC:
-        return Plan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
+    if compilers.family is CompilerFamily.MSVC:
+        return FlagPlan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
     common = levelled(cpu, keep=keep)
     flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
     env = {
@@ -150,14 +150,14 @@ def planned(
         **{name: text for name, text in SETTLED.items() if name not in dict(own)},
         **dict(cuda.environment if cuda else ()),
     }
-    if backend not in {Backend.MESON_PYTHON, Backend.MATURIN}:
+    if backend not in {BuildBackend.MESON_PYTHON, BuildBackend.MATURIN}:
         # in front: a user's own word for it counts
         env["CMAKE_ARGS"] = _joined(RELATIVE_RPATHS, env.get("CMAKE_ARGS") or environment.get("CMAKE_ARGS"))
     if compilers.rust:
         # with a target of their own, build scripts and procedural macros are not compiled with the level's flags:
         # they run on this machine, which may be below the level
         env["CARGO_BUILD_TARGET"] = environment.get("CARGO_BUILD_TARGET") or compilers.rust.host
-    if backend is Backend.MESON_PYTHON:
+    if backend is BuildBackend.MESON_PYTHON:
         env["RUSTFLAGS"] = _joined(
             environment.get("RUSTFLAGS"), *common.rust
         )  # Meson calls rustc itself, without cargo
@@ -170,7 +170,7 @@ def planned(
         zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
     settings = _settings(backend, (*config_settings, *(cuda.config_settings if cuda else ())))
-    return Plan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
+    return FlagPlan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
 
 
 def levelled(cpu: Cpu, *, keep: tuple[str, ...] = ()) -> Rewriting:
@@ -185,7 +185,7 @@ def levelled(cpu: Cpu, *, keep: tuple[str, ...] = ()) -> Rewriting:
 
 
 def _compiler_variables(
-    backend: Backend,
+    backend: BuildBackend,
     flags: tuple[str, ...],
     compilers: Compilers,
     interpreter: Interpreter,
@@ -205,9 +205,9 @@ def _compiler_variables(
     return {"CC": compilers.c, **({"CXX": compilers.cxx} if compilers.cxx else {}), **variables}
 
 
-def _settings(backend: Backend, given: Settings) -> Settings:
+def _settings(backend: BuildBackend, given: Settings) -> Settings:
     """*given*, and a build folder of a fixed name where it would have a random one, which ends up in the binaries."""
-    if backend not in {Backend.SCIKIT_BUILD_CORE, Backend.MESON_PYTHON} or dict(given).keys() & {
+    if backend not in {BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON} or dict(given).keys() & {
         "build-dir",
         "builddir",
     }:

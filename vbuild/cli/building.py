@@ -11,7 +11,7 @@ from vbuild.cli.group import Commands
 from vbuild.errors import ClaimError
 
 if TYPE_CHECKING:
-    from vbuild.release.outcome import Release
+    from vbuild.release.outcome import ReleaseResult
     from vbuild.variants.document import Schema
     from vbuild.workers.executor import Executor
 
@@ -78,7 +78,7 @@ def matrix(
     if install or runner:
         raise click.UsageError("--install and --runner are for --emit")
     from vbuild.release import matrix as verb
-    from vbuild.release.cache import Store
+    from vbuild.release.cache import BuildCache
 
     if dry_run:
         plan = verb.planned(source, only=only, pythons=pythons, is_part=is_part, pass_env=pass_env, is_locked=is_locked)
@@ -99,7 +99,7 @@ def matrix(
             is_part=is_part,
             compare=compare,
             schema=schema,
-            store=Store.of_user(fresh=fresh),
+            store=BuildCache.of_user(fresh=fresh),
             on_progress=on_progress,
         )
     _show(release, as_json=as_json)
@@ -191,10 +191,10 @@ def _handed_on(
 
 
 def _emitted(source: Path, system: str, *, install: str | None, runner: str | None, further: tuple[str, ...]) -> str:
-    from vbuild.release.emit import System, emitted
+    from vbuild.release.emit import CiSystem, emitted
     from vbuild.release.emit_jobs import INSTALL
 
-    return emitted(source, System(system), install=install or INSTALL, runner=runner, options=further)
+    return emitted(source, CiSystem(system), install=install or INSTALL, runner=runner, options=further)
 
 
 @click.group(cls=Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
@@ -254,7 +254,7 @@ def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
     terminal.show(pruned.data(), pruned.lines(), as_json=as_json)
 
 
-def _show(release: "Release", *, as_json: bool) -> None:
+def _show(release: "ReleaseResult", *, as_json: bool) -> None:
     """Print *release*; a refusal, and thus status 1, where something of it failed."""
     changes = {"changes": release.changes.data() if release.changes else None}
     terminal.show({**release.data(), **changes}, report.release_lines(release), as_json=as_json)

@@ -9,7 +9,7 @@ from vbuild.cli import options, terminal
 from vbuild.cli import render as report
 
 if TYPE_CHECKING:
-    from vbuild.publishing.model import Layout
+    from vbuild.publishing.model import PublishLayout
 
 LAYOUTS = ("hwcaps", "redirect", "local", "suffix", "extras", "oci", "conda", "variants")
 
@@ -117,7 +117,7 @@ def _refuse_unmeant(names: tuple[str, ...], asked: dict[str, Any]) -> None:
             raise click.UsageError(f"{option} is for --layout {layout}, which is not asked for")
 
 
-def _layout(name: str, url: str | None, asked: dict[str, Any]) -> "Layout":  # noqa: PLR0911 - a layout, a line
+def _layout(name: str, url: str | None, asked: dict[str, Any]) -> "PublishLayout":  # noqa: PLR0911 - a layout, a line
     below = f"{url}/{name}" if url else None
     given = {key: value for key, value in asked.items() if value is not None}
     match name:

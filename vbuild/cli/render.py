@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vbuild.build.cibuildwheel.runs import Run
+    from vbuild.build.cibuildwheel.runs import CibuildwheelRun
     from vbuild.build.frontend import Job
     from vbuild.inspection.model import Contents
     from vbuild.publishing.lint.check import Checklist
     from vbuild.publishing.publish import Laid
-    from vbuild.release.outcome import Failure, Product, Release
+    from vbuild.release.outcome import Failure, Product, ReleaseResult
     from vbuild.slimming.results import LibraryCut, Slimmed
     from vbuild.splitting.results import LibraryMove, Split, Thinned
     from vbuild.variants.doctor import Diagnosis
@@ -30,7 +30,7 @@ _PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
 _WHEEL = re.compile(r"\S+\.whl: ")
 
 
-def release_lines(release: "Release") -> Iterator[str]:
+def release_lines(release: "ReleaseResult") -> Iterator[str]:
     """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed."""
     if release.products:
         yield f"{'variant':<{_LABEL}} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
@@ -43,7 +43,7 @@ def release_lines(release: "Release") -> Iterator[str]:
     yield from _failure_lines(release.failures)
 
 
-def _notable_lines(release: "Release") -> Iterator[str]:
+def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
     """What there is to know of a release besides its wheels."""
     if removed := release.removed:
         yield from _wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
@@ -84,7 +84,7 @@ def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
     return f"{product.seconds:.1f} s" if is_first else "same"
 
 
-def _kept(release: "Release") -> str:
+def _kept(release: "ReleaseResult") -> str:
     """What *release* has from an earlier run, in a few words; none where it has nothing."""
     wheels = f"{release.kept} of {release.targets} wheels" if release.kept else ""
     count = release.kept_builds
@@ -192,7 +192,7 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
             yield from _wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)
 
 
-def run_lines(runs: Iterable["Run"]) -> Iterator[str]:
+def run_lines(runs: Iterable["CibuildwheelRun"]) -> Iterator[str]:
     """Runs of cibuildwheel: what each is for, then its variables, as the shell would be told."""
     for run in runs:
         yield from _wrapped(f"{run}: {', '.join(run.identifiers)}")

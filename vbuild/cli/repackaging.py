@@ -198,7 +198,7 @@ def split(
     **asked: Any,  # noqa: ANN401 - whatever the options hold
 ) -> None:
     """Take bundled shared libraries out of WHEELS, or folders of wheels, into dependency wheels."""
-    from vbuild.splitting.request import Pin, Request
+    from vbuild.splitting.request import OfficialPin, SplitRequest
     from vbuild.splitting.split import split as thinned
     from vbuild.wheel.deflate import Codec
 
@@ -208,7 +208,7 @@ def split(
         raise click.UsageError("expected --check or --dry-run: what is not written cannot be installed")
     if rpath_only:
         asked |= {"replace": False, "share": False, "rpath": True}
-    request = Request(**asked, pin=Pin(pin) if pin else None, cuda=cuda or ())
+    request = SplitRequest(**asked, pin=OfficialPin(pin) if pin else None, cuda=cuda or ())
     if folder is None and not dry_run:
         checked = _checked(wheels, (), quiet=as_json)
         terminal.show([one.data() for one in checked], report.checked_lines(checked), as_json=as_json)

@@ -26,7 +26,7 @@ _NAME = re.compile(r"(?P<stem>.+?)\.so(?![^.])(?:\.(?P<number>\d+(?:\.\d+)*))?",
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """A library of an official package; *folder* is where it usually is, a hint only: RECORD says where."""
 
     soname: str
@@ -45,12 +45,12 @@ class Framework:
     folder: str
 
 
-def by_soname(name: str) -> tuple[Entry, ...]:
+def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
     """The libraries with this SONAME: several where CUDA majors share it, one for each; the oldest first."""
     return _by_soname().get(name, ())
 
 
-def by_stem(name: str) -> tuple[Entry, ...]:
+def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
     """The libraries of every CUDA major that the file *name* may be, by what stands before ``.so``, hashes aside.
 
     Nearest first where the file name has a version: ``libcufft.so.11.2.1.3`` is libcufft.so.11 before all others.
@@ -93,7 +93,7 @@ def framework(name: str) -> Framework | None:
     return None
 
 
-def _fitting(name: str) -> tuple[Entry, ...]:
+def _fitting(name: str) -> tuple[CatalogueEntry, ...]:
     """The libraries that *name* says: by the SONAME, or by the first number of a file name such as libx.so.11.2.1."""
     if found := by_soname(plain(name)):
         return found
@@ -120,12 +120,12 @@ def _data() -> dict[str, Any]:
     return tomllib.loads(files("vbuild.elf").joinpath("catalogue.toml").read_text(encoding="utf-8"))
 
 
-def _entries() -> Iterator[Entry]:
+def _entries() -> Iterator[CatalogueEntry]:
     pathfinder = frozenset(_data()["pathfinder"])
     for package in _data()["package"]:
         for soname in (*package["libraries"], *package.get("earlier", ())):
             name = _parts(soname)[0].removeprefix("lib")
-            yield Entry(
+            yield CatalogueEntry(
                 soname=soname,
                 project=package["project"],
                 cuda=package.get("cuda"),
@@ -136,16 +136,16 @@ def _entries() -> Iterator[Entry]:
 
 
 @cache
-def _by_soname() -> Mapping[str, tuple[Entry, ...]]:
-    found: dict[str, list[Entry]] = {}
+def _by_soname() -> Mapping[str, tuple[CatalogueEntry, ...]]:
+    found: dict[str, list[CatalogueEntry]] = {}
     for entry in _entries():
         found.setdefault(entry.soname, []).append(entry)
     return {soname: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for soname, entries in found.items()}
 
 
 @cache
-def _by_stem() -> Mapping[str, tuple[Entry, ...]]:
-    found: dict[str, list[Entry]] = {}
+def _by_stem() -> Mapping[str, tuple[CatalogueEntry, ...]]:
+    found: dict[str, list[CatalogueEntry]] = {}
     for entry in _entries():
         found.setdefault(_parts(entry.soname)[0], []).append(entry)
     return {stem: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for stem, entries in found.items()}

@@ -26,7 +26,7 @@ from typing import NamedTuple, Self, TypeVar
 from iced_x86 import Decoder, Formatter, FormatterSyntax, Instruction
 
 from vbuild.elf.features import CPUID, INVALID, needed, rank, vector_encoded
-from vbuild.elf.file import Code, Elf
+from vbuild.elf.file import CodeSection, Elf
 from vbuild.elf.symbols import Symbol
 from vbuild.hardware.cpu import available_cores
 
@@ -109,7 +109,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class FeatureUse:
     """The first instruction of a region that needs a feature."""
 
     feature: str
@@ -133,7 +133,7 @@ class RegionIsa:
         """The features that the level of rank *level* does not have."""
         return frozenset(feature for feature in self.features if rank(feature) > level)
 
-    def uses(self, features: Iterable[str]) -> tuple[Use, ...]:
+    def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
         """The first instruction that needs each of *features*, in order of address."""
         missing = set(features)
         found = []
@@ -141,7 +141,7 @@ class RegionIsa:
         for instruction in self.region.instructions():
             for feature in sorted(missing & needed().get(instruction.code, frozenset())):
                 missing.remove(feature)
-                found.append(Use(feature, instruction.ip, formatter.format(instruction)))
+                found.append(FeatureUse(feature, instruction.ip, formatter.format(instruction)))
         return tuple(found)
 
 
@@ -252,11 +252,11 @@ def regions_of(elf: Elf) -> Iterator[Region]:
                 yield Region(known, rest, None)
 
 
-def _within(code: Code, symbols: Sequence[Symbol]) -> Sequence[Symbol]:
+def _within(code: CodeSection, symbols: Sequence[Symbol]) -> Sequence[Symbol]:
     """Those of *symbols*, which are in order of address, that begin in *code*."""
     start = bisect_left(symbols, code.address, key=_address_of)
     return symbols[start : bisect_left(symbols, code.end, start, key=_address_of)]
 
 
-def _slice(code: Code, start: int, end: int) -> bytes:
+def _slice(code: CodeSection, start: int, end: int) -> bytes:
     return code.data[max(start, code.address) - code.address : end - code.address]

@@ -45,7 +45,7 @@ _MODELS = frozenset({"__cpu_model", "__cpu_features2", "__cpu_indicator_init"})
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class CallGraph:
     """What points at what in a file, by address; a nameless place in data that holds an address is a node as well."""
 
     edges: Mapping[int, AbstractSet[int]]
@@ -297,7 +297,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class DispatchEvidence:
     """What speaks for run-time dispatch besides the file itself."""
 
     path: str
@@ -325,7 +325,7 @@ class Evidence:
 
 
 def judged(
-    elf: Elf, isa: Isa, level: int, *, evidence: Evidence, executor: Executor | None = None
+    elf: Elf, isa: Isa, level: int, *, evidence: DispatchEvidence, executor: Executor | None = None
 ) -> tuple[Judged, ...]:
     """Every region of *elf* with features above the level of rank *level*, accepted or not."""
     found = tuple(
@@ -336,7 +336,7 @@ def judged(
     open_ranks = {one.rank for one in found if one.reason is None and one.isa.region.function}
     if not open_ranks or not evidence.asks or not elf.has_sections:
         return found
-    graph = Graph.of(elf, executor, cpuid=isa.cpuid)
+    graph = CallGraph.of(elf, executor, cpuid=isa.cpuid)
     reached = {rank: graph.reached(_gates(elf, found, rank)) for rank in open_ranks}
     return tuple(_unreached(one, reached) for one in found)
 

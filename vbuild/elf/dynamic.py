@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Self
 
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import (
     PATH_TAGS,
     STRING_TAGS,
@@ -55,7 +55,7 @@ class Relink:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DynamicRow:
     """One entry of PT_DYNAMIC, and the file offset it is at."""
 
     tag: int
@@ -76,13 +76,13 @@ class Required:
 class Dynamic:
     """The dynamic table of *image*: its rows up to DT_NULL; the file offsets of the table, and of its strings."""
 
-    image: Image
-    rows: tuple[Row, ...]
+    image: ElfImage
+    rows: tuple[DynamicRow, ...]
     span: range
     strings: range
 
     @classmethod
-    def of(cls, image: Image) -> Self:
+    def of(cls, image: ElfImage) -> Self:
         """The dynamic table of *image*; `SurgeryError` where it has none, or none with a string table."""
         segments = [segment for segment in image.segments if segment.p_type == SegmentType.DYNAMIC]
         if len(segments) != 1:
@@ -119,7 +119,7 @@ class Dynamic:
         return next((row.value for row in self.rows if row.tag == tag), None)
 
     @property
-    def paths(self) -> tuple[Row, ...]:
+    def paths(self) -> tuple[DynamicRow, ...]:
         """The rows of RPATH and RUNPATH."""
         return tuple(row for row in self.rows if row.tag in PATH_TAGS)
 
@@ -186,8 +186,8 @@ class Dynamic:
             place += ahead
 
 
-def _rows(image: Image, span: range) -> Iterator[Row]:
+def _rows(image: ElfImage, span: range) -> Iterator[DynamicRow]:
     for number, (tag, value) in enumerate(DynamicEntry.layout.iter_unpack(image.view(span))):
         if tag == DynamicTag.NULL:
             return
-        yield Row(tag, value, span.start + number * DynamicEntry.layout.size)
+        yield DynamicRow(tag, value, span.start + number * DynamicEntry.layout.size)

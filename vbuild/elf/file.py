@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Self
 
-from vbuild.elf.outline import Headers, Outline, damage_refused
+from vbuild.elf.outline import ElfHeaders, Outline, damage_refused
 from vbuild.elf.symbols import Symbol, Symbols
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
@@ -32,7 +32,7 @@ _R_X86_64_BASED = frozenset({8, 37})
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeSection:
     """A piece of the file that is mapped as executable."""
 
     name: str
@@ -57,7 +57,7 @@ class Import:
 class Elf(Outline):
     """An ELF file: who it is, what it wants from the loader, and the code in it."""
 
-    code: tuple[Code, ...]
+    code: tuple[CodeSection, ...]
     functions: tuple[Symbol, ...]
     objects: tuple[Symbol, ...]
     imports: tuple[Import, ...]
@@ -98,7 +98,7 @@ class Elf(Outline):
         )
 
 
-class _File(Headers):
+class _File(ElfHeaders):
     """The bytes of an ELF file beside pyelftools' reading of its headers."""
 
     def __init__(self, data: Buffer) -> None:
@@ -110,16 +110,18 @@ class _File(Headers):
         """Whether symbols and pointers are read: in files for the machines that wheels are built for today."""
         return self.elf.elfclass == 64 and self.elf.little_endian  # noqa: PLR2004 - bits, as the name says
 
-    def code(self) -> tuple[Code, ...]:
+    def code(self) -> tuple[CodeSection, ...]:
         if self.sections:
             found = [
-                Code(section.name, section["sh_addr"], self._slice(section["sh_offset"], section["sh_size"]))
+                CodeSection(section.name, section["sh_addr"], self._slice(section["sh_offset"], section["sh_size"]))
                 for section in self.sections
                 if section["sh_flags"] & _SHF_EXECINSTR and section["sh_type"] != "SHT_NOBITS"
             ]
         else:
             found = [
-                Code(f"segment {index}", segment["p_vaddr"], self._slice(segment["p_offset"], segment["p_filesz"]))
+                CodeSection(
+                    f"segment {index}", segment["p_vaddr"], self._slice(segment["p_offset"], segment["p_filesz"])
+                )
                 for index, segment in enumerate(self.segments)
                 if segment["p_type"] == "PT_LOAD" and segment["p_flags"] & _PF_X
             ]
@@ -138,7 +140,7 @@ class _File(Headers):
             raise BinaryError(f"code at {offset:#x}, {size:#x} bytes long, runs past the end, {len(self.data):#x}")
         return bytes(self.data[offset : offset + size])
 
-    def symbols(self, code: tuple[Code, ...]) -> Symbols:
+    def symbols(self, code: tuple[CodeSection, ...]) -> Symbols:
         if not self._is_read_in_full or self.elf["e_type"] not in {"ET_DYN", "ET_EXEC"}:
             return Symbols((), (), ())
         tables = []

@@ -26,8 +26,8 @@ from vbuild.elf.records import (
     RELATIVE,
     DynamicEntry,
     DynamicTag,
+    ElfMachine,
     FileHeader,
-    Machine,
     ProgramHeader,
     Relocation,
     SectionFlag,
@@ -80,7 +80,7 @@ class Section:
         return bool(self.header.sh_flags & SectionFlag.ALLOC)
 
 
-class Form(Enum):
+class ElfForm(Enum):
     """How the loader is told to fill a word."""
 
     RELA = "RELA"
@@ -93,13 +93,13 @@ class Pointer:
 
     place: int
     target: int
-    form: Form
+    form: ElfForm
     row: int | None = None
     """The file offset of its row in a RELA table; None in a RELR table, where the word itself is the target."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ElfLayout:
     """The headers of an ELF file of *size* bytes."""
 
     size: int
@@ -108,12 +108,12 @@ class Layout:
     sections: tuple[Section, ...]
 
     @classmethod
-    def parse(cls, source: Sliceable) -> "Layout":
+    def parse(cls, source: Sliceable) -> "ElfLayout":
         """The headers in *source*; `BinaryError` unless everything they speak of lies in the file, once."""
         header = _header(source)
         segments = _segments(source, header)
         sections = _sections(source, header)
-        return Layout(len(source), header, segments, sections)
+        return ElfLayout(len(source), header, segments, sections)
 
     @property
     def machine(self) -> int:
@@ -150,7 +150,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Image(Layout):
+class ElfImage(ElfLayout):
     """An ELF file: its headers, and its bytes, which are never copied."""
 
     data: memoryview
@@ -159,7 +159,7 @@ class Image(Layout):
     def parse(cls, data: Buffer) -> Self:  # type: ignore[override]  # what has bytes is a narrower source than Layout's
         """The ELF file *data*; `BinaryError` unless every header and section lies inside the file."""
         view = memoryview(data).cast("B")
-        layout = Layout.parse(view)
+        layout = ElfLayout.parse(view)
         return cls(layout.size, layout.header, layout.segments, layout.sections, view)
 
     def view(self, span: range) -> memoryview:
@@ -210,7 +210,7 @@ class Image(Layout):
     def _rela(self, dynamic: dict[int, int], wanted: "Ranges") -> Iterator[Pointer]:
         if self.machine not in RELATIVE:
             raise BinaryError(f"relocations of machine {self.machine:#x} are not known here")
-        relative = RELATIVE[Machine(self.machine)]
+        relative = RELATIVE[ElfMachine(self.machine)]
         if (size := dynamic.get(DynamicTag.RELAENT, Relocation.layout.size)) != Relocation.layout.size:
             raise BinaryError(f"relocations of {size:#x} bytes each, expected {Relocation.layout.size:#x}")
         for table in self._tables(dynamic):
@@ -221,7 +221,7 @@ class Image(Layout):
                 row = table.start + number * Relocation.layout.size
                 found = Relocation.parse(self.data, row)
                 if found.r_info & 0xFFFFFFFF == relative and found.r_addend in wanted:
-                    yield Pointer(found.r_offset, found.r_addend, Form.RELA, row)
+                    yield Pointer(found.r_offset, found.r_addend, ElfForm.RELA, row)
 
     def _tables(self, dynamic: dict[int, int]) -> tuple[range, range]:
         """The file offsets of the RELA tables; DT_RELA may include DT_JMPREL, so no row is in both."""
@@ -252,7 +252,7 @@ class Image(Layout):
             if target is None:
                 raise BinaryError(f"packed relocation of {place:#x}, where the file has no word")
             if wanted.low <= target < wanted.high and target in wanted:
-                yield Pointer(place, target, Form.RELR)
+                yield Pointer(place, target, ElfForm.RELR)
 
     def _relr_places(self, table: range) -> Iterator[int]:
         """The places a RELR table lists; they rise, which also bounds the work a damaged one can ask for."""

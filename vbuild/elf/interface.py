@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from vbuild.elf.image import Image, Section
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import (
     SHN_LORESERVE,
     SectionFlag,
@@ -26,7 +26,7 @@ from vbuild.elf.records import (
     VersionNeed,
     VersionNeedEntry,
 )
-from vbuild.elf.symbols import Names
+from vbuild.elf.symbols import SymbolNames
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
@@ -79,7 +79,7 @@ class Interface:
     @classmethod
     def parse(cls, data: Buffer) -> Self:
         """The interface of the ELF file *data*; `BinaryError` where it is damaged, or not 64-bit little-endian."""
-        image = Image.parse(data)
+        image = ElfImage.parse(data)
         tables = _Tables(image)
         given: set[Versioned] = set()
         vague: set[Versioned] = set()
@@ -128,10 +128,10 @@ class _Row:
 class _Tables:
     """The tables of dynamic symbols and their versions, found by the types of sections."""
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: ElfImage) -> None:
         self._image = image
         self._sections = {section.header.sh_type: section for section in reversed(image.sections)}
-        self._names: dict[int, Names] = {}
+        self._names: dict[int, SymbolNames] = {}
         if sum(section.header.sh_type == SectionType.DYNSYM for section in image.sections) > 1:
             raise BinaryError("two tables of dynamic symbols; expected one")
         self._versions = {**dict(self._defined()), **dict(self._needed())}
@@ -193,16 +193,16 @@ class _Tables:
                 return
             place += ahead
 
-    def _strings(self, section: Section) -> Names:
+    def _strings(self, section: Section) -> SymbolNames:
         index = section.header.sh_link
         if index >= len(self._image.sections):
             raise BinaryError(f"names of {section.name} in section {index}, expected one below its number of sections")
         if index not in self._names:
-            self._names[index] = Names(bytes(self._image.view(self._image.sections[index].span)), what="name")
+            self._names[index] = SymbolNames(bytes(self._image.view(self._image.sections[index].span)), what="name")
         return self._names[index]
 
 
-def _digest(image: Image, tables: _Tables) -> str:
+def _digest(image: ElfImage, tables: _Tables) -> str:
     digest = hashlib.sha256()
     # tools sort sections
     for section in sorted(image.sections, key=lambda section: section.name):

@@ -22,7 +22,7 @@ from typing import Self
 from vbuild.elf.catalogue import by_soname, framework, is_driver
 from vbuild.elf.loading import Loading
 from vbuild.elf.outline import Outline
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
 _FOR_NEWER = re.compile(r"(?P<folder>(?:.+/)?)glibc-hwcaps/[^/]+/(?P<name>[^/]+)")
@@ -56,7 +56,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class LinkGraph:
     """The compiled files of a wheel by installed path, below site-packages, and what leads from one to another."""
 
     files: Mapping[str, Loading]
@@ -72,7 +72,7 @@ class Graph:
                 self._consumers.setdefault(edge.provider, []).append(edge)
 
     @classmethod
-    def of(cls, files: Mapping[str, Loading], *, platforms: Sequence[Platform] = ()) -> Self:
+    def of(cls, files: Mapping[str, Loading], *, platforms: Sequence[PlatformPolicy] = ()) -> Self:
         """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
         ordered = dict(sorted(files.items()))
         return cls(ordered, edges_of({path: loading.outline for path, loading in ordered.items()}, platforms))
@@ -144,7 +144,7 @@ class _Said:
         return any(start in self.named or self.mentioned.get(start, set()) - {path} for start in starts)
 
 
-def edges_of(files: Mapping[str, Outline], platforms: Sequence[Platform] = ()) -> tuple[Edge, ...]:
+def edges_of(files: Mapping[str, Outline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
     """Where every NEEDED of *files* leads, those of a file together and in order; for whom that is all to know."""
     return tuple(_Loader(files, platforms).edges())
 
@@ -174,7 +174,7 @@ def stood_in_for(path: str) -> str | None:
 class _Loader:
     """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
 
-    def __init__(self, files: Mapping[str, Outline], platforms: Sequence[Platform]) -> None:
+    def __init__(self, files: Mapping[str, Outline], platforms: Sequence[PlatformPolicy]) -> None:
         self._files = files
         self._promising = tuple(platform for platform in platforms if platform.promises)
         self._loaders: dict[str, dict[str, None]] = {path: {} for path in files}
@@ -320,6 +320,6 @@ def _is_started(loading: Loading) -> bool:
 
 
 @cache
-def _usual(machine: str) -> Platform | None:
+def _usual(machine: str) -> PlatformPolicy | None:
     """What every glibc system has; for wheels with a tag such as linux_x86_64, which promises nothing."""
-    return Platform.parse(f"manylinux2014_{machine}")
+    return PlatformPolicy.parse(f"manylinux2014_{machine}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Self
 
-from vbuild.elf.outline import Headers, Outline, damage_refused
+from vbuild.elf.outline import ElfHeaders, Outline, damage_refused
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
@@ -44,7 +44,7 @@ _OPENED_ALONG = ("DT_FILTER", "DT_AUXILIARY", "DT_AUDIT", "DT_DEPAUDIT")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LoadedName:
     """The symbol versions that a file takes from one library, as ``.gnu.version_r`` lists them."""
 
     library: str
@@ -59,7 +59,7 @@ class Loading:
     """
 
     outline: Outline
-    taken: tuple[Taken, ...]
+    taken: tuple[LoadedName, ...]
     given: tuple[str, ...]
     base: str | None
     modules: tuple[str, ...]
@@ -84,7 +84,7 @@ class Loading:
             )
 
 
-class _File(Headers):
+class _File(ElfHeaders):
     """The tables behind PT_DYNAMIC, beside pyelftools' reading of the headers."""
 
     def __init__(self, data: memoryview) -> None:
@@ -103,11 +103,11 @@ class _File(Headers):
         # libc.so.6 and libcap.so.2 have one as well: they can be run, but their SONAME says what they are for
         return any(segment["p_type"] == "PT_INTERP" for segment in self.segments)
 
-    def taken(self) -> Iterator[Taken]:
+    def taken(self) -> Iterator[LoadedName]:
         left = _MOST_VERSIONS
         for place, (_, count, file, start, _) in self._chain(self._place("DT_VERNEED"), _VERNEED):
             names = [self._name(row[3]) for _, row in self._chain(place + start, _VERNAUX, most=count)]
-            yield Taken(self._name(file), tuple(names))
+            yield LoadedName(self._name(file), tuple(names))
             if (left := left - len(names)) < 0:
                 raise BinaryError(f"more than {_MOST_VERSIONS} symbol versions, which .gnu.version cannot number")
 

@@ -84,7 +84,7 @@ class Outline:
     def parse(cls, data: Buffer) -> Self:
         """The ELF file *data*; `BinaryError` where it is none or its headers are damaged."""
         with damage_refused():
-            return cls(**Headers(data).facts())
+            return cls(**ElfHeaders(data).facts())
 
     @property
     def is_loadable(self) -> bool:
@@ -106,7 +106,7 @@ class Outline:
         return sum(section.size for section in self.sections if section.is_debug)
 
 
-class Headers:
+class ElfHeaders:
     """The headers of the ELF file *data* as pyelftools reads them; `BinaryError` where it is none."""
 
     def __init__(self, data: Buffer) -> None:

@@ -28,7 +28,7 @@ _NAMED_VERSIONS = {"ABI_DT_RELR": (2, 36), "ABI_GNU_TLS": (2, 42), "ABI_GNU2_TLS
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class PlatformPolicy:
     """One platform tag for Linux: its machine, and what it promises about libraries; nothing for plain ``linux``."""
 
     tag: str

@@ -23,7 +23,7 @@ class FileType(IntEnum):
     CORE = 4
 
 
-class Machine(IntEnum):
+class ElfMachine(IntEnum):
     """e_machine, those whose relocations are known here."""
 
     X86_64 = 62
@@ -157,10 +157,10 @@ SHN_LORESERVE = 0xFF00
 
 
 # what the loader adds the file's base to (x86-64 psABI 4.4.1, aaelf64 5.7.16)
-RELATIVE = {Machine.X86_64: 8, Machine.AARCH64: 1027}
+RELATIVE = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
 
 
-class Record(Packed):
+class ElfRecord(Packed):
     """A record of an ELF file; one that is cut short is a `BinaryError`."""
 
     __slots__ = ()
@@ -168,7 +168,7 @@ class Record(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class FileHeader(Record):
+class FileHeader(ElfRecord):
     """Elf64_Ehdr"""
 
     e_ident: Ident
@@ -188,7 +188,7 @@ class FileHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramHeader(Record):
+class ProgramHeader(ElfRecord):
     """Elf64_Phdr"""
 
     p_type: U32
@@ -212,7 +212,7 @@ class ProgramHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SectionHeader(Record):
+class SectionHeader(ElfRecord):
     """Elf64_Shdr"""
 
     sh_name: U32
@@ -228,7 +228,7 @@ class SectionHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class DynamicEntry(Record):
+class DynamicEntry(ElfRecord):
     """Elf64_Dyn"""
 
     d_tag: U64
@@ -236,7 +236,7 @@ class DynamicEntry(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Relocation(Record):
+class Relocation(ElfRecord):
     """Elf64_Rela"""
 
     r_offset: U64
@@ -245,7 +245,7 @@ class Relocation(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolEntry(Record):
+class SymbolEntry(ElfRecord):
     """Elf64_Sym"""
 
     st_name: U32
@@ -257,7 +257,7 @@ class SymbolEntry(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionNeed(Record):
+class VersionNeed(ElfRecord):
     """Elf64_Verneed"""
 
     vn_version: U16
@@ -268,7 +268,7 @@ class VersionNeed(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionNeedEntry(Record):
+class VersionNeedEntry(ElfRecord):
     """Elf64_Vernaux"""
 
     vna_hash: U32
@@ -279,7 +279,7 @@ class VersionNeedEntry(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionDefinition(Record):
+class VersionDefinition(ElfRecord):
     """Elf64_Verdef"""
 
     vd_version: U16
@@ -292,7 +292,7 @@ class VersionDefinition(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionName(Record):
+class VersionName(ElfRecord):
     """Elf64_Verdaux"""
 
     vda_name: U32

@@ -91,7 +91,7 @@ class Symbols:
         undefined: list[tuple[int, str]] = []
         defined: list[tuple[int, int]] = []
         for is_dynamic, data, table in tables:
-            names = Names(table)
+            names = SymbolNames(table)
             for number, (name, info, other, section, address, size) in enumerate(_rows(data)):
                 kind, binding = info & 0xF, info >> 4
                 if section == _SHN_UNDEF:
@@ -128,7 +128,7 @@ def _rows(data: bytes) -> Iterator[tuple[int, ...]]:
     return _SYMBOL.iter_unpack(data[: len(data) - len(data) % _SYMBOL.size])
 
 
-class Names:
+class SymbolNames:
     """The strings of a table; `BinaryError` where those asked for are together far longer than the table.
 
     Symbols may share a string, or the end of one: ten thousand names of a file of a megabyte could take gigabytes.

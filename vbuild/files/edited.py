@@ -14,7 +14,7 @@ Part = range | bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rope:
+class EditedFile:
     """The bytes of *parts* one after the other; a range is that of *source*, in bytes."""
 
     source: memoryview

@@ -34,8 +34,8 @@ import zstandard
 from vbuild.errors import DeviceError
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64
-from vbuild.gpu_code.model import Compression, Entry, Form, Reading, Record, Target, Vendor, Writing
-from vbuild.hardware.gpu import Code
+from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, GpuTarget, Reading, Vendor, Writing
+from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
@@ -46,29 +46,29 @@ _WINDOW = 1 << 30
 _TABLE = 4096
 _VERSIONS = (2, 3)
 _PARTS_BEFORE_TARGET = 5
-_HOST = Target("host")
-_SPIRV = Target("spirv")
+_HOST = GpuTarget("host")
+_SPIRV = GpuTarget("spirv")
 
 
-class Method(IntEnum):
+class BundleMethod(IntEnum):
     """How a bundle is compressed."""
 
     ZLIB = 0
     ZSTD = 1
 
 
-_COMPRESSIONS = {Method.ZLIB: Compression.ZLIB, Method.ZSTD: Compression.ZSTD}
+_COMPRESSIONS = {BundleMethod.ZLIB: Compression.ZLIB, BundleMethod.ZSTD: Compression.ZSTD}
 
 
 @dataclass(frozen=True, slots=True)
-class Count(Record):
+class Count(GpuRecord):
     """How many entries a plain bundle has."""
 
     entries: U64
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Record):
+class BundleRow(GpuRecord):
     """Where an entry is; its id follows."""
 
     offset: U64
@@ -77,7 +77,7 @@ class Row(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class CompressedStart(Record):
+class CompressedStart(GpuRecord):
     """What every version of a compressed bundle begins with."""
 
     magic: U32
@@ -86,7 +86,7 @@ class CompressedStart(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes2(Record):
+class Sizes2(GpuRecord):
     """Version 2."""
 
     total: U32
@@ -95,7 +95,7 @@ class Sizes2(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes3(Record):
+class Sizes3(GpuRecord):
     """Version 3."""
 
     total: U64
@@ -139,23 +139,23 @@ def read(data: memoryview, span: range) -> Reading:
     return Reading(tuple(_entry(row, ident, start) for row, ident in rows))
 
 
-def packed(kept: Sequence[Entry], written: Writing) -> tuple[Part, ...]:
+def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
     """The plain bundle of the *kept* entries, each as *written* gives it, at multiples of 4096."""
     codes = [written(entry) for entry in kept]
     idents = [entry.ident.encode() for entry in kept]
-    end = len(MAGIC) + Count.layout.size + sum(Row.layout.size + len(ident) for ident in idents)
+    end = len(MAGIC) + Count.layout.size + sum(BundleRow.layout.size + len(ident) for ident in idents)
     table = [MAGIC, Count(len(kept)).pack()]
     parts: list[Part] = []
     for ident, code in zip(idents, codes, strict=True):
         gap = -end % ALIGNMENT
-        table += [Row(end + gap, len(code), len(ident)).pack(), ident]
+        table += [BundleRow(end + gap, len(code), len(ident)).pack(), ident]
         if len(code):
             parts += [bytes(gap), code]
             end += gap + len(code)
     return (b"".join(table), *parts)
 
 
-BUNDLES = Form(
+BUNDLES = ContainerForm(
     vendor=Vendor.AMD,
     name="bundle",
     sections=(".hip_fatbin",),
@@ -169,7 +169,7 @@ BUNDLES = Form(
 )
 
 
-def _rows(head: memoryview, place: int) -> Iterator[tuple[Row, str]]:
+def _rows(head: memoryview, place: int) -> Iterator[tuple[BundleRow, str]]:
     """The rows of the table in *head*, found at *place*, with their ids."""
     if bytes(head[: len(MAGIC)]) != MAGIC:
         found = bytes(head[: len(MAGIC)])
@@ -180,10 +180,10 @@ def _rows(head: memoryview, place: int) -> Iterator[tuple[Row, str]]:
     count = Count.parse(head, where).entries
     where += Count.layout.size
     for index in range(count):
-        if len(head) < where + Row.layout.size:
+        if len(head) < where + BundleRow.layout.size:
             raise DeviceError(f"bundle at {place:#x} has no room for {count} entries in its first {len(head):#x} bytes")
-        row = Row.parse(head, where)
-        where += Row.layout.size
+        row = BundleRow.parse(head, where)
+        where += BundleRow.layout.size
         if row.id_size > len(head) - where:
             raise DeviceError(f"bundle at {place:#x} has an id of {row.id_size:#x} bytes for entry {index}")
         yield row, _text(head[where : where + row.id_size], place)
@@ -197,46 +197,46 @@ def _text(ident: memoryview, place: int) -> str:
         raise DeviceError(f"bundle at {place:#x} has an id that is no ASCII: {bytes(ident)!r}") from None
 
 
-def _table_size(rows: Sequence[tuple[Row, str]]) -> int:
-    return len(MAGIC) + Count.layout.size + sum(Row.layout.size + len(ident) for _, ident in rows)
+def _table_size(rows: Sequence[tuple[BundleRow, str]]) -> int:
+    return len(MAGIC) + Count.layout.size + sum(BundleRow.layout.size + len(ident) for _, ident in rows)
 
 
-def _entry(row: Row, ident: str, start: int) -> Entry:
+def _entry(row: BundleRow, ident: str, start: int) -> GpuEntry:
     kind, code, target = _who(ident)
     begin = start + row.offset if row.size else start  # an entry of no bytes may say any place
     span = range(begin, begin + row.size)
-    return Entry(Vendor.AMD, kind, code, target, span, span, uncompressed_size=row.size, ident=ident)
+    return GpuEntry(Vendor.AMD, kind, code, target, span, span, uncompressed_size=row.size, ident=ident)
 
 
-def _who(ident: str) -> tuple[str, Code, Target]:
+def _who(ident: str) -> tuple[str, GpuCodeKind, GpuTarget]:
     """What *ident* says of the entry: kind, code and target."""
     parts = ident.split("-", _PARTS_BEFORE_TARGET)
     if parts[0] == "host":
-        return "host", Code.OTHER, _HOST
+        return "host", GpuCodeKind.OTHER, _HOST
     target = parts[-1] if len(parts) > _PARTS_BEFORE_TARGET else ""
     if any(part.startswith("spirv") for part in parts[1:]):
-        return "spirv", Code.OTHER, _SPIRV
+        return "spirv", GpuCodeKind.OTHER, _SPIRV
     if parts[0] in {"hip", "hipv4"} and target:
         processor, *features = target.split(":")
-        return "code-object", Code.MACHINE, Target(processor, tuple(features))
-    return "unknown", Code.OTHER, Target(target or ident)
+        return "code-object", GpuCodeKind.MACHINE, GpuTarget(processor, tuple(features))
+    return "unknown", GpuCodeKind.OTHER, GpuTarget(target or ident)
 
 
-def _compressed(data: memoryview, start: int) -> tuple[Method, Sizes, int]:
+def _compressed(data: memoryview, start: int) -> tuple[BundleMethod, Sizes, int]:
     """Method, sizes, and size of the header of the compressed bundle at *start*."""
     head = CompressedStart.parse(data, start)
     if head.version not in _VERSIONS:
         raise DeviceError(f"compressed bundle at {start:#x} has version {head.version}; only 2 and 3 are known")
-    if head.method not in tuple(Method):
+    if head.method not in tuple(BundleMethod):
         raise DeviceError(
             f"compressed bundle at {start:#x} has method {head.method}; only 0 (zlib) and 1 (zstd) are known"
         )
     form = Sizes2 if head.version == _VERSIONS[0] else Sizes3
     where = start + CompressedStart.layout.size
-    return Method(head.method), form.parse(data, where), CompressedStart.layout.size + form.layout.size
+    return BundleMethod(head.method), form.parse(data, where), CompressedStart.layout.size + form.layout.size
 
 
-def _inside(data: memoryview, span: range) -> tuple[Entry, ...]:
+def _inside(data: memoryview, span: range) -> tuple[GpuEntry, ...]:
     """The entries of the compressed bundle at *span*, which have no place of their own in the file."""
     method, sizes, header = _compressed(data, span.start)
     payload = range(span.start + header, span.stop)
@@ -257,10 +257,10 @@ def _inside(data: memoryview, span: range) -> tuple[Entry, ...]:
     )
 
 
-def _first_bytes(payload: memoryview, method: Method, place: int) -> bytes:
+def _first_bytes(payload: memoryview, method: BundleMethod, place: int) -> bytes:
     """Enough of what is compressed in *payload* to hold the table."""
     try:
-        if method is Method.ZLIB:
+        if method is BundleMethod.ZLIB:
             return zlib.decompressobj().decompress(payload, _TABLE)
         with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(payload) as reader:
             return reader.read(_TABLE)

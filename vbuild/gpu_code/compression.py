@@ -17,8 +17,8 @@ import zstandard
 from vbuild.errors import DeviceError
 from vbuild.files.edited import Part
 from vbuild.files.records import Buffer
-from vbuild.gpu_code.fatbin import ALIGNMENT, COMPRESSED, EntryHeader, Flag
-from vbuild.gpu_code.model import Compression, Entry, Vendor
+from vbuild.gpu_code.fatbin import ALIGNMENT, COMPRESSED, EntryHeader, FatbinFlag
+from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
 
 # the most that is inflated at once, in bytes; no published entry comes near
 LIMIT = 1 << 30
@@ -31,9 +31,9 @@ _LZ4_RATIO = 255
 _RECOMPRESSED = frozenset({"cubin", "ptx"})
 
 
-def decompressed(data: Buffer, entry: Entry) -> bytes:
+def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
     """What *entry* of the file *data* holds; `DeviceError` where its compression is damaged or not known."""
-    if entry.vendor is Vendor.NVIDIA and entry.flags & Flag.OBFUSCATED:
+    if entry.vendor is Vendor.NVIDIA and entry.flags & FatbinFlag.OBFUSCATED:
         raise DeviceError(f"{entry.kind} at {entry.span.start:#x} is obfuscated: only NVIDIA's linker can read it")
     if entry.share:
         raise DeviceError(f"{entry.kind} at {entry.span.start:#x} cannot be read alone: its container is compressed")
@@ -59,7 +59,7 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
     return result
 
 
-def recompressed(data: Buffer, entry: Entry, *, level: int = 9) -> Part:
+def recompressed(data: Buffer, entry: GpuEntry, *, level: int = 9) -> Part:
     """*entry* of the file *data* with its code in a zstd frame, or as it is where that would not be smaller.
 
     Only cubins and PTX are taken; a driver before 550.54.14 cannot load the result.
@@ -84,7 +84,7 @@ def recompressed(data: Buffer, entry: Entry, *, level: int = 9) -> Part:
     header = EntryHeader.parse(data, start)
     head = replace(
         header,
-        flags=header.flags & ~COMPRESSED | Flag.ZSTD,
+        flags=header.flags & ~COMPRESSED | FatbinFlag.ZSTD,
         payload_size=len(frame) + len(padding),
         compressed_size=len(frame),
         uncompressed_size=len(code),

@@ -13,7 +13,7 @@ Container header:
 Entry header, `headerSize` bytes, at least 64; `payloadSize` bytes follow, and then the next entry:
 
     off   size  field
-    0x00  2     kind               see `Kind`
+    0x00  2     kind               see `FatbinKind`
     0x02  2     version            0x0101
     0x04  4     headerSize         a multiple of 8
     0x08  8     payloadSize        padded to 8
@@ -24,7 +24,7 @@ Entry header, `headerSize` bytes, at least 64; `payloadSize` bytes follow, and t
     0x1C  4     arch               75, 90, 120 ...; what follows the number (90a, 103f) is in the flags
     0x20  4     identOffset        from the entry's start; 0: no name
     0x24  4     identSize
-    0x28  8     flags              see `Flag`
+    0x28  8     flags              see `FatbinFlag`
     0x30  8     key                of obfuscated code
     0x38  8     uncompressedSize   0: stored raw
 
@@ -43,8 +43,8 @@ from typing import NamedTuple
 from vbuild.errors import DeviceError
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64
-from vbuild.gpu_code.model import Compression, Entry, Form, Reading, Record, Vendor, Writing
-from vbuild.hardware.gpu import Arch, Code
+from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
+from vbuild.hardware.gpu import Arch, GpuCodeKind
 
 MAGIC = 0xBA55ED50
 MAGIC_BYTES = MAGIC.to_bytes(4, "little")
@@ -59,7 +59,7 @@ _MOST_ENTRIES = 1 << 10
 _ARCHS = 1000
 
 
-class Kind(IntEnum):
+class FatbinKind(IntEnum):
     """What an entry holds."""
 
     PTX = 1
@@ -78,7 +78,7 @@ class Kind(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-class Flag(IntFlag):
+class FatbinFlag(IntFlag):
     """What the flags of an entry say; the two ARCH bits are the letter behind the number of the architecture."""
 
     ADDRESS_64 = 1 << 0
@@ -98,17 +98,17 @@ class Flag(IntFlag):
     SECOND_CHOICE = 1 << 24
 
 
-COMPRESSED = Flag.OLD_COMPRESSION | Flag.LZ4 | Flag.LZ4_SECOND | Flag.ZSTD
-_KINDS = frozenset(Kind)
-_KNOWN = sum(Flag)
-_COMPRESSIONS = {0: Compression.RAW, Flag.LZ4: Compression.LZ4, Flag.ZSTD: Compression.ZSTD}
-_SUFFIXES = {0: "", Flag.ARCH_SPECIFIC: "a", Flag.ARCH_FAMILY: "f"}
+COMPRESSED = FatbinFlag.OLD_COMPRESSION | FatbinFlag.LZ4 | FatbinFlag.LZ4_SECOND | FatbinFlag.ZSTD
+_KINDS = frozenset(FatbinKind)
+_KNOWN = sum(FatbinFlag)
+_COMPRESSIONS = {0: Compression.RAW, FatbinFlag.LZ4: Compression.LZ4, FatbinFlag.ZSTD: Compression.ZSTD}
+_SUFFIXES = {0: "", FatbinFlag.ARCH_SPECIFIC: "a", FatbinFlag.ARCH_FAMILY: "f"}
 # the driver's rule for choosing is known of these two only; any other kind is kept
-_CODES = {Kind.PTX: Code.PTX, Kind.CUBIN: Code.MACHINE}
+_CODES = {FatbinKind.PTX: GpuCodeKind.PTX, FatbinKind.CUBIN: GpuCodeKind.MACHINE}
 
 
 @dataclass(frozen=True, slots=True)
-class FatbinHeader(Record):
+class FatbinHeader(GpuRecord):
     """The head of a container."""
 
     magic: U32
@@ -118,7 +118,7 @@ class FatbinHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryHeader(Record):
+class EntryHeader(GpuRecord):
     """The part of an entry's header that every entry has."""
 
     kind: U16
@@ -138,7 +138,7 @@ class EntryHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class TextPlace(Record):
+class TextPlace(GpuRecord):
     """Where in an entry a text stands."""
 
     offset: U32
@@ -174,7 +174,7 @@ def read(data: memoryview, span: range) -> Reading:
 
     One with an entry of a kind or with flags that are not known is pinned: nobody can say which GPU needs that entry.
     """
-    entries: list[Entry] = []
+    entries: list[GpuEntry] = []
     oddity = None
     place = span.start + HEADER_SIZE
     room = data[: span.stop]
@@ -190,14 +190,14 @@ def read(data: memoryview, span: range) -> Reading:
     return Reading(tuple(entries), f"holds {oddity}" if oddity else None)
 
 
-def packed(kept: Sequence[Entry], written: Writing) -> tuple[Part, ...]:
+def packed(kept: Sequence[GpuEntry], written: Writing) -> tuple[Part, ...]:
     """The fatbin of the *kept* entries, each as *written* gives it; an empty one where there are none."""
     parts = [written(entry) for entry in kept]
     size = sum(map(len, parts))
     return (FatbinHeader(MAGIC, VERSION, HEADER_SIZE, size).pack(), *parts)
 
 
-FATBINS = Form(
+FATBINS = ContainerForm(
     vendor=Vendor.NVIDIA,
     name="fatbin",
     sections=(".nv_fatbin", "__nv_relfatbin"),
@@ -215,7 +215,7 @@ class _Traits(NamedTuple):
     """What kind, architecture and flags of an entry mean together."""
 
     kind: str
-    code: Code
+    code: GpuCodeKind
     arch: Arch
     compression: Compression
     oddity: str | None
@@ -223,8 +223,8 @@ class _Traits(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _traits(kind: int, arch: int, flags: int) -> _Traits:
-    label = Kind(kind).label if kind in _KINDS else f"kind {kind:#x}"
-    suffix = _SUFFIXES.get(flags & (Flag.ARCH_SPECIFIC | Flag.ARCH_FAMILY))
+    label = FatbinKind(kind).label if kind in _KINDS else f"kind {kind:#x}"
+    suffix = _SUFFIXES.get(flags & (FatbinFlag.ARCH_SPECIFIC | FatbinFlag.ARCH_FAMILY))
     oddity = None
     if kind not in _KINDS:
         oddity = f"an entry of {label}, which is not known"
@@ -234,12 +234,12 @@ def _traits(kind: int, arch: int, flags: int) -> _Traits:
         oddity = f"an entry for architecture {arch}, which no GPU has"
     elif suffix is None:
         oddity = "an entry both for one architecture only and for its family"
-    code = _CODES.get(Kind(kind), Code.OTHER) if oddity is None else Code.OTHER
+    code = _CODES.get(FatbinKind(kind), GpuCodeKind.OTHER) if oddity is None else GpuCodeKind.OTHER
     compression = _COMPRESSIONS.get(flags & COMPRESSED, Compression.UNKNOWN)
     return _Traits(label, code, Arch(arch, suffix or ""), compression, oddity)
 
 
-def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -> Entry:
+def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -> GpuEntry:
     if header.version != ENTRY_VERSION:
         raise DeviceError(
             f"fatbin entry at {start:#x} has version {header.version:#x}; only {ENTRY_VERSION:#x} is known"
@@ -264,7 +264,7 @@ def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -
             f"but {header.compressed_size:#x} compressed bytes"
         )
     is_raw = traits.compression is Compression.RAW
-    return Entry(
+    return GpuEntry(
         Vendor.NVIDIA,
         traits.kind,
         traits.code,
@@ -275,7 +275,7 @@ def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -
         header.payload_size if is_raw else header.uncompressed_size,
         header.flags,
         _text(data, start, header, TextPlace(header.ident_offset, header.ident_size)),
-        _options(data, start, header) if header.kind == Kind.PTX else "",
+        _options(data, start, header) if header.kind == FatbinKind.PTX else "",
     )
 
 

@@ -26,7 +26,7 @@ from vbuild.elf.image import Pointer
 from vbuild.errors import DeviceError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed
-from vbuild.hardware.gpu import Arch, Code, Offer
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
 
 
 class Vendor(StrEnum):
@@ -47,7 +47,7 @@ class Compression(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GpuTarget:
     """A GPU in the words of a vendor who has names where NVIDIA has numbers, as ``gfx90a:xnack+``."""
 
     processor: str
@@ -58,7 +58,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GpuEntry:
     """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes, sizes in bytes.
 
     *kind* is the vendor's word for it ("cubin", "ptx", "lto-ir", "code-object"), *ident* a name the compiler gave it,
@@ -68,8 +68,8 @@ class Entry:
 
     vendor: Vendor
     kind: str
-    code: Code
-    arch: Arch | Target
+    code: GpuCodeKind
+    arch: Arch | GpuTarget
     span: range
     payload: range
     compression: Compression = Compression.RAW
@@ -85,18 +85,18 @@ class Entry:
         return len(self.span) or self.share
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> GpuOffer:
         """What it offers an NVIDIA GPU; `DeviceError` for code that is for no such GPU."""
         if not isinstance(self.arch, Arch):
             raise DeviceError(f"entry at {self.span.start:#x} is for {self.arch}; expected code for an NVIDIA GPU")
-        return Offer(self.code, self.arch)
+        return GpuOffer(self.code, self.arch)
 
 
-Writing = Callable[[Entry], Part]
-Packing = Callable[[Sequence[Entry], Writing], tuple[Part, ...]]
+Writing = Callable[[GpuEntry], Part]
+Packing = Callable[[Sequence[GpuEntry], Writing], tuple[Part, ...]]
 
 
-def verbatim(entry: Entry) -> Part:
+def verbatim(entry: GpuEntry) -> Part:
     """*entry* as it is in the file."""
     return entry.span
 
@@ -105,7 +105,7 @@ def verbatim(entry: Entry) -> Part:
 class Reading:
     """What the bytes of a container say, wherever it lies: its entries, and what in them forbids to make it smaller."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[GpuEntry, ...]
     why_pinned: str | None = None
 
 
@@ -120,7 +120,7 @@ class Container:
     section: str
     span: range
     address: int | None
-    entries: tuple[Entry, ...]
+    entries: tuple[GpuEntry, ...]
     wrappers: tuple[Pointer, ...]
     why_pinned: str | None
     packing: Packing = field(repr=False)
@@ -130,11 +130,11 @@ class Container:
         return self.why_pinned is None
 
     @property
-    def smallest(self) -> Entry | None:
+    def smallest(self) -> GpuEntry | None:
         """The entry that takes the fewest bytes, the first of several: what is kept where nothing has to be."""
         return min(self.entries, key=lambda entry: entry.size, default=None)
 
-    def keeping(self, kept: Collection[Entry], *, written: Writing = verbatim) -> tuple[Part, ...]:
+    def keeping(self, kept: Collection[GpuEntry], *, written: Writing = verbatim) -> tuple[Part, ...]:
         """The parts of a container with only the *kept* entries, in their order, each as *written* gives it.
 
         Without entries it is an empty container; keeping all of them as they are gives the container's own bytes.
@@ -184,14 +184,14 @@ class DeviceCode:
         return (*(container for container in self.containers if not container.movable), *self.blobs)
 
 
-class Record(Packed):
+class GpuRecord(Packed):
     """A record of GPU code; `DeviceError` where it is cut short."""
 
     REFUSAL = DeviceError
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapper(Record):
+class ContainerWrapper(GpuRecord):
     """What start-up code hands to the GPU's runtime."""
 
     magic: U32
@@ -205,7 +205,7 @@ WRAPPER_DATA = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ContainerForm:
     """A vendor's containers: *extent* finds the end of one that begins at a place, *read* reads one.
 
     Both take the file and a range of it, and raise `DeviceError` with the offset where something is damaged or not

@@ -15,13 +15,13 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from vbuild.elf.image import Image, Pointer, Section
+from vbuild.elf.image import ElfImage, Pointer, Section
 from vbuild.elf.records import FileHeader, SectionFlag, SectionType
 from vbuild.errors import BinaryError, DeviceError
 from vbuild.gpu_code import fatbin
 from vbuild.gpu_code.bundle import BUNDLES
 from vbuild.gpu_code.fatbin import FATBINS
-from vbuild.gpu_code.model import WRAPPER_DATA, Blob, Container, DeviceCode, Form, Wrapper
+from vbuild.gpu_code.model import WRAPPER_DATA, Blob, Container, ContainerForm, ContainerWrapper, DeviceCode
 
 FORMS = (FATBINS, BUNDLES)
 
@@ -36,7 +36,7 @@ _DAMAGED = 1 << 6
 _NOTES = 100
 
 
-def device_code(image: Image) -> DeviceCode:
+def device_code(image: ElfImage) -> DeviceCode:
     """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
 
     `DeviceError` where there is more of it than any library has.
@@ -77,7 +77,7 @@ class _Findings:
 class _Sections:
     """The sections of one form of containers, and the pointers into them."""
 
-    def __init__(self, image: Image, form: Form, findings: _Findings) -> None:
+    def __init__(self, image: ElfImage, form: ContainerForm, findings: _Findings) -> None:
         self.image, self.form, self.findings = image, form, findings
         self.sections = tuple(section for name in form.sections for section in image.named(name) if len(section.span))
         places = self._wrappers()
@@ -103,12 +103,12 @@ class _Sections:
         """The addresses of the pointers in wrappers."""
         places = set()
         for section in self.image.named(self.form.wrapper_section):
-            size = Wrapper.layout.size
+            size = ContainerWrapper.layout.size
             if over := len(section.span) % size:
                 self.findings.notes.append(f"{section.name} has {over} bytes behind its last wrapper")
             for start in range(section.span.start, section.span.stop - size + 1, size):
                 self.findings.count()
-                wrapper = Wrapper.parse(self.image.data, start)
+                wrapper = ContainerWrapper.parse(self.image.data, start)
                 if wrapper.magic == self.form.wrapper_magic and wrapper.version in self.form.wrapper_versions:
                     places.add(section.addresses.start + start - section.span.start + WRAPPER_DATA)
                 else:
@@ -163,7 +163,7 @@ class _Sections:
         return None
 
 
-def _survey_the_rest(image: Image, findings: _Findings) -> None:
+def _survey_the_rest(image: ElfImage, findings: _Findings) -> None:
     """Fatbins and cubins outside the sections that wrappers point into."""
     known = {name for form in FORMS for name in (*form.sections, form.wrapper_section)}
     for section in image.sections:
@@ -174,7 +174,7 @@ def _survey_the_rest(image: Image, findings: _Findings) -> None:
             _search(image, section, findings)
 
 
-def _search(image: Image, section: Section, findings: _Findings) -> None:
+def _search(image: ElfImage, section: Section, findings: _Findings) -> None:
     false: list[int] = []
     shift = section.addresses.start - section.span.start
     fatbins, elves = _Magic(_FATBIN, image, section), _Magic(_ELF64_LITTLE_ENDIAN, image, section)
@@ -204,7 +204,7 @@ def _search(image: Image, section: Section, findings: _Findings) -> None:
 class _Magic:
     """The places in *section* where *pattern* is, looked up from one to the next."""
 
-    def __init__(self, pattern: re.Pattern[bytes], image: Image, section: Section) -> None:
+    def __init__(self, pattern: re.Pattern[bytes], image: ElfImage, section: Section) -> None:
         self._pattern, self._data, self._end = pattern, image.data, section.span.stop
         self.start = -1
 
@@ -216,7 +216,7 @@ class _Magic:
         return self.start
 
 
-def _stray(image: Image, section: Section, start: int, shift: int) -> Container:
+def _stray(image: ElfImage, section: Section, start: int, shift: int) -> Container:
     span = fatbin.extent(image.data, range(start, section.span.stop))
     reading = fatbin.read(image.data, span)
     if not reading.entries or reading.why_pinned:
@@ -225,7 +225,7 @@ def _stray(image: Image, section: Section, start: int, shift: int) -> Container:
     return Container(FATBINS.vendor, section.name, span, start + shift, reading.entries, (), why, FATBINS.packing)
 
 
-def _bare(image: Image, section: Section, start: int) -> Blob | None:
+def _bare(image: ElfImage, section: Section, start: int) -> Blob | None:
     """The ELF file for a GPU that begins at *start* on its own; None for another."""
     try:
         header = FileHeader.parse(image.data[: section.span.stop], start)

@@ -98,7 +98,7 @@ class Arch:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Request:
+class GpuRequest:
     """A GPU that code is asked for: whether PTX is asked for, and whether machine code is; one of them always is."""
 
     arch: Arch
@@ -129,7 +129,7 @@ class Request:
 class GpuList:
     """The GPUs that code is asked for, lowest first, each once."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[GpuRequest, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -137,10 +137,10 @@ class GpuList:
         items = [item for item in _SEPARATOR.split(text) if item]
         if not items:
             raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
-        return cls.of(map(Request.parse, items))
+        return cls.of(map(GpuRequest.parse, items))
 
     @classmethod
-    def of(cls, requests: Iterable[Request]) -> Self:
+    def of(cls, requests: Iterable[GpuRequest]) -> Self:
         """The GPUs of all *requests*: with PTX where one of them asks for it, and so with machine code."""
         grouped = groupby(sorted(requests), key=lambda request: request.arch)
         return cls(tuple(_both(arch, tuple(same)) for arch, same in grouped))
@@ -148,7 +148,7 @@ class GpuList:
     def __str__(self) -> str:
         return ",".join(map(str, self.requests))
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[GpuRequest]:
         return iter(self.requests)
 
     @property
@@ -172,8 +172,8 @@ class GpuList:
                 raise HardwareError(f"{arch}: CUDA {version} cannot compile for it; {others} can")
 
 
-def _both(arch: Arch, same: Sequence[Request]) -> Request:
-    return Request(arch, any(request.ptx for request in same), any(request.real for request in same))
+def _both(arch: Arch, same: Sequence[GpuRequest]) -> GpuRequest:
+    return GpuRequest(arch, any(request.ptx for request in same), any(request.real for request in same))
 
 
 def _matched(text: str) -> re.Match[str]:
@@ -201,7 +201,7 @@ def _near(number: int) -> list[str]:
     return [str(Arch(known)) for known in sorted((begun or nearest)[:_NEAR])]
 
 
-class Code(Enum):
+class GpuCodeKind(Enum):
     """What an entry of a fatbin is to the driver: machine code, PTX, or something that other libraries read."""
 
     MACHINE = "machine"
@@ -210,10 +210,10 @@ class Code(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class GpuOffer:
     """What one entry of a fatbin offers to the driver."""
 
-    code: Code
+    code: GpuCodeKind
     arch: Arch
 
 
@@ -233,17 +233,17 @@ class Ptx(StrEnum):
     NONE = "none"
 
 
-def service(offers: Sequence[Offer], device: Arch) -> Service:
+def service(offers: Sequence[GpuOffer], device: Arch) -> Service:
     """How the driver serves *device* from a fatbin with these *offers*: it takes PTX only without machine code."""
-    if any(offer.code is Code.MACHINE and offer.arch.runs_on(device) for offer in offers):
+    if any(offer.code is GpuCodeKind.MACHINE and offer.arch.runs_on(device) for offer in offers):
         return Service.MACHINE
-    if any(offer.code is Code.PTX and offer.arch.compiles_on(device) for offer in offers):
+    if any(offer.code is GpuCodeKind.PTX and offer.arch.compiles_on(device) for offer in offers):
         return Service.JIT
     return Service.NONE
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class GpuServed:
     """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing."""
 
     device: Arch
@@ -252,7 +252,7 @@ class Served:
     nothing: int = 0
 
     @classmethod
-    def by(cls, fatbins: Mapping[tuple[Offer, ...], int], device: Arch) -> Self:
+    def by(cls, fatbins: Mapping[tuple[GpuOffer, ...], int], device: Arch) -> Self:
         """How *device* is served by *fatbins*, the number of them by what they offer."""
         found: Counter[Service] = Counter()
         for offers, count in fatbins.items():
@@ -275,7 +275,7 @@ class Served:
         return {"gpu": str(self.device), "machine": self.machine, "jit": self.jit, "nothing": self.nothing}
 
 
-def needed(offers: Sequence[Offer], request: Request, *, ptx: Ptx) -> frozenset[int]:
+def needed(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) -> frozenset[int]:
     """The places of those *offers* of one fatbin that the GPU of *request* could be given by its driver.
 
     The driver prefers machine code to PTX, then the nearest architecture, in an order among equals that differs between
@@ -291,7 +291,7 @@ def needed(offers: Sequence[Offer], request: Request, *, ptx: Ptx) -> frozenset[
     https://github.com/bechirBOUALI/cuda-fatbin-precedence
     """
     device = request.device
-    kept = {place for place, offer in enumerate(offers) if offer.code is Code.OTHER}
+    kept = {place for place, offer in enumerate(offers) if offer.code is GpuCodeKind.OTHER}
     machine = _nearest_machine_code(offers, device)
     if ptx is not Ptx.NONE and (request.ptx or not machine):
         kept |= _nearest_ptx(offers, device)
@@ -300,8 +300,8 @@ def needed(offers: Sequence[Offer], request: Request, *, ptx: Ptx) -> frozenset[
     return frozenset(kept | machine)
 
 
-def _nearest_machine_code(offers: Sequence[Offer], device: Arch) -> set[int]:
-    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is Code.MACHINE}
+def _nearest_machine_code(offers: Sequence[GpuOffer], device: Arch) -> set[int]:
+    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is GpuCodeKind.MACHINE}
     nearest = max((arch.number for arch in found.values() if arch.runs_on(device)), default=None)
     if nearest is None:
         return set()
@@ -313,14 +313,14 @@ def _nearest_machine_code(offers: Sequence[Offer], device: Arch) -> set[int]:
     }
 
 
-def _nearest_ptx(offers: Sequence[Offer], device: Arch) -> set[int]:
-    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is Code.PTX}
+def _nearest_ptx(offers: Sequence[GpuOffer], device: Arch) -> set[int]:
+    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX}
     usable = {place: arch.number for place, arch in found.items() if arch.compiles_on(device)}
     return {place for place, number in usable.items() if number == max(usable.values())}
 
 
-def _newest_ptx(offers: Sequence[Offer]) -> set[int]:
+def _newest_ptx(offers: Sequence[GpuOffer]) -> set[int]:
     """The newest PTX for every later GPU, and that for later ones of a family where it is no older."""
-    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is Code.PTX}
+    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX}
     newest = max((arch.number for arch in found.values() if not arch.suffix), default=0)
     return {place for place, arch in found.items() if arch.suffix != "a" and arch.number >= newest}

@@ -13,7 +13,7 @@ from vbuild.index_client.places import Problems, client_of, finders, name_of, pa
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFile:
     """A file of a project on an index, with the SHA-256 that the index states, if it states one.
 
     *url* is where the bytes are. It says nothing of what the file is, so files are equal wherever they lie.
@@ -30,14 +30,14 @@ class Listed:
         return self.file.endswith(".whl")
 
 
-def files_of(project: str, *, indexes: Indexes) -> tuple[Listed, ...]:
+def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
     """The files of *project* in all places, the newest release first; none where nobody knows the project.
 
     Of a file that several places have, the first place that states a hash counts. `FetchError` where no place has one
     and some could not be asked: they may have.
     """
     problems = Problems()
-    found: dict[str, Listed] = {}
+    found: dict[str, ListedFile] = {}
     with client_of(indexes, problems.note) as client:
         for finder in finders(client, indexes):
             try:
@@ -53,10 +53,10 @@ def files_of(project: str, *, indexes: Indexes) -> tuple[Listed, ...]:
     return tuple(sorted(found.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
 
 
-def listed_in(packages: Iterable[Package]) -> Iterator[Listed]:
+def listed_in(packages: Iterable[Package]) -> Iterator[ListedFile]:
     """The files behind *packages* that are of a release."""
     for package in packages:
         link, version = package.link, package.version
         if version:
             is_yanked = link.yank_reason is not None
-            yield Listed(link.filename, Version(version), stated_sha256(link), is_yanked, link.url_without_fragment)
+            yield ListedFile(link.filename, Version(version), stated_sha256(link), is_yanked, link.url_without_fragment)

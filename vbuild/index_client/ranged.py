@@ -23,7 +23,7 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed
+from vbuild.index_client.listing import ListedFile
 from vbuild.index_client.places import client_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _PATIENCE, _SLOWEST = 15, 1 << 12
 _NO_SUFFIXES = frozenset({400, 416, 501})
 
 
-class Source(Protocol):
+class RangedSource(Protocol):
     """Something of *size* bytes, of which the last *tail* came with the size; *transferred* is bytes so far."""
 
     @property
@@ -58,7 +58,7 @@ class Source(Protocol):
 class Ranged(io.RawIOBase):
     """A file that is somewhere else, for reading; `FetchError` from every read that its *source* cannot serve."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RangedSource) -> None:
         super().__init__()
         self._source = source
         self._place = 0
@@ -124,19 +124,19 @@ class Ranged(io.RawIOBase):
 
 
 @contextmanager
-def ranged(listed: Listed, *, indexes: Indexes) -> Iterator[Ranged]:
+def ranged(listed: ListedFile, *, indexes: Indexes) -> Iterator[Ranged]:
     """The file that is *listed*, open for reading where it is; `FetchError` where that cannot be."""
     with client_of(indexes, lambda _response: None) as client, opened(client, listed) as file:
         yield file
 
 
 @contextmanager
-def opened(client: PyPIClient, listed: Listed) -> Iterator[Ranged]:
+def opened(client: PyPIClient, listed: ListedFile) -> Iterator[Ranged]:
     """The same through *client*, which serves many files, in several threads as well."""
     link = Link(listed.url)
     with ExitStack() as stack:
         if link.is_file:
-            source: Source = stack.enter_context(_local(link))
+            source: RangedSource = stack.enter_context(_local(link))
         elif listed.url:
             source = _Remote.at(client, listed.url, link.redacted)
         else:

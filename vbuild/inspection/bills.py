@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vbuild.sbom.model import Bill, Fate
+from vbuild.sbom.model import Bill, Treatment
 
 
 def data(bill: Bill) -> dict[str, Any]:
@@ -19,6 +19,6 @@ def data(bill: Bill) -> dict[str, Any]:
 def line(bill: Bill) -> str:
     """The same in a line."""
     changed = sum(bool(file.before) for file in bill.files)
-    fates = {fate: sum(gone.fate is fate for gone in bill.gone) for fate in Fate}
+    fates = {fate: sum(gone.fate is fate for gone in bill.gone) for fate in Treatment}
     said = [f"{len(bill.files)} compiled", f"{changed} changed", *(f"{count} {fate}" for fate, count in fates.items())]
     return ", ".join(text for text in said if not text.startswith("0 ")) or "nothing compiled"

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from vbuild.elf.catalogue import Entry, by_soname, by_stem, cuda_of, framework
+from vbuild.elf.catalogue import CatalogueEntry, by_soname, by_stem, cuda_of, framework
 from vbuild.elf.library_names import Hashed, hashed
-from vbuild.elf.linkage import Edge, Graph, Via
+from vbuild.elf.linkage import Edge, LinkGraph, Via
 from vbuild.elf.loading import Loading
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.wheel.paths import installed_path
 
 HERE = (Via.OWN, Via.INHERITED, Via.NAME)
 
 
-class Role(StrEnum):
+class ClosureRole(StrEnum):
     """What a file is to the loader: Python or a user starts with it, or it is there for others."""
 
     MODULE = "module"
@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedLibrary:
     """A member that the loader can load: its path in the wheel, its sizes in bytes, and its hash in RECORD."""
 
     path: str
@@ -53,7 +53,7 @@ class Official:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class NeededLibrary:
     """One NEEDED of a file: how the loader comes to it, the path of the one in the wheel, and whose it is if not."""
 
     name: str
@@ -74,8 +74,8 @@ class Need:
 class Node:
     """A file of the closure: what it needs and may open, and where it is from."""
 
-    linked: Linked
-    needs: tuple[Need, ...]
+    linked: LinkedLibrary
+    needs: tuple[NeededLibrary, ...]
     opens: tuple[str, ...]
     officials: tuple[Official, ...]
     also_in: tuple[str, ...] = ()
@@ -98,10 +98,10 @@ class Node:
         return self.linked.loading
 
     @property
-    def role(self) -> Role:
+    def role(self) -> ClosureRole:
         if self.loading.modules:
-            return Role.MODULE
-        return Role.PROGRAM if self.loading.is_program else Role.LIBRARY
+            return ClosureRole.MODULE
+        return ClosureRole.PROGRAM if self.loading.is_program else ClosureRole.LIBRARY
 
     @property
     def original(self) -> Hashed | None:
@@ -114,7 +114,7 @@ class Node:
         own = {self.name, self.loading.outline.soname, *self.loading.outline.needed}
         return tuple(sorted(self.loading.mentioned - own))
 
-    def via(self, *ways: Via) -> tuple[Need, ...]:
+    def via(self, *ways: Via) -> tuple[NeededLibrary, ...]:
         """What it needs and comes to in one of these *ways*."""
         return tuple(need for need in self.needs if need.via in ways)
 
@@ -152,23 +152,23 @@ class Closure:
     nodes: tuple[Node, ...]
     cuda: int | None
     named: Mapping[str, tuple[str, ...]]
-    _graph: Graph
+    _graph: LinkGraph
     _paths: Mapping[str, str] = field(repr=False)
     _members: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of(
         cls,
-        files: Iterable[Linked],
+        files: Iterable[LinkedLibrary],
         *,
-        platforms: Sequence[Platform] = (),
+        platforms: Sequence[PlatformPolicy] = (),
         named: Mapping[str, tuple[str, ...]] | None = None,
         project: str = "",
     ) -> Self:
         """The closure of *files* in a wheel of *project*, which the *platforms* of its tags promise libraries to."""
         found = {file.path: file for file in sorted(files, key=lambda file: (-file.size, file.path))}
         paths = _installed(found)
-        graph = Graph.of({paths[path]: file.loading for path, file in found.items()}, platforms=platforms)
+        graph = LinkGraph.of({paths[path]: file.loading for path, file in found.items()}, platforms=platforms)
         cuda = cuda_of(_names(found.values()))
         back = {installed: path for path, installed in paths.items()}
         known = _known(found.values())
@@ -184,7 +184,7 @@ class Closure:
         return cls(nodes=nodes, cuda=cuda, named=named or {}, _graph=graph, _paths=paths, _members=back)
 
     @property
-    def edges(self) -> tuple[tuple[Node, Need], ...]:
+    def edges(self) -> tuple[tuple[Node, NeededLibrary], ...]:
         """Who needs what in the wheel."""
         return tuple((node, need) for node in self.nodes for need in node.needs if need.provider)
 
@@ -198,7 +198,7 @@ class Closure:
     def opened(self) -> dict[str, tuple[str, ...]]:
         """The files that name a library which nothing needs, by the path of the library."""
         needed = {need.provider for _, need in self.edges}
-        waiting = [node for node in self.nodes if node.role is Role.LIBRARY and node.path not in needed]
+        waiting = [node for node in self.nodes if node.role is ClosureRole.LIBRARY and node.path not in needed]
         return {node.path: files for node in waiting if (files := self.openers(node.path))}
 
     def openers(self, path: str) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ class Closure:
         """The same, knowing which of its libraries are in other wheels than *wheel*, too."""
         others = {repeat.hash: tuple(name for name in repeat.wheels if name != wheel) for repeat in repeats}
         nodes = (
-            replace(node, also_in=others.get(node.linked.hash or "", ())) if node.role is Role.LIBRARY else node
+            replace(node, also_in=others.get(node.linked.hash or "", ())) if node.role is ClosureRole.LIBRARY else node
             for node in self.nodes
         )
         return replace(self, nodes=tuple(nodes))
@@ -241,7 +241,7 @@ class Closure:
             "chains": {
                 node.path: [list(chain) for chain in self.chains(node.path)]
                 for node in self.nodes
-                if node.role is Role.LIBRARY
+                if node.role is ClosureRole.LIBRARY
             },
             "opened": {path: list(files) for path, files in self.opened.items()},
             "unneeded": [node.path for node in self.unneeded],
@@ -272,7 +272,7 @@ def repeats(closures: Iterable[tuple[str, Closure]]) -> tuple[Repeat, ...]:
     found: dict[str, list[tuple[int, str, Node]]] = {}
     for place, (wheel, closure) in enumerate(closures):
         for node in closure.nodes:
-            if node.linked.hash and node.role is Role.LIBRARY:
+            if node.linked.hash and node.role is ClosureRole.LIBRARY:
                 found.setdefault(node.linked.hash, []).append((place, wheel, node))
     several = (
         Repeat(
@@ -299,14 +299,14 @@ def _installed(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _names(files: Iterable[Linked]) -> Iterator[str]:
+def _names(files: Iterable[LinkedLibrary]) -> Iterator[str]:
     """The names in *files* that may tell the major version of CUDA."""
     for file in files:
         yield from file.loading.outline.needed
         yield from filter(None, (file.loading.outline.soname, file.loading.base))
 
 
-def _known(files: Iterable[Linked]) -> dict[str, set[str]]:
+def _known(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
     """The paths of *files* by the names that another may open them under: code puts versions behind names."""
     found: dict[str, set[str]] = {}
     for file in files:
@@ -318,17 +318,17 @@ def _known(files: Iterable[Linked]) -> dict[str, set[str]]:
     return found
 
 
-def _opened(file: Linked, known: Mapping[str, set[str]]) -> tuple[str, ...]:
+def _opened(file: LinkedLibrary, known: Mapping[str, set[str]]) -> tuple[str, ...]:
     """The paths of the libraries, by the names they have, that *file* names without needing them."""
     named = {path for name in file.loading.mentioned for path in known.get(name, ())}
     needed = {path for name in file.loading.outline.needed for path in known.get(name, ())}
     return tuple(sorted(named - needed - {file.path}))
 
 
-def _need(edge: Edge, paths: Mapping[str, str], cuda: int | None) -> Need:
+def _need(edge: Edge, paths: Mapping[str, str], cuda: int | None) -> NeededLibrary:
     provider = paths[edge.provider] if edge.provider else None
     outside = edge.via in {Via.OUTSIDE, Via.MISSING}
-    return Need(edge.name, edge.via, provider, _of_name(edge.name, cuda) if outside else ())
+    return NeededLibrary(edge.name, edge.via, provider, _of_name(edge.name, cuda) if outside else ())
 
 
 def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
@@ -338,7 +338,7 @@ def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
     return found or ((Official(loaded.project),) if loaded else ())
 
 
-def _of_file(file: Linked, cuda: int | None) -> tuple[Official, ...]:
+def _of_file(file: LinkedLibrary, cuda: int | None) -> tuple[Official, ...]:
     """The projects that *file* is a copy from, by the names it had."""
     before = hashed(posixpath.basename(file.path))
     outline = file.loading.outline
@@ -348,7 +348,7 @@ def _of_file(file: Linked, cuda: int | None) -> tuple[Official, ...]:
     return _narrowed(by_stem(before.name), cuda) if before else ()
 
 
-def _narrowed(entries: Sequence[Entry], cuda: int | None) -> tuple[Official, ...]:
+def _narrowed(entries: Sequence[CatalogueEntry], cuda: int | None) -> tuple[Official, ...]:
     """The projects of *entries* for that major of CUDA; of all of them where none is for it."""
     fitting = [entry for entry in entries if cuda is None or entry.cuda in {None, cuda}]
     return tuple(dict.fromkeys(Official(entry.project, entry.cuda) for entry in fitting or entries))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vbuild.elf.linkage import Via
-from vbuild.inspection.closure import Closure, Need, Node, Role
+from vbuild.inspection.closure import Closure, ClosureRole, NeededLibrary, Node
 from vbuild.inspection.closure_text import majors, officially, together
 from vbuild.inspection.text import counted
 
@@ -99,8 +99,8 @@ class _Drawing:
         }
         levels = depths(needs)
         first = [node for node in self._closure.nodes if node.path not in self._needed]
-        starting = [node for node in first if node.role is not Role.LIBRARY]
-        idle = [node for node in first if node.role is Role.LIBRARY]
+        starting = [node for node in first if node.role is not ClosureRole.LIBRARY]
+        idle = [node for node in first if node.role is ClosureRole.LIBRARY]
         if starting:
             yield {"label": "Modules and programs", "cards": [*self._together(starting)]}
         if idle:
@@ -166,7 +166,7 @@ class _Drawing:
 
     def _away(self, via: Via) -> list[int]:
         """The cards of what is not in the wheel and is come to in that way."""
-        found: dict[str, dict[str, Need]] = {}
+        found: dict[str, dict[str, NeededLibrary]] = {}
         for node in self._closure.nodes:
             for need in node.via(via):
                 found.setdefault(_target(need), {})[need.name] = need
@@ -201,7 +201,7 @@ class _Drawing:
         for (start, end, via), names in found.items():
             yield {"from": start, "to": end, "via": via, "names": [*dict.fromkeys(names)]}
 
-    def _card_for(self, need: Need) -> int:
+    def _card_for(self, need: NeededLibrary) -> int:
         return self._of_path[need.provider] if need.provider else self._of_away[need.via, _target(need)]
 
     def _consumers(self) -> dict[int, list[Node]]:
@@ -226,12 +226,12 @@ class _Drawing:
         yield (*dict.fromkeys(self._of_path[path] for path in min(above, key=len)), card["id"])
 
 
-def _drawn_needs(node: Node) -> list[Need]:
+def _drawn_needs(node: Node) -> list[NeededLibrary]:
     """What *node* needs of what is drawn: all but itself and the platform's."""
     return [need for need in node.needs if need.provider != node.path and (need.provider or need.via in _AWAY)]
 
 
-def _target(need: Need) -> str:
+def _target(need: NeededLibrary) -> str:
     """What stands for *need* in the drawing: the file, the package, or the driver."""
     if need.provider:
         return need.provider

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from vbuild.elf.linkage import Via
-from vbuild.inspection.closure import HERE, Closure, Need, Node, Official, Repeat, Role, repeats
+from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, Repeat, repeats
 from vbuild.inspection.model import Contents
 from vbuild.inspection.text import WIDTH, counted, finding, flaws, labelled, percent, shortened, sized, wrapped
 
@@ -96,7 +96,7 @@ def majors(officials: Iterable[Official]) -> str:
     return f"CUDA {', '.join(map(str, found))}" if found else ""
 
 
-def grouped(needs: Iterable[Need]) -> Iterator[str]:
+def grouped(needs: Iterable[NeededLibrary]) -> Iterator[str]:
     """The names, those of one project together behind it and its CUDA, without line breaks in what should have none.
 
     ``torch: libc10.so, libtorch.so``
@@ -135,7 +135,7 @@ def _head(contents: Contents, closure: Closure) -> Iterator[str]:
         yield "no file that the loader of Linux loads"
         return
     roles = Counter(node.role for node in closure.nodes)
-    kinds = ", ".join(counted(roles[role], str(role)) for role in Role if roles[role])
+    kinds = ", ".join(counted(roles[role], str(role)) for role in ClosureRole if roles[role])
     size = sized(sum(node.linked.size for node in closure.nodes))
     yield f"{size} that the loader loads: {kinds}{f'; CUDA {closure.cuda}' if closure.cuda else ''}"
     names = {need.name: need.via for node in closure.nodes for need in node.needs}
@@ -162,7 +162,7 @@ def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
     yield from labelled("may open", _some(node.mentioned, whole=whole))
     if node.also_in:
         yield from labelled("also in", ", ".join(node.also_in) if whole else counted(len(node.also_in), "other wheel"))
-    if node.role is Role.LIBRARY:
+    if node.role is ClosureRole.LIBRARY:
         yield from _why(closure, node, whole=whole)
 
 
@@ -172,7 +172,7 @@ def _from(node: Node) -> str:
     return f", a library of {projects}{f' ({cuda})' if cuda else ''}" if projects else ""
 
 
-def _needed(need: Need) -> str:
+def _needed(need: NeededLibrary) -> str:
     """The name, with the file where that is called otherwise."""
     file = posixpath.basename(need.provider) if need.provider else need.name
     return need.name if file == need.name else f"{need.name}{_GLUE}({file})"

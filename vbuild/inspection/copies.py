@@ -14,7 +14,7 @@ from vbuild.hardware.cpu import X86_64_LEVELS
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class LevelCopy:
     """The copy of a library for processors of *level*; sizes in bytes."""
 
     level: str
@@ -31,9 +31,9 @@ class Copies:
     """The library that every processor may load at *path*, and its *copies*, its own first, by level."""
 
     path: str
-    copies: tuple[Copy, ...]
+    copies: tuple[LevelCopy, ...]
 
-    def at(self, level: str) -> Copy | None:
+    def at(self, level: str) -> LevelCopy | None:
         """The copy for *level*; None where processors of it load a lower one's."""
         return next((copy for copy in self.copies if copy.level == level), None)
 
@@ -58,10 +58,10 @@ def copies_of(libraries: Iterable[tuple[str, int, int]]) -> tuple[Copies, ...]:
     """Those of *libraries*, each a path and its installed and packed bytes, with copies for levels; by path."""
     sizes = {path: (size, packed) for path, size, packed in libraries}
     bases = sorted({baseline_of(path) for path in sizes if level_of(path)})
-    found: dict[str, list[Copy]] = {base: [] for base in bases}
+    found: dict[str, list[LevelCopy]] = {base: [] for base in bases}
     for path, (size, packed) in sizes.items():
         if (base := baseline_of(path)) in found:
-            found[base].append(Copy(level_of(path) or X86_64_LEVELS[0], path, size, packed))
+            found[base].append(LevelCopy(level_of(path) or X86_64_LEVELS[0], path, size, packed))
     return tuple(Copies(base, tuple(sorted(several, key=lambda one: one.level))) for base, several in found.items())
 
 

@@ -13,11 +13,11 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
 
-from vbuild.gpu_code.model import Compression, Container, DeviceCode, Entry, Target, Vendor, offered
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, GpuTarget, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES
-from vbuild.hardware.gpu import Arch, Code, Offer, Ptx, Request, Service, needed, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, needed, service
 
-Device = Arch | Target
+Device = Arch | GpuTarget
 
 _LONGEST = 8
 
@@ -30,11 +30,11 @@ class Sort:
     section: str
     arch: Device
     kind: str
-    code: Code
+    code: GpuCodeKind
     compression: Compression
 
     @classmethod
-    def of(cls, entry: Entry, section: str) -> Self:
+    def of(cls, entry: GpuEntry, section: str) -> Self:
         return cls(entry.vendor, section, entry.arch, entry.kind, entry.code, entry.compression)
 
     def data(self) -> dict[str, Any]:
@@ -188,16 +188,16 @@ class Stack:
     def _needed(self, device: Device) -> frozenset[int]:
         if isinstance(device, Arch):
             offers = list(self._offers())
-            found = needed([offer for _, offer in offers], Request(device), ptx=Ptx.AUTO)
+            found = needed([offer for _, offer in offers], GpuRequest(device), ptx=Ptx.AUTO)
             return frozenset(place for index, (place, _) in enumerate(offers) if index in found)
         return frozenset(
-            place for place, sort in enumerate(self.sorts) if sort.code is Code.OTHER or _fits(sort.arch, device)
+            place for place, sort in enumerate(self.sorts) if sort.code is GpuCodeKind.OTHER or _fits(sort.arch, device)
         )
 
-    def _offers(self) -> Iterator[tuple[int, Offer]]:
+    def _offers(self) -> Iterator[tuple[int, GpuOffer]]:
         for place, sort in enumerate(self.sorts):
             if isinstance(sort.arch, Arch):
-                yield place, Offer(sort.code, sort.arch)
+                yield place, GpuOffer(sort.code, sort.arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,15 +281,15 @@ class GpuCode:
 def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
     """Every GPU that some of the code in *codes* runs on: NVIDIA's by the table of those known, AMD's as named."""
     stacks = {stack.sorts: stack for code in codes for stack in code.stacks if stack.is_offered}
-    archs = {sort.arch for sorts in stacks for sort in sorts if sort.code is not Code.OTHER}
+    archs = {sort.arch for sorts in stacks for sort in sorts if sort.code is not GpuCodeKind.OTHER}
     numbers = {*ARCHITECTURES, *(arch.number for arch in archs if isinstance(arch, Arch))}
     nvidia: list[Device] = [
         device
         for device in map(Arch, sorted(numbers))
         if any(stack.service(device) is not Service.NONE for stack in stacks.values())
     ]
-    targets = [arch for arch in archs if isinstance(arch, Target)]
-    amd = sorted({Target(target.processor) for target in targets}, key=arch_order)
+    targets = [arch for arch in archs if isinstance(arch, GpuTarget)]
+    amd = sorted({GpuTarget(target.processor) for target in targets}, key=arch_order)
     return (*nvidia, *amd)
 
 
@@ -306,12 +306,12 @@ def _is_hexadecimal(text: str) -> bool:
     return bool(text) and all(character in "0123456789abcdef" for character in text)
 
 
-def _fits(arch: Device, device: Target) -> bool:
+def _fits(arch: Device, device: GpuTarget) -> bool:
     """Whether AMD code for *arch* is for the processor of *device*; one with further features is for some of them."""
-    return isinstance(arch, Target) and arch.processor == device.processor
+    return isinstance(arch, GpuTarget) and arch.processor == device.processor
 
 
-def _code(container: Container) -> tuple[Entry, ...]:
+def _code(container: Container) -> tuple[GpuEntry, ...]:
     """The entries with something in them: AMD's bundles also list the host, which has its code elsewhere."""
     return tuple(entry for entry in container.entries if entry.size)
 

@@ -16,18 +16,18 @@ from pathlib import Path, PurePosixPath
 from packaging.utils import canonicalize_name
 
 from vbuild.elf import outline as elf
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.loading import Loading
 from vbuild.elf.outline import Outline
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError, ContentsError, DeviceError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import available_cores
 from vbuild.inspection import archives
-from vbuild.inspection.closure import Closure, Linked, Node, repeats
+from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats
 from vbuild.inspection.gpu_code import GpuCode
-from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, Library, Licence, Others
+from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, LibraryContents, Licence, Others
 from vbuild.inspection.page import page
 from vbuild.sbom.keeping import bill_of, contradictions, path_of
 from vbuild.variants.document import Document
@@ -35,10 +35,10 @@ from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.zip_read import Member
 
-Found = Library | Archive | Damaged
+Found = LibraryContents | Archive | Damaged
 Seeing = Callable[[Member, memoryview], Found]
 # for the closure: what the loader asks of a library, or why that cannot be read
-Followed = Linked | Damaged
+Followed = LinkedLibrary | Damaged
 
 _LICENCE = re.compile(r"(licen[cs]es?/.|[^/]*(licen[cs]e|copying|eula|notice)[^/]*$)", re.IGNORECASE)
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
@@ -71,7 +71,7 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
             size=sum(member.size for member in source.members),
             files=len(source.members),
             licence=_licence(source),
-            libraries=tuple(item for item in found if isinstance(item, Library)),
+            libraries=tuple(item for item in found if isinstance(item, LibraryContents)),
             damaged=tuple(item for item in found if isinstance(item, Damaged)),
             archives=tuple(item for item in found if isinstance(item, Archive)),
             duplicates=_duplicates(source),
@@ -81,7 +81,9 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
                 *(_left_out(item) for item in followed if isinstance(item, Damaged)),
                 *(f"{path_of(source.dist_info)}: {what}" for what in contradictions(source)),
             ),
-            closure=_closure(source, [item for item in followed if isinstance(item, Linked)]) if closure else None,
+            closure=_closure(source, [item for item in followed if isinstance(item, LinkedLibrary)])
+            if closure
+            else None,
             bill=bill_of(source),
         )
 
@@ -138,7 +140,7 @@ def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[
 
 def _is_loaded(found: Found) -> bool:
     """Whether the loader of the system may load it, and not the driver of a GPU."""
-    return isinstance(found, Library) and found.outline.is_loadable and found.outline.machine not in _GPUS
+    return isinstance(found, LibraryContents) and found.outline.is_loadable and found.outline.machine not in _GPUS
 
 
 def _followed(wheel: Wheel, member: Member, data: memoryview) -> Followed:
@@ -146,7 +148,7 @@ def _followed(wheel: Wheel, member: Member, data: memoryview) -> Followed:
         loading = Loading.parse(data)
     except BinaryError as error:
         return _damaged(wheel, member, error)
-    return Linked(member.path, member.size, member.compressed_size, wheel.row(member).hash, loading)
+    return LinkedLibrary(member.path, member.size, member.compressed_size, wheel.row(member).hash, loading)
 
 
 def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> Damaged:
@@ -158,7 +160,7 @@ def _archive(member: Member, data: memoryview) -> Archive:
     return Archive(member.path, member.size, member.compressed_size, archives.objects(data))
 
 
-def _library(member: Member, data: memoryview) -> Library:
+def _library(member: Member, data: memoryview) -> LibraryContents:
     outline = Outline.parse(data)
     if outline.machine in _GPUS:
         gpu = GpuCode.alone(len(data), f"a {_GPUS[outline.machine]} in a file of its own")
@@ -166,12 +168,12 @@ def _library(member: Member, data: memoryview) -> Library:
         gpu = _gpu_code(data)
     else:
         gpu = GpuCode()
-    return Library(member.path, member.size, member.compressed_size, outline, gpu)
+    return LibraryContents(member.path, member.size, member.compressed_size, outline, gpu)
 
 
 def _gpu_code(data: memoryview) -> GpuCode:
     try:
-        return GpuCode.of(device_code(Image.parse(data)))
+        return GpuCode.of(device_code(ElfImage.parse(data)))
     except (BinaryError, DeviceError) as error:
         return GpuCode(notes=(f"GPU code cannot be told apart: {error}",))
 
@@ -180,9 +182,9 @@ def _left_out(damaged: Damaged) -> str:
     return f"{damaged.path}: left out of the closure: {damaged.why}"
 
 
-def _closure(wheel: Wheel, files: Iterable[Linked]) -> Closure:
+def _closure(wheel: Wheel, files: Iterable[LinkedLibrary]) -> Closure:
     """The closure of *files*, which are all that *wheel* has to load."""
-    found = (Platform.parse(tag) for tag in sorted({tag.platform for tag in wheel.name.tags}))
+    found = (PlatformPolicy.parse(tag) for tag in sorted({tag.platform for tag in wheel.name.tags}))
     platforms = [platform for platform in found if platform]
     closure = Closure.of(files, platforms=platforms, project=canonicalize_name(wheel.metadata().name))
     return closure.naming(_naming(wheel, closure.unneeded))

@@ -31,7 +31,7 @@ _BUNDLED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class LibraryContents:
     """An ELF file of a wheel: a shared library, extension module, program or object file."""
 
     path: str
@@ -176,7 +176,7 @@ class Others:
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
+class ArchitectureSize:
     """The GPU code of one kind for one architecture in all libraries together."""
 
     arch: Device
@@ -232,7 +232,7 @@ class Contents:
     size: int
     files: int
     licence: Licence
-    libraries: tuple[Library, ...] = ()
+    libraries: tuple[LibraryContents, ...] = ()
     damaged: tuple[Damaged, ...] = ()
     archives: tuple[Archive, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
@@ -247,7 +247,7 @@ class Contents:
         object.__setattr__(self, "devices", found)
 
     @property
-    def gpu_libraries(self) -> tuple[Library, ...]:
+    def gpu_libraries(self) -> tuple[LibraryContents, ...]:
         """The libraries with GPU code."""
         return tuple(library for library in self.libraries if library.gpu)
 
@@ -257,14 +257,14 @@ class Contents:
         return sum(library.gpu.size for library in self.libraries)
 
     @property
-    def architectures(self) -> tuple[Architecture, ...]:
+    def architectures(self) -> tuple[ArchitectureSize, ...]:
         """The GPU code by architecture, lowest first."""
         found: dict[tuple[Device, str], list[Portion]] = {}
         for library in self.libraries:
             for portion in library.gpu.portions:
                 found.setdefault((portion.sort.arch, portion.sort.kind), []).append(portion)
         return tuple(
-            Architecture(
+            ArchitectureSize(
                 arch,
                 kind,
                 tuple(sorted({portion.sort.compression for portion in portions})),
@@ -283,7 +283,7 @@ class Contents:
         )
 
     @property
-    def bundled(self) -> tuple[Library, ...]:
+    def bundled(self) -> tuple[LibraryContents, ...]:
         """The libraries that a repair tool put beside the package; not copies for CPU levels, nor what has a stub."""
         own = moved(library.outline for library in self.libraries if not library.is_bundled)
         there = (library for library in self.libraries if library.is_bundled and library.name not in own)

@@ -13,12 +13,12 @@ from typing import Any
 
 from vbuild.elf.outline import Section
 from vbuild.files.html import rendered
-from vbuild.gpu_code.model import Target
-from vbuild.hardware.gpu import Code
+from vbuild.gpu_code.model import GpuTarget
+from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.inspection import closure_page as closurepage
 from vbuild.inspection.closure_text import grouped, reasons_of, together
 from vbuild.inspection.gpu_code import Device, GpuCode, Sort, arch_order
-from vbuild.inspection.model import Contents, Library, Others
+from vbuild.inspection.model import Contents, LibraryContents, Others
 from vbuild.inspection.text import counted, percent, sized
 
 Node = dict[str, Any]
@@ -78,7 +78,7 @@ def _legend(colours: Mapping[str, str]) -> dict[str, str]:
 
 def _generation(arch: Device) -> Device:
     """What has a colour of its own: sm_90 and sm_90a share one."""
-    return Target(arch.processor) if isinstance(arch, Target) else arch.device
+    return GpuTarget(arch.processor) if isinstance(arch, GpuTarget) else arch.device
 
 
 def _root(contents: Contents, colours: Mapping[str, str]) -> Node:
@@ -111,7 +111,7 @@ def _files(number: int) -> str:
     return f"{number} file" if number == 1 else f"{number} files"
 
 
-def _library(library: Library, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Node:
+def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Node:
     sections = library.outline.sections
     kept = {device: library.gpu.kept(device) for device in devices}
     children = []
@@ -142,7 +142,7 @@ def _gpu_section(
             continue
         entries = counted(portion.entries, "entry")
         note = f"{sort.kind}, {entries}, {sort.compression}, {sized(portion.uncompressed_size)} expanded"
-        look = colours[str(sort.arch)] + ("" if sort.code is Code.MACHINE else " ptx")
+        look = colours[str(sort.arch)] + ("" if sort.code is GpuCodeKind.MACHINE else " ptx")
         node = _leaf(f"{sort.arch} {sort.kind}", portion.size, look, note)
         node["kept"] = {str(device): sizes.get(sort, 0) for device, sizes in kept.items()}
         children.append(node)

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.inspection import bills
 from vbuild.inspection.gpu_code import Device, Outlook, Portion, arch_order
-from vbuild.inspection.model import Architecture, Contents, Library
+from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents
 
 Key = TypeVar("Key")
 
@@ -49,7 +49,7 @@ def summary(contents: Contents) -> Iterator[str]:
         yield from rest
 
 
-def details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
+def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:
     """All that is known of *library*, and how each of *devices* fares with it."""
     outline = library.outline
     yield library.path
@@ -112,7 +112,7 @@ def _head(contents: Contents) -> Iterator[str]:
         yield from wrapped("SBOM", " " * 9, bills.line(contents.bill))
 
 
-def _architecture_table(architectures: Sequence[Architecture]) -> Iterator[str]:
+def _architecture_table(architectures: Sequence[ArchitectureSize]) -> Iterator[str]:
     total = sum(architecture.size for architecture in architectures)
     largest = max((architecture.size for architecture in architectures), default=0)
     yield f"{'GPU code for':<{_LABEL + 12}}{'size':>10}{'share':>7}{'entries':>9}  stored as"
@@ -217,12 +217,12 @@ def flaws(contents: Contents) -> Iterator[str]:
 
 def _beyond_platform(contents: Contents) -> Iterator[str]:
     """What the libraries need from outside that the platform of the tags does not promise."""
-    found = [Platform.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
+    found = [PlatformPolicy.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
     platforms = [platform for platform in found if platform]
     return (name for name in contents.wanted if not any(platform.has(name) for platform in platforms))
 
 
-def _gpu_details(library: Library, devices: Sequence[Device]) -> Iterator[str]:
+def _gpu_details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:
     gpu = library.gpu
     share = percent(gpu.size, library.size)
     inside = f"{counted(gpu.containers, 'container')} with {counted(gpu.entries, 'entry')}"

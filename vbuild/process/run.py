@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from vbuild.errors import BuildError
 from vbuild.process.signals import interruptible
-from vbuild.process.supervisor import Keeper
+from vbuild.process.supervisor import Supervisor
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whoever builds
@@ -41,7 +41,7 @@ class _Running:
         self.leaders: dict[_Process, int] = {}
         self.open = True
         self.stopped: set[int] = set()
-        self.keeper: Keeper | None = None
+        self.keeper: Supervisor | None = None
 
     @property
     def is_open(self) -> bool:
@@ -109,7 +109,7 @@ def check_running() -> None:
 def keep_watch() -> None:
     """From now on, let no command outlive this process, even if it is killed."""
     with _running.lock:
-        _running.keeper = _running.keeper or Keeper(GRACE)
+        _running.keeper = _running.keeper or Supervisor(GRACE)
 
 
 @contextmanager

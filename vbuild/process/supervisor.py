@@ -47,7 +47,7 @@ for number in (signal.SIGTERM, signal.SIGKILL):
 """
 
 
-class Keeper:
+class Supervisor:
     """The keeper of this process, which gives commands *grace* seconds to end by themselves."""
 
     def __init__(self, grace: float) -> None:

@@ -40,17 +40,17 @@ from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.publishing.address import install
-from vbuild.publishing.extras_loader import MODULE, PLAIN, Backend, group, in_order, loader, variable, with_loader
+from vbuild.publishing.extras_loader import MODULE, PLAIN, PluginBackend, group, in_order, loader, variable, with_loader
 from vbuild.publishing.extras_payload import BESIDE, Payload, installed, payload
 from vbuild.publishing.lint.names import slots
-from vbuild.publishing.model import Linked, Member, NewWheel, Plan, Put, SimpleIndex, Use
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.renamed import renamed
 from vbuild.publishing.siblings import read, varied
 from vbuild.splitting.bundle import Reader
 from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Headers, Metadata, is_dist_info
+from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.rename import dist_info_of
 
@@ -69,7 +69,7 @@ _KEPT = frozenset(
 _DIGITS = 16
 
 
-def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[Backend]) -> NewWheel:
+def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[PluginBackend]) -> NewWheel:
     """The plain wheel *base* with the loader of *backends* in those of *roots*, packages as folders, that it has.
 
     The first of *roots* is the one whose modules a plugin has directly in its folder.
@@ -96,7 +96,7 @@ def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[Backend])
     return renamed(base, name, metadata=metadata, changed=changed)
 
 
-def plugin_wheel(found: Payload, base: Offered, backend: Backend, *, root: str) -> NewWheel:
+def plugin_wheel(found: Payload, base: Offered, backend: PluginBackend, *, root: str) -> NewWheel:
     """The plugin with the payload *found*, which *base* is without; *root* is the first of its packages."""
     variant = found.variant
     name = replace(variant.name.plain(), distribution=escaped(backend.plugin))
@@ -128,13 +128,13 @@ def _tagged(name: WheelName) -> WheelName:
     return replace(name.plain(), build=f"{name.build or 1}extras")
 
 
-def _constants(backend: Backend, constants: Mapping[str, str]) -> bytes:
+def _constants(backend: PluginBackend, constants: Mapping[str, str]) -> bytes:
     lines = (f"{name} = {json.dumps(value)}" for name, value in constants.items())
     about = f"Files of the backend {backend.extra} of {backend.project}, which loads them by itself."
     return "\n".join([f'"""{about}"""', "", *lines, ""]).encode()
 
 
-def _with_extras(metadata: Metadata, backends: Sequence[Backend]) -> Metadata:
+def _with_extras(metadata: Metadata, backends: Sequence[PluginBackend]) -> Metadata:
     """*metadata* with an extra for each of *backends* that requires its plugin."""
     headers = metadata.headers
     extras = headers.values("Provides-Extra")
@@ -147,9 +147,9 @@ def _with_extras(metadata: Metadata, backends: Sequence[Backend]) -> Metadata:
     return Metadata(headers.replacing("Provides-Extra", (*extras, *(one.extra for one in in_order(backends)))))
 
 
-def _of_plugin(metadata: Metadata, requires: Sequence[str], backend: Backend) -> Metadata:
+def _of_plugin(metadata: Metadata, requires: Sequence[str], backend: PluginBackend) -> Metadata:
     """The METADATA of the plugin, made of that of the variant wheel."""
-    kept = Headers(tuple(field for field in metadata.headers.fields if field[0] in _KEPT), "")
+    kept = MetadataHeaders(tuple(field for field in metadata.headers.fields if field[0] in _KEPT), "")
     pinned = f"{backend.project}=={metadata.version}"
     headers = (
         kept.replacing("Name", [backend.plugin])
@@ -202,38 +202,40 @@ class Extras:
     url: str | None = None
     name: str = "extras"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """The base wheels and a plugin for each variant wheel; companions and releases without variants as they are.
 
         `LayoutError` where what differs cannot be loaded from another package, naming the file.
         """
         reader = Reader(_unasked)
         releases = {offer: _Release.of(offer, reader) for offer in varied(offers)}
-        wheels: list[NewWheel | Linked] = []
+        wheels: list[NewWheel | LinkedFile] = []
         for offer in offers:
             if offer in releases:
                 wheels += releases[offer].wheels()
             else:
-                wheels += [Linked(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
+                wheels += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
         latest = {
             offer.project: releases[offer] for offer in sorted(releases, key=lambda offer: Version(offer.version))
         }
         uses = tuple(use for release in latest.values() for use in self._uses(release))
-        return Plan(self.name, (*wheels, index), uses, tuple(_notes(latest.values())))
+        return PublishPlan(self.name, (*wheels, index), uses, tuple(_notes(latest.values())))
 
-    def _uses(self, release: "_Release") -> Iterator[Use]:
+    def _uses(self, release: "_Release") -> Iterator[ConsumerUse]:
         project, root = release.offer.project, release.roots[0].replace("/", ".")
         ask = f"python -c 'from {root} import {MODULE}; print({MODULE}.backend())'"
         pinned = release.offer.version
         wanted = {f"{project} for {one.extra}": f"'{project}[{one.extra}]=={pinned}'" for one in release.backends}
         for what, asked in (wanted | {f"{project} alone, which runs on every machine": f"{project}=={pinned}"}).items():
-            yield Use(
+            yield ConsumerUse(
                 f"{what}, with pip and with uv; what else is required comes from the index that they have:",
                 install(asked, url=self.url),
             )
-        yield Use("Which backend is in use; an extra that was misspelt shows here:", ask)
-        yield Use("Without a backend, for one run; so another is named, too:", f"{variable(project)}={PLAIN} {ask}")
+        yield ConsumerUse("Which backend is in use; an extra that was misspelt shows here:", ask)
+        yield ConsumerUse(
+            "Without a backend, for one run; so another is named, too:", f"{variable(project)}={PLAIN} {ask}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,21 +245,21 @@ class _Release:
     *roots* are the packages that load plugins, as folders; a plugin has the modules of the first directly in its own.
     """
 
-    offer: Offer
+    offer: OfferedRelease
     bases: tuple[Offered, ...]
-    backends: tuple[Backend, ...]
-    payloads: tuple[tuple[Backend, Offered, Payload], ...]
+    backends: tuple[PluginBackend, ...]
+    payloads: tuple[tuple[PluginBackend, Offered, Payload], ...]
     roots: tuple[str, ...]
 
     @classmethod
-    def of(cls, offer: Offer, reader: Reader) -> Self:
+    def of(cls, offer: OfferedRelease, reader: Reader) -> Self:
         """The same of *offer*, whose wheels *reader* reads."""
-        known = {label: Backend(offer.project, label, wheel.properties) for label, wheel in _served(offer)}
+        known = {label: PluginBackend(offer.project, label, wheel.properties) for label, wheel in _served(offer)}
         _check_names(known.values())
         bases = _bases(offer)
         served = [(known[label], wheel, _base_of(wheel, bases)) for label, wheel in _served(offer)]
 
-        def read(row: tuple[Backend, Offered, Offered]) -> tuple[Backend, Offered, Payload]:
+        def read(row: tuple[PluginBackend, Offered, Offered]) -> tuple[PluginBackend, Offered, Payload]:
             backend, wheel, base = row
             return backend, base, payload(wheel, base, reader=reader)
 
@@ -275,14 +277,14 @@ class _Release:
             yield plugin_wheel(found, base, backend, root=self.roots[0])
 
 
-def _served(offer: Offer) -> Iterator[tuple[str, Offered]]:
+def _served(offer: OfferedRelease) -> Iterator[tuple[str, Offered]]:
     """The variant wheels that become plugins, with their labels."""
     for wheel in offer.variants:
         if wheel.label is not None and wheel.label != NULL_LABEL:
             yield wheel.label, wheel
 
 
-def _bases(offer: Offer) -> tuple[Offered, ...]:
+def _bases(offer: OfferedRelease) -> tuple[Offered, ...]:
     """The plain wheels, and null variants where there is no plain one for the same."""
     plain = {slots(wheel.name) for wheel in offer.plain}
     null = (wheel for wheel in offer.variants if wheel.label == NULL_LABEL and slots(wheel.name) not in plain)
@@ -301,7 +303,7 @@ def _base_of(variant: Offered, bases: Sequence[Offered]) -> Offered:
     return found[0]
 
 
-def _check_names(backends: Collection[Backend]) -> None:
+def _check_names(backends: Collection[PluginBackend]) -> None:
     """Refuse labels that are no extras, or that are the same one (PEP 685)."""
     extras: dict[str, str] = {PLAIN: "the wheel without a backend"}
     for backend in backends:

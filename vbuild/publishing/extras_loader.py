@@ -35,7 +35,7 @@ _FLAGS = {"sse3": "pni"}
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class PluginBackend:
     """A variant as an extra of *project*: its label, and the properties of machines that it is for."""
 
     project: str
@@ -77,7 +77,7 @@ class Backend:
         return ", ".join(str(one) for one in self.properties if Cpu.of_property(str(one)) != self.cpu or not self.cpu)
 
 
-def in_order(backends: Sequence[Backend]) -> tuple[Backend, ...]:
+def in_order(backends: Sequence[PluginBackend]) -> tuple[PluginBackend, ...]:
     """The *backends*, higher CPU levels first."""
     return tuple(sorted(backends, key=lambda one: (-(one.cpu.rank if one.cpu else 0), one.extra)))
 
@@ -93,7 +93,7 @@ def group(project: str) -> str:
     return f"{escaped(project)}.backends"
 
 
-def loader(root: str, backends: Sequence[Backend], *, version: str, build: str, folder: str) -> bytes:
+def loader(root: str, backends: Sequence[PluginBackend], *, version: str, build: str, folder: str) -> bytes:
     """The module for the package in the folder *root*, whose files plugins have in *folder* of theirs.
 
     *build* names the plain wheel that the plugins were made for.

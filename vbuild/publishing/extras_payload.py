@@ -24,7 +24,7 @@ from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import LayoutError, at
 from vbuild.publishing.model import Copied, Relinked
 from vbuild.publishing.offer import Offered
-from vbuild.splitting.bundle import Bundle, Piece, Reader
+from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.splitting.orders import rpath_to
 from vbuild.splitting.preload import is_namespace, package_of
 from vbuild.wheel.archive import open_wheel
@@ -190,7 +190,7 @@ def _check_module(path: str, bundle: Bundle) -> None:
         raise _read_by_path("is no Python module")
 
 
-def _check_library(piece: Piece, bundle: Bundle, chosen: Collection[str]) -> None:
+def _check_library(piece: BundledLibrary, bundle: Bundle, chosen: Collection[str]) -> None:
     """Refuse a library that anybody may open by its path."""
     if not any(edge.consumer in chosen for edge in bundle.graph.consumers(piece.path)):
         raise _read_by_path("nothing in the wheel needs it")

@@ -19,7 +19,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.offer import Offered
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.simple_index import Listed, project_link
+from vbuild.wheel.simple_index import IndexedFile, project_link
 
 INDEX = "simple"
 
@@ -109,11 +109,11 @@ def _metadata(path: Path) -> Metadata | None:
         return None
 
 
-def _listed(name: str, row: Any) -> Listed:  # noqa: ANN401 - as JSON has it
+def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has it
     """The file *name* as *row* of index.json gives it, as far as a link says that."""
     asked, metadata = _within(row, "requires-python"), _within(row, "core-metadata", "sha256")
     digest = str(_within(row, "hashes", "sha256"))
-    return Listed(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
+    return IndexedFile(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
 
 
 def _links(page: Path, expected: Collection[str]) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from vbuild.errors import LayoutError, at
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import Record, Row, unpadded
+from vbuild.wheel.metadata import Record, RecordRow, unpadded
 from vbuild.wheel.zip_read import Member
 
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class InstallEnvironment:
     """What wheels are installed into, by *installer*: *folder* is what its Python's are called, ``python3.11``.
 
     Without one the client puts the files where its Python has them. *program* is what scripts begin with after ``#!``;
@@ -85,7 +85,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class InstalledFile:
     """A file by its path below the environment's prefix: a member of the wheel as it is, or new bytes."""
 
     path: str
@@ -99,7 +99,7 @@ class File:
         return len(self.content) if isinstance(self.content, bytes) else self.content.size
 
 
-def installed(wheel: Wheel, environment: Environment) -> tuple[File, ...]:
+def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledFile, ...]:
     """The files of *wheel* in *environment*, sorted by path.
 
     `LayoutError` where two would be one, and for what has no place there or is no entry point.
@@ -109,12 +109,12 @@ def installed(wheel: Wheel, environment: Environment) -> tuple[File, ...]:
     if environment.folder:
         files += [_program(script.data(environment.program), f"bin/{script.name}", environment) for script in scripts]
     dist_info = f"{environment.site_packages}/{wheel.dist_info}"
-    files.append(File(f"{dist_info}/INSTALLER", f"{environment.installer}\n".encode()))
+    files.append(InstalledFile(f"{dist_info}/INSTALLER", f"{environment.installer}\n".encode()))
     rows = [_row(wheel, file, environment) for file in files]
     if not environment.folder:
-        rows += [Row(_seen(f"bin/{script.name}", environment)) for script in scripts]
-    rows = [*sorted(rows, key=lambda row: row.path), Row(f"{wheel.dist_info}/RECORD")]
-    files.append(File(f"{dist_info}/RECORD", str(Record(tuple(rows))).encode()))
+        rows += [RecordRow(_seen(f"bin/{script.name}", environment)) for script in scripts]
+    rows = [*sorted(rows, key=lambda row: row.path), RecordRow(f"{wheel.dist_info}/RECORD")]
+    files.append(InstalledFile(f"{dist_info}/RECORD", str(Record(tuple(rows))).encode()))
     files.sort(key=lambda file: file.path)
     if twice := next((one.path for one, other in pairwise(files) if one.path == other.path), None):
         raise LayoutError(f"{twice}: two files of this name; expected one")
@@ -139,41 +139,41 @@ def _is_dropped(wheel: Wheel, member: Member) -> bool:
     return folder == wheel.dist_info and name in _DROPPED
 
 
-def _placed(wheel: Wheel, member: Member, environment: Environment) -> File:
+def _placed(wheel: Wheel, member: Member, environment: InstallEnvironment) -> InstalledFile:
     """The file that *member* becomes."""
     match = _DATA.fullmatch(member.path)
     if match is None:
-        return File(f"{environment.site_packages}/{member.path}", member, member.is_executable)
+        return InstalledFile(f"{environment.site_packages}/{member.path}", member, member.is_executable)
     rest = match["rest"]
     match match["scheme"]:
         case "purelib" | "platlib":
-            return File(f"{environment.site_packages}/{rest}", member, member.is_executable)
+            return InstalledFile(f"{environment.site_packages}/{rest}", member, member.is_executable)
         case "scripts":
             path = f"{environment.scripts}/{rest}"
             if not _SHEBANG.match(wheel.head(member, len("#!python"))):
-                return File(path, member, is_executable=True)
+                return InstalledFile(path, member, is_executable=True)
             first = f"#!{environment.program}\n".encode()
             return _program(_SHEBANG.sub(lambda _: first, wheel.read(member), count=1), path, environment)
         case "headers":
-            return File(f"{environment.headers}/{wheel.name.distribution}/{rest}", member)
+            return InstalledFile(f"{environment.headers}/{wheel.name.distribution}/{rest}", member)
         case _:  # data: no wheel is opened that has another
-            return File(rest, member, member.is_executable)
+            return InstalledFile(rest, member, member.is_executable)
 
 
-def _program(data: bytes, path: str, environment: Environment) -> File:
-    return File(path, data, is_executable=True, has_placeholder=environment.has_placeholder)
+def _program(data: bytes, path: str, environment: InstallEnvironment) -> InstalledFile:
+    return InstalledFile(path, data, is_executable=True, has_placeholder=environment.has_placeholder)
 
 
-def _row(wheel: Wheel, file: File, environment: Environment) -> Row:
+def _row(wheel: Wheel, file: InstalledFile, environment: InstallEnvironment) -> RecordRow:
     path = _seen(file.path, environment)
     if file.has_placeholder:
-        return Row(path)
+        return RecordRow(path)
     if isinstance(file.content, bytes):
-        return Row(path, f"sha256={unpadded(sha256(file.content).digest())}", file.size)
-    return Row(path, wheel.row(file.content).hash, file.size)
+        return RecordRow(path, f"sha256={unpadded(sha256(file.content).digest())}", file.size)
+    return RecordRow(path, wheel.row(file.content).hash, file.size)
 
 
-def _seen(path: str, environment: Environment) -> str:
+def _seen(path: str, environment: InstallEnvironment) -> str:
     """Where the file at *path* is, seen from site-packages: three folders below the prefix, whatever the Python."""
     if path.startswith(f"{environment.site_packages}/"):
         return path.removeprefix(f"{environment.site_packages}/")

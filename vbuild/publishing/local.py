@@ -30,12 +30,12 @@ from packaging.version import Version
 
 from vbuild.errors import LayoutError
 from vbuild.publishing.indexes import index_problems, wheels_in
-from vbuild.publishing.lint.metadata import CHOSEN_BY, Difference, stated
+from vbuild.publishing.lint.metadata import CHOSEN_BY, MetadataDifference, stated
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.local_labels import PLAIN, check_labels, in_order, local_part, local_version
 from vbuild.publishing.local_uses import page, uses
-from vbuild.publishing.model import Linked, NewWheel, Plan, SimpleIndex, Text
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.renamed import renamed, renaming
 from vbuild.publishing.siblings import TIES, beside, check_ties, labelled, labels_of, need_of, needs, read, varied
 
@@ -47,7 +47,7 @@ class Local:
     url: str | None = None
     name: str = "local"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An index per label, and one of the plain wheels where there are some.
 
         `LayoutError` where a label is no local version, two would be confused, a wheel requires a release that lacks
@@ -64,7 +64,7 @@ class Local:
         pages = (_index(label, files) for label, files in indexes.items())
         root = Text(PurePosixPath("index.html"), page(known, labels, has_plain=bool(plain)).encode())
         found = tuple(uses(offers, labels, url=self.url))
-        return Plan(self.name, (*wheels, root, *pages), found, tuple(_notes(offers, labels)))
+        return PublishPlan(self.name, (*wheels, root, *pages), found, tuple(_notes(offers, labels)))
 
 
 def _checked(labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -72,17 +72,17 @@ def _checked(labels: tuple[str, ...]) -> tuple[str, ...]:
     return labels
 
 
-def _index(label: str, files: Sequence[Linked | NewWheel]) -> SimpleIndex:
+def _index(label: str, files: Sequence[LinkedFile | NewWheel]) -> SimpleIndex:
     return SimpleIndex(PurePosixPath(label, "simple"), tuple(file.target for file in files))
 
 
-def _plain(offers: Sequence[Offer]) -> Iterator[Linked]:
+def _plain(offers: Sequence[OfferedRelease]) -> Iterator[LinkedFile]:
     """The plain wheels of all, and the companions of these."""
     wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
     return _linked(PLAIN, [*wheels, *beside(wheels, _companions(offers))])
 
 
-def _of_label(offers: Sequence[Offer], label: str) -> Iterator[Linked | NewWheel]:
+def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFile | NewWheel]:
     """What the index of *label* has: wheels of that label, and of releases without it those that are plain."""
     own = [wheel for offer in offers for wheel in labelled(offer, label)]
     others = [
@@ -93,15 +93,15 @@ def _of_label(offers: Sequence[Offer], label: str) -> Iterator[Linked | NewWheel
     yield from _linked(label, [*others, *beside([*own, *others], _companions(offers))])
 
 
-def _linked(label: str, wheels: Sequence[Offered]) -> Iterator[Linked]:
-    return (Linked(PurePosixPath(label, wheel.path.name), wheel.path) for wheel in wheels)
+def _linked(label: str, wheels: Sequence[Offered]) -> Iterator[LinkedFile]:
+    return (LinkedFile(PurePosixPath(label, wheel.path.name), wheel.path) for wheel in wheels)
 
 
-def _companions(offers: Sequence[Offer]) -> list[Offered]:
+def _companions(offers: Sequence[OfferedRelease]) -> list[Offered]:
     return [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
 
 
-def _local(wheel: Offered, label: str, offers: Sequence[Offer]) -> NewWheel:
+def _local(wheel: Offered, label: str, offers: Sequence[OfferedRelease]) -> NewWheel:
     """The wheel as local version, siblings pinned to the same label."""
     version = local_version(wheel.name.version, label)
     name = replace(wheel.name.normalised().plain(), version=version)
@@ -109,7 +109,7 @@ def _local(wheel: Offered, label: str, offers: Sequence[Offer]) -> NewWheel:
     return renamed(wheel, name, folder=label, metadata=metadata)
 
 
-def _pinned(wheel: Offered, label: str, offers: Sequence[Offer], line: str) -> str:
+def _pinned(wheel: Offered, label: str, offers: Sequence[OfferedRelease], line: str) -> str:
     """The requirement *line* of *wheel*, for the local version of *label* where it asks for a sibling that has one."""
     need = need_of(line, offers)
     if not need or need.project == wheel.name.project or not need.is_tied:
@@ -133,13 +133,13 @@ def _check_agreement(wheels: Sequence[Offered], label: str) -> None:
             )
 
 
-def _differences(like: Offered, wheel: Offered) -> Iterator[Difference]:
+def _differences(like: Offered, wheel: Offered) -> Iterator[MetadataDifference]:
     """What *wheel* asks of installers and *like* does not, or the other way round."""
     one, other = (stated(str(each.metadata).encode()) for each in (like, wheel))
     return (difference for difference in one.differences(other) if difference.field in CHOSEN_BY)
 
 
-def _notes(offers: Sequence[Offer], labels: Sequence[str]) -> Iterator[str]:
+def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[str]:
     known = varied(offers)
     *others, last = (f"+{local_part(label)}" for label in labels)
     order = f"{last}, which comes after {', '.join(others)}" if others else last
@@ -153,7 +153,7 @@ def _notes(offers: Sequence[Offer], labels: Sequence[str]) -> Iterator[str]:
         yield from _unlike(offer)
 
 
-def _missing(offer: Offer, labels: Sequence[str]) -> Iterator[str]:
+def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
     """What *offer* lacks in some index."""
     if none := ", ".join(label for label in labels if label not in offer.labels):
         there = "has its plain wheel" if offer.plain else "has nothing of it"
@@ -168,7 +168,7 @@ def _missing(offer: Offer, labels: Sequence[str]) -> Iterator[str]:
             yield f"{offer}: there is no {', '.join(found)} for {', '.join(lacks)}; that index has nothing there."
 
 
-def _unpinned(offer: Offer, offers: Sequence[Offer]) -> Iterator[str]:
+def _unpinned(offer: OfferedRelease, offers: Sequence[OfferedRelease]) -> Iterator[str]:
     """The requirements of *offer* for another release of a sibling than those published."""
     lines = {need.line: need for wheel in offer.variants for need in needs(wheel, offers)}
     for line, need in lines.items():
@@ -177,7 +177,7 @@ def _unpinned(offer: Offer, offers: Sequence[Offer]) -> Iterator[str]:
             yield f"{offer}: requires {line}, which {there} is not; left as it is."
 
 
-def _unlike(offer: Offer) -> Iterator[str]:
+def _unlike(offer: OfferedRelease) -> Iterator[str]:
     """Where the plain wheels, which stay as they are, ask for different things."""
     for wheel in offer.plain[1:]:
         for difference in _differences(offer.plain[0], wheel):

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from vbuild.publishing.address import RIVALS, below, install
 from vbuild.publishing.local_labels import PLAIN, local_part, local_version
-from vbuild.publishing.model import Use
-from vbuild.publishing.offer import Offer
+from vbuild.publishing.model import ConsumerUse
+from vbuild.publishing.offer import OfferedRelease
 from vbuild.publishing.siblings import labelled, latest, required, variants_of
 
 _PAGE = """<!DOCTYPE html>
@@ -31,18 +31,18 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def uses(offers: Sequence[Offer], labels: Sequence[str], *, url: str | None) -> Iterator[Use]:
+def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> Iterator[ConsumerUse]:
     """How to get each of *labels*, and the plain wheels; *url* is where the layout's folder will be served."""
     for label, variant in variants_of(offers, labels).items():
-        yield Use(
+        yield ConsumerUse(
             f"{variant}, with pip and with uv; what else is required comes from the index that they have:",
             install(" ".join(_pins(offers, label)), folder=label, url=url),
         )
     if plain := " ".join(f"{offer.project}==={offer.version}" for offer in _latest(offers) if offer.plain):
-        yield Use(
+        yield ConsumerUse(
             f"The plain wheel, for every machine{RIVALS}:", install(plain, folder=PLAIN, url=url, has_rivals=True)
         )
-    yield Use(
+    yield ConsumerUse(
         f"In the pyproject.toml of a project{'' if url else ', here relative to it'}; then: "
         f"uv sync --extra {_extra(labels[-1])}",
         _tables(offers, labels, url=url),
@@ -50,7 +50,7 @@ def uses(offers: Sequence[Offer], labels: Sequence[str], *, url: str | None) -> 
     )
 
 
-def page(offers: Sequence[Offer], labels: Sequence[str], *, has_plain: bool) -> str:
+def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: bool) -> str:
     """The page that says which index is for whom, with the properties of *offers* as variants."""
     rows = [(PLAIN, "", "anything")] if has_plain else []
     for label, variant in variants_of(offers, labels).items():
@@ -65,7 +65,7 @@ def _row(label: str, version: str, machines: str) -> str:
     return f"      <tr><td>{link}</td><td>{version}</td><td>{html.escape(machines)}</td></tr>"
 
 
-def _tables(offers: Sequence[Offer], labels: Sequence[str], *, url: str | None) -> str:
+def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> str:
     """What uv reads: an extra for each label, an index that is asked for nothing else, and who comes from where."""
     extras = {label: [*_pins(offers, label), *_companions(offers, label)] for label in labels}
     lines = ["[project.optional-dependencies]"]
@@ -94,7 +94,7 @@ def _is_of(requirement: str, project: str) -> bool:
     return requirement.partition("==")[0] == project
 
 
-def _pins(offers: Sequence[Offer], label: str) -> Iterator[str]:
+def _pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
     """The exact requirements that get the wheels of *label*, and the plain ones of projects that have no such."""
     for offer in _latest(offers, label):
         if label in offer.labels:
@@ -103,7 +103,7 @@ def _pins(offers: Sequence[Offer], label: str) -> Iterator[str]:
             yield f"{offer.project}=={offer.version}"
 
 
-def _companions(offers: Sequence[Offer], label: str) -> Iterator[str]:
+def _companions(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
     """The companions that these require: an explicit index is asked only for what a project names."""
     wheels = [wheel for offer in _latest(offers, label) for wheel in labelled(offer, label) or offer.plain]
     known = [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
@@ -111,7 +111,7 @@ def _companions(offers: Sequence[Offer], label: str) -> Iterator[str]:
     yield from (f"{project}=={version}" for project, version in sorted(found))
 
 
-def _latest(offers: Sequence[Offer], label: str | None = None) -> tuple[Offer, ...]:
+def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
     """The last releases of projects that are no companions."""
     return latest([offer for offer in offers if not offer.is_companion], label)
 

@@ -14,12 +14,12 @@ from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import LayoutError
 from vbuild.publishing.conda.package import CondaIndex, CondaPackage
 from vbuild.publishing.oci.model import Images
-from vbuild.publishing.offer import Offer
+from vbuild.publishing.offer import OfferedRelease
 from vbuild.wheel.name import WheelName
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedFile:
     """The file at *source* as it is, at *target* in the layout's folder: a hard link where that can be."""
 
     target: PurePosixPath
@@ -90,11 +90,11 @@ class SimpleIndex:
     files: tuple[PurePosixPath, ...]
 
 
-Output = Linked | Text | NewWheel | SimpleIndex | Images | CondaPackage | CondaIndex
+Output = LinkedFile | Text | NewWheel | SimpleIndex | Images | CondaPackage | CondaIndex
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ConsumerUse:
     """How a consumer gets what is there: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
 
     Shell commands work as they stand in the layout's folder, where no URL was given.
@@ -106,7 +106,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PublishPlan:
     """What is to be written into the folder called *layout*, in that order; *notes* are what a publisher should know.
 
     A README of *uses* is added by the writer.
@@ -114,7 +114,7 @@ class Plan:
 
     layout: str
     outputs: tuple[Output, ...]
-    uses: tuple[Use, ...]
+    uses: tuple[ConsumerUse, ...]
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -127,12 +127,12 @@ class Plan:
             taken.add(target)
 
 
-class Layout(Protocol):
+class PublishLayout(Protocol):
     """A way to ship the wheels of a release, with its options; implementations are frozen values."""
 
     @property
     def name(self) -> str:
         """What it is called on the command line, and its folder in the output."""
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """What it makes of *offers*; `LayoutError` where these wheels cannot be laid out so."""

@@ -18,7 +18,7 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import gathered
-from vbuild.wheel.metadata import Metadata, Row, WheelFile, is_companion
+from vbuild.wheel.metadata import Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 
 _VARIANT = "variant.json"
@@ -39,7 +39,7 @@ class Offered:
     metadata: Metadata
     wheel_file: WheelFile
     document: Document | None
-    rows: tuple[Row, ...]
+    rows: tuple[RecordRow, ...]
     is_companion: bool
 
     @classmethod
@@ -95,7 +95,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedRelease:
     """The wheels of one release, plain ones first; *project* as indexes spell it, *version* as PEP 440 normalises."""
 
     project: str
@@ -125,7 +125,7 @@ class Offer:
         return f"{self.project} {self.version}"
 
 
-def offers(paths: Sequence[Path]) -> tuple[Offer, ...]:
+def offers(paths: Sequence[Path]) -> tuple[OfferedRelease, ...]:
     """The releases whose wheels are at *paths*, files or folders of them, by project and version.
 
     `VbuildError` for the first wheel that is damaged, or contradicts itself.
@@ -133,20 +133,20 @@ def offers(paths: Sequence[Path]) -> tuple[Offer, ...]:
     return offers_of([Offered.of(path) for path in gathered(paths)])
 
 
-def offers_of(wheels: Iterable[Offered]) -> tuple[Offer, ...]:
+def offers_of(wheels: Iterable[Offered]) -> tuple[OfferedRelease, ...]:
     """The releases that *wheels* are of, by project and version."""
     found: dict[tuple[str, Version], list[Offered]] = {}
     for wheel in wheels:
         found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
-        Offer(
+        OfferedRelease(
             project, str(version), tuple(sorted(several, key=lambda wheel: (wheel.label is not None, wheel.path.name)))
         )
         for (project, version), several in sorted(found.items())
     )
 
 
-def only(offers: Sequence[Offer]) -> Offer:
+def only(offers: Sequence[OfferedRelease]) -> OfferedRelease:
     """The one release among *offers* that is no companion of another; `LayoutError` where there are more, or none."""
     found = [offer for offer in offers if not offer.is_companion]
     if len(found) != 1:

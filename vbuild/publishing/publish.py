@@ -14,18 +14,18 @@ from typing import Any
 from vbuild.errors import LayoutError, at
 from vbuild.files.hashing import Digests
 from vbuild.files.staging import staging
-from vbuild.publishing.model import Layout, Plan
+from vbuild.publishing.model import PublishLayout, PublishPlan
 from vbuild.publishing.offer import offers
-from vbuild.publishing.writing import Made, written
+from vbuild.publishing.writing import WrittenLayout, written
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
     """What came of one layout: its *plan*, and the *files* in *folder*; none where nothing was to be written."""
 
-    plan: Plan
+    plan: PublishPlan
     folder: Path | None
-    files: tuple[Made, ...]
+    files: tuple[WrittenLayout, ...]
 
     @property
     def size(self) -> int:
@@ -44,7 +44,7 @@ class Laid:
         }
 
 
-def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[Layout]) -> tuple[Laid, ...]:
+def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout]) -> tuple[Laid, ...]:
     """Lay the wheels at *paths*, files or folders of them, out in each of *layouts*: ``folder/<layout>``.
 
     Without *folder* nothing is written, and the plans are given. A `VbuildError`, and nothing written, where wheels do

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.errors import LayoutError
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.variants.model import Variant
 
 # who writes one of these means a release that was built together with this one
@@ -22,7 +22,7 @@ TIES = frozenset({"==", "~=", "==="})
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class SiblingRequirement:
     """What the *line* of Requires-Dist of a wheel asks for: *releases* among those published, oldest first.
 
     It *is_tied* where it asks for that release, or one compatible with it, and not for any newer one.
@@ -30,14 +30,14 @@ class Need:
 
     line: str
     requirement: Requirement
-    releases: tuple[Offer, ...]
+    releases: tuple[OfferedRelease, ...]
 
     @property
     def project(self) -> str:
         return canonicalize_name(self.requirement.name)
 
     @property
-    def admitted(self) -> tuple[Offer, ...]:
+    def admitted(self) -> tuple[OfferedRelease, ...]:
         """Those of the releases that the line admits."""
         allowed = self.requirement.specifier
         return tuple(offer for offer in self.releases if allowed.contains(offer.version, prereleases=True))
@@ -55,23 +55,23 @@ def read(line: str) -> Requirement | None:
         return None
 
 
-def needs(wheel: Offered, offers: Sequence[Offer]) -> Iterator[Need]:
+def needs(wheel: Offered, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
     """The lines of *wheel* that name other projects of *offers*, in its order."""
     for line in wheel.metadata.requires_dist:
         if (need := need_of(line, offers)) and need.project != wheel.name.project:
             yield need
 
 
-def need_of(line: str, offers: Sequence[Offer]) -> Need | None:
+def need_of(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
     """What *line* asks for, where that is a project of *offers*."""
     if (found := read(line)) is None or found.url:
         return None
     project = canonicalize_name(found.name)
     releases = sorted((offer for offer in offers if offer.project == project), key=lambda offer: Version(offer.version))
-    return Need(line, found, tuple(releases)) if releases else None
+    return SiblingRequirement(line, found, tuple(releases)) if releases else None
 
 
-def varied(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+def varied(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
     """Those of *offers* that have variants; `LayoutError` where there are none."""
     found = tuple(offer for offer in offers if offer.variants)
     if not found:
@@ -80,29 +80,29 @@ def varied(offers: Sequence[Offer]) -> tuple[Offer, ...]:
     return found
 
 
-def latest(offers: Sequence[Offer], label: str | None = None) -> tuple[Offer, ...]:
+def latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
     """The last release of each project, by project: the last with that *label* where there is one."""
     order = sorted(offers, key=lambda offer: (label in offer.labels, Version(offer.version)))
     return tuple(offer for _, offer in sorted({offer.project: offer for offer in order}.items()))
 
 
-def labels_of(offers: Sequence[Offer]) -> tuple[str, ...]:
+def labels_of(offers: Sequence[OfferedRelease]) -> tuple[str, ...]:
     """The labels of all *offers*, each once, in their order."""
     return tuple(dict.fromkeys(label for offer in offers for label in offer.labels))
 
 
-def variants_of(offers: Sequence[Offer], labels: Sequence[str]) -> dict[str, Variant]:
+def variants_of(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> dict[str, Variant]:
     """What each of *labels* stands for in the last of *offers* that has it."""
     known = {label: wheel.variant for offer in offers for wheel in offer.variants if (label := wheel.label)}
     return {label: variant for label in labels if (variant := known.get(label))}
 
 
-def labelled(offer: Offer, label: str) -> tuple[Offered, ...]:
+def labelled(offer: OfferedRelease, label: str) -> tuple[Offered, ...]:
     """The wheels of *offer* under *label*."""
     return tuple(wheel for wheel in offer.variants if wheel.label == label)
 
 
-def check_ties(offers: Sequence[Offer]) -> None:
+def check_ties(offers: Sequence[OfferedRelease]) -> None:
     """`LayoutError` where a wheel requires a release among *offers* that has variants, and none of its own label."""
     known = varied(offers)
     for offer in known:

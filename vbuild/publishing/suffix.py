@@ -40,8 +40,8 @@ from vbuild.errors import LayoutError, at
 from vbuild.publishing.address import RIVALS, below, install
 from vbuild.publishing.indexes import index_problems, wheels_in
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.model import Copied, Linked, Member, NewWheel, Plan, Put, SimpleIndex, Use
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.model import ConsumerUse, Copied, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.renamed import renamed, renaming
 from vbuild.publishing.siblings import check_ties, labelled, labels_of, latest, read, variants_of, varied
 from vbuild.publishing.suffix_names import hard_wired, suffixed
@@ -251,7 +251,7 @@ class Suffix:
     url: str | None = None
     name: str = "suffix"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every variant under its new name, and the rest as it is.
 
         `LayoutError` where a new name is none or stands for two, where a sibling or the label of the metapackage is
@@ -263,9 +263,11 @@ class Suffix:
         check_ties(offers)
         wheels = [wheel for offer in offers for wheel in self._wheels(offer, names)]
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
-        return Plan(self.name, (*wheels, index), tuple(self._uses(offers, names)), tuple(self._notes(known, names)))
+        return PublishPlan(
+            self.name, (*wheels, index), tuple(self._uses(offers, names)), tuple(self._notes(known, names))
+        )
 
-    def _names(self, offers: Sequence[Offer]) -> Names:
+    def _names(self, offers: Sequence[OfferedRelease]) -> Names:
         """The new name of each project and label; `LayoutError` where one stands for two things."""
         names = {(o.project, label): suffixed(o.project, label, self.naming) for o in offers for label in o.labels}
         taken = {offer.project: f"the project {offer.project}" for offer in offers}
@@ -279,7 +281,7 @@ class Suffix:
             taken[name] = this
         return names
 
-    def _check(self, known: Sequence[Offer]) -> None:
+    def _check(self, known: Sequence[OfferedRelease]) -> None:
         lines = [line for offer in known for wheel in offer.variants for line in wheel.metadata.requires_dist]
         asked = {canonicalize_name(found.name) for line in lines if (found := read(line))}
         for sibling in map(canonicalize_name, self.siblings):
@@ -290,13 +292,13 @@ class Suffix:
         if self.metapackage is not None and self.metapackage not in labels:
             raise LayoutError(f"metapackage {self.metapackage!r}: no such label; expected one of {', '.join(labels)}")
 
-    def _wheels(self, offer: Offer, names: Names) -> Iterator[Linked | NewWheel]:
+    def _wheels(self, offer: OfferedRelease, names: Names) -> Iterator[LinkedFile | NewWheel]:
         """What becomes of the wheels of *offer*."""
         default = labelled(offer, self.metapackage) if self.metapackage else ()
         if default and self.metapackage:
             yield metapackage(default[0], names[offer.project, self.metapackage])
         else:
-            yield from (Linked(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.plain)
+            yield from (LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.plain)
         for wheel in offer.variants:
             yield self._renamed(wheel, wheel.label or "", names)
 
@@ -312,31 +314,31 @@ class Suffix:
         changed = guarded(wheel, name, family=family) if self.guard else None
         return renamed(wheel, name, metadata=metadata, changed=changed)
 
-    def _uses(self, offers: Sequence[Offer], names: Names) -> Iterator[Use]:
+    def _uses(self, offers: Sequence[OfferedRelease], names: Names) -> Iterator[ConsumerUse]:
         last = latest(offers)
         for label, variant in variants_of(last, labels_of(last)).items():
             having = [offer for offer in last if label in offer.labels]
             wanted = " ".join(f"{names[offer.project, label]}=={offer.version}" for offer in having)
-            yield Use(f"{variant}, {_HOW}", install(wanted, url=self.url))
+            yield ConsumerUse(f"{variant}, {_HOW}", install(wanted, url=self.url))
         rest = [offer for offer in last if not offer.is_companion and self._keeps_name(offer)]
         if wanted := " ".join(self._default(offer) for offer in rest):
             has_rivals = any(self.metapackage not in offer.labels for offer in rest)
             what = f"The default, {self.metapackage}" if self.metapackage else "The plain wheel, for every machine"
             rivals = RIVALS if has_rivals else ""
-            yield Use(f"{what}{rivals}; {_HOW}", install(wanted, url=self.url, has_rivals=has_rivals))
+            yield ConsumerUse(f"{what}{rivals}; {_HOW}", install(wanted, url=self.url, has_rivals=has_rivals))
 
-    def _default(self, offer: Offer) -> str:
+    def _default(self, offer: OfferedRelease) -> str:
         """What asks for the last release of *offer* under its old name."""
         if self.metapackage not in offer.labels:
             return f"{offer.project}=={offer.version}"
         # by its file: where another index has a wheel of that name and version, for one platform, pip would prefer it
         return quote(below(self.url, str(metapackage_name(labelled(offer, self.metapackage)[0]))))
 
-    def _keeps_name(self, offer: Offer) -> bool:
+    def _keeps_name(self, offer: OfferedRelease) -> bool:
         """Whether there is something under the old name of *offer*."""
         return bool(offer.plain) or self.metapackage in offer.labels
 
-    def _notes(self, known: Sequence[Offer], names: Names) -> Iterator[str]:
+    def _notes(self, known: Sequence[OfferedRelease], names: Names) -> Iterator[str]:
         for offer in known:
             called = [names[offer.project, label] for label in offer.labels]
             plain = [offer.project] if offer.plain and self.metapackage not in offer.labels else []

@@ -21,8 +21,8 @@ from vbuild.publishing.lint.agreement import metadata_problems
 from vbuild.publishing.lint.files import found, releases, strays, twins
 from vbuild.publishing.lint.labels import label_problems
 from vbuild.publishing.lint.model import Problem
-from vbuild.publishing.model import Linked, Plan, SimpleIndex, Text, Use
-from vbuild.publishing.offer import Offer
+from vbuild.publishing.model import ConsumerUse, LinkedFile, PublishPlan, SimpleIndex, Text
+from vbuild.publishing.offer import OfferedRelease
 from vbuild.publishing.siblings import latest
 from vbuild.variants.document import combine
 from vbuild.wheel.name import escaped
@@ -35,44 +35,44 @@ class Variants:
     url: str | None = None
     name: str = "variants"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every wheel, a variants.json for each release that has variants, and the index of all of them.
 
         `VariantError` where two wheels of a release contradict each other.
         """
         files = tuple(output for offer in offers for output in _files(offer))
         index = SimpleIndex(PurePosixPath("simple"), tuple(file.target for file in files))
-        return Plan(self.name, (*files, index), tuple(self._uses(offers)), tuple(_notes(offers)))
+        return PublishPlan(self.name, (*files, index), tuple(self._uses(offers)), tuple(_notes(offers)))
 
-    def _uses(self, offers: Sequence[Offer]) -> Iterator[Use]:
+    def _uses(self, offers: Sequence[OfferedRelease]) -> Iterator[ConsumerUse]:
         known = [offer for offer in offers if not offer.is_companion]
         if any(offer.variants for offer in known):
-            yield Use(
+            yield ConsumerUse(
                 "With uv 0.13.8 or newer, the best variant for the machine:",
                 f"uv pip install --preview-features wheel-variants {of_uv(self.url)} {_pins(known)}",
             )
         if plain := _pins([offer for offer in known if offer.plain]):
-            yield Use(
+            yield ConsumerUse(
                 f"With pip, and with uv without that feature, the plain wheel{RIVALS}:",
                 install(plain, url=self.url, has_rivals=True),
             )
 
 
-def _pins(offers: Sequence[Offer]) -> str:
+def _pins(offers: Sequence[OfferedRelease]) -> str:
     """What asks for the last release of each project: another index may have a newer one."""
     return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
 
 
-def _files(offer: Offer) -> Iterator[Linked | Text]:
+def _files(offer: OfferedRelease) -> Iterator[LinkedFile | Text]:
     for wheel in offer.wheels:
-        yield Linked(PurePosixPath(wheel.path.name), wheel.path)
+        yield LinkedFile(PurePosixPath(wheel.path.name), wheel.path)
     documents = [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]
     if documents:
         name = f"{escaped(offer.project)}-{offer.version}-variants.json"
         yield Text(PurePosixPath(name), combine(documents).pack())
 
 
-def _notes(offers: Sequence[Offer]) -> Iterator[str]:
+def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
     if any(offer.variants for offer in offers):
         yield "An index that is made by other means must list each variants.json beside the wheels: uv reads it first."
     for offer in offers:

@@ -14,17 +14,28 @@ from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.surgery.relink import relinked
 from vbuild.errors import LayoutError, at
 from vbuild.files.atomic import linked
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.publishing.conda.package import CondaIndex, CondaPackage
 from vbuild.publishing.conda.writing import write_package, write_repodata
-from vbuild.publishing.model import Copied, Linked, Member, NewWheel, Output, Plan, Put, Relinked, SimpleIndex, Text
+from vbuild.publishing.model import (
+    Copied,
+    LinkedFile,
+    Member,
+    NewWheel,
+    Output,
+    PublishPlan,
+    Put,
+    Relinked,
+    SimpleIndex,
+    Text,
+)
 from vbuild.publishing.oci.model import Images
 from vbuild.publishing.oci.writing import write_images
 from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
-from vbuild.sbom.model import Change
+from vbuild.sbom.model import BillChange
 from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.deflate import Press
+from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.simple_index import write_index_of
 from vbuild.wheel.write import WheelWriter, write_wheel
@@ -32,12 +43,12 @@ from vbuild.wheel.write import WheelWriter, write_wheel
 README = "README.md"
 
 
-def readme(plan: Plan) -> str:
+def readme(plan: PublishPlan) -> str:
     """The README of what *plan* makes, as Markdown."""
     return "\n".join(_lines(plan))
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: PublishPlan) -> Iterator[str]:
     yield f"# Layout `{plan.layout}`"
     for use in plan.uses:
         yield from ("", use.what, "", f"```{use.language}", use.text.rstrip("\n"), "```")
@@ -51,7 +62,7 @@ _HOW = "vbuild publish: led to other libraries"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class WrittenLayout:
     """A file of a layout, by its path in the layout's folder; *is_linked* where no byte of it was written."""
 
     path: PurePosixPath
@@ -59,7 +70,7 @@ class Made:
     is_linked: bool
 
 
-def written(plan: Plan, folder: Path, *, digests: Digests | None = None) -> tuple[Made, ...]:
+def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) -> tuple[WrittenLayout, ...]:
     """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
 
     Plans that share *digests* hash the files that they have in common once. `VbuildError` where an output cannot be
@@ -68,23 +79,23 @@ def written(plan: Plan, folder: Path, *, digests: Digests | None = None) -> tupl
     folder.mkdir(parents=True)
     known: set[tuple[int, int]] = set()
     indexed = {file for output in plan.outputs if isinstance(output, SimpleIndex | CondaIndex) for file in output.files}
-    with Press(remembers=True) as press, nullcontext(digests) if digests else Digests() as hashing:
+    with Deflater(remembers=True) as press, nullcontext(digests) if digests else Digests() as hashing:
         for output in plan.outputs:
             with at(output.target):
                 _make(output, folder, press, hashing)
             if output.target in indexed:
                 hashing.begin(folder / output.target)
-            if isinstance(output, Linked):
+            if isinstance(output, LinkedFile):
                 known.add(_file(output.source))
     (folder / README).write_text(readme(plan), encoding="utf-8")
     return tuple(_made(folder, known))
 
 
-def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[Made]:
+def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[WrittenLayout]:
     """The files in *folder*; those that are one with a file in *known*, or with one before them, took no room."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         file = _file(path)
-        yield Made(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
+        yield WrittenLayout(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
         known.add(file)
 
 
@@ -94,11 +105,11 @@ def _file(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _make(output: Output, folder: Path, press: Press, digests: Digests) -> None:
+def _make(output: Output, folder: Path, press: Deflater, digests: Digests) -> None:
     target = folder / output.target
     target.parent.mkdir(parents=True, exist_ok=True)
     match output:
-        case Linked(source=source):
+        case LinkedFile(source=source):
             linked(source.resolve(), target)
         case Text(data=data):
             target.write_bytes(data)
@@ -114,7 +125,7 @@ def _make(output: Output, folder: Path, press: Press, digests: Digests) -> None:
             write_repodata(output, folder, digests=digests)
 
 
-def _write_wheel(output: NewWheel, folder: Path, press: Press) -> None:
+def _write_wheel(output: NewWheel, folder: Path, press: Deflater) -> None:
     dist_info = next((member.path.partition("/")[0] for member in output.members if is_dist_info(member.path)), "")
     bill = path_of(dist_info)
     with ExitStack() as stack:
@@ -144,11 +155,11 @@ def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], write
 
     A wheel with files of another and no bill of its never had the libraries that went from there.
     """
-    edited: dict[str, Change] = {}
+    edited: dict[str, BillChange] = {}
     for member in output.members:
         if isinstance(member, Relinked) and (found := wheels[member.wheel].find(member.member)):
             before = listed([wheels[member.wheel].row(found)], also=[found.path])
-            edited.update((member.path, Change(digest, _HOW)) for digest in before.values())
+            edited.update((member.path, BillChange(digest, _HOW)) for digest in before.values())
     bills = [bill for wheel in wheels.values() if (bill := bill_of(wheel))]
     if not any(member.path == path for member in output.members):
         bills = [replace(bill, gone=()) for bill in bills]
@@ -164,7 +175,7 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
                 raise LayoutError(f"{wheel.path.name}: {name}: no such member")
             writer.copy(wheel, found, path=path)
         case Relinked(member=name, path=path, order=order), Wheel():
-            with wheel.mapped(name, folder=folder) as view, at(name), relinked(Rope.whole(view), order) as after:
+            with wheel.mapped(name, folder=folder) as view, at(name), relinked(EditedFile.whole(view), order) as after:
                 writer.write(path, after, mode=0o755)
         case _:
             raise TypeError(member)

@@ -15,9 +15,9 @@ from math import prod
 
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import GpuList, Request
+from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
-from vbuild.recipe.matrix import NONE, Entry, Group, Matrix, Plain, Rule, Value
+from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain
 from vbuild.recipe.spelling import baseline, cpu_level
 from vbuild.recipe.target import Draft, Settings, Target
 
@@ -120,7 +120,7 @@ def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
         yield {axis: values[axis] for axis in names}
 
 
-def _included(matrix: Matrix, rule: Rule, base: Cpu) -> Iterable[_Point]:
+def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
     """The points of an ``include`` entry: for each Python it does not choose from, the first value of other axes."""
     given = {axis: values[0] for axis, values in rule.values}
     first = {axis: str(base) if axis == "cpu" else values[0] for axis, values in matrix.names.items()}
@@ -132,9 +132,9 @@ def _included(matrix: Matrix, rule: Rule, base: Cpu) -> Iterable[_Point]:
 class _Gpus:
     """A group of GPUs with its toolkit's entry, as a value of the axis ``cuda``."""
 
-    entry: Entry
-    group: Group
-    value: Value
+    entry: MatrixEntry
+    group: GpuGroup
+    value: AxisValue
 
 
 def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
@@ -146,7 +146,7 @@ def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
         if (first := labels.setdefault(frozenset(properties), group.label)) != group.label:
             what = f"has the properties of {first}, {', '.join(properties)}"
             raise RecipeError(f"{group.place}: {what}; expected other GPUs, or one group")
-        value = Value(group.label, properties, entry.env, entry.config_settings)
+        value = AxisValue(group.label, properties, entry.env, entry.config_settings)
         found[group.label] = _Gpus(entry, group, value)
     return found
 
@@ -158,7 +158,7 @@ class _Family:
     matrix: Matrix
     base: Cpu
     groups: Mapping[str, _Gpus]
-    values: Mapping[tuple[str, str], Value]
+    values: Mapping[tuple[str, str], AxisValue]
     points: tuple[_Point, ...]
 
     def targets(self) -> Iterator[Target]:
@@ -204,7 +204,7 @@ class _Family:
 
     def _archs(self, plain: _Point) -> Mapping[_Build, GpuList]:
         """What each shared build is compiled for; the plain wheel's also for GPUs that only higher levels have."""
-        requests: dict[_Build, list[Request]] = defaultdict(list)
+        requests: dict[_Build, list[GpuRequest]] = defaultdict(list)
         for point in self.points:
             if gpus := self._gpus(point):
                 requests[self._build(point)] += gpus.group.gpus
@@ -248,13 +248,13 @@ class _Family:
         )
 
 
-def _cuda_build(entry: Entry, archs: GpuList) -> CudaBuild:
+def _cuda_build(entry: MatrixEntry, archs: GpuList) -> CudaBuild:
     with at(entry.place):
         check_together(archs)
     return CudaBuild(entry.toolkit, archs)
 
 
-def _env(values: Iterable[Value], point: _Point) -> tuple[tuple[str, str], ...]:
+def _env(values: Iterable[AxisValue], point: _Point) -> tuple[tuple[str, str], ...]:
     env: dict[str, str] = {}
     for value in values:
         for name, text in value.env:
@@ -263,7 +263,7 @@ def _env(values: Iterable[Value], point: _Point) -> tuple[tuple[str, str], ...]:
     return tuple(env.items())
 
 
-def _settings(values: Iterable[Value]) -> Settings:
+def _settings(values: Iterable[AxisValue]) -> Settings:
     settings: Settings = ()
     for value in values:
         settings = merged(settings, value.config_settings)

@@ -34,7 +34,7 @@ Hashes = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class LockedRequirement:
     """What was found for build requirements, for one kind of *python*: *packages* as an installer reads them."""
 
     python: str
@@ -51,7 +51,7 @@ class Lock:
     source: str
     natives: Hashes = ()
     toolkits: tuple[tuple[str, Hashes], ...] = ()
-    requirements: tuple[Resolved, ...] = ()
+    requirements: tuple[LockedRequirement, ...] = ()
     is_binding: bool = False
 
     @classmethod
@@ -136,8 +136,8 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _resolved(table: Table) -> Resolved:
+def _resolved(table: Table) -> LockedRequirement:
     packages = table.parsed_texts("packages", hashed, ())
-    one = Resolved(table.text("python"), table.texts("requires", ()), packages)
+    one = LockedRequirement(table.text("python"), table.texts("requires", ()), packages)
     table.finish()
     return one

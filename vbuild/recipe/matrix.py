@@ -31,7 +31,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Compress, Strategy, ToolkitSpec, gpu_list
-from vbuild.recipe.native import Library
+from vbuild.recipe.native import ToolkitLibrary
 from vbuild.recipe.spelling import cpu_level, free_property, interpreter, label, located, variables
 
 NAMESPACE = "nvidia"
@@ -44,7 +44,7 @@ _ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GpuGroup:
     """The GPUs of one variant wheel, under the label that names it; *place* is where the recipe says so."""
 
     label: str
@@ -74,18 +74,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MatrixEntry:
     """One toolkit of the matrix, and the groups of GPUs that are built with it, in the order written."""
 
     toolkit: ToolkitSpec
-    groups: tuple[Group, ...]
+    groups: tuple[GpuGroup, ...]
     strategy: Strategy = Strategy.FAT
     env: tuple[tuple[str, str], ...] = ()
     config_settings: tuple[tuple[str, Setting], ...] = ()
     place: str = ""
 
 
-def read_cuda(matrix: Table, folder: Path) -> tuple[Entry, ...]:
+def read_cuda(matrix: Table, folder: Path) -> tuple[MatrixEntry, ...]:
     """The toolkits that a ``[matrix]`` table lists, none where it has no ``cuda``; paths start at *folder*.
 
     `RecipeError`, before any compiler starts, for GPUs that a toolkit does not compile for.
@@ -99,9 +99,9 @@ def read_cuda(matrix: Table, folder: Path) -> tuple[Entry, ...]:
     return entries
 
 
-def _entry(table: Table, folder: Path) -> Entry:
+def _entry(table: Table, folder: Path) -> MatrixEntry:
     toolkit = _toolkit(table, folder)
-    entry = Entry(
+    entry = MatrixEntry(
         toolkit,
         tuple(_groups(table, toolkit.version)),
         Strategy(table.one_of("strategy", Strategy)),
@@ -136,8 +136,8 @@ def _version(text: str) -> Dotted:
     return Dotted.parse(text)
 
 
-def _libraries(entry: Table) -> tuple[Library, ...]:
-    libraries = entry.parsed_texts("libraries", Library.parse, ())
+def _libraries(entry: Table) -> tuple[ToolkitLibrary, ...]:
+    libraries = entry.parsed_texts("libraries", ToolkitLibrary.parse, ())
     names = [library.name for library in libraries]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -145,7 +145,7 @@ def _libraries(entry: Table) -> tuple[Library, ...]:
     return libraries
 
 
-def _groups(entry: Table, toolkit: Dotted) -> Iterator[Group]:
+def _groups(entry: Table, toolkit: Dotted) -> Iterator[GpuGroup]:
     with entry.table("gpus") as labels:
         if not list(labels):
             raise labels.wrong("has no groups; expected labels with their GPUs, as in sm90 = '90'")
@@ -155,10 +155,10 @@ def _groups(entry: Table, toolkit: Dotted) -> Iterator[Group]:
                 if label(name) == NONE:
                     raise RecipeError(f"{NONE!r} stands for builds without CUDA; expected another label")
                 gpus = gpu_list(asked, (toolkit,))
-            yield Group(name, gpus, place)
+            yield GpuGroup(name, gpus, place)
 
 
-def _tell_apart(entries: tuple[Entry, ...]) -> None:
+def _tell_apart(entries: tuple[MatrixEntry, ...]) -> None:
     """Refuse a toolkit, and a label of a group, that is there twice."""
     toolkits: dict[tuple[Dotted, frozenset[str]], str] = {}
     labels: dict[str, str] = {}
@@ -187,7 +187,7 @@ class HostCompiler(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostSettings:
     """Which compiler; *glibc* is the oldest that the wheels have to run on, which only zig can choose."""
 
     compiler: HostCompiler = HostCompiler.AUTO
@@ -230,7 +230,7 @@ class Plain(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class AxisValue:
     """One value of a free axis: the properties a wheel built with it has, and what its build is given."""
 
     name: str
@@ -244,11 +244,11 @@ class Axis:
     """A free axis and its values in the order written; the first is the plain wheel's."""
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[AxisValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MatrixRule:
     """An entry of ``exclude`` or ``include``: the axes it speaks of, each with the values it takes there."""
 
     place: str
@@ -267,11 +267,11 @@ class Matrix:
     pythons: tuple[str, ...] = (sys.executable,)
     axes: tuple[Axis, ...] = ()
     zipped: tuple[tuple[str, ...], ...] = ()
-    exclude: tuple[Rule, ...] = ()
-    include: tuple[Rule, ...] = ()
+    exclude: tuple[MatrixRule, ...] = ()
+    include: tuple[MatrixRule, ...] = ()
     priority: tuple[str, ...] = ()
     hash_labels: bool = False
-    cuda: tuple[Entry, ...] = ()
+    cuda: tuple[MatrixEntry, ...] = ()
     plain: Plain = Plain.CUDA
 
     @property
@@ -348,12 +348,12 @@ def _axis(axes: Table, name: str) -> Axis:
         return axis
 
 
-def _value(axis: Table, name: str) -> Value:
+def _value(axis: Table, name: str) -> AxisValue:
     with at(axis.place(name)):
         label(name)
     with axis.table(name) as value:
         properties = value.parsed_texts("properties", free_property, ())
-        return Value(
+        return AxisValue(
             name,
             _unique(value, "properties", properties),
             variables(value, "env"),
@@ -396,17 +396,17 @@ class _Rules:
                 raise table.refuse(place, f"found {found}; expected axes with equally many values")
         return groups
 
-    def exclusion(self, entry: Table) -> Rule:
+    def exclusion(self, entry: Table) -> MatrixRule:
         if not list(entry):
             raise entry.wrong("names no axis")
-        return Rule(entry.here, tuple((axis, self._values(entry, axis)) for axis in entry))
+        return MatrixRule(entry.here, tuple((axis, self._values(entry, axis)) for axis in entry))
 
-    def inclusion(self, entry: Table) -> Rule:
+    def inclusion(self, entry: Table) -> MatrixRule:
         named = entry.optional_parsed("label", label)
         values = tuple((axis, (self._one(entry, axis),)) for axis in entry if axis != "label")
         if not values:
             raise entry.wrong("names no axis")
-        return Rule(entry.here, values, named)
+        return MatrixRule(entry.here, values, named)
 
     def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
         self._check(entry, axis, axis)

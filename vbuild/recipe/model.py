@@ -14,7 +14,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.recipe.cuda import CudaSettings
 from vbuild.recipe.evaluation import evaluated, merged
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import NAMESPACE, Host, HostCompiler, Matrix, read_matrix
+from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
 from vbuild.recipe.native import Native, check_levels, read_natives
 from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
@@ -26,7 +26,7 @@ _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft,
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class BuildSettings:
     """How every wheel is built, whatever its point in the matrix."""
 
     env: Env = ()
@@ -37,7 +37,7 @@ class Build:
     requires: tuple[str, ...] = ()
     keep_flags: tuple[str, ...] = ()
     cuda: CudaSettings = field(default_factory=CudaSettings)
-    host: Host = field(default_factory=Host)
+    host: HostSettings = field(default_factory=HostSettings)
     cache: str = "auto"
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
@@ -125,7 +125,7 @@ class Recipe:
     source: Source
     matrix: Matrix
     file: Path
-    build: Build = Build()
+    build: BuildSettings = BuildSettings()
     verify: Verify = Verify()
     repair: Repair = Repair()
     test: Check = Check()
@@ -243,7 +243,7 @@ class Recipe:
                 source=source,
                 matrix=matrix,
                 file=path,
-                build=Build.read(build, path.parent, matrix=matrix),
+                build=BuildSettings.read(build, path.parent, matrix=matrix),
                 verify=Verify.read(verify),
                 repair=Repair.read(repair),
                 test=Check.read(test),
@@ -266,8 +266,8 @@ def _cuda(build: Table, matrix: Matrix) -> CudaSettings:
         return CudaSettings.read(table, tuple(entry.toolkit.version for entry in matrix.cuda))
 
 
-def _host(build: Table, matrix: Matrix) -> Host:
-    host = Host.read(build)
+def _host(build: Table, matrix: Matrix) -> HostSettings:
+    host = HostSettings.read(build)
     if matrix.cuda and host.compiler is HostCompiler.ZIG:
         raise build.refuse("host", "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda")
     return host

@@ -35,7 +35,7 @@ _VERSION = re.compile(r"[0-9][A-Za-z0-9.+~-]*")
 _ALL = "all"
 
 
-class System(StrEnum):
+class NativeSystem(StrEnum):
     """What builds a native dependency."""
 
     AUTOTOOLS = "autotools"
@@ -69,7 +69,7 @@ class Native:
 
     name: str
     source: NativeSource
-    system: System
+    system: NativeSystem
     per_level: bool = True
     arguments: tuple[tuple[Cpu | None, tuple[str, ...]], ...] = ()
     env: Env = ()
@@ -86,7 +86,7 @@ class Native:
         with table.table("source") as source_table:
             source = _source(source_table, folder)
         table.text("build")  # there is no default for it
-        system = System(table.one_of("build", System))
+        system = NativeSystem(table.one_of("build", NativeSystem))
         per_level = table.flag("per-level", default=True)
         _check_fit(table, system)
         return cls(
@@ -129,9 +129,9 @@ def check_levels(natives: Collection[Native], levels: Collection[Cpu]) -> None:
                 raise RecipeError(f"native {native.name}: configure: no wheel is for {cpu}; there are {there}")
 
 
-def _check_fit(table: Table, system: System) -> None:
+def _check_fit(table: Table, system: NativeSystem) -> None:
     """Refuse what would have no effect with *system*."""
-    if system is System.SCRIPT:
+    if system is NativeSystem.SCRIPT:
         if "configure" in table:
             raise table.refuse("configure", "would have no effect, as build is 'script'; write it into the script")
         if not table.texts("script"):
@@ -201,7 +201,7 @@ _LIBRARY = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class ToolkitLibrary:
     """A library by its normalized name, with the *version* and the *hashes* of wheels, 64 hex digits, where given."""
 
     name: str

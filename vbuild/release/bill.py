@@ -19,7 +19,7 @@ from vbuild.recipe.native import Debian, NativeSource
 from vbuild.recipe.source import Git, Sdist
 from vbuild.recipe.target import Target
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
-from vbuild.sbom.model import Making, Material, Role, package_url
+from vbuild.sbom.model import Making, Material, MaterialRole, package_url
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.wheel.archive import open_wheel
@@ -45,7 +45,7 @@ def billed(wheel: Path, folder: Path, making: Making) -> Path:
 
 def patches_of(recipe: Recipe) -> tuple[Material, ...]:
     """The patches of *recipe*, which a worker that builds it gets within the source only."""
-    return tuple(Material(Role.SOURCE, patch.name, sha256=sha256_of(patch)) for patch in recipe.build.patches)
+    return tuple(Material(MaterialRole.SOURCE, patch.name, sha256=sha256_of(patch)) for patch in recipe.build.patches)
 
 
 def making_of(job: Job, recipe: Recipe, patches: Iterable[Material]) -> Making:
@@ -78,15 +78,19 @@ def making(
     """
     named = {*natives}
     found = [
-        _source(recipe.source, Role.SOURCE, recipe.name),
-        *(_source(native.source, Role.NATIVE, native.name) for native in recipe.natives if native.name in named),
+        _source(recipe.source, MaterialRole.SOURCE, recipe.name),
+        *(
+            _source(native.source, MaterialRole.NATIVE, native.name)
+            for native in recipe.natives
+            if native.name in named
+        ),
         *parts,
         *(_toolkit(toolkit) if toolkit else ()),
     ]
     return Making(tuple(found), tuple(_told(target, environment or {})))
 
 
-def _source(source: NativeSource, role: Role, name: str) -> Material:
+def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:
     match source:
         case Sdist():
             version = str(source.version)
@@ -110,19 +114,19 @@ def _public(url: str) -> str | None:
 
 def _compilers(compilers: Compilers) -> Iterator[Material]:
     name = f"zig ({compilers.family})" if compilers.zig_target else str(compilers.family)
-    yield Material(Role.COMPILER, name, ".".join(map(str, compilers.version)))
+    yield Material(MaterialRole.COMPILER, name, ".".join(map(str, compilers.version)))
     if compilers.rust:
         match = _VERSION.match(compilers.rust.said)
-        yield Material(Role.COMPILER, "rustc", match[1] if match else None)
+        yield Material(MaterialRole.COMPILER, "rustc", match[1] if match else None)
 
 
 def _toolkit(toolkit: Toolkit) -> Iterator[Material]:
     """The packages that *toolkit* was laid out from; one that was installed is told by its identity."""
     identity = None if toolkit.pins else toolkit.identity
-    yield Material(Role.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity)
+    yield Material(MaterialRole.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity)
     for pin in toolkit.pins:
         purl = package_url(pin.project, pin.version, file=pin.file)
-        yield Material(Role.TOOLKIT, pin.project, pin.version, purl, pin.sha256)
+        yield Material(MaterialRole.TOOLKIT, pin.project, pin.version, purl, pin.sha256)
 
 
 def _told(target: Target, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

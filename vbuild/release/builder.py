@@ -19,8 +19,8 @@ from vbuild.build.agreement import agreement, is_trial
 from vbuild.build.caching import Running, found
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.native import Foundry
-from vbuild.build.native_cache import Shelf
+from vbuild.build.native import NativeBuilder
+from vbuild.build.native_cache import NativeCache
 from vbuild.build.plan import unused
 from vbuild.build.repair import repaired
 from vbuild.build.source import digest, fetched, unpacked
@@ -37,9 +37,9 @@ from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.release.bill import billed, making_of, patches_of
-from vbuild.release.cache import Kind, Store
+from vbuild.release.cache import BuildCache, BuildKind
 from vbuild.release.lock_check import check_pins
-from vbuild.release.order import Order
+from vbuild.release.order import BuildOrder
 from vbuild.release.outcome import Failure
 from vbuild.sbom.model import Material
 from vbuild.toolchain.toolkit.model import Toolkit
@@ -81,7 +81,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class Builder:
     """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share.
 
     *digest* is what is built: the project that the recipe names, and its source as it was when the run began; *looked*
@@ -97,14 +97,14 @@ class Workshop:
     project: Path
     stage: Path
     without: Path
-    store: Store
+    store: BuildCache
     environments: Environments
     configuration: Callable[[], Mapping[str, str]]
     cpu: Cpu | None
     on_progress: OnProgress
     supply: Supply
     patches: tuple[Material, ...] = ()
-    foundry: Foundry | None = None
+    foundry: NativeBuilder | None = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ class Workshop:
         folder: Path,
         stage: Path,
         *,
-        store: Store,
+        store: BuildCache,
         supply: Supply = FETCHED,
         on_progress: OnProgress = lambda _target, _step: None,
     ) -> Self:
@@ -132,10 +132,10 @@ class Workshop:
         asked, lock = recipe.build.pass_env, recipe.build.lock
         environments = Environments(stage / "environments", configuration, logs=folder / LOGS, asked=asked, lock=lock)
         cpu = Machine.here().cpu
-        foundry = Foundry(
+        foundry = NativeBuilder(
             recipe.natives,
             host=recipe.build.host,
-            shelf=Shelf.of_user(fresh=store.fresh),
+            shelf=NativeCache.of_user(fresh=store.fresh),
             stage=stage,
             logs=folder / LOGS,
             without=folder,
@@ -184,21 +184,21 @@ class Workshop:
         with cache.running(self.stage, os.environ) if cache else nullcontext() as running:
             yield running
 
-    def built(self, order: Order, cache: Running | None = None) -> Repaired | Failure:
+    def built(self, order: BuildOrder, cache: Running | None = None) -> Repaired | Failure:
         """The build of *order*, repaired: kept from before, or made in a tree of its own, with *cache*."""
         target = order.target
         folder = self.stage / "builds" / slug(target)
         try:
-            if kept := self.store.taken(Kind.BUILD, order.build, folder / "kept"):
+            if kept := self.store.taken(BuildKind.BUILD, order.build, folder / "kept"):
                 return Repaired.of_record(kept.wheel, kept.record)
             made = self._made(order.job, folder, cache)
         except VbuildError as error:
             return self.failure(target, error)
-        self.keep(Kind.BUILD, order.build, made.wheel, made.record)
+        self.keep(BuildKind.BUILD, order.build, made.wheel, made.record)
         self.on_progress(target, "built")
         return made
 
-    def keep(self, kind: Kind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
+    def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
         """Keep *wheel* for later runs, as `Store.keep` does; where that is not possible, it is noted.
 
         The source is looked at again: a key stands for what it was when the run began.

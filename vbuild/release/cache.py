@@ -41,7 +41,7 @@ _LOCK = ".lock"
 _LEFT = 86400  # seconds after which what is aside has lost its process
 
 
-class Kind(StrEnum):
+class BuildKind(StrEnum):
     """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof.
 
     A plain wheel that is joined of several is none of either: it is kept under what it was joined of.
@@ -53,7 +53,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptBuild:
     """A finished wheel, and what was written down of it, a value as JSON takes it."""
 
     wheel: Path
@@ -61,7 +61,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class BuildCache:
     """The entries below *root*; with *fresh*, those that are there are passed over and replaced."""
 
     root: Path
@@ -72,7 +72,7 @@ class Store:
         """The store that all runs of this user share."""
         return cls(user_cache_path("vbuild") / "builds", fresh)
 
-    def taken(self, kind: Kind, key: str, into: Path) -> Kept | None:
+    def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
         """What is kept under *key*, its wheel put into the folder *into*; None where there is nothing whole.
 
         The wheel may share its bytes on the disk with the entry, so it must not be written to.
@@ -88,7 +88,7 @@ class Store:
             pass
         return None
 
-    def keep(self, kind: Kind, key: str, wheel: Path, record: Mapping[str, Any]) -> str | None:
+    def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> str | None:
         """Keep *wheel* under *key*, in the place of what was there; None, or in a few words why it is not kept.
 
         The wheel must not be written to any more.
@@ -123,12 +123,12 @@ class Store:
             if used < now - kept or total > limit:
                 self._remove(entry)
 
-    def _entry(self, kind: Kind, key: str) -> Path:
+    def _entry(self, kind: BuildKind, key: str) -> Path:
         return self.root / kind / key
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """When each entry was used last, its size in bytes, and where it is."""
-        for kind in Kind:
+        for kind in BuildKind:
             for entry in (self.root / kind).glob("*"):
                 with suppress(OSError):
                     size = sum(file.stat().st_size for file in entry.iterdir())
@@ -184,7 +184,7 @@ def product_key(
     )
 
 
-def _taken(entry: Path, into: Path) -> Kept:
+def _taken(entry: Path, into: Path) -> KeptBuild:
     """What is in *entry*; `ValueError`, or what reading it raises, where it is not what was kept."""
     payload = json.loads(unsealed((entry / _ENTRY).read_bytes()))
     into.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def _taken(entry: Path, into: Path) -> Kept:
         wheel.unlink()
         raise ValueError(wheel.name)
     os.utime(entry)  # it has been used
-    return Kept(wheel, payload["record"])
+    return KeptBuild(wheel, payload["record"])
 
 
 def _put(wheel: Path, target: Path) -> None:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from vbuild.build.agreement import Trial, agreement, is_trial
+from vbuild.build.agreement import TrialCompile, agreement, is_trial
 from vbuild.build.cibuildwheel.arguments import Arguments, check_platform
 from vbuild.build.cibuildwheel.assignments import check_one_line
 from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine
-from vbuild.build.cibuildwheel.making import NOT_PUT, Build, Kit, Made, Yard
-from vbuild.build.cibuildwheel.runs import Run, Surroundings, machine_of, runs, unheard
+from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerSetup, Yard
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
-from vbuild.build.plan import Plan, Rewriting, unused
+from vbuild.build.plan import FlagPlan, Rewriting, unused
 from vbuild.errors import BuildError, CiError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import Machine
@@ -31,11 +31,11 @@ from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
 from vbuild.release.builder import OnProgress, slug
-from vbuild.release.family import Family, divided
+from vbuild.release.family import ReleaseFamily, divided
 from vbuild.release.finishing import proved
 from vbuild.release.hwcaps_merge import Joiner, check_chosen
 from vbuild.release.order import without_cpu
-from vbuild.release.outcome import Failure, Product, Release
+from vbuild.release.outcome import Failure, Product, ReleaseResult
 from vbuild.release.publication import published, without_twins
 from vbuild.release.report import Report
 from vbuild.release.split_step import request_of, thinned
@@ -63,7 +63,7 @@ def cibuildwheel(
     schema: Schema = Schema.PEP_850,
     on_progress: OnProgress = lambda _target, _step: None,
     echo: Echo | None = None,
-) -> Release:
+) -> ReleaseResult:
     """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*; all where none is named.
 
     The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
@@ -77,16 +77,16 @@ def cibuildwheel(
     request, before = request_of(recipe), Report.previous(compare, recipe.name)
     targets = _targets(recipe, variants)
     check_chosen(recipe, targets)
-    family = Family.of(recipe, targets, schema=schema)
+    family = ReleaseFamily.of(recipe, targets, schema=schema)
     with tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text:
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
-        kit = Kit.made(outside / "kit")
+        kit = ContainerSetup.made(outside / "kit")
         surroundings = _surroundings(given, kit.inside, FETCHED, on_progress)
         plan = runs(recipe, targets, identifiers, surroundings)
         with staging(folder) as stage:
             yard = Yard(engine, given, os.environ, outside, kit, containers, echo)
-            house = _House(recipe, family, stage, folder.absolute(), on_progress)
+            house = _ReleaseSteps(recipe, family, stage, folder.absolute(), on_progress)
             made = [house.made(run, yard) for run in plan]
             outcomes = without_twins(house.outcomes(made))
             thinning = thinned(outcomes, request, stage / "thin", tried=_not_again)
@@ -117,7 +117,7 @@ def cibuildwheel(
             )
 
 
-def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[Run, ...]:
+def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
     """The runs that `cibuildwheel` would make, with every variable; nothing is built or written."""
     given = Arguments.parse(arguments)
     _, identifiers = _asked(given)
@@ -148,7 +148,7 @@ def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
     return engine, identifiers
 
 
-def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progress: OnProgress) -> Surroundings:
+def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progress: OnProgress) -> RunContext:
     known: dict[object, Toolkit] = {}
 
     def toolkit(target: Target) -> Toolkit:
@@ -159,7 +159,7 @@ def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progr
             known[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
         return known[spec]
 
-    return Surroundings(Machine.here().cpu, os.environ, kit, recognised(given.package), toolkit)
+    return RunContext(Machine.here().cpu, os.environ, kit, recognised(given.package), toolkit)
 
 
 def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[
 
 def _not_again(product: Product, _beside: Path) -> Product:
     """*product*, whose wheel is not the one any more that cibuildwheel has tested."""
-    return replace(product, trial=Trial.NOT_RUN)
+    return replace(product, trial=TrialCompile.NOT_RUN)
 
 
 def _no_python(_target: Target) -> Interpreter:
@@ -182,16 +182,16 @@ def _no_python(_target: Target) -> Interpreter:
 
 
 @dataclass(frozen=True, slots=True)
-class _House:
+class _ReleaseSteps:
     """Where plain wheels become those of a release: the *family*'s, in *stage*, with logs going into *folder*."""
 
     recipe: Recipe
-    family: Family
+    family: ReleaseFamily
     stage: Path
     folder: Path
     on_progress: OnProgress
 
-    def made(self, run: Run, yard: Yard) -> Made:
+    def made(self, run: CibuildwheelRun, yard: Yard) -> ContainerResult:
         """*run*, done."""
         for target in run.targets:
             self.on_progress(target, "building")
@@ -201,7 +201,7 @@ class _House:
             self.on_progress(target, "failed" if made.error else "built")
         return made
 
-    def outcomes(self, made: Sequence[Made]) -> Iterator[Product | Failure]:
+    def outcomes(self, made: Sequence[ContainerResult]) -> Iterator[Product | Failure]:
         """What became of all targets of *made*."""
         for each in made:
             for identifier, build in each.builds.items():
@@ -210,7 +210,7 @@ class _House:
                 for target in each.run.targets:
                     yield self._failure(replace(target, python=each.at_work or "all"), each, each.error)
 
-    def notes(self, made: Sequence[Made]) -> Iterator[str]:
+    def notes(self, made: Sequence[ContainerResult]) -> Iterator[str]:
         """What whoever builds should know of the wheels that are there, and of those that are not."""
         plain = next((each for each in made if each.run.targets[0].label is None and each.run.plan), None)
         for each in made:
@@ -222,7 +222,7 @@ class _House:
                 yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
 
     def _finished(
-        self, made: Made, identifier: str, build: Build, all_of_them: Sequence[Made]
+        self, made: ContainerResult, identifier: str, build: ContainerBuild, all_of_them: Sequence[ContainerResult]
     ) -> Iterator[Product | Failure]:
         """The wheels of one *build* of *made*, for *identifier*."""
         targets = [_of(target, identifier) for target in made.run.targets]
@@ -239,7 +239,7 @@ class _House:
         for target in targets:
             yield self._product(target, made, build, cut, baseline=held_against)
 
-    def _billed(self, run: Run, target: Target, build: Build) -> Build:
+    def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
         """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
         if not self.recipe.repair.bill:
             return build
@@ -249,7 +249,13 @@ class _House:
         return replace(build, wheel=billed(build.wheel, self.stage / "billed" / slug(target), about))
 
     def _product(
-        self, target: Target, made: Made, build: Build, cut: Mapping[Target, Path], *, baseline: Path | None
+        self,
+        target: Target,
+        made: ContainerResult,
+        build: ContainerBuild,
+        cut: Mapping[Target, Path],
+        *,
+        baseline: Path | None,
     ) -> Product | Failure:
         try:
             finished = self.stage / "finished" / slug(target)
@@ -264,17 +270,17 @@ class _House:
             target=target,
             wheel=wheel,
             label=variant.label if variant else None,
-            plan=made.run.plan or Plan(target.cpu, recognised(self.recipe.file.parent), (), (), Rewriting()),
+            plan=made.run.plan or FlagPlan(target.cpu, recognised(self.recipe.file.parent), (), (), Rewriting()),
             toolkit=made.run.toolkit,
             seconds=build.seconds,
             overrides=build.told.overrides,
             lists=_lists(build),
             verdict=verdict,
             # what is cut from the wheel that was tested was not
-            trial=Trial.NOT_RUN if target in cut and build.trial is Trial.PASSED else build.trial,
+            trial=TrialCompile.NOT_RUN if target in cut and build.trial is TrialCompile.PASSED else build.trial,
         )
 
-    def _failure(self, target: Target, made: Made, error: VbuildError) -> Failure:
+    def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:
         self.on_progress(target, "failed")
         log = self._log(made.run)
         if made.log.exists() and not log.exists():
@@ -282,7 +288,7 @@ class _House:
             shutil.copyfile(made.log, log)
         return Failure(target, str(error), log if log.exists() else None)
 
-    def _log(self, run: Run) -> Path:
+    def _log(self, run: CibuildwheelRun) -> Path:
         return self.folder / LOGS / f"{self.recipe.name}-{run.name}.log"
 
 
@@ -296,7 +302,7 @@ def _of(target: Target, identifier: str) -> Target:
     return replace(target, python=identifier, cpu=cpu)
 
 
-def _check(run: Run, build: Build, recipe: Recipe) -> None:
+def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
     """`VbuildError` where *build* is not what *run* was for, whatever its name is going to say."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
         raise CiError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
@@ -310,7 +316,7 @@ def _check(run: Run, build: Build, recipe: Recipe) -> None:
             agreement(build.told.commands, fatbins(build.wheel), cuda.archs, mode=mode).check()
 
 
-def _baseline(target: Target, identifier: str, made: Sequence[Made]) -> Path | None:
+def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:
     """The wheel that differs from that of *target* in nothing but the CPU level, the lowest."""
     if target.cpu.is_baseline:
         return None
@@ -322,7 +328,7 @@ def _baseline(target: Target, identifier: str, made: Sequence[Made]) -> Path | N
     return None
 
 
-def _lists(build: Build) -> tuple[str, ...]:
+def _lists(build: ContainerBuild) -> tuple[str, ...]:
     """The lists of GPU architectures that were changed for code of the wheel."""
     said = (str(command) for command in build.told.commands if command.is_changed and not is_trial(command))
     return tuple(dict.fromkeys(text.replace("/project/", "") for text in said))

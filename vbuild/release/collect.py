@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from vbuild.build.agreement import Trial, tried
+from vbuild.build.agreement import TrialCompile, tried
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import linked
 from vbuild.files.staging import LOGS, staging
@@ -24,8 +24,8 @@ from vbuild.recipe.model import Check, Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.gathering import Gathering, OnProgress, strangers
 from vbuild.release.hwcaps_merge import Joiner
-from vbuild.release.outcome import Failure, Product, Release, target_of
-from vbuild.release.parts import Found, Part, Twin, name_of, parts_at, wheels_of
+from vbuild.release.outcome import Failure, Product, ReleaseResult, target_of
+from vbuild.release.parts import FoundWheel, ReleasePart, Twin, name_of, parts_at, wheels_of
 from vbuild.release.publication import published
 from vbuild.release.report import Report
 from vbuild.release.split_step import request_of, thinned
@@ -48,7 +48,7 @@ def collect(
     recipe: Path | None = None,
     compare: Path | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
-) -> Release:
+) -> ReleaseResult:
     """Make one release in *folder* of the parts at *paths*, folders of wheels, and whatever is below these.
 
     Every wheel is verified; one that does not keep its promises, and what failed in a part, is a failure of the
@@ -118,7 +118,7 @@ def _joiner(
         beside=stage / "thin",
         logs=logs,
         pythons=lambda target: Interpreter.found(target.python, os.environ),
-        tried=lambda product, _: replace(product, trial=Trial.NOT_RUN),
+        tried=lambda product, _: replace(product, trial=TrialCompile.NOT_RUN),
         on_progress=gathering.on_progress,
         notes=gathering.notes,
     )
@@ -142,7 +142,7 @@ class _Retrial:
             interpreter = Interpreter.found(product.target.python, os.environ)
         except BuildError as error:
             self.notes.append(f"{product.wheel.name}: split, and not tested again: {error}")
-            return replace(product, trial=Trial.NOT_RUN)
+            return replace(product, trial=TrialCompile.NOT_RUN)
         try:
             trial = tried(
                 linked(product.wheel, folder / str(WheelName.parse(product.wheel.name).plain())),
@@ -161,7 +161,7 @@ class _Retrial:
         return replace(product, trial=trial)
 
 
-def _failures(parts: Iterable[Part], made: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:
+def _failures(parts: Iterable[ReleasePart], made: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:
     """What failed in *parts* and no other part *made*, each once, with its log in *folder* where its part has it."""
     there = {_place(outcome.target) for outcome in made}
     for part in parts:
@@ -185,7 +185,7 @@ def _kept(log: Path, folder: Path) -> Path:
 
 
 def _told_apart(
-    wheels: Iterable[Found], made: Iterable[Product | Failure], project: str
+    wheels: Iterable[FoundWheel], made: Iterable[Product | Failure], project: str
 ) -> tuple[list[Product | Failure], list[Product | Failure]]:
     """What was *made* of *wheels*: of those of *project*, and of others, whose failures are called as theirs."""
     own: list[Product | Failure] = []
@@ -273,9 +273,9 @@ def _place(target: Target) -> tuple[object, ...]:
     return (target.python, target.cpu, tuple(sorted(target.properties)), tuple(sorted(target.choices)))
 
 
-def _notes(parts: Iterable[Part]) -> Iterator[str]:
+def _notes(parts: Iterable[ReleasePart]) -> Iterator[str]:
     return (note for part in parts if part.report for note in part.report.notes)
 
 
-def _source(parts: Iterable[Part]) -> str:
+def _source(parts: Iterable[ReleasePart]) -> str:
     return next((part.report.source for part in parts if part.report), "")

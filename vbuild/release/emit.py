@@ -57,7 +57,7 @@ from typing import Any
 
 from vbuild.errors import CiError
 from vbuild.files.staging import STAGE
-from vbuild.release.emit_jobs import INSTALL, Jobs, Part, chunks, rendered
+from vbuild.release.emit_jobs import INSTALL, JobPart, Jobs, chunks, rendered
 
 GITHUB_MATRIX = 256
 _GITHUB_FILE = 500_000  # bytes
@@ -93,7 +93,7 @@ def literal(text: str) -> str:
     return text.replace("${{", "${{ '${{' }}")
 
 
-def _entry(part: Part, jobs: Jobs) -> dict[str, str]:
+def _entry(part: JobPart, jobs: Jobs) -> dict[str, str]:
     """One job of a matrix: *selection* is quoted for the shell."""
     version = set_up(part.version) if part.version else ""
     # the last is the one that runs vbuild
@@ -179,7 +179,7 @@ def _cpus(options: Sequence[str]) -> str | None:
 FORMAT = 1
 
 
-class System(StrEnum):
+class CiSystem(StrEnum):
     """What a release can be emitted for."""
 
     GITHUB = "github"
@@ -189,7 +189,7 @@ class System(StrEnum):
 
 
 def emitted(
-    source: Path, system: System, *, install: str = INSTALL, runner: str | None = None, options: Sequence[str] = ()
+    source: Path, system: CiSystem, *, install: str = INSTALL, runner: str | None = None, options: Sequence[str] = ()
 ) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
@@ -200,11 +200,11 @@ def emitted(
     """
     jobs = Jobs.of(source, install=install, runner=runner, options=options)
     match system:
-        case System.GITHUB:
+        case CiSystem.GITHUB:
             return workflow(jobs)
-        case System.GITLAB:
+        case CiSystem.GITLAB:
             return pipeline(jobs)
-        case System.SLURM:
+        case CiSystem.SLURM:
             return script(jobs)
     return json.dumps(data(jobs), indent=2, ensure_ascii=False) + "\n"
 

@@ -44,7 +44,7 @@ _CPYTHON = re.compile(r"(?:(?:c?python)@?)?(\d+(?:\.\d+)*t?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobPart:
     """One job of a release: one build, and all wheels that are cut from it.
 
     *name* is no other part's, also where case does not count, and can be a file's, a job's or an artifact's. *labels*
@@ -81,7 +81,7 @@ class Part:
         }
 
 
-def parts(recipe: Recipe) -> tuple[Part, ...]:
+def parts(recipe: Recipe) -> tuple[JobPart, ...]:
     """The parts of *recipe*'s release, in the order of its targets; `CiError` where a label cannot be chosen alone."""
     builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
     for target in recipe.targets():
@@ -94,10 +94,10 @@ def parts(recipe: Recipe) -> tuple[Part, ...]:
     return tuple(_part(name, targets, recipe) for name, targets in zip(names, builds.values(), strict=True))
 
 
-def _part(name: str, targets: list[Target], recipe: Recipe) -> Part:
+def _part(name: str, targets: list[Target], recipe: Recipe) -> JobPart:
     first = targets[0]
     several = len(recipe.matrix.pythons) > 1
-    return Part(
+    return JobPart(
         name=name,
         labels=tuple(map(str, targets)),
         python=_written(first.python, recipe) if several else None,
@@ -192,7 +192,7 @@ class Jobs:
 
     name: str
     source: str
-    parts: tuple[Part, ...]
+    parts: tuple[JobPart, ...]
     install: str
     options: tuple[str, ...]
     runner: str | None
@@ -226,7 +226,7 @@ class Jobs:
             python=f"{sys.version_info.major}.{sys.version_info.minor}{'t' if 't' in sys.abiflags else ''}",
         )
 
-    def command(self, part: Part) -> tuple[str, ...]:
+    def command(self, part: JobPart) -> tuple[str, ...]:
         """What makes *part*, run in the working folder."""
         return part.command(self.source, self.parts_folder, options=self.options)
 

@@ -15,17 +15,17 @@ from vbuild.recipe.target import Target
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.slim import family as cut_into
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import Metadata, read_providers
+from vbuild.variants.metadata import VariantMetadata, read_providers
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.variants.stamp import stamped
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ReleaseFamily:
     """What the wheels of a release have in common; no *metadata* where all of them are plain."""
 
-    metadata: Metadata | None
+    metadata: VariantMetadata | None
     schema: Schema
     hashed: bool
 
@@ -63,7 +63,7 @@ class Family:
         return stamped(wheel, folder, variant=variant, metadata=self.metadata, schema=self.schema)
 
 
-def divided(wheel: Path, targets: Sequence[Target], *, family: Family, folder: Path) -> Mapping[Target, Path]:
+def divided(wheel: Path, targets: Sequence[Target], *, family: ReleaseFamily, folder: Path) -> Mapping[Target, Path]:
     """The variant wheels of *targets* in *folder*, cut from the *wheel* of their build in one pass over it.
 
     `SlimError` where the wheel cannot be divided so. What each library serves is for `vbuild verify` to judge: some are
@@ -77,6 +77,6 @@ def divided(wheel: Path, targets: Sequence[Target], *, family: Family, folder: P
     return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
 
 
-def _share(target: Target, family: Family) -> Share:
+def _share(target: Target, family: ReleaseFamily) -> Share:
     variant = family.variant(target)
     return Share(target.gpus, variant.label if variant else None, family.document(target))

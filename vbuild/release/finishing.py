@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vbuild.build.agreement import Trial, tried
+from vbuild.build.agreement import TrialCompile, tried
 from vbuild.build.wrappers import Override
 from vbuild.errors import ClaimError, VbuildError
 from vbuild.files.atomic import linked
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Repaired, Workshop, slug
-from vbuild.release.cache import Kind
-from vbuild.release.family import Family, divided
-from vbuild.release.order import Order
+from vbuild.release.builder import Builder, Repaired, slug
+from vbuild.release.cache import BuildKind
+from vbuild.release.family import ReleaseFamily, divided
+from vbuild.release.order import BuildOrder
 from vbuild.release.outcome import Failure, Product
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.model import Severity, Verdict
@@ -59,19 +59,21 @@ class Finishing:
     Where what is made *is_part* of a release, the wheels that a level is held against may be in another.
     """
 
-    shop: Workshop
-    family: Family
+    shop: Builder
+    family: ReleaseFamily
     is_part: bool = False
 
-    def kept(self, order: Order) -> Product | None:
+    def kept(self, order: BuildOrder) -> Product | None:
         """The finished wheel of *order*, if it was made before."""
-        kept = self.shop.store.taken(Kind.PRODUCT, order.product, self._folder("kept", order.target))
+        kept = self.shop.store.taken(BuildKind.PRODUCT, order.product, self._folder("kept", order.target))
         if kept is None:
             return None
         self.shop.on_progress(order.target, "kept")
         return _of_record(order, kept.wheel, kept.record, label=self._label(order.target))
 
-    def divided(self, order: Order, orders: Iterable[Order], build: Repaired) -> Mapping[Target, Path] | Failure:
+    def divided(
+        self, order: BuildOrder, orders: Iterable[BuildOrder], build: Repaired
+    ) -> Mapping[Target, Path] | Failure:
         """Those of *orders* cut from *build*, that of *order*, which are for some of its GPUs only."""
         targets = [other.target for other in orders if other.build == order.build and other.target.gpus]
         if not targets:
@@ -83,7 +85,7 @@ class Finishing:
             return self.shop.failure(order.target, error)
 
     def finished(
-        self, order: Order, build: Repaired, cut: Mapping[Target, Path], *, baseline: Path | None
+        self, order: BuildOrder, build: Repaired, cut: Mapping[Target, Path], *, baseline: Path | None
     ) -> Product | Failure:
         """The wheel of *order*, of its *build* or *cut* from it, held against *baseline* and tested."""
         target = order.target
@@ -111,10 +113,10 @@ class Finishing:
             is_built=not build.is_kept,
         )
         if not verdict.failed:
-            self.shop.keep(Kind.PRODUCT, order.product, wheel, _record(product))
+            self.shop.keep(BuildKind.PRODUCT, order.product, wheel, _record(product))
         return product
 
-    def tried_again(self, order: Order, product: Product, *, beside: Path) -> Product | Failure:
+    def tried_again(self, order: BuildOrder, product: Product, *, beside: Path) -> Product | Failure:
         """*product*, of *order*, whose wheel is another now, tested again; others that it requires are *beside*."""
         try:
             trial = self.tried(order.target, product.wheel, interpreter=order.job.interpreter, beside=beside)
@@ -123,7 +125,9 @@ class Finishing:
         self.shop.log(order.target).unlink(missing_ok=True)
         return replace(product, trial=trial)
 
-    def tried(self, target: Target, wheel: Path, *, interpreter: Interpreter, beside: Path | None = None) -> Trial:
+    def tried(
+        self, target: Target, wheel: Path, *, interpreter: Interpreter, beside: Path | None = None
+    ) -> TrialCompile:
         """What becomes of the recipe's test of *wheel*, that of *target*; others it requires may be *beside*."""
         folder = self._folder("trials with others" if beside else "trials", target)
         folder.mkdir(parents=True)
@@ -166,7 +170,7 @@ def _record(product: Product) -> dict[str, Any]:
     }
 
 
-def _of_record(order: Order, wheel: Path, record: Mapping[str, Any], *, label: str | None) -> Product:
+def _of_record(order: BuildOrder, wheel: Path, record: Mapping[str, Any], *, label: str | None) -> Product:
     return Product(
         target=order.target,
         wheel=wheel,
@@ -177,7 +181,7 @@ def _of_record(order: Order, wheel: Path, record: Mapping[str, Any], *, label: s
         overrides=tuple(map(Override.of_data, record["overrides"])),
         lists=tuple(record["lists"]),
         verdict=Verdict.of_data(record["verdict"], wheel),
-        trial=Trial(record["trial"]),
+        trial=TrialCompile(record["trial"]),
         is_built=False,
         is_kept=True,
     )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from vbuild.build.agreement import Trial
-from vbuild.build.plan import Backend, Plan, Rewriting
+from vbuild.build.agreement import TrialCompile
+from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.errors import VbuildError, at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
@@ -21,7 +21,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.finishing import proved
 from vbuild.release.order import without_cpu
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.parts import Found
+from vbuild.release.parts import FoundWheel
 from vbuild.release.report import REPORT, kinds
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property
@@ -45,7 +45,7 @@ class Gathering:
     on_progress: OnProgress
     notes: list[str] = field(default_factory=list)
 
-    def outcomes(self, wheels: Iterable[Found]) -> list[Product | Failure]:
+    def outcomes(self, wheels: Iterable[FoundWheel]) -> list[Product | Failure]:
         """What becomes of *wheels*, in their order."""
         linked_here = {wheel.path.name: self._product(wheel) for wheel in wheels}
         done = {name: one for name, one in linked_here.items() if isinstance(one, Failure)}
@@ -58,7 +58,7 @@ class Gathering:
         outcomes = {**done, **lowest, **higher}
         return [outcomes[name] for name in linked_here]
 
-    def _product(self, found: Found) -> Product | Failure:
+    def _product(self, found: FoundWheel) -> Product | Failure:
         """The wheel *found*, as its report or else its own name tells of it.
 
         A failure where it is another than the report tells of, or says something else of itself.
@@ -105,7 +105,7 @@ class Gathering:
         return replace(product, verdict=verdict)
 
 
-def strangers(wheels: Iterable[Found]) -> Iterator[str]:
+def strangers(wheels: Iterable[FoundWheel]) -> Iterator[str]:
     """A note on those of *wheels* that no report tells of."""
     names = sorted(wheel.path.name for wheel in wheels if wheel.data is None and not wheel.is_beside)
     if names:
@@ -169,11 +169,11 @@ def _stranger(wheel: Path, target: Target) -> Product:
         target=target,
         wheel=wheel,
         label=target.label,
-        plan=Plan(target.cpu, Backend.OTHER, (), (), Rewriting()),
+        plan=FlagPlan(target.cpu, BuildBackend.OTHER, (), (), Rewriting()),
         toolkit=None,
         seconds=0,
         overrides=(),
         lists=(),
         verdict=Verdict(wheel, None, claimed=False, findings=(), libraries=()),
-        trial=Trial.NONE,
+        trial=TrialCompile.NONE,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.build.identity import canonical, ourselves
 from vbuild.errors import BuildError, LayoutError, RecipeError, VbuildError
 from vbuild.files.hashing import sha256_of
@@ -22,14 +22,14 @@ from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import supervised
 from vbuild.publishing.hwcaps.plan import joined as joined_wheel
-from vbuild.publishing.model import Plan
+from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.offer import Offered
 from vbuild.publishing.writing import written
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.builder import OnProgress, slug
-from vbuild.release.cache import Kind, Store
+from vbuild.release.cache import BuildCache, BuildKind
 from vbuild.release.finishing import proved
 from vbuild.release.outcome import Failure, Product
 from vbuild.release.report import kinds
@@ -93,7 +93,7 @@ class Joiner:
     pythons: Pythons
     tried: Tried
     on_progress: OnProgress
-    store: Store | None = None
+    store: BuildCache | None = None
     notes: list[str] = field(default_factory=list)
 
     def joined(self, thinning: Thinning) -> Thinning:
@@ -142,14 +142,14 @@ class Joiner:
         wheels = [plain.wheel, *(product.wheel for product in levels)]
         key = self._key(wheels)
         place = self.folder / slug(plain.target)
-        if kept := self.store.taken(Kind.JOINED, key, place / "kept") if self.store else None:
+        if kept := self.store.taken(BuildKind.JOINED, key, place / "kept") if self.store else None:
             self.notes.extend(kept.record["notes"])
             verdict = Verdict.of_data(kept.record["verdict"], kept.wheel)
-            trial = Trial(kept.record["trial"])
+            trial = TrialCompile(kept.record["trial"])
             return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
         self.on_progress(plain.target, "joining")
         new = joined_wheel([Offered.of(wheel) for wheel in wheels], allow=self.recipe.verify.allow)
-        written(Plan("hwcaps", (new,), ()), place / "made")
+        written(PublishPlan("hwcaps", (new,), ()), place / "made")
         wheel = place / "made" / new.target
         self.on_progress(plain.target, "verifying")
         verdict = proved(wheel, plain.target, baseline=None, allow=self.recipe.verify.allow)
@@ -162,16 +162,16 @@ class Joiner:
         self.on_progress(plain.target, "done")
         if self.store:
             record = {"verdict": verdict.data(), "trial": str(product.trial), "notes": notes}
-            if why := self.store.keep(Kind.JOINED, key, wheel, record):
+            if why := self.store.keep(BuildKind.JOINED, key, wheel, record):
                 self.notes.append(why)
         return product
 
     def _tested(self, product: Product) -> tuple[Product, list[str]] | Failure:
         """*product* as each level of this machine sees it, or as it is where its Python is elsewhere; and notes."""
-        if product.trial is Trial.NONE:
+        if product.trial is TrialCompile.NONE:
             return product, [_summary(product.wheel, levels_in(product.wheel))]
         if self.recipe.test.command is None:  # somebody else's test, of the wheel as it was before
-            return replace(product, trial=Trial.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
+            return replace(product, trial=TrialCompile.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
         try:
             python = self.pythons(product.target).path
         except BuildError as error:
@@ -192,7 +192,7 @@ class Joiner:
         if not leveled.ok:
             raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{_end(leveled, log)}")
         log.unlink(missing_ok=True)
-        trial = Trial.PASSED if leveled.tried else Trial.NOT_RUN
+        trial = TrialCompile.PASSED if leveled.tried else TrialCompile.NOT_RUN
         what = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
         return replace(product, trial=trial), [what, *leveled.notes]
 

@@ -20,17 +20,17 @@ from vbuild.build.source import unpacked
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
 from vbuild.process.run import run, supervised
-from vbuild.recipe.lock import Lock, Resolved, hashed, lock_file
+from vbuild.recipe.lock import Lock, LockedRequirement, hashed, lock_file
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.variables import for_installers
-from vbuild.release.builder import Workshop, slug
-from vbuild.release.cache import Store
+from vbuild.release.builder import Builder, slug
+from vbuild.release.cache import BuildCache
 from vbuild.release.lock_check import name_of, natives, pinned, recipe_hash, wheels
 from vbuild.toolchain.interpreter import Interpreter
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenLock:
     """A *lock* and the *file* that it was written to."""
 
     file: Path
@@ -59,7 +59,7 @@ class Written:
         yield f"written to {self.file}"
 
 
-def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: None) -> Written:
+def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: None) -> WrittenLock:
     """Write the lock of the recipe or project at *source* beside it, whole or not at all; *on_progress* hears of each
     step.
 
@@ -70,8 +70,8 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
     with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder, supervised():
         stage = Path(folder)
         on_progress(f"fetching {recipe.source}")
-        shop = Workshop.opened(
-            recipe, stage, stage, store=Store.of_user(), on_progress=lambda _target, step: on_progress(step)
+        shop = Builder.opened(
+            recipe, stage, stage, store=BuildCache.of_user(), on_progress=lambda _target, step: on_progress(step)
         )
         jobs = [shop.prepared(target) for target in recipe.targets()]
         requirements = _requirements(shop, jobs, on_progress)
@@ -84,10 +84,10 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
             requirements=tuple(requirements),
         )
     _write(file, found.pack())
-    return Written(file, found)
+    return WrittenLock(file, found)
 
 
-def _requirements(shop: Workshop, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[Resolved]:
+def _requirements(shop: Builder, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[LockedRequirement]:
     """What the builds of *jobs* and the native steps require, each list for each kind of Python once."""
     wanted: dict[tuple[str, tuple[str, ...]], Interpreter] = {}
     of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
@@ -100,7 +100,7 @@ def _requirements(shop: Workshop, jobs: Iterable[Job], on_progress: Callable[[st
     return [_resolved(shop, requires, interpreter) for (_, requires), interpreter in wanted.items() if requires]
 
 
-def _asked(shop: Workshop, job: Job) -> frozenset[str]:
+def _asked(shop: Builder, job: Job) -> frozenset[str]:
     """What the build of *job* requires, by its project and by its hooks, which may need the first to answer."""
     folder = shop.stage / "asking" / slug(job.target)
     source, patches = shop.recipe.source, shop.recipe.build.patches
@@ -109,7 +109,7 @@ def _asked(shop: Workshop, job: Job) -> frozenset[str]:
         return required(job, project, folder, log=folder / "log", environments=shop.environments)
 
 
-def _resolved(shop: Workshop, requires: tuple[str, ...], interpreter: Interpreter) -> Resolved:
+def _resolved(shop: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
     """What uv makes of *requires* for *interpreter*; `BuildError` where there is no such thing."""
     folder = Path(tempfile.mkdtemp(dir=shop.stage, prefix="resolving-"))
     wanted, found = folder / "wanted.txt", folder / "found.txt"
@@ -123,7 +123,7 @@ def _resolved(shop: Workshop, requires: tuple[str, ...], interpreter: Interprete
     lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     with at(interpreter.kind):
         packages = tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
-    return Resolved(interpreter.kind, requires, packages)
+    return LockedRequirement(interpreter.kind, requires, packages)
 
 
 def _write(file: Path, text: str) -> None:

@@ -13,11 +13,11 @@ from typing import Protocol, TypeVar
 
 from vbuild.process.run import supervised
 from vbuild.recipe.target import Target
-from vbuild.release.builder import Repaired, Workshop
+from vbuild.release.builder import Builder, Repaired
 from vbuild.release.finishing import Finishing
-from vbuild.release.order import Order, ordered
+from vbuild.release.order import BuildOrder, ordered
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.run import Made, Run
+from vbuild.release.run import Run, RunResult
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,12 +29,12 @@ class _Each(Protocol):
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> list[R]: ...
 
 
-def here(run: Run, *, jobs: int) -> Made:
+def here(run: Run, *, jobs: int) -> RunResult:
     """What this machine makes of *run*, *jobs* builds at a time; `VbuildError` where no build can start.
 
     What the store has of an earlier run is not made again.
     """
-    shop = Workshop.opened(run.recipe, run.folder, run.stage, store=run.store, on_progress=run.on_progress)
+    shop = Builder.opened(run.recipe, run.folder, run.stage, store=run.store, on_progress=run.on_progress)
     plan = [shop.prepared(target) for target in run.targets]
     orders = ordered(plan, recipe=run.recipe, family=run.family, source=shop.digest, machine=shop.cpu)
     finishing = Finishing(shop, run.family, is_part=run.is_part)
@@ -47,29 +47,29 @@ def here(run: Run, *, jobs: int) -> Made:
     def tried(product: Product, beside: Path) -> Product | Failure:
         return finishing.tried_again(order_of[product.target], product, beside=beside)
 
-    return Made(tuple(found[order] for order in orders), tried, shop.notes)
+    return RunResult(tuple(found[order] for order in orders), tried, shop.notes)
 
 
 def made(
-    missing: Sequence[Order], orders: Sequence[Order], finishing: Finishing, *, jobs: int
-) -> dict[Order, Product | Failure]:
+    missing: Sequence[BuildOrder], orders: Sequence[BuildOrder], finishing: Finishing, *, jobs: int
+) -> dict[BuildOrder, Product | Failure]:
     """What becomes of the *missing* ones of *orders*: their builds are made, divided among GPUs, and finished."""
     shop = finishing.shop
     wanted = {key for order in missing for key in (order.build, order.baseline)}
-    first: dict[str, Order] = {}
+    first: dict[str, BuildOrder] = {}
     for order in orders:
         if order.build in wanted:
             first.setdefault(order.build, order)
     with shop.caching() as cache, _pool(jobs) as each:
         builds = dict(zip(first, each(partial(shop.built, cache=cache), first.values()), strict=True))
 
-        def divided(order: Order) -> Mapping[Target, Path] | Failure:
+        def divided(order: BuildOrder) -> Mapping[Target, Path] | Failure:
             build = builds[order.build]
             return build if isinstance(build, Failure) else finishing.divided(order, missing, build)
 
         cut = dict(zip(first, each(divided, first.values()), strict=True))
 
-        def finished(order: Order) -> Product | Failure:
+        def finished(order: BuildOrder) -> Product | Failure:
             build, wheels = builds[order.build], cut[order.build]
             if isinstance(build, Failure):
                 return replace(build, target=order.target)

@@ -16,13 +16,13 @@ from vbuild.files.staging import LOGS, staging
 from vbuild.recipe.lock import lock_file
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.builder import OnProgress, Workshop
-from vbuild.release.cache import Store
-from vbuild.release.family import Family
+from vbuild.release.builder import Builder, OnProgress
+from vbuild.release.cache import BuildCache
+from vbuild.release.family import ReleaseFamily
 from vbuild.release.hwcaps_merge import Joiner, check_chosen
 from vbuild.release.lock_check import held
 from vbuild.release.making import here
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.release.publication import published, without_twins
 from vbuild.release.remote import there
 from vbuild.release.report import Report
@@ -44,13 +44,13 @@ def matrix(
     pythons: Collection[str] = (),
     is_part: bool = False,
     schema: Schema = Schema.PEP_850,
-    store: Store | None = None,
+    store: BuildCache | None = None,
     compare: Path | None = None,
     executor: Executor = LOCAL,
     pass_env: Collection[str] = (),
     is_locked: bool = False,
     on_progress: OnProgress = lambda _target, _step: None,
-) -> Release:
+) -> ReleaseResult:
     """Build the recipe or project at *source* into *folder*: every target, or those called as in *only*.
 
     *pythons* are those of the recipe's to build for, all where there are none. *jobs* builds run at a time on this
@@ -69,8 +69,8 @@ def matrix(
     targets = recipe.chosen(only=only, pythons=pythons)
     if not is_part:
         check_chosen(recipe, targets)
-    family = Family.of(recipe, targets, schema=schema)
-    store = store or Store.of_user()
+    family = ReleaseFamily.of(recipe, targets, schema=schema)
+    store = store or BuildCache.of_user()
     with staging(folder) as stage:
         run = Run(recipe, targets, family, folder, stage, store, is_part=is_part, on_progress=on_progress)
         with there(run, executor) if executor.address else nullcontext(here(run, jobs=jobs)) as made:
@@ -120,7 +120,7 @@ def planned(
         request_of(recipe)
         check_chosen(recipe, targets)
     with tempfile.TemporaryDirectory() as folder:
-        shop = Workshop.opened(recipe, Path(folder), Path(folder), store=Store.of_user(), supply=FORESEEN)
+        shop = Builder.opened(recipe, Path(folder), Path(folder), store=BuildCache.of_user(), supply=FORESEEN)
         return tuple(shop.prepared(target) for target in targets)
 
 

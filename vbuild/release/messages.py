@@ -20,7 +20,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.bill import patches_of
 from vbuild.release.builder import Repaired
-from vbuild.release.family import Family
+from vbuild.release.family import ReleaseFamily
 from vbuild.release.outcome import Product
 from vbuild.release.run import Run
 from vbuild.sbom.model import Material
@@ -51,7 +51,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class RunMessage:
     """What all jobs of a run have in common; *source* is the digest of what is built, *name* the run's own.
 
     *patches* are those that are in the source.
@@ -61,7 +61,7 @@ class Parcel:
     recipe: Recipe
     source: str
     patches: tuple[Material, ...]
-    family: Family
+    family: ReleaseFamily
     is_part: bool
     fresh: bool
     home: Home
@@ -77,7 +77,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Task:
     """The *targets* that a job is about, and the *places* of these in the run."""
 
     places: tuple[int, ...]
@@ -94,7 +94,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class WheelsMade:
     """A build as a worker made it: its *job* and its *key* there."""
 
     job: Job

@@ -9,11 +9,11 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import product_key
-from vbuild.release.family import Family
+from vbuild.release.family import ReleaseFamily
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BuildOrder:
     """A wheel to be made: of the build with the key *build*, held against that with the key *baseline*, if any."""
 
     job: Job
@@ -27,8 +27,8 @@ class Order:
 
 
 def ordered(
-    jobs: Iterable[Job], *, recipe: Recipe, family: Family, source: str, machine: Cpu | None
-) -> tuple[Order, ...]:
+    jobs: Iterable[Job], *, recipe: Recipe, family: ReleaseFamily, source: str, machine: Cpu | None
+) -> tuple[BuildOrder, ...]:
     """The orders of *jobs*, to be built from what has the digest *source* and tested on *machine*."""
     jobs = tuple(jobs)
     distinct = {job.target.build_key: job for job in jobs}
@@ -56,9 +56,9 @@ def _order(
     builds: dict[tuple[str, ...], str],
     *,
     recipe: Recipe,
-    family: Family,
+    family: ReleaseFamily,
     machine: Cpu | None,
-) -> Order:
+) -> BuildOrder:
     target = job.target
     document = family.document(target)
     other = baseline_of(target, (job.target for job in jobs))
@@ -73,7 +73,7 @@ def _order(
         baseline=baseline,
         cpu=machine,
     )
-    return Order(job, build, baseline, product)
+    return BuildOrder(job, build, baseline, product)
 
 
 def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:

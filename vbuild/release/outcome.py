@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from vbuild.build.agreement import Trial
-from vbuild.build.plan import Backend, Plan, Rewriting
+from vbuild.build.agreement import TrialCompile
+from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.wrappers import Override
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
@@ -17,9 +17,9 @@ from vbuild.recipe.target import Target
 from vbuild.release.report import FORMAT
 from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_limits import limits
-from vbuild.release.report_machines import Choice
+from vbuild.release.report_machines import MachineChoice
 from vbuild.splitting.results import Split
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 from vbuild.variants.index import Indexed
 from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import open_wheel
@@ -36,13 +36,13 @@ class Product:
     target: Target
     wheel: Path
     label: str | None
-    plan: Plan
+    plan: FlagPlan
     toolkit: Toolkit | None
     seconds: float
     overrides: tuple[Override, ...]
     lists: tuple[str, ...]
     verdict: Verdict
-    trial: Trial
+    trial: TrialCompile
     is_built: bool = True
     is_kept: bool = False
 
@@ -90,13 +90,13 @@ class Product:
             target=target,
             wheel=wheel,
             label=data["label"],
-            plan=Plan(target.cpu, Backend.OTHER, environment, tuple(settings.items()), Rewriting()),
+            plan=FlagPlan(target.cpu, BuildBackend.OTHER, environment, tuple(settings.items()), Rewriting()),
             toolkit=_toolkit_of(data["toolkit"]) if data["toolkit"] else None,
             seconds=data["build_seconds"],
             overrides=tuple(map(Override.of_data, data["overrides"])),
             lists=tuple(data["architectures"]),
             verdict=Verdict.of_data(data["verdict"], wheel),
-            trial=Trial(data["test"]),
+            trial=TrialCompile(data["test"]),
             is_built=data["built"],
             is_kept=data["kept"],
         )
@@ -130,7 +130,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseResult:
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
     *notes* tell what whoever built should know of the tools, and *split* what was taken out of the finished wheels.
@@ -144,7 +144,7 @@ class Release:
     indexed: tuple[Indexed, ...]
     notes: tuple[str, ...] = ()
     split: Split | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[MachineChoice, ...] = ()
     changes: Comparison | None = None
 
     @property
@@ -223,7 +223,9 @@ def _settings(data: Mapping[str, Any]) -> Mapping[str, str | list[str]]:
 
 
 def _toolkit_of(data: Mapping[str, Any]) -> Toolkit:
-    pins = tuple(Pin(**{field.name: pin[field.name] for field in fields(Pin)}) for pin in data["components"])
+    pins = tuple(
+        ToolkitPin(**{field.name: pin[field.name] for field in fields(ToolkitPin)}) for pin in data["components"]
+    )
     return Toolkit(Dotted.parse(data["version"]), Path(), data["identity"], pins)  # its folder is on another machine
 
 

@@ -22,7 +22,7 @@ from vbuild.wheel.name import WheelName
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReleasePart:
     """A folder with *wheels*, and the *report* on them; None where nobody wrote one."""
 
     folder: Path
@@ -30,7 +30,7 @@ class Part:
     report: Report | None
 
     @classmethod
-    def at(cls, folder: Path) -> "Part | None":
+    def at(cls, folder: Path) -> "ReleasePart | None":
         """What is in *folder* itself; None where that is neither a wheel nor a report.
 
         `ReportError` for a report that cannot be read, or that tells of wheels that are not there; `WheelError` for a
@@ -63,7 +63,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundWheel:
     """A wheel of some part: where it is, and what the report there says of it, *data*; None where none tells of it.
 
     *is_beside* where it is one that others require, made when they were split.
@@ -99,11 +99,11 @@ class Twin:
 class Gathered:
     """The wheels of parts, each once, and those of further Pythons that would overwrite one of them."""
 
-    wheels: tuple[Found, ...]
+    wheels: tuple[FoundWheel, ...]
     twins: tuple[Twin, ...] = field(default=())
 
 
-def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[Part, ...]:
+def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[ReleasePart, ...]:
     """The parts at *paths* and below, behind links too; that in *without*, the folder for results, only if it is given.
 
     `ReportError` for a path where there is none or that cannot be read, for results that would take a part's place,
@@ -111,13 +111,13 @@ def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[Part, ...]:
     """
     if not paths:
         raise ReportError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
-    found: dict[Path, Part] = {}
-    results: list[Part] = []
+    found: dict[Path, ReleasePart] = {}
+    results: list[ReleasePart] = []
     for path in paths:
         if not _is_folder(path):
             raise ReportError(f"{path}: no such folder; expected a part as 'vbuild matrix --part' leaves it")
         is_given = _is_same(path, without)
-        below = [part for folder in _folders(path) if (part := Part.at(folder))]
+        below = [part for folder in _folders(path) if (part := ReleasePart.at(folder))]
         kept = [part for part in below if is_given or not _is_same(part.folder, without)]
         if not below:
             raise ReportError(f"{path}: neither wheels nor {REPORT} in it; expected what 'vbuild matrix --part' leaves")
@@ -129,7 +129,7 @@ def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
-def _check_results(results: Part, parts: Iterable[Part]) -> None:
+def _check_results(results: ReleasePart, parts: Iterable[ReleasePart]) -> None:
     """`ReportError` where *results*, in whose place a release of *parts* would be, is a part of that release itself."""
     parts = tuple(parts)
     names = {name for part in parts for name in part.own}
@@ -146,7 +146,7 @@ def _check_results(results: Part, parts: Iterable[Part]) -> None:
         raise ReportError(f"{results.folder}: no other part has {alone[0]}{more}; expected another folder for results")
 
 
-def name_of(parts: Iterable[Part], *, expected: str | None = None) -> str:
+def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str:
     """The project that *parts* are of, which is *expected* if that is given.
 
     `ReportError` where they are of several; parts without reports count only where there are no others.
@@ -171,12 +171,12 @@ def name_of(parts: Iterable[Part], *, expected: str | None = None) -> str:
     return name
 
 
-def wheels_of(parts: Iterable[Part], project: str) -> Gathered:
+def wheels_of(parts: Iterable[ReleasePart], project: str) -> Gathered:
     """Each wheel of *parts* once; of wheels of one name for several Pythons, the first one's.
 
     `ReportError` where two wheels of one name and Python differ, or where those of *project* are of several versions.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, FoundWheel] = {}
     twins: dict[tuple[str, str], Twin] = {}
     for one in (one for part in parts for one in _told(part)):
         first = found.setdefault(one.path.name, one)
@@ -226,17 +226,17 @@ def _is_same(folder: Path, other: Path) -> bool:
     return folder.resolve() == other.resolve()
 
 
-def _told(part: Part) -> Iterator[Found]:
+def _told(part: ReleasePart) -> Iterator[FoundWheel]:
     """The wheels of *part* in the order of its report, then the others."""
     report = part.report
     entries = {str(wheel.name): wheel.data for wheel in report.wheels} if report else {}
     beside = {one.file for one in report.shared} if report else set()
     places = {name: place for place, name in enumerate(entries)}
     for path in sorted(part.wheels, key=lambda path: places.get(path.name, len(places))):
-        yield Found(path, entries.get(path.name), is_beside=path.name in beside)
+        yield FoundWheel(path, entries.get(path.name), is_beside=path.name in beside)
 
 
-def _check_versions(wheels: Iterable[Found], project: str) -> None:
+def _check_versions(wheels: Iterable[FoundWheel], project: str) -> None:
     versions: dict[str, Path] = {}
     for wheel in wheels:
         if wheel.name.project == canonicalize_name(project):

@@ -8,7 +8,7 @@ from pathlib import Path
 from vbuild.errors import VbuildError
 from vbuild.files.atomic import linked
 from vbuild.recipe.target import Target
-from vbuild.release.outcome import Failure, Product, Release
+from vbuild.release.outcome import Failure, Product, ReleaseResult
 from vbuild.release.report import REPORT, Report
 from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_machines import choices
@@ -31,7 +31,7 @@ def published(
     before: Report | None = None,
     inputs: Sequence[Path] = (),
     parts: Iterable[Path] = (),
-) -> Release:
+) -> ReleaseResult:
     """Index the finished wheels with those of the same release that are in *folder*, then move all of it there.
 
     With them go ``report.json`` and ``report.html``, which also tells what is not as *before*, in the report of another
@@ -43,7 +43,7 @@ def published(
     together = stage / "release"
     with indexing(folder):
         indexed = _indexed(products, together, folder)
-        release = Release(
+        release = ReleaseResult(
             name,
             source,
             products,

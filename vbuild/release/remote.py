@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.build.packing import SUFFIX, pack
 from vbuild.build.source import fetched, unpacked
 from vbuild.errors import BuildError, ExecutorError, NativeError
@@ -25,10 +25,10 @@ from vbuild.process.run import supervised
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import check_identity, digest_of, slug
-from vbuild.release.messages import LOGS_HERE, Finished, Lost, Parcel, Piece, written
+from vbuild.release.messages import LOGS_HERE, Finished, Lost, RunMessage, Task, written
 from vbuild.release.order import baseline_of
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.run import Made, Run
+from vbuild.release.run import Run, RunResult
 from vbuild.wheel.name import WheelName
 from vbuild.workers.calls import opened, packed
 from vbuild.workers.cluster import Cluster, Promise, connected
@@ -40,7 +40,7 @@ Needs = Mapping[str, float]
 
 
 @contextmanager
-def there(run: Run, executor: Executor) -> Iterator[Made]:
+def there(run: Run, executor: Executor) -> Iterator[RunResult]:
     """What the workers of *executor* make of *run*; they are there for further tests in the block.
 
     However the block is left, by Ctrl-C too, what is not done is not done any more. `ExecutorError` where there is no
@@ -51,8 +51,8 @@ def there(run: Run, executor: Executor) -> Iterator[Made]:
     with supervised(), connected(executor) as cluster:
         source, digest = _packed(run)
         places = {target: place for place, target in enumerate(run.targets)}
-        remote = _Remote(cluster, run, Parcel.of(uuid.uuid4().hex, run, source=digest), places)
-        yield Made(remote.outcomes(source), remote.tried_again, remote.notes)
+        remote = _Remote(cluster, run, RunMessage.of(uuid.uuid4().hex, run, source=digest), places)
+        yield RunResult(remote.outcomes(source), remote.tried_again, remote.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Remote:
 
     cluster: Cluster
     run: Run
-    parcel: Parcel
+    parcel: RunMessage
     places: Mapping[Target, int]
     sent: dict[str, Promise] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class _Remote:
             return self._failure(target, error)
         result = self.cluster.result(job)
         outcome = result if isinstance(result, ExecutorError) else opened(result)
-        if isinstance(outcome, Trial):
+        if isinstance(outcome, TrialCompile):
             return replace(product, trial=outcome)
         return self._failure(target, outcome)
 
@@ -121,7 +121,7 @@ class _Remote:
         self, function: str, targets: Sequence[Target], *arguments: object, needs: Needs, priority: int = 0
     ) -> Promise:
         parcel = packed(self.parcel)
-        piece = packed(Piece(tuple(map(self.places.__getitem__, targets)), tuple(targets)))
+        piece = packed(Task(tuple(map(self.places.__getitem__, targets)), tuple(targets)))
         inputs = [argument.key if isinstance(argument, Promise) else argument for argument in arguments]
         # two runs of the same are one job, whoever's they are
         content = packed([replace(self.parcel, name=""), list(targets), inputs])

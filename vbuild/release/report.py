@@ -30,7 +30,7 @@ from packaging.utils import canonicalize_name
 from vbuild.build.wrappers import Override
 from vbuild.errors import ReportError, VbuildError, at
 from vbuild.files.json_text import parsed_json
-from vbuild.release.report_machines import Choice
+from vbuild.release.report_machines import MachineChoice
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
 
@@ -180,7 +180,7 @@ def _kind(tag: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class WheelEntry:
     """A wheel of a release: its *size* and its *unpacked* size in bytes, *seconds* of its build, what was proved of it.
 
     *data* is all that the report says of it.
@@ -301,10 +301,10 @@ class Report:
 
     name: str
     source: str
-    wheels: tuple[Entry, ...]
+    wheels: tuple[WheelEntry, ...]
     failures: tuple[Absence, ...]
     indexes: tuple[str, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[MachineChoice, ...]
     shared: tuple[Shared, ...]
     notes: tuple[str, ...]
     data: Mapping[str, Any]
@@ -349,7 +349,7 @@ class Report:
                 wheels=tuple(_entries(data["wheels"])),
                 failures=tuple(map(Absence.of_data, data["failures"])),
                 indexes=tuple(index["index"] for index in data["variants"]),
-                choices=tuple(map(Choice.of_data, data["machines"])),
+                choices=tuple(map(MachineChoice.of_data, data["machines"])),
                 shared=tuple(map(Shared.of_data, data["split"]["beside"])) if data["split"] else (),
                 notes=tuple(data["notes"]),
                 data=data,
@@ -407,10 +407,10 @@ def schema() -> Mapping[str, Any]:
     return described
 
 
-def _entries(wheels: list[dict[str, Any]]) -> Iterator[Entry]:
+def _entries(wheels: list[dict[str, Any]]) -> Iterator[WheelEntry]:
     for place, data in enumerate(wheels):
         with at(f"wheels[{place}]"):
-            yield Entry.of_data(data)
+            yield WheelEntry.of_data(data)
 
 
 def _key(data: Mapping[str, Any]) -> Key:

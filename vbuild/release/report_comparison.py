@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from vbuild.inspection.text import counted, sized
-from vbuild.release.report import Absence, Entry, Key, Report, kinds
-from vbuild.release.report_machines import Choice
+from vbuild.release.report import Absence, Key, Report, WheelEntry, kinds
+from vbuild.release.report_machines import MachineChoice
 
 _SHOWN = 10
 
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=_Sized)
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[S]):
+class TargetChange(Generic[S]):
     """Something as it was and as it is."""
 
     before: S
@@ -43,7 +43,7 @@ class Change(Generic[S]):
         return self.grown / self.before.size if self.before.size else 0.0
 
 
-class Pair(Change[Entry]):
+class Pair(TargetChange[WheelEntry]):
     """A wheel as it was and as it is."""
 
     __slots__ = ()
@@ -72,8 +72,8 @@ class Pair(Change[Entry]):
 class Moved:
     """A machine that gets another variant than before; None for the plain wheel, or for nothing."""
 
-    before: Choice
-    after: Choice
+    before: MachineChoice
+    after: MachineChoice
 
     def __str__(self) -> str:
         return f"{given(self.before)} before, {given(self.after)} now"
@@ -102,14 +102,14 @@ class Comparison:
         return tuple(Pair(old[wheel.key], wheel) for wheel in self.after.wheels if wheel.key in old)
 
     @property
-    def new(self) -> tuple[Entry, ...]:
+    def new(self) -> tuple[WheelEntry, ...]:
         """The wheels that there were not, but for those that failed before."""
         old = _by_key(self.before.wheels)
         failed = {absence.key for absence in self.before.failures}
         return tuple(wheel for wheel in self.after.wheels if wheel.key not in old and wheel.stead not in failed)
 
     @property
-    def gone(self) -> tuple[Entry, ...]:
+    def gone(self) -> tuple[WheelEntry, ...]:
         """The wheels that there are no more, but for those that fail now."""
         new = _by_key(self.after.wheels)
         failing = {absence.key for absence in self.after.failures}
@@ -154,9 +154,9 @@ class Comparison:
         return tuple(pair for pair in pairs if given(pair.before) != given(pair.after))
 
     @property
-    def total(self) -> Change[Report]:
+    def total(self) -> TargetChange[Report]:
         """All files of the two together."""
-        return Change(self.before, self.after)
+        return TargetChange(self.before, self.after)
 
     @property
     def is_same(self) -> bool:
@@ -203,21 +203,21 @@ class Comparison:
         }
 
 
-def given(choice: Choice) -> str:
+def given(choice: MachineChoice) -> str:
     """What a machine gets, in a word."""
     return choice.label or "plain" if choice.wheel else "nothing"
 
 
-def grown(pair: Change[Any]) -> str:
+def grown(pair: TargetChange[Any]) -> str:
     """By how much a wheel is larger, with its sign."""
     sign = "+" if pair.grown > 0 else "\N{MINUS SIGN}"
     return f"{sign}{sized(abs(pair.grown))}"
 
 
-def titled(wheel: Entry | Absence, report: Report) -> str:
+def titled(wheel: WheelEntry | Absence, report: Report) -> str:
     """What people call *wheel* in *report*; with its Python where there are several, and its platform likewise."""
     among = [wheel.python] if len(report.pythons) > 1 else []
-    if isinstance(wheel, Entry) and len(report.platforms) > 1:
+    if isinstance(wheel, WheelEntry) and len(report.platforms) > 1:
         among += [kind for kind in kinds(wheel.name) if kind not in wheel.python]
     return f"{wheel.title} ({', '.join(among)})" if among else wheel.title
 
@@ -226,14 +226,14 @@ def _absent(absence: Absence) -> dict[str, Any]:
     return {"label": absence.label, "python": absence.python}
 
 
-def _by_key(wheels: Iterable[Entry]) -> Mapping[Key, Entry]:
+def _by_key(wheels: Iterable[WheelEntry]) -> Mapping[Key, WheelEntry]:
     return {wheel.key: wheel for wheel in wheels}
 
 
-def _placed(choices: Iterable[Choice]) -> Mapping[Key, Choice]:
+def _placed(choices: Iterable[MachineChoice]) -> Mapping[Key, MachineChoice]:
     """The *choices* by machine, Python, and place among the drivers that the machine is asked with."""
     drivers: Counter[Key] = Counter()
-    found: dict[Key, Choice] = {}
+    found: dict[Key, MachineChoice] = {}
     for choice in choices:
         place = (choice.machine, choice.python)
         found[*place, drivers[place]] = choice

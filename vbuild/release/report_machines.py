@@ -49,7 +49,7 @@ class Standard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class MachineChoice:
     """What *machine* gets with a *python*: the *wheel* of *size* bytes with its *label*, or nothing, and *why*.
 
     *driver* is the newest CUDA version that its driver runs. Without a wheel there is neither label nor size.
@@ -110,7 +110,7 @@ STANDARD = (
 _OLDER_DRIVERS = Standard("NVIDIA A100", _V3, Arch(80))
 
 
-def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Choice, ...]:
+def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[MachineChoice, ...]:
     """What the standard machines get of the *wheels* of *project* in *folder*, which has their variants.json too.
 
     By machine, for each Python of the release in turn; `VariantError` where a variants.json is not as PEP 825 says.
@@ -203,7 +203,7 @@ def _is_musl(names: Iterable[WheelName]) -> bool:
 
 def _choice(
     project: str, folder: Path, *, machine: Standard, driver: Dotted | None, python: tuple[str, str], musl: bool
-) -> Choice:
+) -> MachineChoice:
     version = ".".join(map(str, _version(python[0])))
     platforms = [*_platforms(machine.cpu.machine, musl=musl)]
     capability = Dotted(*divmod(machine.gpu.number, 10)) if machine.gpu else None
@@ -213,7 +213,7 @@ def _choice(
         machine.cpu,
         Nvidia(driver, (capability,)) if capability else Nvidia(),
     )
-    choice = Choice(
+    choice = MachineChoice(
         machine=machine.name,
         python=_spoken(*python),
         cpu=str(machine.cpu),

@@ -19,9 +19,9 @@ from typing import Any
 
 from vbuild.files.html import rendered
 from vbuild.inspection.text import counted, percent, sized
-from vbuild.release.report import Absence, Entry, Key, Report, kinds
-from vbuild.release.report_comparison import Change, Comparison, Pair, given, grown, titled
-from vbuild.release.report_machines import Choice
+from vbuild.release.report import Absence, Key, Report, WheelEntry, kinds
+from vbuild.release.report_comparison import Comparison, Pair, TargetChange, given, grown, titled
+from vbuild.release.report_machines import MachineChoice
 from vbuild.verification.model import Severity
 
 _MINUTE, _HOUR = 60, 3600
@@ -29,13 +29,13 @@ _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the mac
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PageRow:
     """A wheel in the table: what it *serves*, its *share* of the largest one's size, and how it was before.
 
     Of several wheels of one build the first *is_first*, and stands for the time.
     """
 
-    wheel: Entry
+    wheel: WheelEntry
     share: float
     serves: str
     is_first: bool
@@ -56,11 +56,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PageGroup:
     """The rows of one Python's wheels, for one kind of platform; *size* is theirs together."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PageRow, ...]
 
     @property
     def size(self) -> int:
@@ -68,10 +68,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedGpu:
     """A machine, the Pythons with which it gets the same variant, and what it gets: *sizes* from the least on."""
 
-    choice: Choice
+    choice: MachineChoice
     pythons: tuple[str, ...]
     sizes: tuple[int, ...]
     gets: str
@@ -96,7 +96,7 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandSaid:
     """Something that was said of several wheels alike: warnings of a check, or why there is none."""
 
     what: str
@@ -105,16 +105,16 @@ class Said:
     logs: tuple[str, ...] = ()
 
 
-def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[Group, ...]:
+def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[PageGroup, ...]:
     """The wheels of *report* by Python, and by platform where there are several kinds.
 
     *pairs* have those that were there before, None where nothing is compared.
     """
     largest = max((wheel.size for wheel in report.wheels), default=0)
     built: set[Key] = set()
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[PageRow]] = {}
     for wheel in report.wheels:
-        row = Row(
+        row = PageRow(
             wheel,
             wheel.size / largest if largest else 0.0,
             _serves(wheel),
@@ -125,21 +125,21 @@ def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[Group, ...
         built.add(wheel.build)
         platforms = kinds(wheel.name) if len(report.platforms) > 1 else ()
         found.setdefault(" ".join((_python(wheel), *platforms)), []).append(row)
-    return tuple(Group(title, tuple(rows)) for title, rows in found.items())
+    return tuple(PageGroup(title, tuple(rows)) for title, rows in found.items())
 
 
-def served(choices: Iterable[Choice]) -> Iterator[Served]:
+def served(choices: Iterable[MachineChoice]) -> Iterator[ServedGpu]:
     """What each machine gets, the Pythons with which it is the same together."""
     for _, several in groupby(choices, key=lambda choice: (choice.machine, choice.driver)):
-        alike: dict[str, list[Choice]] = {}
+        alike: dict[str, list[MachineChoice]] = {}
         for choice in several:
             alike.setdefault(given(choice), []).append(choice)
         for gets, same in alike.items():
             sizes = sorted({choice.size for choice in same if choice.size is not None})
-            yield Served(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
+            yield ServedGpu(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
 
 
-def removed(wheels: Sequence[Entry]) -> tuple[Removed, ...]:
+def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
     """The flags that launchers took out, those of most wheels and files first, then those only asked about."""
     files: dict[tuple[bool, str], dict[str, None]] = {}
     titles: dict[tuple[bool, str], dict[str, None]] = {}
@@ -156,7 +156,7 @@ def removed(wheels: Sequence[Entry]) -> tuple[Removed, ...]:
     return tuple(sorted(found, key=lambda one: (one.is_refused, -len(one.wheels), -len(one.files), one.flag)))
 
 
-def warnings(wheels: Sequence[Entry]) -> tuple[Said, ...]:
+def warnings(wheels: Sequence[WheelEntry]) -> tuple[CommandSaid, ...]:
     """What the checks found wrong or warn of, once for wheels of which it is said alike."""
     alike: dict[str, list[str]] = {}
     for wheel in wheels:
@@ -164,10 +164,10 @@ def warnings(wheels: Sequence[Entry]) -> tuple[Said, ...]:
             if finding.severity is not Severity.NOTE:
                 said = f"{finding.member}: {finding.what}" if finding.member else finding.what
                 alike.setdefault(said, []).append(wheel.title)
-    return tuple(Said(said, tuple(dict.fromkeys(titles))) for said, titles in alike.items())
+    return tuple(CommandSaid(said, tuple(dict.fromkeys(titles))) for said, titles in alike.items())
 
 
-def failures(report: Report) -> tuple[Said, ...]:
+def failures(report: Report) -> tuple[CommandSaid, ...]:
     """Why wheels are missing, once for those that failed alike; the last lines of a log are the *rest*."""
     alike: dict[str, list[Absence]] = {}
     for absence in report.failures:
@@ -185,13 +185,13 @@ def lasting(seconds: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
-def _failed(error: str, same: Sequence[Absence]) -> Said:
+def _failed(error: str, same: Sequence[Absence]) -> CommandSaid:
     what, _, rest = error.expandtabs().partition("\n")
     logs = dict.fromkeys(absence.log for absence in same if absence.log)
-    return Said(what, tuple(absence.title for absence in same), rest, tuple(logs))
+    return CommandSaid(what, tuple(absence.title for absence in same), rest, tuple(logs))
 
 
-def _serves(wheel: Entry) -> str:
+def _serves(wheel: WheelEntry) -> str:
     """The CPU level and the GPUs that *wheel* is for."""
     first, *rest = (wheel.data["gpus"] or wheel.data["compiled_for"] or "").split(",")
     gpus = " ".join([first, *(gpu.removeprefix("sm_") for gpu in rest)])
@@ -200,7 +200,7 @@ def _serves(wheel: Entry) -> str:
     return ", ".join(filter(None, (wheel.cpu, levels, cuda, gpus)))
 
 
-def _python(wheel: Entry) -> str:
+def _python(wheel: WheelEntry) -> str:
     """The Python tag of *wheel*, and its ABI where that is another."""
     name = wheel.name
     return name.python if name.abi in {name.python, "none"} else f"{name.python}-{name.abi}"
@@ -353,13 +353,13 @@ def binary(size: int) -> str:
     return f"{size >> 30} GB" if size >= 1 << 30 and not size % (1 << 30) else f"{size >> 20} MB"
 
 
-def delta(change: Change[Any]) -> str:
+def delta(change: TargetChange[Any]) -> str:
     """By how much of its size something is larger, with its sign."""
     share = 100 * change.share
     return f"{share:+.1f} %".replace("-", "\N{MINUS SIGN}") if abs(share) >= _LEAST else "±0 %"
 
 
-def leaning(change: Change[Any]) -> Mood | str:
+def leaning(change: TargetChange[Any]) -> Mood | str:
     """The colour of a change in size: none for one that nobody would notice."""
     if abs(change.share) < _NOTICED:
         return ""

@@ -7,8 +7,8 @@ from pathlib import Path
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.builder import OnProgress
-from vbuild.release.cache import Store
-from vbuild.release.family import Family
+from vbuild.release.cache import BuildCache
+from vbuild.release.family import ReleaseFamily
 from vbuild.release.outcome import Failure, Product
 
 
@@ -21,16 +21,16 @@ class Run:
 
     recipe: Recipe
     targets: tuple[Target, ...]
-    family: Family
+    family: ReleaseFamily
     folder: Path
     stage: Path
-    store: Store
+    store: BuildCache
     is_part: bool
     on_progress: OnProgress
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RunResult:
     """What became of each target, in their order, and *tried*, which tests a wheel that is another since once more.
 
     *notes* are what whoever builds should know; testing may add to them.

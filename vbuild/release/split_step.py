@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.errors import at
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Recipe
 from vbuild.release.outcome import Failure, Product
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
@@ -25,17 +25,17 @@ class Thinning:
     split: Split | None = None
 
 
-def request_of(recipe: Recipe) -> Request | None:
+def request_of(recipe: Recipe) -> SplitRequest | None:
     """What the ``[split]`` table of *recipe* asks for; None without one, `VbuildError` for one that cannot be read."""
     if recipe.split is None:
         return None
     with at(recipe.file):
-        return replace(Request.read(recipe.split), bill=recipe.repair.bill)
+        return replace(SplitRequest.read(recipe.split), bill=recipe.repair.bill)
 
 
 def thinned(
     outcomes: Sequence[Product | Failure],
-    request: Request | None,
+    request: SplitRequest | None,
     folder: Path,
     *,
     tried: Callable[[Product, Path], Product | Failure],
@@ -56,7 +56,7 @@ def thinned(
             found.append(outcome)
             continue
         thin = replace(outcome, wheel=folder / outcome.wheel.name)
-        is_due = thin.wheel.name in changed and outcome.trial is Trial.PASSED
+        is_due = thin.wheel.name in changed and outcome.trial is TrialCompile.PASSED
         found.append(tried(thin, folder) if is_due else thin)
     names = {outcome.wheel.name for outcome in found if isinstance(outcome, Product)}
     return Thinning(tuple(found), result.of(names) if names else None)

@@ -5,9 +5,9 @@
     tested(parcel, piece, names, wheels) -> Trial, or why there is none
 
 Arguments and results are bytes; Dask hands a build's from worker to worker. What builds of one run share, environments
-and the unpacked source, is on one `_Bench` in the worker's folder, until other runs have come. Each job has a folder of
-its own, as it may be done twice. What is kept is kept in the worker's own store, under the worker's own keys: these say
-which compilers, packages and variables a wheel was made with, and that is the worker's matter.
+and the unpacked source, is on one `WorkerState` in the worker's folder, until other runs have come. Each job has a
+folder of its own, as it may be done twice. What is kept is kept in the worker's own store, under the worker's own
+keys: these say which compilers, packages and variables a wheel was made with, and that is the worker's matter.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.build.environment import Environments
 from vbuild.build.packing import SUFFIX
 from vbuild.build.source import unpacked
@@ -33,11 +33,11 @@ from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import keep_watch, stoppable
 from vbuild.recipe.target import Target
-from vbuild.release.builder import OnProgress, Workshop, slug
-from vbuild.release.cache import Store, product_key
+from vbuild.release.builder import Builder, OnProgress, slug
+from vbuild.release.cache import BuildCache, product_key
 from vbuild.release.finishing import Finishing
-from vbuild.release.messages import LOGS_HERE, Finished, Lost, Made, Parcel, Piece, written
-from vbuild.release.order import Order, ordered
+from vbuild.release.messages import LOGS_HERE, Finished, Lost, RunMessage, Task, WheelsMade, written
+from vbuild.release.order import BuildOrder, ordered
 from vbuild.release.outcome import Failure, Product
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.probes import forget
@@ -87,17 +87,17 @@ def tested(parcel: bytes, piece: bytes, names: tuple[str, ...], *wheels: bytes) 
             return packed(work.lost(error))
 
 
-class _Bench:
+class WorkerState:
     """What the jobs of one run share on this worker."""
 
-    def __init__(self, parcel: Parcel) -> None:
+    def __init__(self, parcel: RunMessage) -> None:
         self.parcel = parcel
         self.folder = Path(tempfile.mkdtemp(prefix="vbuild-", dir=scratch())).resolve()
         self.users = 0
         self._lock = threading.Lock()
         self._project: Path | None = None
         configuration = cache(lambda: Indexes.configured().environment())
-        self._shop = Workshop(
+        self._shop = Builder(
             recipe=parcel.recipe,
             archive=self.folder / f"source{SUFFIX}",
             digest=parcel.source,
@@ -105,7 +105,7 @@ class _Bench:
             project=self.folder,
             stage=self.folder,
             without=self.folder,
-            store=Store.of_user(fresh=parcel.fresh),
+            store=BuildCache.of_user(fresh=parcel.fresh),
             environments=Environments(
                 self.folder / "environments",
                 configuration,
@@ -120,11 +120,11 @@ class _Bench:
             patches=parcel.patches,
         )
 
-    def shop(self, folder: Path, on_progress: OnProgress) -> Workshop:
+    def shop(self, folder: Path, on_progress: OnProgress) -> Builder:
         """The workshop for a job in *folder*, without a source."""
         return replace(self._shop, stage=folder, without=folder, on_progress=on_progress, notes=[])
 
-    def supplied(self, shop: Workshop, source: bytes) -> Workshop:
+    def supplied(self, shop: Builder, source: bytes) -> Builder:
         """*shop* with *source* to build from, a packed tree."""
         with self._lock:
             if self._project is None:
@@ -148,16 +148,16 @@ class _Benches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._benches: OrderedDict[str, _Bench] = OrderedDict()
+        self._benches: OrderedDict[str, WorkerState] = OrderedDict()
 
     @contextmanager
-    def of(self, parcel: bytes) -> Iterator[_Bench]:
+    def of(self, parcel: bytes) -> Iterator[WorkerState]:
         """The bench of the run that *parcel* is of, which stays for the block at least."""
         key = hashlib.sha256(parcel).hexdigest()
         with self._lock:
             if key not in self._benches:
                 keep_watch()
-                self._benches[key] = _Bench(opened(parcel))
+                self._benches[key] = WorkerState(opened(parcel))
             bench = self._benches[key]
             self._benches.move_to_end(key)
             bench.users += 1
@@ -179,12 +179,12 @@ _benches = _Benches()
 class _Work:
     """One job: on which bench, in which workshop, and its targets, each as it is meant here and as it was sent."""
 
-    bench: _Bench
-    shop: Workshop
+    bench: WorkerState
+    shop: Builder
     targets: tuple[Target, ...]
     sent: tuple[Target, ...]
 
-    def built(self, source: bytes) -> Made | Failure:
+    def built(self, source: bytes) -> WheelsMade | Failure:
         """The build of the one target."""
         shop = self.bench.supplied(self.shop, source)
         [target] = self.targets
@@ -200,19 +200,21 @@ class _Work:
             outcome = shop.built(order, running)
         if isinstance(outcome, Failure):
             return outcome
-        return Made(job, order.build, outcome, tuple(dict.fromkeys([*job.notes, *shop.notes])))
+        return WheelsMade(job, order.build, outcome, tuple(dict.fromkeys([*job.notes, *shop.notes])))
 
-    def finished(self, made: Made, wheel: bytes, baseline: Result | None) -> list[Product | Failure]:
+    def finished(self, made: WheelsMade, wheel: bytes, baseline: Result | None) -> list[Product | Failure]:
         """What comes of each target of the build *made*, whose portable wheel is *wheel*."""
         shop, family = self.shop, self.bench.parcel.family
         repaired = replace(made.repaired, wheel=written(shop.stage / "build", made.repaired.wheel.name, wheel))
         other = opened(baseline[0]) if baseline else None
         held_against = None
-        if baseline and isinstance(other, Made):
+        if baseline and isinstance(other, WheelsMade):
             held_against = written(shop.stage / "baseline", other.repaired.wheel.name, baseline[1])
         orders = [self._order(target, made, other) for target in self.targets]
         finishing = Finishing(shop, family, is_part=self.bench.parcel.is_part)
-        found: dict[Order, Product | Failure] = {order: kept for order in orders if (kept := finishing.kept(order))}
+        found: dict[BuildOrder, Product | Failure] = {
+            order: kept for order in orders if (kept := finishing.kept(order))
+        }
         missing = [order for order in orders if order not in found]
         cut = finishing.divided(missing[0], missing, repaired) if missing else {}
         for order in missing:
@@ -223,7 +225,7 @@ class _Work:
             )
         return [found[order] for order in orders]
 
-    def tested(self, wheels: Mapping[str, bytes]) -> Trial:
+    def tested(self, wheels: Mapping[str, bytes]) -> TrialCompile:
         """What becomes of the test of the first of *wheels*."""
         [target] = self.targets
         beside = self.shop.stage / "beside"
@@ -247,11 +249,11 @@ class _Work:
         contents = tuple((name, path.read_bytes()) for path, name in names.items())
         return Lost(self._as_sent(text), names[error.log] if error.log else None, contents)
 
-    def _order(self, target: Target, made: Made, other: Made | Lost | None) -> Order:
+    def _order(self, target: Target, made: WheelsMade, other: WheelsMade | Lost | None) -> BuildOrder:
         """What *made* is to become for *target*: with the keys of the workers that built it, and what it is held to."""
         shop, parcel = self.shop, self.bench.parcel
         # a wheel that was held against nothing, for a build that failed, is not one that was
-        baseline = other.key if isinstance(other, Made) else "failed" if other else None
+        baseline = other.key if isinstance(other, WheelsMade) else "failed" if other else None
         document = parcel.family.document(target)
         product = product_key(
             made.key,
@@ -263,7 +265,7 @@ class _Work:
             cpu=shop.cpu,
         )
         interpreter = _interpreter(target) if shop.recipe.test.command else made.job.interpreter
-        return Order(replace(made.job, target=target, interpreter=interpreter), made.key, baseline, product)
+        return BuildOrder(replace(made.job, target=target, interpreter=interpreter), made.key, baseline, product)
 
     def _as_sent(self, text: str) -> str:
         for here, there in zip(self.targets, self.sent, strict=True):
@@ -279,7 +281,7 @@ def _at_work(parcel: bytes, piece: bytes) -> Iterator[_Work]:
         tempfile.TemporaryDirectory(dir=bench.folder, prefix="job-", ignore_cleanup_errors=True) as folder,
         stoppable() as stop,
     ):
-        about: Piece = opened(piece)
+        about: Task = opened(piece)
         targets = tuple(map(bench.parcel.home.local, about.targets))
         places = dict(zip(targets, about.places, strict=True))
         unwanted = threading.Event()

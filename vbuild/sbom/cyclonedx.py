@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from vbuild.files.json_text import parsed_json
-from vbuild.sbom.model import Bill, Change, Fate, File, Gone, Making, Material, Role
+from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment
 
 FILE = "sboms/vbuild.cdx.json"
 
@@ -72,7 +72,7 @@ def _parts(bill: Bill) -> Iterator[_Json]:
     """The components: packages that have what moved, native dependencies, files, and what went; each once."""
     origins = sorted({gone.purl for gone in bill.gone if gone.purl})
     yield from ({"type": "library", "bom-ref": purl, **_named(purl), "purl": purl} for purl in origins)
-    natives = {part for making in bill.makings for part in making.materials if part.role is Role.NATIVE}
+    natives = {part for making in bill.makings for part in making.materials if part.role is MaterialRole.NATIVE}
     yield from _numbered(natives, "native")
     for file in sorted(bill.files, key=lambda file: file.path):
         yield _file(file, bill.purl)
@@ -96,7 +96,7 @@ def _named(purl: str) -> _Json:
     return {"name": name, "version": unquote(version)}
 
 
-def _file(file: File, whole: str) -> _Json:
+def _file(file: BillFile, whole: str) -> _Json:
     part: _Json = {
         "type": "library",
         "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
@@ -109,12 +109,12 @@ def _file(file: File, whole: str) -> _Json:
     return part
 
 
-def _listed(file: File, gpus: Iterable[str]) -> str | None:
+def _listed(file: BillFile, gpus: Iterable[str]) -> str | None:
     """The GPUs of *file* in a text; none at all is said too, where there were some before."""
     return ", ".join(gpus) if gpus or any(change.gpus for change in file.before) else None
 
 
-def _change(name: str, change: Change) -> _Json:
+def _change(name: str, change: BillChange) -> _Json:
     gpus = ", ".join(change.gpus) if change.gpus else None
     return {
         "type": "library",
@@ -139,8 +139,8 @@ def _gone(gone: Gone, whole: str) -> _Json:
 
 
 def _formula(making: Making, number: int) -> _Json:
-    materials = {part for part in making.materials if part.role is not Role.NATIVE}
-    natives = sorted(_key(part) for part in making.materials if part.role is Role.NATIVE)
+    materials = {part for part in making.materials if part.role is not MaterialRole.NATIVE}
+    natives = sorted(_key(part) for part in making.materials if part.role is MaterialRole.NATIVE)
     told = [*making.told, *(("native", key) for key in natives)]
     return {
         "bom-ref": f"build-{number}",
@@ -160,7 +160,7 @@ def _key(material: Material) -> str:
 
 
 def _material(material: Material, reference: str) -> _Json:
-    is_tool = material.role in {Role.COMPILER, Role.TOOLKIT}
+    is_tool = material.role in {MaterialRole.COMPILER, MaterialRole.TOOLKIT}
     reference_to = {"type": "vcs" if material.commit else "source-distribution", "url": material.url}
     return {
         "type": "application" if is_tool else "library",
@@ -177,7 +177,7 @@ def _material(material: Material, reference: str) -> _Json:
 def _sources(bill: Bill) -> _Json:
     """Where the release's source is, for whoever reads the component alone."""
     sources = sorted(
-        {part for making in bill.makings for part in making.materials if part.role is Role.SOURCE}, key=_key
+        {part for making in bill.makings for part in making.materials if part.role is MaterialRole.SOURCE}, key=_key
     )
     archives = [
         {"type": "source-distribution", "url": part.purl, "hashes": _hashes(part.sha256)}
@@ -229,7 +229,7 @@ def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> M
 def _material_of(part: Mapping[str, Any]) -> Material:
     said = _said(part)
     return Material(
-        role=Role(said["role"]),
+        role=MaterialRole(said["role"]),
         name=_str(part["name"]),
         version=_optional(part, "version"),
         purl=_optional(part, "purl"),
@@ -240,10 +240,10 @@ def _material_of(part: Mapping[str, Any]) -> Material:
     )
 
 
-def _file_of(part: Mapping[str, Any]) -> File:
+def _file_of(part: Mapping[str, Any]) -> BillFile:
     ancestors = part.get("pedigree", {}).get("ancestors", ())
-    before = tuple(Change(_digest(each), _said(each)["changed"], _gpus(each)) for each in ancestors)
-    return File(_said(part)["path"], _digest(part), before, _gpus(part))
+    before = tuple(BillChange(_digest(each), _said(each)["changed"], _gpus(each)) for each in ancestors)
+    return BillFile(_said(part)["path"], _digest(part), before, _gpus(part))
 
 
 def _gone_of(part: Mapping[str, Any]) -> Gone:
@@ -252,7 +252,7 @@ def _gone_of(part: Mapping[str, Any]) -> Gone:
         path=said["path"],
         sha256=_digest(part),
         name=_str(part["name"]),
-        fate=Fate(said["fate"]),
+        fate=Treatment(said["fate"]),
         purl=_optional(part, "purl"),
         target=said.get("target"),
         version=_optional(part, "version"),

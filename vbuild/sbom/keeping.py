@@ -34,9 +34,9 @@ from vbuild import __version__
 from vbuild.elf.library_names import is_shared_object
 from vbuild.files.json_text import parsed_json
 from vbuild.sbom.cyclonedx import FILE, packed, read
-from vbuild.sbom.model import Bill, Change, File, Gone, Making
+from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import Row, is_dist_info, sha256_said
+from vbuild.wheel.metadata import RecordRow, is_dist_info, sha256_said
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
 
@@ -97,7 +97,7 @@ class Changes:
     What an *edited* file was before counts only where its bytes are others now.
     """
 
-    edited: Mapping[str, Change] = field(default_factory=dict)
+    edited: Mapping[str, BillChange] = field(default_factory=dict)
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gone: tuple[Gone, ...] = ()
     makings: tuple[Making, ...] = ()
@@ -129,7 +129,7 @@ def put(writer: WheelWriter, wheel: Wheel, *, changes: Changes | None = None, ot
 
 
 def revised(
-    name: WheelName, rows: Iterable[Row], *, earlier: Sequence[Bill] = (), changes: Changes | None = None
+    name: WheelName, rows: Iterable[RecordRow], *, earlier: Sequence[Bill] = (), changes: Changes | None = None
 ) -> bytes:
     """The bill of the wheel *name* whose members are *rows*, as a file: after *changes* to what had *earlier* bills."""
     changes = changes or Changes()
@@ -151,7 +151,7 @@ def revised(
     )
 
 
-def listed(rows: Iterable[Row], *, also: Iterable[str] = ()) -> dict[str, str]:
+def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, str]:
     """The compiled files among *rows*, and those *also* known to be, by path with their SHA-256."""
     others = {*also}
     return {
@@ -163,11 +163,15 @@ def listed(rows: Iterable[Row], *, also: Iterable[str] = ()) -> dict[str, str]:
     }
 
 
-def _file(path: str, digest: str, before: File | None, change: Change | None, gpus: tuple[str, ...] | None) -> File:
+def _file(
+    path: str, digest: str, before: BillFile | None, change: BillChange | None, gpus: tuple[str, ...] | None
+) -> BillFile:
     steps = before.before if before else ()
     left = before.gpus if before and gpus is None else gpus or ()
     is_changed = change is not None and change.sha256 != digest
-    return File(path, digest, (*steps, change) if change and is_changed else steps, left if steps or is_changed else ())
+    return BillFile(
+        path, digest, (*steps, change) if change and is_changed else steps, left if steps or is_changed else ()
+    )
 
 
 def contradictions(wheel: Wheel) -> Iterator[str]:

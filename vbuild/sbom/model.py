@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from vbuild.wheel.name import WheelName
 
 
-class Role(StrEnum):
+class MaterialRole(StrEnum):
     """What something was to a build."""
 
     SOURCE = "source"
@@ -27,7 +27,7 @@ class Role(StrEnum):
     TOOLKIT = "toolkit"
 
 
-class Fate(StrEnum):
+class Treatment(StrEnum):
     """What became of a library that a wheel no longer has."""
 
     MOVED = "moved"
@@ -35,7 +35,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BillChange:
     """One step that a file went through: its SHA-256 before, *how* it was changed, and the GPUs it had code for."""
 
     sha256: str
@@ -44,12 +44,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class BillFile:
     """A compiled file of a wheel; *before* are its changes in their order, *gpus* what is left after a cut."""
 
     path: str
     sha256: str
-    before: tuple[Change, ...] = ()
+    before: tuple[BillChange, ...] = ()
     gpus: tuple[str, ...] = ()
 
 
@@ -63,7 +63,7 @@ class Gone:
     path: str
     sha256: str
     name: str
-    fate: Fate
+    fate: Treatment
     purl: str | None = None
     target: str | None = None
     version: str | None = None
@@ -77,7 +77,7 @@ class Material:
     *identity* is a hash of vbuild's own where nothing else pins it, of a folder or of a toolkit that was installed.
     """
 
-    role: Role
+    role: MaterialRole
     name: str
     version: str | None = None
     purl: str | None = None
@@ -102,7 +102,7 @@ class Bill:
     project: str
     version: str
     tool: str
-    files: tuple[File, ...] = ()
+    files: tuple[BillFile, ...] = ()
     gone: tuple[Gone, ...] = ()
     makings: tuple[Making, ...] = ()
 

@@ -25,7 +25,7 @@ from vbuild.errors import WheelError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.sbom.keeping import bill_of
-from vbuild.sbom.model import Material, Role, package_url
+from vbuild.sbom.model import Material, MaterialRole, package_url
 from vbuild.wheel.archive import open_wheel
 
 PROVENANCE = "provenance.json"
@@ -57,8 +57,8 @@ def statement(
             bill = bill_of(opened)
         makings = bill.makings if bill else ()
         parts = dict.fromkeys(part for making in makings for part in making.materials)
-        compilers = sorted(_named(part) for part in parts if part.role is Role.COMPILER)
-        taken = [_of_material(part) for part in parts if part.role is not Role.COMPILER]
+        compilers = sorted(_named(part) for part in parts if part.role is MaterialRole.COMPILER)
+        taken = [_of_material(part) for part in parts if part.role is not MaterialRole.COMPILER]
         found += filter(_is_dependency, taken)
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
         told.append(

@@ -10,26 +10,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.outline import Outline
 from vbuild.elf.surgery.cutting import Replacement, operated
-from vbuild.elf.surgery.slots import Slot
+from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, DeviceError, SlimError, SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.compression import recompressed
-from vbuild.gpu_code.model import Compression, Container, DeviceCode, Entry, Vendor, offered, verbatim
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, Code, GpuList, Offer, Ptx, Served, Service, needed, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuServed, Ptx, Service, needed, service
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class EntryDecision:
     """What is left of one container: the entries kept, and whether any of them serves a GPU asked for."""
 
     container: Container
-    kept: tuple[Entry, ...]
+    kept: tuple[GpuEntry, ...]
     serves: bool = True
 
     @classmethod
@@ -43,7 +43,7 @@ class Fate:
         offers = [entry.offer for entry in container.entries]
         places = {place for request in gpus for place in needed(offers, request, ptx=cuts.ptx)}
         kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
-        serves = any(entry.code is not Code.OTHER for entry in kept)
+        serves = any(entry.code is not GpuCodeKind.OTHER for entry in kept)
         if not container.movable:
             return cls(container, container.entries, serves)
         return cls(container, kept or _least(container, cuts), serves)
@@ -60,7 +60,7 @@ class Fate:
     @property
     def is_for_gpus(self) -> bool:
         """Whether a driver had something to choose from before."""
-        return any(entry.code is not Code.OTHER for entry in self.container.entries)
+        return any(entry.code is not GpuCodeKind.OTHER for entry in self.container.entries)
 
     def service(self, device: Arch) -> Service:
         """How what is kept serves *device*."""
@@ -68,7 +68,7 @@ class Fate:
 
     def compiles_for(self, device: Arch) -> bool:
         """Whether *device* has PTX here to compile, or needs nothing of what is here."""
-        ptx = [entry.offer for entry in self.kept if entry.code is Code.PTX]
+        ptx = [entry.offer for entry in self.kept if entry.code is GpuCodeKind.PTX]
         return not self.serves or service(ptx, device) is Service.JIT
 
     def replacement(self, data: memoryview, *, zstd: bool) -> Replacement:
@@ -79,12 +79,12 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CutLibrary:
     """A library as it lies in the wheel, mapped into memory; *trouble* says why it cannot be read, if it cannot."""
 
     member: str
     data: memoryview
-    image: Image | None
+    image: ElfImage | None
     code: DeviceCode
     needed: tuple[str, ...] = ()
     trouble: str | None = None
@@ -103,7 +103,7 @@ class Library:
         """Those of the vendor whose GPUs can be asked for."""
         return tuple(container for container in self.code.containers if container.vendor is Vendor.NVIDIA)
 
-    def slimmed(self, share: Share, cuts: Cuts) -> tuple[Rope, LibraryCut]:
+    def slimmed(self, share: Share, cuts: Cuts) -> tuple[EditedFile, LibraryCut]:
         """What is left for *share*, and what went; `SlimError` where a GPU asked for is served by nothing in it."""
         devices = share.gpus.devices if share.gpus else ()
         if self.image is None:
@@ -127,11 +127,11 @@ class Library:
         outcome = self._outcome(done.rope, fates, devices, slots=done.slots)
         return done.rope, replace(outcome, is_recompressed=is_recompressed, zstd=outcome.zstd or is_recompressed)
 
-    def _fates(self, share: Share, cuts: Cuts) -> Iterator[Fate]:
+    def _fates(self, share: Share, cuts: Cuts) -> Iterator[EntryDecision]:
         for container in self.containers:
-            yield Fate.of(container, share.gpus, cuts) if share.gpus else Fate.untouched(container)
+            yield EntryDecision.of(container, share.gpus, cuts) if share.gpus else EntryDecision.untouched(container)
 
-    def _check(self, fates: tuple[Fate, ...], devices: Iterable[Arch]) -> None:
+    def _check(self, fates: tuple[EntryDecision, ...], devices: Iterable[Arch]) -> None:
         # code that only other libraries read, or none at all, was never for a GPU
         chosen = [fate for fate in _chosen_from(fates) if fate.is_for_gpus]
         for device in devices:
@@ -140,18 +140,18 @@ class Library:
                 what = f"nothing for {device} in any of its fatbins ({len(chosen)}), which have {found}"
                 raise SlimError(f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported")
 
-    def _left(self, devices: tuple[Arch, ...], why: str | None) -> tuple[Rope, LibraryCut]:
-        rope = Rope.whole(self.data)
-        fates = tuple(map(Fate.untouched, self.containers))
+    def _left(self, devices: tuple[Arch, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
+        rope = EditedFile.whole(self.data)
+        fates = tuple(map(EntryDecision.untouched, self.containers))
         return rope, self._outcome(rope, fates, devices, why_whole=why)
 
     def _outcome(
         self,
-        rope: Rope,
-        fates: tuple[Fate, ...],
+        rope: EditedFile,
+        fates: tuple[EntryDecision, ...],
         devices: tuple[Arch, ...],
         *,
-        slots: tuple[Slot, ...] = (),
+        slots: tuple[PointerSlot, ...] = (),
         why_whole: str | None = None,
     ) -> LibraryCut:
         entries = [entry for fate in fates for entry in fate.kept]
@@ -172,48 +172,52 @@ class Library:
             gpus_before=tuple(_names(entry.offer for fate in fates for entry in fate.container.entries)),
             gpus=tuple(_names(entry.offer for entry in entries)),
             headers=tuple(slot.value for slot in slots),
-            is_fragile=Slot.MOVED in slots,
+            is_fragile=PointerSlot.MOVED in slots,
             notes=self.code.notes,
             why_whole=why_whole,
         )
 
 
-def _least(container: Container, cuts: Cuts) -> tuple[Entry, ...]:
+def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
     """What stays of *container* where no GPU needs any of it: the smallest entry; under `Ptx.NONE` PTX comes last."""
     if cuts.empty is Empty.NOTHING:
         return ()
     without_ptx = cuts.ptx is Ptx.NONE
-    return tuple(sorted(container.entries, key=lambda entry: (without_ptx and entry.code is Code.PTX, entry.size))[:1])
+    return tuple(
+        sorted(container.entries, key=lambda entry: (without_ptx and entry.code is GpuCodeKind.PTX, entry.size))[:1]
+    )
 
 
-def _image(data: memoryview) -> Image:
-    image = Image.parse(data)
+def _image(data: memoryview) -> ElfImage:
+    image = ElfImage.parse(data)
     if not image.sections:
         raise BinaryError("no section headers, by which GPU code is found; expected a file that has them")
     return image
 
 
-def _chosen_from(fates: tuple[Fate, ...]) -> tuple[Fate, ...]:
+def _chosen_from(fates: tuple[EntryDecision, ...]) -> tuple[EntryDecision, ...]:
     """Those of the containers that the driver chooses from."""
     spans = {container.span for container in offered([fate.container for fate in fates])}
     return tuple(fate for fate in fates if fate.container.span in spans)
 
 
-def _names(offers: Iterable[Offer]) -> list[str]:
+def _names(offers: Iterable[GpuOffer]) -> list[str]:
     """What *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
     found = frozenset(offers)
-    machine, ptx = (sorted(offer.arch for offer in found if offer.code is code) for code in (Code.MACHINE, Code.PTX))
+    machine, ptx = (
+        sorted(offer.arch for offer in found if offer.code is code) for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
+    )
     return [*map(str, machine), *(f"PTX for {arch}" for arch in ptx)]
 
 
-def _served(fates: Iterable[Fate], device: Arch) -> Served:
+def _served(fates: Iterable[EntryDecision], device: Arch) -> GpuServed:
     found = [fate.service(device) for fate in fates]
-    return Served(device, found.count(Service.MACHINE), found.count(Service.JIT), found.count(Service.NONE))
+    return GpuServed(device, found.count(Service.MACHINE), found.count(Service.JIT), found.count(Service.NONE))
 
 
-def _virtual(fates: tuple[Fate, ...], devices: Iterable[Arch]) -> tuple[Arch, ...]:
+def _virtual(fates: tuple[EntryDecision, ...], devices: Iterable[Arch]) -> tuple[Arch, ...]:
     """The GPUs of a new major, M.0, for which every container has PTX: asked for, or what the PTX was made for."""
-    made_for = {entry.arch for fate in fates for entry in fate.kept if entry.code is Code.PTX}
+    made_for = {entry.arch for fate in fates for entry in fate.kept if entry.code is GpuCodeKind.PTX}
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
     known = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
     return tuple(arch for arch in known if all(fate.compiles_for(arch) for fate in fates))

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vbuild.errors import SlimError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
-from vbuild.sbom.model import Change, Fate, Gone
-from vbuild.slimming.plan import Plan
+from vbuild.sbom.model import BillChange, Gone, Treatment
+from vbuild.slimming.plan import SlimPlan
 from vbuild.slimming.request import Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.variants.document import Document
@@ -144,11 +144,11 @@ _HOW = "vbuild slim"
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class SlimOutput:
     """A wheel to be written; *document* is its variant.json where that is made anew."""
 
     name: WheelName
-    ropes: dict[str, Rope]
+    ropes: dict[str, EditedFile]
     cuts: tuple[LibraryCut, ...]
     document: Document | None = None
 
@@ -188,7 +188,7 @@ class Output:
         before = listed((wheel.row(member) for member in wheel.members), also=self.ropes)
         cuts = {cut.member: cut for cut in self.cuts}
         edited = {
-            path: Change(before[path], _HOW, cuts[path].gpus_before if path in cuts else ())
+            path: BillChange(before[path], _HOW, cuts[path].gpus_before if path in cuts else ())
             for path in self.ropes
             if path in before
         }
@@ -196,34 +196,34 @@ class Output:
             edited,
             {path: cut.gpus for path, cut in cuts.items() if path in edited},
             tuple(
-                Gone(path, before[path], path.rpartition("/")[2], Fate.DROPPED)
+                Gone(path, before[path], path.rpartition("/")[2], Treatment.DROPPED)
                 for path in sorted(dropped)
                 if path in before
             ),
         )
 
 
-def outputs(wheel: Wheel, plan: Plan, shares: Sequence[Share]) -> Iterator[Output]:
+def outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Iterator[SlimOutput]:
     """The wheels that come of *wheel*: one for each share, or a single one where there is no GPU code to share.
 
     `SlimError` where the result would be a variant that contradicts what the wheel says of itself.
     """
     claimed = _claimed(wheel)
     if not plan.has_gpu_code:
-        yield Output(wheel.name, plan.ropes(0), plan.cuts(0))
+        yield SlimOutput(wheel.name, plan.ropes(0), plan.cuts(0))
         return
     labels: dict[tuple[Property, ...], str] = {}
     for place, share in enumerate(shares):
         cuts = plan.cuts(place)
         if share.label is None:
             _check_unlabelled(wheel, share, claimed)
-            yield Output(wheel.name, plan.ropes(place), cuts)
+            yield SlimOutput(wheel.name, plan.ropes(place), cuts)
         else:
             document = share.document or _document(wheel, plan, share.label, claimed, cuts)
             properties = document.variants[0].properties
             if (other := labels.setdefault(properties, share.label)) != share.label:
                 raise SlimError(f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others")
-            yield Output(wheel.name.normalised().labelled(share.label), plan.ropes(place), cuts, document)
+            yield SlimOutput(wheel.name.normalised().labelled(share.label), plan.ropes(place), cuts, document)
 
 
 def _claimed(wheel: Wheel) -> Document | None:
@@ -238,7 +238,9 @@ def _check_unlabelled(wheel: Wheel, share: Share, claimed: Document | None) -> N
         raise SlimError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
 
 
-def _document(wheel: Wheel, plan: Plan, label: str, claimed: Document | None, cuts: tuple[LibraryCut, ...]) -> Document:
+def _document(
+    wheel: Wheel, plan: SlimPlan, label: str, claimed: Document | None, cuts: tuple[LibraryCut, ...]
+) -> Document:
     """The variant.json of the share *label*: the claims on other hardware stay, NVIDIA's come first."""
     kept = [prop for variant in claimed.variants for prop in variant.properties] if claimed else []
     others = [prop for prop in kept if prop.namespace != NAMESPACE]

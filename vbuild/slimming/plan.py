@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from vbuild.elf.outline import MAGIC
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.hardware.cpu import available_cores
-from vbuild.slimming.library import Library
+from vbuild.slimming.library import CutLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel
@@ -28,7 +28,7 @@ class Examined:
     """What becomes of one library: a rope and an account of it for each share, and the libraries that it NEEDs."""
 
     member: str
-    ropes: tuple[Rope, ...]
+    ropes: tuple[EditedFile, ...]
     cuts: tuple[LibraryCut, ...]
     needed: tuple[str, ...]
 
@@ -43,7 +43,7 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SlimPlan:
     """The libraries of a wheel with what becomes of them, and the members that are left out."""
 
     libraries: tuple[Examined, ...]
@@ -64,7 +64,7 @@ class Plan:
         """The libraries that those of the wheel NEED."""
         return frozenset(name for library in self.libraries for name in library.needed)
 
-    def ropes(self, share: int) -> dict[str, Rope]:
+    def ropes(self, share: int) -> dict[str, EditedFile]:
         """The libraries that change for the share at this place, by path."""
         ropes = {library.member: library.ropes[share] for library in self.libraries}
         return {path: rope for path, rope in ropes.items() if not rope.is_unchanged}
@@ -83,7 +83,7 @@ def planned(
     *,
     room: Path | None = None,
     on_progress: Callable[[int], None] = lambda _size: None,
-) -> Iterator[Plan]:
+) -> Iterator[SlimPlan]:
     """The plan for *wheel*, inflated in the folder *room*; *on_progress* hears the size of what was looked at.
 
     `SlimError` where a GPU asked for is served by nothing, or a glob names what a wheel needs; `WheelError` where the
@@ -102,7 +102,7 @@ def planned(
             on_progress(library.size)
             found.append(library)
         order = {member.path: place for place, member in enumerate(wheel.members)}
-        yield Plan(tuple(sorted(found, key=lambda library: order[library.member])), dropped)
+        yield SlimPlan(tuple(sorted(found, key=lambda library: order[library.member])), dropped)
 
 
 def _may_be_elf(wheel: Wheel, member: Member) -> bool:
@@ -117,7 +117,7 @@ def _examined(
     """The library that *member* is, mapped until *stack* closes if it changes."""
     with ExitStack() as mapped:
         data = mapped.enter_context(wheel.mapped(member, folder=room))
-        library = Library.of(member.path, data)
+        library = CutLibrary.of(member.path, data)
         results = [library.slimmed(share, cuts) for share in shares]
         ropes, accounts = (tuple(column) for column in zip(*results, strict=True))
         examined = Examined(member.path, ropes, accounts, library.needed)

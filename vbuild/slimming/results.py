@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vbuild.hardware.gpu import Arch, Served
+from vbuild.hardware.gpu import Arch, GpuServed
 from vbuild.variants.model import Property
 
 
@@ -30,7 +30,7 @@ class LibraryCut:
     empty: int = 0
     jit_only: int = 0
     pinned: int = 0
-    served: tuple[Served, ...] = ()
+    served: tuple[GpuServed, ...] = ()
     virtual: tuple[Arch, ...] = ()
     zstd: bool = False
     is_recompressed: bool = False

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from vbuild.errors import ExecutorError, SlimError, VbuildError, at
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import Library
-from vbuild.slimming.output import Output, outputs, prohibitions
-from vbuild.slimming.plan import Plan, planned
+from vbuild.slimming.library import CutLibrary
+from vbuild.slimming.output import SlimOutput, outputs, prohibitions
+from vbuild.slimming.plan import SlimPlan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.variants.index import index
 from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.deflate import Codec, Press
+from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.extract import gathered, room_for
 from vbuild.wheel.write import passed, placed, write_wheels
 from vbuild.workers.calls import opened, packed
@@ -95,7 +95,7 @@ def family(
             return tuple(_results(wheel, plan, found, written, warnings))
 
 
-def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], Rope]:
+def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
     """What cuts one library of the wheels at *paths* down to *gpus*, for who writes those wheels anyway.
 
     `SlimError` where a licence forbids it.
@@ -107,7 +107,7 @@ def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview],
                     f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
                     "allowed to, use `vbuild slim --accept-license` first"
                 )
-    return lambda path, data: Library.of(path, data).slimmed(Share(gpus), Cuts())[0]
+    return lambda path, data: CutLibrary.of(path, data).slimmed(Share(gpus), Cuts())[0]
 
 
 def there(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes, ...]:
@@ -207,7 +207,7 @@ def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
         raise SlimError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
 
 
-def _licence(wheel: Wheel, plan: Plan, *, accept: bool) -> Iterator[str]:
+def _licence(wheel: Wheel, plan: SlimPlan, *, accept: bool) -> Iterator[str]:
     """A warning for each sentence of the licence that forbids what *plan* does; `SlimError` unless it is accepted."""
     for prohibition in prohibitions(wheel) if not plan.is_idle else ():
         if not accept:
@@ -220,8 +220,8 @@ def _written(
     wheel: Wheel,
     folder: Path,
     *,
-    plan: Plan,
-    found: Sequence[Output],
+    plan: SlimPlan,
+    found: Sequence[SlimOutput],
     codec: Codec,
     bill: bool,
     on_progress: Callable[[int], None],
@@ -233,7 +233,7 @@ def _written(
     if plan.is_idle and not any(output.document for output in found):
         return (passed(wheel, folder),)
     with ExitStack() as stack:
-        press = stack.enter_context(Press(codec, folder=folder, remembers=len(found) > 1))
+        press = stack.enter_context(Deflater(codec, folder=folder, remembers=len(found) > 1))
         names = [output.name for output in found]
         writers = stack.enter_context(write_wheels(folder, names, like=wheel, press=press))
         for member in wheel.members:
@@ -252,7 +252,7 @@ def _written(
 
 
 def _results(
-    wheel: Wheel, plan: Plan, found: Sequence[Output], written: Sequence[Path], warnings: Sequence[str]
+    wheel: Wheel, plan: SlimPlan, found: Sequence[SlimOutput], written: Sequence[Path], warnings: Sequence[str]
 ) -> Iterator[Slimmed]:
     before = sum(member.size for member in wheel.members)
     dropped = sum(member.size for member in wheel.members if member.path in plan.dropped)

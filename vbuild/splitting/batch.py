@@ -33,12 +33,12 @@ from vbuild.splitting.decisions import check_drivers
 from vbuild.splitting.development import Development, developments
 from vbuild.splitting.neighbours import Neighbour, Neighbours
 from vbuild.splitting.official import Officials
-from vbuild.splitting.orders import Order
-from vbuild.splitting.output import Output, beside, thin
+from vbuild.splitting.orders import PatchOrder
+from vbuild.splitting.output import ThinWheel, beside, thin
 from vbuild.splitting.pinning import Pinning
-from vbuild.splitting.plan import Editor, Made, Plan, planned, sharer
+from vbuild.splitting.plan import DependencyWheel, Editor, SplitPlan, planned, sharer
 from vbuild.splitting.preloading import Preloading, preloading
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.requirements import required
 from vbuild.splitting.sharing import Pool
 from vbuild.wheel.archive import Wheel
@@ -54,8 +54,8 @@ class Batch:
     """The *bundles* of one machine, what becomes of them, and what they require then."""
 
     bundles: tuple[Bundle, ...]
-    plan: Plan
-    request: Request
+    plan: SplitPlan
+    request: SplitRequest
     pinning: Pinning
     neighbours: Neighbours
     developments: tuple[Development, ...] = ()
@@ -106,7 +106,7 @@ class Batch:
                     if is_elsewhere or (edge.via is Via.NAME and not self.request.rpath):
                         yield edge.name
 
-    def _is_there(self, order: Order, neighbour: Neighbour) -> bool:
+    def _is_there(self, order: PatchOrder, neighbour: Neighbour) -> bool:
         """Whether *neighbour* is sure to be installed with the wheel: it is required now, or was already."""
         majors = {None, self.request.cuda[0]} if self.request.cuda else None
         is_asked_for = neighbour.entry and (majors is None or neighbour.entry.cuda in majors)
@@ -122,7 +122,7 @@ class Batch:
         )
 
 
-def _contents(made: Made, codec: Codec) -> str:
+def _contents(made: DependencyWheel, codec: Codec) -> str:
     """What the bytes of a library in a dependency wheel depend on: its contents, and how they are compressed."""
     if made.data is not None:
         return f"{made.sha256} {codec}"
@@ -141,7 +141,7 @@ def _texts(pool: Pool, *, is_several: bool) -> dict[str, bytes]:
 
 def batch(
     wheels: Sequence[Wheel],
-    request: Request,
+    request: SplitRequest,
     *,
     officials: Officials,
     machine: str,
@@ -178,7 +178,7 @@ def _is_final(wheel: Wheel) -> bool:
 
 
 def _origin(
-    name: str, loading: Loading, data: memoryview, sha256: str, /, *, officials: Officials, request: Request
+    name: str, loading: Loading, data: memoryview, sha256: str, /, *, officials: Officials, request: SplitRequest
 ) -> Origin:
     """Where the library *name* comes from; None where no official package has one of its name, or nobody asks."""
     entries = by_stem(plain(name)) if request.replace and loading.outline.is_loadable else ()
@@ -189,7 +189,7 @@ def _origin(
     )
 
 
-def _promising(wheels: Sequence[Wheel], request: Request) -> set[Wheel]:
+def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
     """The wheels that have to be looked into, by file names and RECORD: none is inflated for that."""
     if request.rpath or request.drop_unneeded:
         return set(wheels)
@@ -321,11 +321,11 @@ class Whole:
         return self._agreed[0][bundle]
 
     @cached_property
-    def thin(self) -> Mapping[Bundle, Output | None]:
+    def thin(self) -> Mapping[Bundle, ThinWheel | None]:
         """What is to be written of each wheel; None where it passes as it is."""
         return {bundle: self._thin(batch, bundle) for batch in self.batches for bundle in batch.bundles}
 
-    def _thin(self, batch: Batch, bundle: Bundle) -> Output | None:
+    def _thin(self, batch: Batch, bundle: Bundle) -> ThinWheel | None:
         moved = (each.members for each in batch.developments if bundle.wheel in each.wheels)
         return thin(
             bundle,
@@ -338,7 +338,7 @@ class Whole:
         )
 
     @cached_property
-    def beside(self) -> Mapping[Pool, Output]:
+    def beside(self) -> Mapping[Pool, ThinWheel]:
         """The dependency wheels to be written."""
         return {
             pool: beside(self.companions[pool], batch.plan.moving[pool])
@@ -347,7 +347,7 @@ class Whole:
         }
 
     @property
-    def outputs(self) -> Iterator[Output]:
+    def outputs(self) -> Iterator[ThinWheel]:
         """All wheels to be written."""
         yield from (output for output in self.thin.values() if output)
         yield from self.beside.values()

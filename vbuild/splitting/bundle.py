@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from vbuild.elf.library_names import hashed, is_shared_object
-from vbuild.elf.linkage import Graph, stood_in_for
+from vbuild.elf.linkage import LinkGraph, stood_in_for
 from vbuild.elf.loading import Loading
 from vbuild.elf.outline import MAGIC
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
@@ -33,14 +33,14 @@ Origin = Provenance | Unproved | None
 _REPAIRED = re.compile(r"\.(libs|dylibs)$")
 
 
-class Asking(Protocol):
+class OriginQuestions(Protocol):
     """What says where a bundled library comes from."""
 
     def __call__(self, name: str, loading: Loading, data: memoryview, sha256: str, /) -> Origin: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class BundledLibrary:
     """An ELF file of a wheel, at *path* below site-packages; *sha256* is in hexadecimal digits."""
 
     member: Member
@@ -83,29 +83,29 @@ class Bundle:
     """
 
     wheel: Wheel
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, BundledLibrary]
     elsewhere: Mapping[str, Loading] = field(default_factory=dict)
     named: Mapping[str, Collection[str]] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> LinkGraph:
         """Which of its files loads which."""
-        return Graph.of({path: piece.loading for path, piece in self.pieces.items()}, platforms=self.platforms)
+        return LinkGraph.of({path: piece.loading for path, piece in self.pieces.items()}, platforms=self.platforms)
 
     @cached_property
-    def platforms(self) -> tuple[Platform, ...]:
+    def platforms(self) -> tuple[PlatformPolicy, ...]:
         tags = self.wheel.name.platform.split(".")
-        return tuple(platform for tag in tags if (platform := Platform.parse(tag)))
+        return tuple(platform for tag in tags if (platform := PlatformPolicy.parse(tag)))
 
-    def namer(self, piece: Piece) -> str | None:
+    def namer(self, piece: BundledLibrary) -> str | None:
         """The file of the wheel in which *piece*, or its folder, is named as only somebody who opens it would do."""
         return min(self._namers(piece), default=None)
 
     @cached_property
-    def opened(self) -> Mapping[str, tuple[Piece, ...]]:
+    def opened(self) -> Mapping[str, tuple[BundledLibrary, ...]]:
         """The files of the wheel that others of it name, by who does."""
-        found: dict[str, list[Piece]] = {}
+        found: dict[str, list[BundledLibrary]] = {}
         for piece in self.pieces.values():
             for file in self._namers(piece):
                 found.setdefault(file, []).append(piece)
@@ -121,7 +121,7 @@ class Bundle:
         """The patterns by which code looks for files, each with the member where it stands."""
         return tuple((name, file) for name, files in self.named.items() if is_pattern(name) for file in files)
 
-    def _namers(self, piece: Piece) -> set[str]:
+    def _namers(self, piece: BundledLibrary) -> set[str]:
         names = {piece.name, piece.loading.outline.soname or piece.name, piece.folder.rpartition("/")[2]}
         if piece.folder.endswith(OWN_FOLDER):
             names.add(OWN_FOLDER)
@@ -139,7 +139,7 @@ class Bundle:
         return frozenset(piece.folder for piece in self.pieces.values())
 
     @cached_property
-    def libraries(self) -> tuple[Piece, ...]:
+    def libraries(self) -> tuple[BundledLibrary, ...]:
         """The files that others load."""
         return tuple(piece for piece in self.pieces.values() if piece.is_library)
 
@@ -152,7 +152,7 @@ class Reader:
     bytes that were looked at.
     """
 
-    ask: Asking
+    ask: OriginQuestions
     room: Path | None = None
     on_progress: Callable[[int], None] = lambda _size: None
     _seen: dict[tuple[str, int, int], tuple[Loading, str, Origin]] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Reader:
         members = [member for member in wheel.members if _is_compiled(wheel, member)]
         members.sort(key=lambda member: member.size, reverse=True)
         damaged: dict[str, str] = {}
-        pieces: dict[str, Piece] = {}
+        pieces: dict[str, BundledLibrary] = {}
         elsewhere: dict[str, Loading] = {}
         looked = in_threads(
             partial(self._looked, wheel), members, size=lambda member: member.size, threads=available_cores()
@@ -176,7 +176,7 @@ class Reader:
             if (path := installed_path(member.path)) is None:
                 elsewhere[member.path] = loading
             else:
-                pieces[path] = Piece(member, path, loading, sha256, origin)
+                pieces[path] = BundledLibrary(member, path, loading, sha256, origin)
         ordered = {path: pieces[path] for path in sorted(pieces)}
         return Bundle(wheel, ordered, elsewhere, self._named(wheel, ordered, elsewhere), damaged)
 
@@ -198,7 +198,7 @@ class Reader:
         return self._seen[known]
 
     def _named(
-        self, wheel: Wheel, pieces: Mapping[str, Piece], elsewhere: Mapping[str, Loading]
+        self, wheel: Wheel, pieces: Mapping[str, BundledLibrary], elsewhere: Mapping[str, Loading]
     ) -> dict[str, set[str]]:
         """The names of libraries in code, texts and ELF files, with the files where each stands."""
         names = {name for piece in pieces.values() if piece.is_library for name in _names(piece)}
@@ -209,7 +209,7 @@ class Reader:
         return found
 
 
-def _names(piece: Piece) -> Iterator[str]:
+def _names(piece: BundledLibrary) -> Iterator[str]:
     """What whoever opens *piece* may say."""
     for name in (piece.name, piece.loading.outline.soname or piece.name):
         yield from sought(name, is_bundled=piece.is_bundled)

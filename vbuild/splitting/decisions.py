@@ -20,10 +20,10 @@ from vbuild.elf.catalogue import is_driver
 from vbuild.elf.library_names import plain
 from vbuild.elf.linkage import Via, stood_in_for
 from vbuild.errors import SplitError
-from vbuild.splitting.bundle import Bundle, Piece
+from vbuild.splitting.bundle import Bundle, BundledLibrary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance, Unproved
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.requirements import conflict
 from vbuild.splitting.sharing import Pool, pools
 from vbuild.wheel.metadata import LIBS
@@ -32,7 +32,7 @@ from vbuild.wheel.metadata import LIBS
 _STUBS = "stubs"
 
 
-class Kind(StrEnum):
+class DecisionKind(StrEnum):
     """What becomes of a library."""
 
     KEEP = "keep"
@@ -42,10 +42,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class LibraryDecision:
     """What becomes of one library, and why: *reason* says why it is not replaced, or not moved at all."""
 
-    kind: Kind
+    kind: DecisionKind
     reason: str = ""
     provenance: Provenance | None = None
     pool: Pool | None = None
@@ -53,7 +53,7 @@ class Fate:
     @property
     def is_gone(self) -> bool:
         """Whether the wheel no longer has it."""
-        return self.kind is not Kind.KEEP
+        return self.kind is not DecisionKind.KEEP
 
 
 # why files cannot be edited, by wheel and path: what they need has to stay
@@ -64,12 +64,12 @@ Frozen = Mapping[tuple[Bundle, str], str]
 class Decision:
     """The fates of all libraries of each wheel, by path, and the pools of those that are shared."""
 
-    fates: Mapping[Bundle, Mapping[str, Fate]]
+    fates: Mapping[Bundle, Mapping[str, LibraryDecision]]
     pools: tuple[Pool, ...] = ()
 
-    def fate(self, bundle: Bundle, path: str) -> Fate:
+    def fate(self, bundle: Bundle, path: str) -> LibraryDecision:
         """What becomes of the file at *path*; one that is no library stays."""
-        return self.fates[bundle].get(path) or Fate(Kind.KEEP)
+        return self.fates[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
     def pool_of(self, bundle: Bundle) -> Pool | None:
         """The pool in which *bundle* takes part."""
@@ -92,7 +92,7 @@ def check_drivers(bundles: Sequence[Bundle]) -> None:
                 )
 
 
-def decided(bundles: Sequence[Bundle], request: Request, *, frozen: Frozen | None = None) -> Decision:
+def decided(bundles: Sequence[Bundle], request: SplitRequest, *, frozen: Frozen | None = None) -> Decision:
     """What becomes of the libraries of *bundles*; those that *frozen* files need stay."""
     company = _Company.of(bundles)
     ballots = {bundle: _Ballot(bundle, request, frozen or {}, company) for bundle in bundles}
@@ -137,25 +137,25 @@ class _Ballot:
     """The fates of one wheel's libraries while they are decided."""
 
     bundle: Bundle
-    request: Request
+    request: SplitRequest
     frozen: Frozen
     company: _Company
-    settled: dict[str, Fate] = field(default_factory=dict)
-    pending: dict[str, Piece] = field(default_factory=dict)
+    settled: dict[str, LibraryDecision] = field(default_factory=dict)
+    pending: dict[str, BundledLibrary] = field(default_factory=dict)
 
     @property
-    def movable(self) -> tuple[Piece, ...]:
+    def movable(self) -> tuple[BundledLibrary, ...]:
         return tuple(self.pending.values())
 
     def vote(self) -> None:
         """Settle what no other wheel has a say in."""
         for piece in self.bundle.libraries:
             if (obstacle := self._obstacle(piece)) is not None:
-                self.settled[piece.path] = Fate(Kind.KEEP, obstacle)
+                self.settled[piece.path] = LibraryDecision(DecisionKind.KEEP, obstacle)
             elif isinstance(piece.origin, Provenance) and not self._conflict(piece, piece.origin):
                 self.settled[piece.path] = self._official(piece, piece.origin)
             elif (frozen := self.frozen.get((self.bundle, piece.path))) is not None:
-                self.settled[piece.path] = Fate(Kind.KEEP, f"it cannot be edited: {frozen}")
+                self.settled[piece.path] = LibraryDecision(DecisionKind.KEEP, f"it cannot be edited: {frozen}")
             else:
                 self.pending[piece.path] = piece
         if self.pending and (line := self._required_already()):
@@ -170,7 +170,7 @@ class _Ballot:
         metadata = self.bundle.wheel.metadata()
         return next((line for line in metadata.requires_dist if _project(line) == name), None)
 
-    def _obstacle(self, piece: Piece) -> str | None:
+    def _obstacle(self, piece: BundledLibrary) -> str | None:
         """Why *piece* cannot leave the wheel."""
         if self.request.keeps(piece.path):
             return "kept as asked"
@@ -184,7 +184,7 @@ class _Ballot:
             return "nothing in the wheel needs it"
         return next(self._hindrances(piece), None)
 
-    def _hindrances(self, piece: Piece) -> Iterator[str]:
+    def _hindrances(self, piece: BundledLibrary) -> Iterator[str]:
         """What is wrong with those that need *piece*: they could not find it elsewhere."""
         for path in self._outsiders(piece):
             yield f"{path} needs it, from where no RPATH leads to site-packages"
@@ -196,14 +196,14 @@ class _Ballot:
             if why := self.frozen.get((self.bundle, edge.consumer)):
                 yield f"{edge.consumer} cannot be edited: {why}"
 
-    def _outsiders(self, piece: Piece) -> Iterator[str]:
+    def _outsiders(self, piece: BundledLibrary) -> Iterator[str]:
         """The files outside of site-packages that need *piece*; their NEEDED may be a path."""
         names = {piece.name, piece.loading.outline.soname}
         for path, loading in self.bundle.elsewhere.items():
             if not names.isdisjoint(name.rpartition("/")[2] for name in loading.outline.needed):
                 yield path
 
-    def _official(self, piece: Piece, origin: Provenance) -> Fate:
+    def _official(self, piece: BundledLibrary, origin: Provenance) -> LibraryDecision:
         """The fate of *piece*, which is of the official wheel *origin* and can be had from there.
 
         There it opens what is beside it. What it opens here and official wheels do not have, it would open no more.
@@ -211,10 +211,12 @@ class _Ballot:
         there = {library.soname for library in origin.wheel.libraries}
         for other in self.bundle.opened.get(piece.path, ()):
             if not isinstance(other.origin, Provenance) and plain(other.name) not in there:
-                return Fate(Kind.KEEP, f"may open {other.name}, which is not in {origin.wheel.project}")
-        return Fate(Kind.REPLACE, provenance=origin)
+                return LibraryDecision(
+                    DecisionKind.KEEP, f"may open {other.name}, which is not in {origin.wheel.project}"
+                )
+        return LibraryDecision(DecisionKind.REPLACE, provenance=origin)
 
-    def _conflict(self, piece: Piece, origin: Provenance) -> str | None:
+    def _conflict(self, piece: BundledLibrary, origin: Provenance) -> str | None:
         """Why the wheel cannot require the official one that *piece* is."""
         machine, version = piece.loading.outline.machine, origin.wheel.version
         line = conflict(self.bundle.wheel.metadata(), origin.wheel.project, version, machine=machine)
@@ -229,10 +231,10 @@ class _Ballot:
         while self.request.drop_unneeded and (found := self._unneeded()):
             for path in found:
                 self.pending.pop(path, None)
-                self.settled[path] = Fate(Kind.DROP, "nothing in the wheel needs it")
+                self.settled[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
 
     def _unneeded(self) -> list[str]:
-        dropped = {path for path, fate in self.settled.items() if fate.kind is Kind.DROP}
+        dropped = {path for path, fate in self.settled.items() if fate.kind is DecisionKind.DROP}
         return [
             piece.path
             for piece in self.bundle.libraries
@@ -261,7 +263,7 @@ class _Ballot:
                 yield path, f"may open {piece.name}, which stays in the wheel"
 
     def _stays(self, path: str) -> bool:
-        return path not in self.pending and not self.settled.get(path, Fate(Kind.KEEP)).is_gone
+        return path not in self.pending and not self.settled.get(path, LibraryDecision(DecisionKind.KEEP)).is_gone
 
     def left(self, found: Sequence[Pool]) -> dict[str, str]:
         """Those that are in none of the pools *found*, and why."""
@@ -269,7 +271,7 @@ class _Ballot:
         keys = {piece.key for piece in pool.pieces.values()} if pool else set()
         return {path: self._why_alone(piece) for path, piece in self.pending.items() if piece.key not in keys}
 
-    def _why_alone(self, piece: Piece) -> str:
+    def _why_alone(self, piece: BundledLibrary) -> str:
         if not self.request.share:
             return "sharing is not asked for"
         if sum(other.name == piece.name for other in self.bundle.libraries) > 1:
@@ -283,21 +285,27 @@ class _Ballot:
     def keep(self, reasons: Mapping[str, str]) -> None:
         for path, reason in reasons.items():
             self.pending.pop(path, None)
-            self.settled[path] = Fate(Kind.KEEP, reason)
+            self.settled[path] = LibraryDecision(DecisionKind.KEEP, reason)
 
-    def fates(self, found: Sequence[Pool]) -> dict[str, Fate]:
+    def fates(self, found: Sequence[Pool]) -> dict[str, LibraryDecision]:
         """The fates of all, with the reason why one that might have been replaced is not."""
         pool = _pool_of(self.bundle, found)
         fates = dict(self.settled)
         for path, piece in self.pending.items():
-            fates[path] = Fate(Kind.SHARE, pool=pool) if pool else Fate(Kind.KEEP, self._why_alone(piece))
+            fates[path] = (
+                LibraryDecision(DecisionKind.SHARE, pool=pool)
+                if pool
+                else LibraryDecision(DecisionKind.KEEP, self._why_alone(piece))
+            )
         for piece in self.bundle.libraries:
             fate = fates[piece.path]
-            if (why := self._why_not_official(piece)) and fate.kind is not Kind.REPLACE:
-                fates[piece.path] = Fate(fate.kind, "; ".join(filter(None, (why, fate.reason))), pool=fate.pool)
+            if (why := self._why_not_official(piece)) and fate.kind is not DecisionKind.REPLACE:
+                fates[piece.path] = LibraryDecision(
+                    fate.kind, "; ".join(filter(None, (why, fate.reason))), pool=fate.pool
+                )
         return dict(sorted(fates.items()))
 
-    def _why_not_official(self, piece: Piece) -> str | None:
+    def _why_not_official(self, piece: BundledLibrary) -> str | None:
         match piece.origin:
             case Unproved(reason=reason):
                 return f"not replaced: {reason}"

@@ -28,9 +28,9 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 
 from vbuild.splitting.companion import Companion, dev_wheel, licence_texts
-from vbuild.splitting.output import New, Output, Passed
+from vbuild.splitting.output import New, PassedMember, ThinWheel
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import Row
+from vbuild.wheel.metadata import RecordRow
 from vbuild.wheel.rename import Renaming
 from vbuild.wheel.zip_read import Member
 
@@ -49,7 +49,7 @@ _LARGEST = 1 << 20
 _SEPARATORS = re.compile(r"[/\\]")
 
 
-class Kind(StrEnum):
+class DevelopmentKind(StrEnum):
     """What a development file is."""
 
     HEADER = "headers"
@@ -59,15 +59,15 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DevelopmentFiles:
     """The development files of one kind: how many, and their bytes."""
 
-    kind: Kind
+    kind: DevelopmentKind
     files: int
     size: int
 
 
-def kind_of(path: str, head: bytes, *, named: Iterable[str] = frozenset()) -> Kind | None:
+def kind_of(path: str, head: bytes, *, named: Iterable[str] = frozenset()) -> DevelopmentKind | None:
     """What development file the one at *path* is, by its first kilobyte *head*; None where it stays.
 
     *named* are the strings of the wheel's Python code, as `named_by` gives them.
@@ -76,15 +76,15 @@ def kind_of(path: str, head: bytes, *, named: Iterable[str] = frozenset()) -> Ki
     suffix = file.suffix.lower()
     if suffix in _HEADERS or (suffix in _INCLUDED and _INCLUDE in file.parts[:-1]):
         stays = _DATA_HEADERS.match(path) or not {*file.parts[1:]}.isdisjoint(named)
-        return None if stays else Kind.HEADER
+        return None if stays else DevelopmentKind.HEADER
     if suffix == ".a" and head.startswith(_ARCHIVES) and file.name not in _AT_RUN_TIME:
-        return Kind.STATIC
+        return DevelopmentKind.STATIC
     if suffix == ".la" and _LIBTOOL in head:
-        return Kind.STATIC
+        return DevelopmentKind.STATIC
     if suffix == ".cmake" and b"\0" not in head:
-        return Kind.CMAKE
+        return DevelopmentKind.CMAKE
     if suffix == ".pc" and _PKG_CONFIG.search(head):
-        return Kind.PKG_CONFIG
+        return DevelopmentKind.PKG_CONFIG
     return None
 
 
@@ -96,13 +96,13 @@ def named_by(sources: Iterable[str]) -> frozenset[str]:
     return frozenset(name for source in sources for name in _names(source))
 
 
-def groups(kinds: Mapping[str, Kind], sizes: Mapping[str, int]) -> tuple[Group, ...]:
+def groups(kinds: Mapping[str, DevelopmentKind], sizes: Mapping[str, int]) -> tuple[DevelopmentFiles, ...]:
     """The development files by kind, of the *kinds* and *sizes* in bytes of each by path; no empty ones."""
     found = []
-    for kind in Kind:
+    for kind in DevelopmentKind:
         paths = [path for path, of in kinds.items() if of is kind]
         if paths:
-            found.append(Group(kind, len(paths), sum(sizes[path] for path in paths)))
+            found.append(DevelopmentFiles(kind, len(paths), sum(sizes[path] for path in paths)))
     return tuple(found)
 
 
@@ -133,23 +133,23 @@ class Development:
     companion: Companion
     wheels: tuple[Wheel, ...]
     members: tuple[Member, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[DevelopmentFiles, ...]
 
     @property
-    def output(self) -> Output:
+    def output(self) -> ThinWheel:
         """What it is written of: members at their paths, those of a ``.data`` folder in the one of its own name."""
         first = self.wheels[0]
         way = Renaming(first.name, self.companion.name, first.dist_info)
         paths = ((member, way.path(member.path)) for member in self.members)
-        parts: list[Passed | New] = [Passed(first, member, path) for member, path in paths if path]
+        parts: list[PassedMember | New] = [PassedMember(first, member, path) for member, path in paths if path]
         parts += (New(path, data) for path, data in self.companion.members)
-        return Output(self.companion.name, first, tuple(parts))
+        return ThinWheel(self.companion.name, first, tuple(parts))
 
 
 def developments(wheels: Iterable[Wheel]) -> tuple[Development, ...]:
     """The -dev wheels of *wheels*: one for all of a release and platform that have the same files, or one for each."""
-    found: dict[tuple[str, str], dict[tuple[Row, ...], list[Wheel]]] = {}
-    kinds: dict[Wheel, Mapping[str, Kind]] = {}
+    found: dict[tuple[str, str], dict[tuple[RecordRow, ...], list[Wheel]]] = {}
+    kinds: dict[Wheel, Mapping[str, DevelopmentKind]] = {}
     for wheel in wheels:
         if chosen := dict(_kinds(wheel)):
             kinds[wheel] = chosen
@@ -166,7 +166,7 @@ def developments(wheels: Iterable[Wheel]) -> tuple[Development, ...]:
     return tuple(each for each in made if names[str(each.companion.name)] == 1)
 
 
-def _development(wheels: list[Wheel], kinds: Mapping[str, Kind], *, is_only: bool) -> Development:
+def _development(wheels: list[Wheel], kinds: Mapping[str, DevelopmentKind], *, is_only: bool) -> Development:
     first = wheels[0]
     members = tuple(member for member in first.members if member.path in kinds)
     tag = ("py3", "none") if is_only else (first.name.python, first.name.abi)
@@ -177,7 +177,7 @@ def _development(wheels: list[Wheel], kinds: Mapping[str, Kind], *, is_only: boo
     return Development(companion, tuple(wheels), members, groups(kinds, sizes))
 
 
-def _kinds(wheel: Wheel) -> Iterator[tuple[str, Kind]]:
+def _kinds(wheel: Wheel) -> Iterator[tuple[str, DevelopmentKind]]:
     sources = (wheel.read(member).decode(errors="replace") for member in wheel.members if member.path.endswith(".py"))
     named = named_by(sources)
     for member in wheel.members:

@@ -12,11 +12,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from vbuild.elf.catalogue import Entry, by_soname, cuda_of, framework
+from vbuild.elf.catalogue import CatalogueEntry, by_soname, cuda_of, framework
 from vbuild.errors import SplitError, at
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.official import Officials, OfficialWheel
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.requirements import required
 
 
@@ -32,7 +32,7 @@ class Neighbour:
     library: str
     folders: tuple[str, ...]
     wheel: OfficialWheel | None = None
-    entry: Entry | None = None
+    entry: CatalogueEntry | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Neighbours:
     """Finds the packages that bring what wheels need; each is asked for once."""
 
     officials: Officials
-    request: Request
+    request: SplitRequest
     _majors: dict[Bundle, int | None] = field(default_factory=dict)
 
     def closure(self, wheel: OfficialWheel) -> tuple[OfficialWheel, ...]:
@@ -69,7 +69,7 @@ class Neighbours:
         beside = [folder for other in self.officials.closure(wheel) for folder in other.folders]
         return Neighbour(entry.project, name, tuple(dict.fromkeys([*home, *beside])), wheel, entry)
 
-    def _entry(self, bundle: Bundle, name: str, entries: tuple[Entry, ...]) -> Entry:
+    def _entry(self, bundle: Bundle, name: str, entries: tuple[CatalogueEntry, ...]) -> CatalogueEntry:
         if len(entries) == 1:
             return entries[0]
         major = self.request.cuda[0] if self.request.cuda else self._major(bundle)
@@ -85,7 +85,7 @@ class Neighbours:
             self._majors[bundle] = _said(bundle)
         return self._majors[bundle]
 
-    def _specifier(self, bundle: Bundle, entry: Entry) -> SpecifierSet:
+    def _specifier(self, bundle: Bundle, entry: CatalogueEntry) -> SpecifierSet:
         """The releases that may be meant: those required already, of the CUDA version that is asked for."""
         asked = required(bundle.wheel.metadata(), entry.project) or SpecifierSet()
         if entry.extra and len(self.request.cuda) > 1 and entry.cuda == self.request.cuda[0]:

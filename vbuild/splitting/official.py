@@ -26,15 +26,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from vbuild.elf.catalogue import TOOLKIT, Entry
+from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry
 from vbuild.elf.library_names import hashed, plain
 from vbuild.elf.loading import Loading
 from vbuild.errors import BinaryError, SplitError, WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed
-from vbuild.splitting.official_cache import Asking, Facts, Library, Once, Shelf, all_of, first_of
+from vbuild.index_client.listing import ListedFile
+from vbuild.splitting.official_cache import CachedLibrary, Facts, OfficialCache, Once, RangeQuestions, all_of, first_of
 from vbuild.splitting.official_compare import difference
-from vbuild.splitting.official_restore import Joined, head_size, matching, restored
+from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
 from vbuild.wheel.extract import mapped
 
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
@@ -69,7 +69,7 @@ class OfficialWheel:
         return tuple(dict.fromkeys(library.path.rpartition("/")[0] for library in self.libraries))
 
 
-class Evidence(StrEnum):
+class OfficialEvidence(StrEnum):
     """What proves that a bundled library is the official one."""
 
     IDENTICAL = "identical"
@@ -83,7 +83,7 @@ class Provenance:
 
     wheel: OfficialWheel
     library: OfficialLibrary
-    evidence: Evidence
+    evidence: OfficialEvidence
     transferred: int
 
 
@@ -105,7 +105,7 @@ class Officials:
     def __init__(
         self, machine: str, *, indexes: Callable[[], Indexes] = Indexes.configured, store: Path | None = None
     ) -> None:
-        self._shelf = Shelf(machine, indexes, store)
+        self._shelf = OfficialCache(machine, indexes, store)
         self._found: Once[str, OfficialWheel] = Once()
 
     def wheel(self, project: str, specifier: SpecifierSet) -> OfficialWheel:
@@ -168,7 +168,7 @@ class Officials:
         data: memoryview,
         *,
         sha256: str,
-        entries: Sequence[Entry],
+        entries: Sequence[CatalogueEntry],
         fetch: bool = False,
     ) -> Provenance | Unproved:
         """Which library of the packages of *entries* the bundled one called *name* is, *data* with that *sha256*.
@@ -190,18 +190,20 @@ class Officials:
             why = f"a library whose SHA-256 begins with {bundled.digest}" if bundled.digest else "just these bytes"
             return Unproved(f"no release of {projects} for {self._shelf.machine} has {why}", asking.transferred)
 
-    def _proved(self, asking: Asking, bundled: "_Bundled", match: "_Match", *, fetch: bool) -> Provenance | Unproved:
+    def _proved(
+        self, asking: RangeQuestions, bundled: "_Bundled", match: "_Match", *, fetch: bool
+    ) -> Provenance | Unproved:
         wheel = self._official(match.project, match.listed, match.facts)
         library = next(library for library in wheel.libraries if library.path == match.library.path)
         if library.sha256 == bundled.sha256:
-            return Provenance(wheel, library, Evidence.IDENTICAL, asking.transferred)
+            return Provenance(wheel, library, OfficialEvidence.IDENTICAL, asking.transferred)
         found = _evidence(asking, bundled, match, fetch=fetch)
-        if isinstance(found, Evidence):
+        if isinstance(found, OfficialEvidence):
             return Provenance(wheel, library, found, asking.transferred)
         what = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
         return Unproved(f"{what}, but {found}", asking.transferred)
 
-    def _candidates(self, name: str, entries: Sequence[Entry]) -> Iterator[list["_Candidate"]]:
+    def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list["_Candidate"]]:
         """The releases that *name* may be from: those whose version it says, then all others, the newest first."""
         match = _NUMBER.search(plain(name))
         number = tuple(map(int, match["number"].split("."))) if match else ()
@@ -213,10 +215,10 @@ class Officials:
         yield likely
         yield others
 
-    def _wheel(self, asking: Asking, project: str, specifier: SpecifierSet) -> OfficialWheel:
+    def _wheel(self, asking: RangeQuestions, project: str, specifier: SpecifierSet) -> OfficialWheel:
         return self._found.get(f"{project} {specifier}", lambda: self._newest(asking, project, specifier))
 
-    def _newest(self, asking: Asking, project: str, specifier: SpecifierSet) -> OfficialWheel:
+    def _newest(self, asking: RangeQuestions, project: str, specifier: SpecifierSet) -> OfficialWheel:
         is_exact = any(one.operator in {"==", "==="} and not one.version.endswith(".*") for one in specifier)
         wheels = self._shelf.wheels(project)
         for listed in wheels:
@@ -238,7 +240,7 @@ class Officials:
             )
         raise SplitError(f"{wanted}: no package index has such a project")
 
-    def _official(self, project: str, listed: Listed, facts: Facts) -> OfficialWheel:
+    def _official(self, project: str, listed: ListedFile, facts: Facts) -> OfficialWheel:
         libraries = (
             OfficialLibrary(library.path, PurePosixPath(library.path).name, library.sha256, library.size)
             for library in facts.libraries
@@ -246,7 +248,7 @@ class Officials:
         requires = tuple(map(str, self._requirements(facts.requires, {""})))
         return OfficialWheel(project, str(listed.version), listed.file, tuple(libraries), requires)
 
-    def _required(self, asking: Asking, wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
+    def _required(self, asking: RangeQuestions, wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
         """NVIDIA's packages that *wheels* require, those behind extras of cuda-toolkit as well."""
         for wheel in wheels:
             for requirement in map(Requirement, wheel.requires):
@@ -257,15 +259,15 @@ class Officials:
                 elif _NVIDIA.fullmatch(canonicalize_name(requirement.name)):
                     yield requirement
 
-    def _with_library(self, asking: Asking, wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
+    def _with_library(self, asking: RangeQuestions, wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
         try:
             return self._wheel(asking, *wanted)
         except SplitError:  # headers only, or a package that is not for this machine
             return None
 
-    def _toolkits(self) -> tuple[Listed, ...]:
+    def _toolkits(self) -> tuple[ListedFile, ...]:
         """The newest release of cuda-toolkit for each minor version, the newest version first."""
-        newest: dict[tuple[int, ...], Listed] = {}
+        newest: dict[tuple[int, ...], ListedFile] = {}
         for listed in self._shelf.wheels(TOOLKIT, any_platform=True):
             if not (listed.is_yanked or listed.version.is_prerelease):
                 newest.setdefault(listed.version.release[:2], listed)
@@ -305,7 +307,7 @@ class _Bundled:
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     project: str
-    listed: Listed
+    listed: ListedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +315,12 @@ class _Match:
     """A library of a release that may be the bundled one."""
 
     project: str
-    listed: Listed
+    listed: ListedFile
     facts: Facts
-    library: Library
+    library: CachedLibrary
 
 
-def _matched(asking: Asking, bundled: _Bundled, candidate: _Candidate) -> _Match | None:
+def _matched(asking: RangeQuestions, bundled: _Bundled, candidate: _Candidate) -> _Match | None:
     try:
         facts = asking.facts(candidate.listed)
     except WheelError:  # nothing comes from a wheel that is damaged
@@ -329,7 +331,7 @@ def _matched(asking: Asking, bundled: _Bundled, candidate: _Candidate) -> _Match
     return _Match(candidate.project, candidate.listed, facts, alike[0]) if alike else None
 
 
-def _evidence(asking: Asking, bundled: _Bundled, match: _Match, *, fetch: bool) -> Evidence | str:
+def _evidence(asking: RangeQuestions, bundled: _Bundled, match: _Match, *, fetch: bool) -> OfficialEvidence | str:
     """What proves that *bundled* is the library of *match*, or why nothing does."""
     library = match.library
     try:
@@ -337,8 +339,8 @@ def _evidence(asking: Asking, bundled: _Bundled, match: _Match, *, fetch: bool) 
             head = distant.head(library.path, head_size(bundled.data, library.size))
             if rope := matching(restored(bundled.data, head, library.size), library.sha256):
                 # what the head has, nobody has looked at in the bundled copy
-                differs = difference(Joined(rope), bundled.data, below=len(head))
-                return f"{differs}: it is another library" if differs else Evidence.RESTORED
+                differs = difference(RestoredFile(rope), bundled.data, below=len(head))
+                return f"{differs}: it is another library" if differs else OfficialEvidence.RESTORED
             if not fetch:
                 return "what was changed since cannot be undone; --fetch-official compares all of it"
             with mapped(distant.chunks(library.path), folder=None) as official:
@@ -347,7 +349,7 @@ def _evidence(asking: Asking, bundled: _Bundled, match: _Match, *, fetch: bool) 
                 differs = difference(official, bundled.data)
     except (BinaryError, WheelError) as error:
         return f"it cannot be compared: {error}"
-    return f"{differs}: it is another library" if differs else Evidence.SECTIONS
+    return f"{differs}: it is another library" if differs else OfficialEvidence.SECTIONS
 
 
 def _names(requirement: Requirement, project: str) -> bool:

@@ -22,7 +22,7 @@ from unearth.fetchers import PyPIClient
 from vbuild.errors import WheelError
 from vbuild.files.hashing import sealed, unsealed
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed, files_of
+from vbuild.index_client.listing import ListedFile, files_of
 from vbuild.index_client.places import client_of
 from vbuild.index_client.ranged import Ranged, opened
 from vbuild.wheel.archive import Distant
@@ -40,7 +40,7 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CachedLibrary:
     """A shared library in a wheel: where, its SHA-256 in hexadecimal digits, and its size in bytes."""
 
     path: str
@@ -54,14 +54,14 @@ class Facts:
 
     file: str
     requires: tuple[str, ...]
-    libraries: tuple[Library, ...]
+    libraries: tuple[CachedLibrary, ...]
 
     @classmethod
     def read(cls, distant: Distant) -> Self:
         """The facts of a wheel that is somewhere else."""
         sizes = {member.path: member.size for member in distant.members}
         libraries = tuple(
-            Library(row.path, sha256, sizes[row.path])
+            CachedLibrary(row.path, sha256, sizes[row.path])
             for row in distant.record.rows
             if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := sha256_said(row.hash))
         )
@@ -70,7 +70,9 @@ class Facts:
     @classmethod
     def parse(cls, data: Any) -> Self:  # noqa: ANN401 - JSON
         """The facts that were kept; `KeyError`, `TypeError` or `ValueError` from anything else."""
-        libraries = tuple(Library(str(row["path"]), str(row["sha256"]), int(row["size"])) for row in data["libraries"])
+        libraries = tuple(
+            CachedLibrary(str(row["path"]), str(row["sha256"]), int(row["size"])) for row in data["libraries"]
+        )
         if not all(len(bytes.fromhex(library.sha256)) == _SHA256_SIZE for library in libraries):
             raise ValueError("no SHA-256")
         return cls(str(data["file"]), tuple(str(line) for line in data["requires"]), libraries)
@@ -101,7 +103,7 @@ class Once(Generic[K, V]):
         return future.result()
 
 
-class Shelf:
+class OfficialCache:
     """The wheels of official packages for Linux on *machine*, and the place in the user's cache for what they say."""
 
     def __init__(self, machine: str, indexes: Callable[[], Indexes], store: Path | None) -> None:
@@ -109,14 +111,14 @@ class Shelf:
         self._store = store or user_cache_path("vbuild") / "official"
         self._ask = indexes
         self._indexes: Once[None, Indexes] = Once()
-        self._listed: Once[str, tuple[Listed, ...]] = Once()
+        self._listed: Once[str, tuple[ListedFile, ...]] = Once()
         self._facts: Once[str, Facts] = Once()
 
-    def listed(self, project: str) -> tuple[Listed, ...]:
+    def listed(self, project: str) -> tuple[ListedFile, ...]:
         """Every file of *project*, the newest release first; `FetchError` where no index can be asked."""
         return self._listed.get(project, lambda: files_of(project, indexes=self.indexes()))
 
-    def wheels(self, project: str, *, any_platform: bool = False) -> tuple[Listed, ...]:
+    def wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
         """The wheels of *project* for this machine, or those for all, the newest release first."""
         return tuple(listed for listed in self.listed(project) if self._fits(listed, any_platform=any_platform))
 
@@ -125,16 +127,16 @@ class Shelf:
         return self._indexes.get(None, self._ask)
 
     @contextmanager
-    def asking(self) -> Iterator["Asking"]:
+    def asking(self) -> Iterator["RangeQuestions"]:
         """What asks for wheels during the block, through one connection, in several threads."""
         with ExitStack() as stack:
-            yield Asking(self, stack)
+            yield RangeQuestions(self, stack)
 
-    def facts(self, listed: Listed, read: Callable[[], Facts]) -> Facts:
+    def facts(self, listed: ListedFile, read: Callable[[], Facts]) -> Facts:
         """What *listed* says, from here or as *read* has it."""
         return self._facts.get(f"{listed.sha256} {listed.url}", lambda: self._kept(listed) or self._read(listed, read))
 
-    def _fits(self, listed: Listed, *, any_platform: bool) -> bool:
+    def _fits(self, listed: ListedFile, *, any_platform: bool) -> bool:
         if not listed.is_wheel:
             return False
         try:
@@ -145,7 +147,7 @@ class Shelf:
             return platforms == ["any"]
         return any(name.startswith(("manylinux", "linux_")) and name.endswith(f"_{self.machine}") for name in platforms)
 
-    def _kept(self, listed: Listed) -> Facts | None:
+    def _kept(self, listed: ListedFile) -> Facts | None:
         """What is kept of *listed*; None for what is torn or foreign."""
         if not listed.sha256:
             return None
@@ -154,7 +156,7 @@ class Shelf:
             return facts if facts.file == listed.file else None
         return None
 
-    def _read(self, listed: Listed, read: Callable[[], Facts]) -> Facts:
+    def _read(self, listed: ListedFile, read: Callable[[], Facts]) -> Facts:
         facts = read()
         if listed.sha256:
             with suppress(OSError):  # a cache that cannot be written is none
@@ -169,16 +171,16 @@ class Shelf:
 
 
 @dataclass(slots=True)
-class Asking:
+class RangeQuestions:
     """Reads wheels of *shelf*; counts the bytes that are *transferred*."""
 
-    shelf: Shelf
+    shelf: OfficialCache
     _stack: ExitStack
     transferred: int = 0
     _clients: Once[None, PyPIClient] = field(default_factory=Once)
     _lock: Lock = field(default_factory=Lock)
 
-    def facts(self, listed: Listed) -> Facts:
+    def facts(self, listed: ListedFile) -> Facts:
         """What *listed* says; `FetchError`, or `WheelError` where it is damaged."""
 
         def read() -> Facts:
@@ -188,7 +190,7 @@ class Asking:
         return self.shelf.facts(listed, read)
 
     @contextmanager
-    def opened(self, listed: Listed) -> Iterator[Distant]:
+    def opened(self, listed: ListedFile) -> Iterator[Distant]:
         """The wheel that is *listed*, to be read where it is."""
         file: Ranged | None = None
         try:

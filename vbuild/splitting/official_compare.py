@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from vbuild.elf.image import Image, Layout, Section, Sliceable
+from vbuild.elf.image import ElfImage, ElfLayout, Section, Sliceable
 from vbuild.elf.library_names import hashed
 from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, SectionType, SegmentType, VersionNeed
 from vbuild.splitting.official_homes import TOUCHED, paired, unnumbered
@@ -53,7 +53,7 @@ NAMED = (DynamicTag.NEEDED, DynamicTag.SONAME)
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class DynamicNames:
     """The official ``.dynstr``, and that of the bundled copy, which begins with it."""
 
     official: bytes
@@ -88,7 +88,7 @@ class Names:
 
 
 def dynamics(
-    entries: Sequence[Entry], slots: int, *, names: Names, moved: Callable[[Entry], int]
+    entries: Sequence[Entry], slots: int, *, names: DynamicNames, moved: Callable[[Entry], int]
 ) -> Iterator[tuple[Entry, ...]]:
     """The tables of *slots* entries, DT_NULL included, that *entries* may have been; *moved* puts addresses back."""
     kept = [(tag, moved((tag, value))) for tag, value in entries if tag not in PATHS]
@@ -103,7 +103,7 @@ def dynamics(
                 yield (*table, *((DynamicTag.NULL, 0),) * (slots - len(table)))
 
 
-def entries_of(image: Image) -> tuple[Entry, ...]:
+def entries_of(image: ElfImage) -> tuple[Entry, ...]:
     """The tags and values of PT_DYNAMIC, up to DT_NULL."""
     span = next((one.span for one in image.segments if one.p_type == SegmentType.DYNAMIC), range(0))
     return entries_in(image.view(span))
@@ -116,7 +116,7 @@ def entries_in(dynamic: memoryview) -> tuple[Entry, ...]:
     return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
 
 
-def named_again(versions: bytes, names: Names) -> bytes:
+def named_again(versions: bytes, names: DynamicNames) -> bytes:
     """``.gnu.version_r`` of the bundled copy, with official names of libraries."""
     data, place = bytearray(versions), 0
     for _ in range(_MOST_RECORDS):
@@ -170,7 +170,7 @@ def difference(official: Sliceable, bundled: memoryview, *, below: int | None = 
     With *below* only sections that begin in front of that offset of the official file are compared. `BinaryError`
     where one of them is no 64-bit little-endian ELF file, or damaged.
     """
-    here, there = Layout.parse(official), Image.parse(bundled)
+    here, there = ElfLayout.parse(official), ElfImage.parse(bundled)
     if _kind(here) != _kind(there):
         return "its ELF header says otherwise"
     if Counter(section.name for section in here.sections) != Counter(section.name for section in there.sections):
@@ -191,13 +191,13 @@ class _Pair:
     """The bytes of the official file, its headers, and the bundled file."""
 
     data: Sliceable
-    official: Layout
-    bundled: Image
+    official: ElfLayout
+    bundled: ElfImage
 
     @property
-    def names(self) -> Names:
+    def names(self) -> DynamicNames:
         here, there = self.official.section(".dynstr"), self.bundled.section(".dynstr")
-        return Names(bytes(self._view(here.span)) if here else b"", bytes(self._copied(there)) if there else b"")
+        return DynamicNames(bytes(self._view(here.span)) if here else b"", bytes(self._copied(there)) if there else b"")
 
     def is_same(self, section: Section, copy: Section) -> bool:
         """Whether the official *section* became *copy*."""
@@ -205,7 +205,7 @@ class _Pair:
         match section.header.sh_type:
             case SectionType.DYNAMIC:
                 names = self.names
-                return _said(here, Names(names.official, names.official)) == _said(there, names)
+                return _said(here, DynamicNames(names.official, names.official)) == _said(there, names)
             case SectionType.STRTAB if section.name == ".dynstr":
                 return _begins(self.names)
             case SectionType.GNU_VERNEED:
@@ -222,11 +222,11 @@ class _Pair:
         return self.bundled.view(copy.span)
 
 
-def _kind(file: Layout) -> tuple[int, int, int, int]:
+def _kind(file: ElfLayout) -> tuple[int, int, int, int]:
     return file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry
 
 
-def _astray(bundled: Image) -> str | None:
+def _astray(bundled: ElfImage) -> str | None:
     """The section of *bundled* that the loader does not find where the section headers say; None where it finds all."""
     for section in bundled.sections:
         has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
@@ -252,7 +252,7 @@ def _is_alike(section: Section, copy: Section) -> bool:
     return (one.sh_type, one.sh_flags) == (other.sh_type, other.sh_flags) and same_size and same_place
 
 
-def _said(dynamic: memoryview, names: Names) -> tuple[Counter[Entry], list[str]]:
+def _said(dynamic: memoryview, names: DynamicNames) -> tuple[Counter[Entry], list[str]]:
     """The entries of *dynamic* that may not differ, and the libraries needed without hashes in their names."""
     entries = entries_in(dynamic)
     kept = Counter((tag, value) for tag, value in entries if tag not in {*NAMED, *PATHS, *_MOVED})
@@ -265,7 +265,7 @@ def _stem(name: str) -> str:
     return (found.name if found else name).partition(".so")[0]
 
 
-def _begins(names: Names) -> bool:
+def _begins(names: DynamicNames) -> bool:
     """Whether the bundled names begin with the official ones, but for paths among those."""
     place = 0
     for start in sorted(names.paths()):

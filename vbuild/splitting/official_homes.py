@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vbuild.elf.image import Image, Section, Sliceable
+from vbuild.elf.image import ElfImage, Section, Sliceable
 from vbuild.elf.records import (
     SHN_LORESERVE,
     STT_SECTION,
@@ -77,7 +77,7 @@ class Search:
         return tuple(found)
 
 
-def tables(bundled: Image, search: Search) -> Iterator[tuple[Section, ...]]:
+def tables(bundled: ElfImage, search: Search) -> Iterator[tuple[Section, ...]]:
     """The section headers of the official file that *bundled* was made from, as they may have been."""
     size = len(search.whole)
     moved = [section for section in bundled.sections if max(section.span.start, section.span.stop) > size]
@@ -126,7 +126,7 @@ def numberings(symbols: bytes, homes: Mapping[int, Section]) -> tuple[bytes, byt
     return once, renumbered(once, homes)
 
 
-def _place(section: Section, bundled: Image, search: Search) -> Place | None:
+def _place(section: Section, bundled: ElfImage, search: Search) -> Place | None:
     """Where *section* was, offset and size, by PT_DYNAMIC or by what the head has; the size is not that of names."""
     size = section.header.sh_size
     if section.header.sh_type == SectionType.DYNAMIC:
@@ -151,7 +151,7 @@ def _pattern(section: Section, content: bytes) -> bytes:
 
 
 def _sized(
-    known: Mapping[int, Place], moved: Sequence[Section], bundled: Image, search: Search
+    known: Mapping[int, Place], moved: Sequence[Section], bundled: ElfImage, search: Search
 ) -> Iterator[dict[int, Place]]:
     """The places of the names among *known*: as many bytes as their copy has there, or up to the section behind.
 
@@ -193,7 +193,7 @@ def _fitted(left: Sequence[Section], filled: Iterable[range]) -> Iterator[dict[i
         yield from ({left[0].index: (piece.start, len(piece))} for piece in filled)
 
 
-def _table(bundled: Image, places: Mapping[int, Place], search: Search) -> tuple[Section, ...] | None:
+def _table(bundled: ElfImage, places: Mapping[int, Place], search: Search) -> tuple[Section, ...] | None:
     """The sections of *bundled* with those that were moved in their *places*, in the order of their offsets."""
     homes = []
     for section in bundled.sections:

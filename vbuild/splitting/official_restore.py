@@ -17,11 +17,11 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from vbuild.elf.image import Image, Layout, Section
+from vbuild.elf.image import ElfImage, ElfLayout, Section
 from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SectionType, SegmentType
 from vbuild.errors import BinaryError
-from vbuild.files.edited import Part, Rope
-from vbuild.splitting.official_compare import Entry, Names, dynamics, entries_of, named_again
+from vbuild.files.edited import EditedFile, Part
+from vbuild.splitting.official_compare import DynamicNames, Entry, dynamics, entries_of, named_again
 from vbuild.splitting.official_homes import TOUCHED, Search, numberings, paired, tables
 
 # bytes, some seconds' work; a library that nobody meant ill with takes a few times its size
@@ -31,7 +31,7 @@ _SMALLEST_HEAD, _LARGEST_HEAD = 1 << 12, 1 << 20
 
 def head_size(data: memoryview, size: int) -> int:
     """How many bytes of an official file of *size* bytes are needed to restore it from its bundled copy *data*."""
-    bundled = Image.parse(data)
+    bundled = ElfImage.parse(data)
     kept = [
         section.span.start
         for section in bundled.sections
@@ -41,16 +41,16 @@ def head_size(data: memoryview, size: int) -> int:
     return min(max(wanted, _SMALLEST_HEAD), _LARGEST_HEAD, size)
 
 
-def restored(data: memoryview, head: bytes, size: int) -> Iterator[Rope]:
+def restored(data: memoryview, head: bytes, size: int) -> Iterator[EditedFile]:
     """What the official file of *size* bytes that begins with *head* may be, if *data* is a bundled copy of it.
 
     The likeliest comes first; none where *data* cannot be a copy. `BinaryError` where a file is no 64-bit
     little-endian ELF file, or damaged.
     """
     if len(data) < size or len(head) >= size:
-        yield from [Rope.of(data, [head])] if len(head) == size else []
+        yield from [EditedFile.of(data, [head])] if len(head) == size else []
         return
-    bundled = Image.parse(data)
+    bundled = ElfImage.parse(data)
     for official in _Official.of(bundled, head, size):
         fixed = dict(official.pieces())
         for table in official.tables():
@@ -58,7 +58,7 @@ def restored(data: memoryview, head: bytes, size: int) -> Iterator[Rope]:
                 yield _rope(data, fixed | table | names, size)
 
 
-def matching(candidates: Iterable[Rope], sha256: str) -> Rope | None:
+def matching(candidates: Iterable[EditedFile], sha256: str) -> EditedFile | None:
     """The first of *candidates* whose SHA-256 is that; what they begin with in common is hashed once.
 
     Of files made to have thousands of candidates only the first are looked at.
@@ -85,10 +85,10 @@ def matching(candidates: Iterable[Rope], sha256: str) -> Rope | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class RestoredFile:
     """A rope of which only slices are asked for."""
 
-    rope: Rope
+    rope: EditedFile
 
     def __len__(self) -> int:
         return self.rope.size
@@ -127,25 +127,25 @@ class _Stitched:
 class _Official:
     """The headers of the official file: read, or found out; *table* is its section headers where they were lost."""
 
-    bundled: Image
+    bundled: ElfImage
     stitched: _Stitched
     segments: tuple[ProgramHeader, ...]
     sections: tuple[Section, ...]
     table: tuple[int, bytes] | None = None
 
     @classmethod
-    def of(cls, bundled: Image, head: bytes, size: int) -> "Iterator[_Official]":
+    def of(cls, bundled: ElfImage, head: bytes, size: int) -> "Iterator[_Official]":
         """What *bundled* may have been made from, the likeliest first."""
         stitched = _Stitched(head, bundled.data, size)
         try:
-            layout = Layout.parse(stitched)
+            layout = ElfLayout.parse(stitched)
         except BinaryError:  # the section headers that are there now speak of places behind the end
             yield from cls._rebuilt(bundled, stitched)
         else:
             yield cls(bundled, stitched, layout.segments, layout.sections)
 
     @classmethod
-    def _rebuilt(cls, bundled: Image, stitched: _Stitched) -> "Iterator[_Official]":
+    def _rebuilt(cls, bundled: ElfImage, stitched: _Stitched) -> "Iterator[_Official]":
         header, size = FileHeader.parse(stitched.head), ProgramHeader.layout.size
         places = range(header.e_phoff, header.e_phoff + header.e_phnum * size, size)
         segments = tuple(ProgramHeader.parse(stitched.head, place) for place in places)
@@ -175,14 +175,14 @@ class _Official:
             yield {section.span.start: text}
 
     @property
-    def names(self) -> Names:
+    def names(self) -> DynamicNames:
         section, copy = self._named(".dynstr"), self.bundled.section(".dynstr")
         bundled = bytes(self.bundled.view(copy.span)) if copy else b""
         if section is None:
-            return Names(b"", bundled)
+            return DynamicNames(b"", bundled)
         if section.span.stop <= len(self.stitched.head):
-            return Names(self.stitched.head[section.span.start : section.span.stop], bundled)
-        return Names(bundled[: section.header.sh_size], bundled)
+            return DynamicNames(self.stitched.head[section.span.start : section.span.stop], bundled)
+        return DynamicNames(bundled[: section.header.sh_size], bundled)
 
     def moved(self, entry: Entry) -> int:
         """The value that *entry* of the bundled ``.dynamic`` has in the official one, names excepted."""
@@ -228,7 +228,7 @@ class _Official:
         return next((section for section in self.sections if section.name == name), None)
 
 
-def _rope(data: memoryview, pieces: Mapping[int, bytes], size: int) -> Rope:
+def _rope(data: memoryview, pieces: Mapping[int, bytes], size: int) -> EditedFile:
     """The first *size* bytes of *data* with *pieces* in it, by offset; the first to come holds its place."""
     parts: list[Part] = []
     end = 0
@@ -238,4 +238,4 @@ def _rope(data: memoryview, pieces: Mapping[int, bytes], size: int) -> Rope:
         parts.append(piece[max(end - start, 0) : max(size - start, 0)])
         end = max(end, start + len(piece))
     parts.append(range(min(end, size), size))
-    return Rope.of(data, parts)
+    return EditedFile.of(data, parts)

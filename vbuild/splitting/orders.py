@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from vbuild.elf.linkage import Edge, Via
 from vbuild.elf.loading import Loading
 from vbuild.elf.surgery.relink import Relink
-from vbuild.splitting.bundle import Bundle, Piece
+from vbuild.splitting.bundle import Bundle, BundledLibrary
 from vbuild.splitting.decisions import Decision
 from vbuild.splitting.neighbours import Neighbour, Neighbours
 from vbuild.splitting.official import OfficialWheel, Provenance
@@ -152,11 +152,11 @@ def _clean(folder: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Order:
+class PatchOrder:
     """What is to be done to *piece*, a file of *bundle* that will be installed at *path*, and what it then asks for."""
 
     bundle: Bundle
-    piece: Piece
+    piece: BundledLibrary
     path: str
     relink: Relink
     official: tuple[OfficialWheel, ...] = ()
@@ -183,13 +183,13 @@ class Orders:
     frozen: Collection[tuple[Bundle, str]] = ()
     cleans: bool = False
 
-    def staying(self, bundle: Bundle) -> tuple[Order, ...]:
+    def staying(self, bundle: Bundle) -> tuple[PatchOrder, ...]:
         """An order for each file of *bundle* that stays in it."""
         pieces = [piece for piece in bundle.pieces.values() if not self.decision.fate(bundle, piece.path).is_gone]
         alive = frozenset(piece.folder for piece in pieces)
         return tuple(self._order(_Place(bundle, piece, piece.path, alive)) for piece in pieces)
 
-    def moving(self, pool: Pool) -> tuple[Order, ...]:
+    def moving(self, pool: Pool) -> tuple[PatchOrder, ...]:
         """An order for each library of *pool*."""
         home = self.homes[pool]
         places = (
@@ -198,10 +198,10 @@ class Orders:
         )
         return tuple(map(self._order, places))
 
-    def _order(self, place: "_Place") -> Order:
+    def _order(self, place: "_Place") -> PatchOrder:
         bundle, piece = place.bundle, place.piece
         if (bundle, piece.path) in self.frozen:
-            return Order(bundle, piece, place.path, Relink())
+            return PatchOrder(bundle, piece, place.path, Relink())
         folders: dict[str, None] = {}
         renamed: list[tuple[str, str]] = []
         official: dict[OfficialWheel, None] = {}
@@ -222,7 +222,7 @@ class Orders:
             elif self.cleans and edge.via is Via.NAME and edge.provider:
                 folders[edge.provider.rpartition("/")[0]] = None
         relink = self._relink(place, tuple(renamed), tuple(folders))
-        return Order(bundle, piece, place.path, relink, tuple(official), tuple(neighbours))
+        return PatchOrder(bundle, piece, place.path, relink, tuple(official), tuple(neighbours))
 
     def _required(self, bundle: Bundle, path: str) -> Iterator[Provenance]:
         """Where the replaced library at *path* is from, and those that it loads in turn: all as they were bundled."""
@@ -265,7 +265,7 @@ class _Place:
     """A *piece* of *bundle*, the *path* where it will be, and the folders that have libraries then."""
 
     bundle: Bundle
-    piece: Piece
+    piece: BundledLibrary
     path: str
     alive: frozenset[str]
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from vbuild.files.records import Buffer
 from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
-from vbuild.sbom.model import Change, Fate, Gone, package_url
+from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import Kind
-from vbuild.splitting.plan import Made, Plan
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.plan import DependencyWheel, SplitPlan
 from vbuild.splitting.requirements import merged
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.extract import forget
-from vbuild.wheel.metadata import Row, is_dist_info, unpadded
+from vbuild.wheel.metadata import RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
@@ -26,7 +26,7 @@ _HOW = "vbuild split"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Passed:
+class PassedMember:
     """A *member* of *wheel*, to be passed on to *path*."""
 
     wheel: Wheel
@@ -65,12 +65,12 @@ class New:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Output:
+class ThinWheel:
     """A wheel to be written; new members get the time of those of *like*, and without it no member has one."""
 
     name: WheelName
     like: Wheel | None
-    parts: tuple[Passed | New, ...]
+    parts: tuple[PassedMember | New, ...]
 
     def prepare(self, writer: WheelWriter) -> None:
         """Tell *writer* where members take their times from, before anything is written."""
@@ -92,14 +92,14 @@ class Output:
 
 def thin(
     bundle: Bundle,
-    plan: Plan,
+    plan: SplitPlan,
     *,
     requires: Iterable[str],
     companion: Companion | None,
     gone: Iterable[str] = (),
     news: Mapping[str, bytes] | None = None,
     bill: bool = True,
-) -> Output | None:
+) -> ThinWheel | None:
     """The wheel of *bundle* without what moved out of it, and the *gone* members; None where nothing changes.
 
     *requires* are lines for its METADATA, *companion* the wheel that has its shared libraries now, and *news* further
@@ -117,15 +117,15 @@ def thin(
         changed[f"{wheel.dist_info}/METADATA"] = text
     if carries(wheel) or (bill and (edited or any(fate.is_gone for fate in fates.values()))):
         changed[path_of(wheel.dist_info)] = _bill(bundle, plan, companion, left_out)
-    return Output(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
+    return ThinWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
 
 
-def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> Iterator[Passed | New]:
+def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> Iterator[PassedMember | New]:
     for member in wheel.members:
         if member.path in changed:
             yield New(member, changed[member.path])
         elif member.path not in left_out and member.path != f"{wheel.dist_info}/RECORD":
-            yield Passed(wheel, member, member.path)
+            yield PassedMember(wheel, member, member.path)
     for path, data in changed.items():
         if not wheel.find(path):
             yield New(path, data)
@@ -138,20 +138,22 @@ def _metadata(wheel: Wheel, requires: Iterable[str]) -> bytes | None:
     return None if lines == metadata.requires_dist else str(metadata.with_requires_dist(lines)).encode()
 
 
-def _bill(bundle: Bundle, plan: Plan, companion: Companion | None, left_out: set[str]) -> bytes:
+def _bill(bundle: Bundle, plan: SplitPlan, companion: Companion | None, left_out: set[str]) -> bytes:
     """The bill of materials of the thin wheel, with what it had in the wheel of *bundle*."""
     wheel = bundle.wheel
     edited = {made.order.piece.member.path: made for made in plan.staying[bundle] if made.data is not None}
     rows = (wheel.row(member) for member in wheel.members if member.path not in left_out)
     earlier = bill_of(wheel)
     changes = Changes(
-        {path: Change(made.order.piece.sha256, _HOW) for path, made in edited.items()},
+        {path: BillChange(made.order.piece.sha256, _HOW) for path, made in edited.items()},
         gone=tuple(_gone(bundle, plan, companion)),
     )
     return revised(
         wheel.name,
         [
-            Row(row.path, f"sha256={unpadded(bytes.fromhex(edited[row.path].sha256))}") if row.path in edited else row
+            RecordRow(row.path, f"sha256={unpadded(bytes.fromhex(edited[row.path].sha256))}")
+            if row.path in edited
+            else row
             for row in rows
         ],
         earlier=[earlier] if earlier else [],
@@ -159,17 +161,17 @@ def _bill(bundle: Bundle, plan: Plan, companion: Companion | None, left_out: set
     )
 
 
-def _gone(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[Gone]:
+def _gone(bundle: Bundle, plan: SplitPlan, companion: Companion | None) -> Iterator[Gone]:
     """The libraries that left the wheel of *bundle*, as its bill of materials lists them."""
     for path, fate in plan.decision.fates[bundle].items():
         piece = bundle.pieces[path]
-        if fate.kind is Kind.REPLACE and fate.provenance:
+        if fate.kind is DecisionKind.REPLACE and fate.provenance:
             found, library = fate.provenance.wheel, fate.provenance.library
             yield Gone(
                 path=piece.member.path,
                 sha256=piece.sha256,
                 name=library.soname,
-                fate=Fate.MOVED,
+                fate=Treatment.MOVED,
                 purl=package_url(found.project, found.version, file=found.file),
                 target=library.path,
                 version=found.version,
@@ -179,22 +181,22 @@ def _gone(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[G
             name = companion.name
             purl = package_url(name.project, name.version, file=str(name))
             target = f"{plan.homes[fate.pool]}/{piece.name}"
-            yield Gone(piece.member.path, piece.sha256, piece.name, Fate.MOVED, purl, target)
-        elif fate.kind is Kind.DROP:
-            yield Gone(piece.member.path, piece.sha256, piece.name, Fate.DROPPED)
+            yield Gone(piece.member.path, piece.sha256, piece.name, Treatment.MOVED, purl, target)
+        elif fate.kind is DecisionKind.DROP:
+            yield Gone(piece.member.path, piece.sha256, piece.name, Treatment.DROPPED)
 
 
-def beside(companion: Companion, made: Iterable[Made]) -> Output:
+def beside(companion: Companion, made: Iterable[DependencyWheel]) -> ThinWheel:
     """The dependency wheel with the libraries *made*.
 
     Its version is that of its contents, so it has nothing of the wheels they come from: no time, no bill of materials.
     """
-    parts: list[Passed | New] = []
+    parts: list[PassedMember | New] = []
     for each in made:
         source, member = each.order.bundle.wheel, each.order.piece.member
         if each.data is None:
-            parts.append(Passed(source, member, each.order.path))
+            parts.append(PassedMember(source, member, each.order.path))
         else:
             parts.append(New(each.order.path, each.data))
     parts += (New(path, data) for path, data in companion.members)
-    return Output(companion.name, None, tuple(parts))
+    return ThinWheel(companion.name, None, tuple(parts))

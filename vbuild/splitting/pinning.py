@@ -15,8 +15,8 @@ from vbuild.elf.catalogue import by_soname
 from vbuild.errors import SplitError
 from vbuild.splitting.neighbours import Neighbour
 from vbuild.splitting.official import Officials, OfficialWheel
-from vbuild.splitting.orders import Order
-from vbuild.splitting.request import Pin, Request
+from vbuild.splitting.orders import PatchOrder
+from vbuild.splitting.request import OfficialPin, SplitRequest
 from vbuild.splitting.requirements import compatible, compatible_alone, exact, required
 from vbuild.wheel.metadata import Metadata
 
@@ -25,11 +25,11 @@ from vbuild.wheel.metadata import Metadata
 class Pinning:
     """Writes requirements as *request* wants them, for wheels of one *machine*."""
 
-    request: Request
+    request: SplitRequest
     officials: Officials
     machine: str
 
-    def lines(self, orders: Iterable[Order], metadata: Metadata) -> tuple[str, ...]:
+    def lines(self, orders: Iterable[PatchOrder], metadata: Metadata) -> tuple[str, ...]:
         """The lines for all that *orders* ask for, and that *metadata* does not require yet.
 
         `SplitError` where that is of several CUDA majors, and nothing says which.
@@ -39,7 +39,7 @@ class Pinning:
         beside = dict.fromkeys(neighbour for order in found for neighbour in order.neighbours if neighbour.wheel)
         new = self._of_one_cuda([one for one in beside if not self._is_required(one, metadata)])
         toolkits: dict[str, set[str]] = {}
-        if self._is_exact(Pin.EXACT):
+        if self._is_exact(OfficialPin.EXACT):
             lines = [self.exactly(wheel.project, wheel.version) for wheel in replaced]
         else:
             lines = [*self._compatible(replaced, toolkits)]
@@ -85,15 +85,15 @@ class Pinning:
         """The line for just that release."""
         return exact(project, version, machine=self.machine)
 
-    def _is_exact(self, default: Pin) -> bool:
-        return (self.request.pin or default) is Pin.EXACT
+    def _is_exact(self, default: OfficialPin) -> bool:
+        return (self.request.pin or default) is OfficialPin.EXACT
 
     def _of_neighbours(self, neighbours: Iterable[Neighbour], toolkits: dict[str, set[str]]) -> Iterator[str]:
         for neighbour in neighbours:
             wheel, entry = neighbour.wheel, neighbour.entry
             if wheel is None or entry is None:
                 continue
-            if self._is_exact(Pin.COMPATIBLE):
+            if self._is_exact(OfficialPin.COMPATIBLE):
                 yield self.exactly(wheel.project, wheel.version)
             elif entry.extra and entry.cuda and entry.cuda > 11:  # noqa: PLR2004 - the package begins with CUDA 12
                 cuda = self.request.cuda or (entry.cuda,)

@@ -17,26 +17,26 @@ from packaging.utils import canonicalize_name
 
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import ShortageError, SplitError, SurgeryError, at
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
 from vbuild.splitting.decisions import Decision, decided
 from vbuild.splitting.neighbours import Neighbours
-from vbuild.splitting.orders import Order, Orders
-from vbuild.splitting.request import Request
+from vbuild.splitting.orders import Orders, PatchOrder
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.sharing import Pool
 from vbuild.wheel.paths import installed_path
 
 # what else is to be done to a library: its path and its bytes in, a rope over them out
-Cut = Callable[[str, memoryview], Rope]
+Cut = Callable[[str, memoryview], EditedFile]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class DependencyWheel:
     """A file as it will be: what was ordered, its bytes where they are others than before, and their hash."""
 
-    order: Order
+    order: PatchOrder
     data: memoryview | None
     sha256: str
 
@@ -71,7 +71,7 @@ class Editor:
     def __post_init__(self) -> None:
         self._spool = Spool(self.stack, self.room)
 
-    def failure(self, order: Order) -> str | None:
+    def failure(self, order: PatchOrder) -> str | None:
         """Carry out *order*, and say why the file it asks for cannot be had; None where it is there.
 
         `ShortageError` or `SplitError` where that is not the file's fault, and nothing can be edited.
@@ -81,7 +81,7 @@ class Editor:
             return self._failures.get(known)
         piece, wheel = order.piece, order.bundle.wheel
         with wheel.mapped(piece.member, folder=self.room) as source:
-            rope = self.cut(piece.path, source) if self.cut else Rope.whole(source)
+            rope = self.cut(piece.path, source) if self.cut else EditedFile.whole(source)
             with at(wheel.path.name), at(piece.path):
                 try:
                     self._edits[known] = self._edited(rope, order)
@@ -91,23 +91,23 @@ class Editor:
                     self._failures[known] = str(error)
         return self._failures.get(known)
 
-    def made(self, order: Order) -> Made:
+    def made(self, order: PatchOrder) -> DependencyWheel:
         """The file that *order* asks for, which was no failure."""
         piece = order.piece
         edit = _Edit(piece.sha256, None) if self._is_idle(order) else self._edits[piece.sha256, order.relink]
-        return Made(order, self._spool.view(edit.place) if edit.place else None, edit.sha256)
+        return DependencyWheel(order, self._spool.view(edit.place) if edit.place else None, edit.sha256)
 
-    def _is_idle(self, order: Order) -> bool:
+    def _is_idle(self, order: PatchOrder) -> bool:
         return order.is_idle and not self.cut
 
-    def _edited(self, rope: Rope, order: Order) -> _Edit:
+    def _edited(self, rope: EditedFile, order: PatchOrder) -> _Edit:
         with relinked(rope, order.relink, folder=self.room) as view:
             digest = hashlib.sha256(view).hexdigest()
             return _Edit(digest, None if digest == order.piece.sha256 else self._spool.put(view))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class SplitPlan:
     """The *decision*, with the files of every wheel and every pool as they will be.
 
     *frozen* are the files that could not be edited, and why.
@@ -115,12 +115,12 @@ class Plan:
 
     decision: Decision
     homes: Mapping[Pool, str]
-    staying: Mapping[Bundle, tuple[Made, ...]]
-    moving: Mapping[Pool, tuple[Made, ...]]
+    staying: Mapping[Bundle, tuple[DependencyWheel, ...]]
+    moving: Mapping[Pool, tuple[DependencyWheel, ...]]
     frozen: Mapping[tuple[Bundle, str], str]
 
 
-def planned(bundles: Sequence[Bundle], request: Request, *, neighbours: Neighbours, editor: Editor) -> Plan:
+def planned(bundles: Sequence[Bundle], request: SplitRequest, *, neighbours: Neighbours, editor: Editor) -> SplitPlan:
     """The plan for *bundles*; `SplitError` where it needs a word from the user."""
     frozen: dict[tuple[Bundle, str], str] = {}
     while True:
@@ -137,14 +137,14 @@ def planned(bundles: Sequence[Bundle], request: Request, *, neighbours: Neighbou
         if not failed:
             made_staying = {bundle: tuple(map(editor.made, several)) for bundle, several in staying.items()}
             made_moving = {pool: tuple(map(editor.made, several)) for pool, several in moving.items()}
-            return Plan(decision, homes, made_staying, made_moving, frozen)
+            return SplitPlan(decision, homes, made_staying, made_moving, frozen)
         # another wheel would only try the same in the next round
         for bundle in bundles:
             copies = {path: piece.key for path, piece in bundle.pieces.items() if piece.key in failed}
             frozen |= {(bundle, path): failed[key] for path, key in copies.items() if (bundle, path) not in frozen}
 
 
-def sharer(pool: Pool, request: Request, *, among: Iterable[Bundle]) -> str:
+def sharer(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
     """After which project the dependency wheel of *pool* is called; `SplitError` where it is several's.
 
     The name that is asked for is for what several projects share, if there are several *among* the wheels given: one

@@ -7,9 +7,9 @@ from vbuild.elf.catalogue import by_soname
 from vbuild.errors import at
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import Kind
+from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.official import OfficialWheel
-from vbuild.splitting.plan import Plan
+from vbuild.splitting.plan import SplitPlan
 from vbuild.splitting.preload import MODULE, Preloaded, hooked, hooks, in_order, is_namespace, shim
 from vbuild.wheel.paths import installed_path
 
@@ -27,7 +27,7 @@ class Preloading:
 
 def preloading(
     bundle: Bundle,
-    plan: Plan,
+    plan: SplitPlan,
     companion: Companion | None,
     *,
     closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
@@ -62,7 +62,7 @@ def preloading(
 
 
 def _others(
-    bundle: Bundle, plan: Plan, closure: Callable[[OfficialWheel], Iterable[OfficialWheel]]
+    bundle: Bundle, plan: SplitPlan, closure: Callable[[OfficialWheel], Iterable[OfficialWheel]]
 ) -> Iterator[Preloaded]:
     """All libraries of the official wheels that any file asks for: they need one another."""
     for made in plan.staying[bundle]:
@@ -72,10 +72,12 @@ def _others(
                 yield Preloaded(library.path, wheel.project, _pathfinder(library.soname))
 
 
-def _moved(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[Preloaded]:
+def _moved(bundle: Bundle, plan: SplitPlan, companion: Companion | None) -> Iterator[Preloaded]:
     """The libraries that left the wheel, first what others of them need."""
     fates = {
-        path: fate for path, fate in plan.decision.fates[bundle].items() if fate.kind in {Kind.REPLACE, Kind.SHARE}
+        path: fate
+        for path, fate in plan.decision.fates[bundle].items()
+        if fate.kind in {DecisionKind.REPLACE, DecisionKind.SHARE}
     }
     needs = {path: {edge.provider for edge in bundle.graph.needs(path) if edge.provider} for path in fates}
     for path in in_order(needs):
@@ -87,7 +89,7 @@ def _moved(bundle: Bundle, plan: Plan, companion: Companion | None) -> Iterator[
             yield Preloaded(f"{plan.homes[fate.pool]}/{bundle.pieces[path].name}", companion.project)
 
 
-def _beside(bundle: Bundle, plan: Plan) -> Iterable[Preloaded]:
+def _beside(bundle: Bundle, plan: SplitPlan) -> Iterable[Preloaded]:
     """The libraries of other packages that its files are led to."""
     found: dict[Preloaded, None] = {}
     for made in plan.staying[bundle]:

@@ -18,7 +18,7 @@ _CUDA = re.compile(r"1\d(\.\d{1,2})?", re.ASCII)
 _PROJECT = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 
 
-class Pin(StrEnum):
+class OfficialPin(StrEnum):
     """How closely a wheel asks for an official one: that very release, or any that is compatible with it."""
 
     EXACT = "exact"
@@ -39,14 +39,14 @@ def project_name(text: str) -> str:
     return canonicalize_name(text)
 
 
-def _pin(text: str) -> Pin:
-    if text not in list(Pin):
-        raise SplitError(f"found {text!r}; expected {' or '.join(map(repr, map(str, Pin)))}")
-    return Pin(text)
+def _pin(text: str) -> OfficialPin:
+    if text not in list(OfficialPin):
+        raise SplitError(f"found {text!r}; expected {' or '.join(map(repr, map(str, OfficialPin)))}")
+    return OfficialPin(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SplitRequest:
     """What `vbuild split` is to do, the same for every wheel given.
 
     replace    bundled libraries that are official ones, byte for byte, become requirements
@@ -63,7 +63,7 @@ class Request:
     replace: bool = True
     share: bool = True
     rpath: bool = False
-    pin: Pin | None = None
+    pin: OfficialPin | None = None
     cuda: tuple[int, ...] = ()
     keep: tuple[str, ...] = ()
     libs: str | None = None

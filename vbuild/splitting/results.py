@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from vbuild.splitting.batch import Batch, Whole
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.decisions import Fate, Kind
-from vbuild.splitting.official import Evidence
+from vbuild.splitting.decisions import DecisionKind, LibraryDecision
+from vbuild.splitting.official import OfficialEvidence
 from vbuild.splitting.orders import removed
-from vbuild.splitting.output import Output
-from vbuild.splitting.plan import Made
+from vbuild.splitting.output import ThinWheel
+from vbuild.splitting.plan import DependencyWheel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class LibraryMove:
     size: int
     packed: int
     wheels: tuple[str, ...]
-    kind: Kind
+    kind: DecisionKind
     target: str | None = None
-    evidence: Evidence | None = None
+    evidence: OfficialEvidence | None = None
     reason: str = ""
 
     def data(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Split:
 # what was written, by file name
 Written = Mapping[str, Path]
 
-_ORDER = (Kind.REPLACE, Kind.SHARE, Kind.DROP, Kind.KEEP)
+_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP)
 
 
 def results(whole: Whole, written: Written) -> Split:
@@ -223,7 +223,7 @@ def _thinned(whole: Whole, batch: Batch, bundle: Bundle, written: Written) -> Th
     )
 
 
-def _edited(made: Made) -> Edited:
+def _edited(made: DependencyWheel) -> Edited:
     order = made.order
     rpath = order.relink.rpath
     gone = () if rpath is None else removed(order.piece.path, order.piece.loading, left=rpath)
@@ -237,7 +237,7 @@ def _beside(whole: Whole, written: Written) -> Iterator[Beside]:
         yield _made_beside(development.output, [wheel.path.name for wheel in development.wheels], written)
 
 
-def _made_beside(output: Output, wheels: list[str], written: Written) -> Beside:
+def _made_beside(output: ThinWheel, wheels: list[str], written: Written) -> Beside:
     path = written.get(str(output.name))
     return Beside(
         name=str(output.name),
@@ -251,7 +251,7 @@ def _made_beside(output: Output, wheels: list[str], written: Written) -> Beside:
 
 def _moves(whole: Whole, batch: Batch) -> Iterator[LibraryMove]:
     """Every library once for each thing that becomes of it, what takes most first."""
-    found: dict[tuple[str, Fate], list[Bundle]] = {}
+    found: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
     for bundle in batch.bundles:
         for path, fate in batch.plan.decision.fates[bundle].items():
             found.setdefault((path, fate), []).append(bundle)
@@ -259,10 +259,10 @@ def _moves(whole: Whole, batch: Batch) -> Iterator[LibraryMove]:
     yield from sorted(moves, key=lambda move: (_ORDER.index(move.kind), -move.packed, move.path))
 
 
-def _move(whole: Whole, path: str, fate: Fate, bundles: Sequence[Bundle]) -> LibraryMove:
+def _move(whole: Whole, path: str, fate: LibraryDecision, bundles: Sequence[Bundle]) -> LibraryMove:
     pieces = [bundle.pieces[path] for bundle in bundles]
     target = None
-    if fate.kind is Kind.REPLACE and fate.provenance:
+    if fate.kind is DecisionKind.REPLACE and fate.provenance:
         target = f"{fate.provenance.wheel.project}=={fate.provenance.wheel.version}"
     elif fate.pool:
         target = whole.companions[fate.pool].requirement

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vbuild.splitting.bundle import Bundle, Piece
+from vbuild.splitting.bundle import Bundle, BundledLibrary
 
 Key = tuple[str, str]
 Place = tuple[str, bool]
@@ -24,7 +24,7 @@ class Pool:
     """The *bundles* that share libraries, and the *pieces* they share, by file name; each is that of one of them."""
 
     bundles: tuple[Bundle, ...]
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, BundledLibrary]
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ class Pool:
         """The releases, and the variants of them, whose wheels take part."""
         return frozenset((bundle.wheel.name.release, bundle.wheel.name.variant) for bundle in self.bundles)
 
-    def holder(self, piece: Piece) -> Bundle:
+    def holder(self, piece: BundledLibrary) -> Bundle:
         """The wheel that *piece* is copied from."""
         return next(bundle for bundle in self.bundles if bundle.pieces.get(piece.path) is piece)
 
@@ -65,9 +65,9 @@ class _Draft:
     """A pool in the making."""
 
     bundles: list[Bundle]
-    pieces: dict[Key, Piece]
+    pieces: dict[Key, BundledLibrary]
 
-    def takes(self, pieces: Mapping[Key, Piece]) -> bool:
+    def takes(self, pieces: Mapping[Key, BundledLibrary]) -> bool:
         """Whether a wheel with *pieces* may join: neither it nor the others get much that they do not have."""
         union = {**self.pieces, **pieces}
         alien = (union.keys() - self.pieces.keys()) | (union.keys() - pieces.keys())
@@ -75,7 +75,7 @@ class _Draft:
         return max(names.values()) == 1 and _packed(union, alien) <= _TOO_MUCH * _packed(union, union.keys())
 
 
-def pools(movable: Mapping[Bundle, Sequence[Piece]], *, smallest: int) -> tuple[Pool, ...]:
+def pools(movable: Mapping[Bundle, Sequence[BundledLibrary]], *, smallest: int) -> tuple[Pool, ...]:
     """The pools among the wheels of *movable* and what each could give away; none that saves less than *smallest*."""
     drafts: dict[Place, list[_Draft]] = {}
     for bundle, pieces in sorted(
@@ -108,7 +108,7 @@ def _place(bundle: Bundle) -> Place:
     return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
 
 
-def _repeated(movable: Mapping[Bundle, Sequence[Piece]]) -> Iterator[tuple[Bundle, dict[Key, Piece]]]:
+def _repeated(movable: Mapping[Bundle, Sequence[BundledLibrary]]) -> Iterator[tuple[Bundle, dict[Key, BundledLibrary]]]:
     """The wheels of *movable* with those of their libraries that another wheel of their platform has as well."""
     counts = Counter(
         (_place(bundle), *key) for bundle, pieces in movable.items() for key in {piece.key for piece in pieces}
@@ -123,11 +123,11 @@ def _repeated(movable: Mapping[Bundle, Sequence[Piece]]) -> Iterator[tuple[Bundl
 
 def _pool(draft: _Draft, order: Mapping[Bundle, int]) -> Pool:
     bundles = tuple(sorted(draft.bundles, key=lambda bundle: order[bundle]))
-    first: dict[Key, Piece] = {}
+    first: dict[Key, BundledLibrary] = {}
     for piece in (piece for bundle in bundles for piece in bundle.libraries):
         first.setdefault(piece.key, piece)
     return Pool(bundles, {key[0]: first[key] for key in sorted(draft.pieces)})
 
 
-def _packed(pieces: Mapping[Key, Piece], keys: Collection[Key]) -> int:
+def _packed(pieces: Mapping[Key, BundledLibrary], keys: Collection[Key]) -> int:
     return sum(piece.member.compressed_size for key, piece in pieces.items() if key in keys)

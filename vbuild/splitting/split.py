@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import at
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.batch import Whole, batch
 from vbuild.splitting.official import Officials
 from vbuild.splitting.plan import Cut, Editor
-from vbuild.splitting.request import Request
+from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, results
 from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.deflate import Codec, Press
+from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.extract import gathered, room_for
 from vbuild.wheel.write import write_wheels
 
@@ -34,7 +34,7 @@ def split(
     paths: Sequence[Path],
     folder: Path | None,
     *,
-    request: Request | None = None,
+    request: SplitRequest | None = None,
     cut: Cut | None = None,
     codec: Codec = Codec.LIBDEFLATE,
     looks_at_all: bool = False,
@@ -51,7 +51,7 @@ def split(
     `SplitError` where a wheel bundles the driver's libraries, or *request* is not enough to decide; `WheelError` where
     a wheel is damaged; `FetchError` where no index can be asked. Then nothing is in *folder*.
     """
-    request = request or Request()
+    request = request or SplitRequest()
     with ExitStack() as stack:
         wheels = [stack.enter_context(open_wheel(path)) for path in gathered(paths)]
         progress = _Progress(wheels, on_progress)
@@ -96,7 +96,7 @@ def _by_machine(wheels: Sequence[Wheel]) -> dict[str, list[Wheel]]:
     """The wheels by the machine that their platform tag names."""
     found: dict[str, list[Wheel]] = {}
     for wheel in wheels:
-        platforms = (Platform.parse(tag) for tag in wheel.name.platform.split("."))
+        platforms = (PlatformPolicy.parse(tag) for tag in wheel.name.platform.split("."))
         machine = next((platform.machine for platform in platforms if platform), _ANY)
         found.setdefault(machine, []).append(wheel)
     return found
@@ -109,7 +109,7 @@ def _written(folder: Path, whole: Whole, *, on_progress: Callable[[str, int], No
     # a dependency wheel that is given, and made again, is the same: its version is that of its contents
     passing = [wheel for wheel in whole.passing if wheel.path.name not in made]
     with (
-        Press(whole.codec, folder=folder if folder.is_dir() else None, remembers=False) as press,
+        Deflater(whole.codec, folder=folder if folder.is_dir() else None, remembers=False) as press,
         write_wheels(folder, [output.name for output in outputs], press=press, passing=passing) as writers,
     ):
         for output, writer in zip(outputs, writers, strict=True):

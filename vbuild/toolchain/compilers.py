@@ -28,7 +28,7 @@ _ZIG_CAN = ": build.host = 'zig' takes one from the package index"
 _INSTALL_RUST = "install it with rustup, or apt-get install cargo"
 
 
-class Family(StrEnum):
+class CompilerFamily(StrEnum):
     """Compilers that understand the same flags."""
 
     GCC = "gcc"
@@ -55,7 +55,7 @@ class Compilers:
     where nobody asked for it.
     """
 
-    family: Family
+    family: CompilerFamily
     version: tuple[int, ...]
     machine: str
     c: str
@@ -167,10 +167,10 @@ def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dic
     return remembered(shlex.join(command), program, environment=environment, ask=ask)
 
 
-def told_by(macros: Mapping[str, int]) -> tuple[Family, tuple[int, ...]]:
+def told_by(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...]]:
     """The family and version of the compiler that has these `known_macros`."""
-    family = Family.CLANG if "__clang_major__" in macros else Family.GCC
-    names = ("__clang_major__", "__clang_minor__") if family is Family.CLANG else ("__GNUC__", "__GNUC_MINOR__")
+    family = CompilerFamily.CLANG if "__clang_major__" in macros else CompilerFamily.GCC
+    names = ("__clang_major__", "__clang_minor__") if family is CompilerFamily.CLANG else ("__GNUC__", "__GNUC_MINOR__")
     return family, tuple(macros[name] for name in names)
 
 

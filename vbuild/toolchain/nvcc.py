@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from vbuild.hardware.gpu import Code
+from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain import rewriting
 from vbuild.toolchain.nvcc_code import Codegen, CudaRules, listed, matches, spelled
-from vbuild.toolchain.nvcc_options import LIST, Call, Option, Output
+from vbuild.toolchain.nvcc_options import LIST, Call, NvccOutput, Option
 
 LOG = "nvcc.jsonl"
 GUARD = "VBUILD_NVCC"
@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"""(?:"[^"]*"|'[^']*'|\\.|[^,\s"'\\])+""")
 _SPLITS = re.compile(r"""[\s,"']""")
 _COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
 _COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
-_HAS_FATBIN = frozenset({Output.OBJECT, Output.LIBRARY, Output.DEVICE_LINK, Output.FATBIN})
+_HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
 _LINEINFO = "-lineinfo"
 
 
@@ -54,7 +54,7 @@ class Command:
     """
 
     sources: tuple[str, ...]
-    output: Output
+    output: NvccOutput
     files: tuple[str, ...]
     rule: str
     is_ruled: bool
@@ -78,11 +78,11 @@ class Command:
         """One line of the log."""
         entry = json.loads(line)
         lists = {name: tuple(entry[name]) for name in ("sources", "files", "theirs", "ours")}
-        return cls(**{**entry, **lists, "output": Output(entry["output"])})
+        return cls(**{**entry, **lists, "output": NvccOutput(entry["output"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostCompiler:
     """How host code is compiled: the launchers' *rules*, and where the compilers that have launchers really are.
 
     *mapping* are the flags that keep the folder of the build out of the binaries.
@@ -108,7 +108,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenNvcc:
     """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
 
     With *keeps*, host code keeps the project's own flags, so that no launcher may stand before its compiler.
@@ -123,15 +123,15 @@ class Rewritten:
 
 
 def rewritten(
-    words: Sequence[str], rules: CudaRules, host: Host, *, log: Iterable[Command] = (), ccbin: str = ""
-) -> Rewritten:
+    words: Sequence[str], rules: CudaRules, host: HostCompiler, *, log: Iterable[Command] = (), ccbin: str = ""
+) -> RewrittenNvcc:
     """What becomes of the command *words*; the commands in *log* made the objects that it may link.
 
     *ccbin* is the host compiler of a command that names none.
     """
     call = Call.parse(words)
     if not call.inputs:
-        return Rewritten(tuple(words))
+        return RewrittenNvcc(tuple(words))
     paths = [_absolute(source) for source in call.sources]
     rule = rules.rule(paths)
     theirs, ours = _lists(call, rules, rule, log)
@@ -144,7 +144,7 @@ def rewritten(
     kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
     flags = host.words if paths else ()
     behind = [*(spelled(ours) if is_new else ()), *compiler, *_appended(call, rules), *_named(call, paths, rules, host)]
-    return Rewritten(
+    return RewrittenNvcc(
         words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
         command=Command(
             call.sources,
@@ -167,16 +167,16 @@ def _lists(
 ) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
     """The list of *call*, and the one it is to have: its own where nvcc refuses that, or cannot be told another."""
     found = listed(call.list_options, defers=call.defers)
-    links = call.output in {Output.LIBRARY, Output.DEVICE_LINK}
-    if found is None or call.output is Output.OTHER or (links and call.defers):
+    links = call.output in {NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK}
+    if found is None or call.output is NvccOutput.OTHER or (links and call.defers):
         return found or (), found or ()
     treatment = rule.archs if rule else rules.mode
-    is_single = call.output in {Output.CUBIN, Output.PTX}
+    is_single = call.output in {NvccOutput.CUBIN, NvccOutput.PTX}
     if is_single and found and treatment is Archs.INTERSECT:
         return found, found
     ours = () if call.sources or found or treatment is Archs.KEEP else _made(call, log)
     ours = ours or rules.decided(found, rule, defers=call.defers)
-    if is_single and [codegen.offer.code for codegen in ours] != [Code.MACHINE]:
+    if is_single and [codegen.offer.code for codegen in ours] != [GpuCodeKind.MACHINE]:
         return found, found
     return found, ours
 
@@ -233,7 +233,7 @@ def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
     return (f"{option.name}={','.join(kept)}",) if kept else ()
 
 
-def _host_compiler(given: str, host: Host, *, is_launcher: bool) -> tuple[str, ...]:
+def _host_compiler(given: str, host: HostCompiler, *, is_launcher: bool) -> tuple[str, ...]:
     """The options for the host compiler *given*: its launcher or the program itself, with what CC has beside it.
 
     torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a launcher stays.
@@ -258,11 +258,11 @@ def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
             if call.output in _HAS_FATBIN:
                 yield flag
         # -G has all that -lineinfo has, and nvcc warns of both
-        elif call.sources and call.output is not Output.TEXT and not call.has("-G"):
+        elif call.sources and call.output is not NvccOutput.TEXT and not call.has("-G"):
             yield flag
 
 
-def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: Host) -> Iterator[str]:
+def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
     """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
     name = host.mapped(paths[0]) if len(paths) == 1 and paths[0].endswith(".cu") else None
     if name is None or _SPLITS.search(name):
@@ -293,7 +293,7 @@ def main() -> NoReturn:
     environment = {**os.environ, **settings["variables"], GUARD: folder}
     call = [*shlex.split(environment.get(_BEFORE, "")), *words, *shlex.split(environment.get(_BEHIND, ""))]
     log = Path(settings["nvcc"]["log"])
-    host = Host(settings["rules"], settings["nvcc"]["compilers"], settings["nvcc"]["mapping"])
+    host = HostCompiler(settings["rules"], settings["nvcc"]["compilers"], settings["nvcc"]["mapping"])
     rules = CudaRules.of_data(settings["nvcc"]["rules"])
     result = rewritten(call, rules, host, log=logged(log), ccbin=environment.get(_HOST, ""))
     _record(result, settings, is_question="-dryrun" in words or "--dryrun" in words)
@@ -318,7 +318,7 @@ def logged(log: Path) -> Iterator[Command]:
                 yield Command.parse(line)
 
 
-def _record(result: Rewritten, settings: Mapping[str, Any], *, is_question: bool) -> None:
+def _record(result: RewrittenNvcc, settings: Mapping[str, Any], *, is_question: bool) -> None:
     """One line more for the command, and one where it lost a flag; single appends, since nvccs run side by side."""
     if result.command is None or is_question or not (result.command.sources or result.command.files):
         return

@@ -18,11 +18,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from vbuild.hardware.gpu import Arch, Code, GpuList, Offer, Ptx, Request, needed
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, needed
 from vbuild.recipe.cuda import Archs, FileRule
 
 _NAME = re.compile(r"(?P<kind>sm|compute|lto)_(?P<number>\d{2,4})(?P<suffix>[af]?)", re.ASCII)
-_KINDS = {"sm": Code.MACHINE, "compute": Code.PTX, "lto": Code.OTHER}
+_KINDS = {"sm": GpuCodeKind.MACHINE, "compute": GpuCodeKind.PTX, "lto": GpuCodeKind.OTHER}
 _SPECIFICATION = re.compile(r"(?P<key>arch|code)=(?:\[(?P<several>[^\]]*)\]|(?P<one>[^,\[\]]*))(?:,|$)", re.ASCII)
 _IGNORED = str.maketrans("", "", "\"'\\ \t")  # in the values of nvcc's own options
 NO_OPINION = frozenset({"native", "all", "all-major"})
@@ -46,10 +46,10 @@ class Codegen:
         return cls(f"compute_{code.partition('_')[2]}", code)
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> GpuOffer:
         """What it offers to a GPU; what is for the device linker is neither machine code nor PTX."""
         match = _matched(self.code)
-        return Offer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"]))
+        return GpuOffer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"]))
 
 
 def _matched(code: str) -> re.Match[str]:
@@ -132,18 +132,18 @@ def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...
     """
     offers = [codegen.offer for codegen in theirs]
     # the device linker takes what is for an older architecture too, as a driver takes PTX
-    deferred = [Offer(Code.PTX, offer.arch) if offer.code is Code.OTHER else None for offer in offers]
+    deferred = [GpuOffer(GpuCodeKind.PTX, offer.arch) if offer.code is GpuCodeKind.OTHER else None for offer in offers]
     kept: set[int] = set()
     for request in archs:
-        kept |= _needed(offers, request) | _needed(deferred, Request(request.device, ptx=True, real=False))
+        kept |= _needed(offers, request) | _needed(deferred, GpuRequest(request.device, ptx=True, real=False))
     return tuple(codegen for place, codegen in enumerate(theirs) if place in kept) or tuple(theirs)
 
 
-def _needed(offers: Sequence[Offer | None], request: Request) -> set[int]:
-    places = [place for place, offer in enumerate(offers) if offer and offer.code is not Code.OTHER]
-    some = [offer for offer in offers if offer and offer.code is not Code.OTHER]
+def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
+    places = [place for place, offer in enumerate(offers) if offer and offer.code is not GpuCodeKind.OTHER]
+    some = [offer for offer in offers if offer and offer.code is not GpuCodeKind.OTHER]
     found = {places[index] for index in needed(some, request, ptx=Ptx.AUTO)}
-    ptx = {place for place, offer in enumerate(offers) if place in found and offer and offer.code is Code.PTX}
+    ptx = {place for place, offer in enumerate(offers) if place in found and offer and offer.code is GpuCodeKind.PTX}
     return found if request.real or not ptx else ptx
 
 

@@ -84,7 +84,7 @@ _DEVICE_SOURCES = (".cu", ".gpu", ".ptx", ".cubin", ".fatbin")
 _SOURCES = (*_DEVICE_SOURCES, ".c", ".cc", ".cpp", ".cxx", ".c++", ".C", ".i", ".ii")
 
 
-class Output(StrEnum):
+class NvccOutput(StrEnum):
     """What a command makes."""
 
     OBJECT = "object"
@@ -98,13 +98,13 @@ class Output(StrEnum):
 
 
 _STAGES = {
-    **dict.fromkeys(("-c", "-dc", "-dw", "-lib", "-cuda"), Output.OBJECT),
-    **dict.fromkeys(("-fatbin", "-tilefatbin"), Output.FATBIN),
-    **dict.fromkeys(("-cubin", "-tilecubin"), Output.CUBIN),
-    **dict.fromkeys(("-E", "-M", "-MM"), Output.TEXT),
-    **dict.fromkeys(("-optix-ir", "-ltoir", "-tilebc"), Output.OTHER),
-    "-dlink": Output.DEVICE_LINK,
-    "-ptx": Output.PTX,
+    **dict.fromkeys(("-c", "-dc", "-dw", "-lib", "-cuda"), NvccOutput.OBJECT),
+    **dict.fromkeys(("-fatbin", "-tilefatbin"), NvccOutput.FATBIN),
+    **dict.fromkeys(("-cubin", "-tilecubin"), NvccOutput.CUBIN),
+    **dict.fromkeys(("-E", "-M", "-MM"), NvccOutput.TEXT),
+    **dict.fromkeys(("-optix-ir", "-ltoir", "-tilebc"), NvccOutput.OTHER),
+    "-dlink": NvccOutput.DEVICE_LINK,
+    "-ptx": NvccOutput.PTX,
 }
 
 
@@ -158,17 +158,17 @@ class Call:
         return self.inputs if self.has("-x") else tuple(file for file in self.inputs if file.endswith(_SOURCES))
 
     @property
-    def output(self) -> Output:
+    def output(self) -> NvccOutput:
         """What it makes, a library or program where no option says otherwise."""
         stages = (_STAGES[option.name] for option in self.flat if option.name in _STAGES)
-        return next(stages, Output.LIBRARY)
+        return next(stages, NvccOutput.LIBRARY)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The absolute paths of what it makes, as far as they are known."""
         given = self.values("-o")
         folder = Path((*self.values("-odir"), "")[0])
-        if given or self.output is not Output.OBJECT:
+        if given or self.output is not NvccOutput.OBJECT:
             return tuple(os.path.abspath(file) for file in given[-1:])  # noqa: PTH100 - no symlink is resolved
         return tuple(os.path.abspath(folder / f"{Path(source).stem}.o") for source in self.sources)  # noqa: PTH100
 

@@ -68,7 +68,7 @@ _FLAG_CHECK_SIZE = 200  # bytes
 _RUST_FEATURES = tuple(flag.removeprefix("-m") for flag in _CHOOSES if not flag.endswith("="))
 
 
-class Rewritten:
+class RewrittenCommand:
     """A command's new arguments, what is different in them, and the flags because of which it is refused."""
 
     __slots__ = ("added", "arguments", "refused", "removed", "sources")
@@ -81,11 +81,11 @@ class Rewritten:
         self.refused: list[str] = []
 
 
-def rewritten(arguments: "Sequence[str]", rules: "Rules") -> Rewritten:
+def rewritten(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
     """The arguments of a C, C++ or Fortran compiler, by the *rules* of `vbuild.build.plan.Rewriting`."""
     arguments = _expanded(arguments)
     sources, assembles = _sources(arguments)
-    result = Rewritten((), sources)
+    result = RewrittenCommand((), sources)
     keeps = bool(sources) and (assembles or all(_matches(source, rules["keep"]) for source in sources))
     words = iter(arguments)
     for word in words:
@@ -115,9 +115,9 @@ def rewritten(arguments: "Sequence[str]", rules: "Rules") -> Rewritten:
     return result
 
 
-def rewritten_rust(arguments: "Sequence[str]", rules: "Rules") -> Rewritten:
+def rewritten_rust(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
     """The arguments of rustc; unchanged where it compiles for the building machine: build scripts, macros."""
-    result = Rewritten((), [word for word in arguments if word.endswith(".rs")][:1])
+    result = RewrittenCommand((), [word for word in arguments if word.endswith(".rs")][:1])
     if not any(word.startswith("--target") for word in arguments):
         result.arguments = list(arguments)
         return result
@@ -166,7 +166,7 @@ def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
     return f"{name}={kept}" if kept else "", [f"{name}={','.join(removed)}"] if removed else []
 
 
-def _add(result: Rewritten, flags: "Sequence[str]", *, first: bool) -> None:
+def _add(result: RewrittenCommand, flags: "Sequence[str]", *, first: bool) -> None:
     """Put our flags where they win: last; before those of a source that keeps its own, which add to ours."""
     result.added = [flag for flag in flags if flag not in result.arguments]
     if first:
@@ -259,7 +259,7 @@ def _text(path: str) -> str:
         return file.read()
 
 
-def _record(settings: "dict[str, Any]", name: str, result: Rewritten) -> None:
+def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> None:
     """One line more in the log; a single append, since compilers run side by side."""
     import json  # only for commands that are changed
 

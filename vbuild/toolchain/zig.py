@@ -28,23 +28,23 @@ from platformdirs import user_cache_path
 from vbuild.errors import BuildError, FetchError, ToolkitError
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, Host, HostCompiler
-from vbuild.toolchain.compilers import Compilers, Family, compiler_name, found_rust
+from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, found_rust
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.cache import OnProgress, Store, silently
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.cache import OnProgress, ToolkitCache, silently
+from vbuild.toolchain.toolkit.model import ToolkitPin
 
 VERSION = "0.17.1"
 CLANG = (22, 1)  # the clang that is in it
 
 _PINS = {
-    "x86_64": Pin(
+    "x86_64": ToolkitPin(
         "ziglang",
         VERSION,
         f"ziglang-{VERSION}-py3-none-manylinux_2_12_x86_64.manylinux2010_x86_64.musllinux_1_1_x86_64.whl",
         "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
     ),
-    "aarch64": Pin(
+    "aarch64": ToolkitPin(
         "ziglang",
         VERSION,
         f"ziglang-{VERSION}-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64.whl",
@@ -69,7 +69,9 @@ def provided_zig(
     """
     pin = _pin(machine or platform.machine())
     try:
-        folder = Store.at(store).component(pin, places=lambda: indexes or Indexes.configured(), on_progress=on_progress)
+        folder = ToolkitCache.at(store).component(
+            pin, places=lambda: indexes or Indexes.configured(), on_progress=on_progress
+        )
     except (FetchError, ToolkitError) as error:
         raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
     return folder / _PROGRAM
@@ -77,10 +79,10 @@ def provided_zig(
 
 def foreseen_zig(*, store: Path | None = None, machine: str | None = None) -> Path:
     """The path that `provided_zig` would give, without fetching anything: there need be nothing yet."""
-    return Store.at(store).component_folder(_pin(machine or platform.machine())) / _PROGRAM
+    return ToolkitCache.at(store).component_folder(_pin(machine or platform.machine())) / _PROGRAM
 
 
-def _pin(machine: str) -> Pin:
+def _pin(machine: str) -> ToolkitPin:
     if sys.platform != "linux" or machine not in _PINS:
         expected = ", ".join(_PINS)
         raise ToolkitError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
@@ -103,7 +105,7 @@ _ALWAYS = ("-fno-sanitize=undefined", "-s")
 
 
 def chosen(
-    host: Host,
+    host: HostSettings,
     cpu: Cpu,
     *,
     interpreter: Interpreter,
@@ -154,7 +156,7 @@ def zig_compilers(
         **{name: (program, name) for name in _TOOLS},
     }
     return Compilers(
-        family=Family.CLANG,
+        family=CompilerFamily.CLANG,
         version=CLANG,
         machine=cpu.machine,
         c="cc",

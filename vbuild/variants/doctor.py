@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from vbuild.errors import HardwareError, VariantError
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import Metadata
+from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.order import ranked, supported_features
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
 
@@ -130,7 +130,7 @@ def _asked_for(document: Document) -> Document:
     if not metadata.providers and all(namespace in BUILT_IN for namespace in metadata.namespaces):
         return replace(document, schema=Schema.PEP_850, metadata=metadata_for(metadata.namespaces))
     on = {namespace: replace(provider, optional=False) for namespace, provider in metadata.providers}
-    return replace(document, metadata=Metadata.of(metadata.namespaces, on))
+    return replace(document, metadata=VariantMetadata.of(metadata.namespaces, on))
 
 
 def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | None]:
@@ -150,7 +150,7 @@ def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | N
     return verdict, f"the machine has {', '.join(better)}; if there is a wheel for that, get it" if better else None
 
 
-def _is_told(namespace: str, metadata: Metadata, machine: Machine) -> bool:
+def _is_told(namespace: str, metadata: VariantMetadata, machine: Machine) -> bool:
     """Whether anybody says what the machine supports of *namespace*."""
     if (provider := metadata.provider(namespace)) is None:
         return False

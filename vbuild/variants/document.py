@@ -31,7 +31,7 @@ from typing import Any, Self
 
 from vbuild.config.table import Table
 from vbuild.errors import TableError, VariantError, at
-from vbuild.variants.metadata import Metadata, placed, read_namespaces, read_providers
+from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for
 
@@ -81,7 +81,7 @@ class Document:
     """Variants, by label, and the metadata they share."""
 
     schema: Schema
-    metadata: Metadata
+    metadata: VariantMetadata
     variants: tuple[Variant, ...]
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Document:
             raise VariantError("providers in a document of PEP 825; expected none, or the schema of PEP 850")
 
     @classmethod
-    def of(cls, variant: Variant, metadata: Metadata, *, schema: Schema = Schema.PEP_850) -> Self:
+    def of(cls, variant: Variant, metadata: VariantMetadata, *, schema: Schema = Schema.PEP_850) -> Self:
         """What a wheel of *variant* carries; PEP 825 alone leaves the providers of *metadata* out."""
         check_values(variant, metadata)
         kept = metadata if schema.has_providers else replace(metadata, providers=())
@@ -117,7 +117,7 @@ class Document:
         table = Table(values)
         try:
             schema = table.parsed("$schema", Schema.parse)
-            metadata = Metadata.read(table)
+            metadata = VariantMetadata.read(table)
             variants = read_variants(table)
             table.finish()
         except TableError as error:
@@ -281,7 +281,7 @@ def _listed(variant: Variant) -> str:
 class Declaration:
     """What a project says of its variants: the metadata they share, and those it names."""
 
-    metadata: Metadata
+    metadata: VariantMetadata
     variants: tuple[Variant, ...] = ()
 
     @classmethod

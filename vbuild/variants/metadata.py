@@ -32,7 +32,7 @@ StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class VariantProvider:
     """Who says which properties of one namespace a machine supports: a static list, or a plugin."""
 
     requires: tuple[str, ...] = ()
@@ -135,11 +135,11 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
+class VariantMetadata:
     """The namespaces of a release, most important first, and their providers in the same order."""
 
     namespaces: tuple[str, ...]
-    providers: tuple[tuple[str, Provider], ...]
+    providers: tuple[tuple[str, VariantProvider], ...]
 
     def __post_init__(self) -> None:
         """Refuse namespaces that PEP 825 forbids, and providers that are not theirs (V4)."""
@@ -156,7 +156,7 @@ class Metadata:
             raise VariantError(f"providers of {found}; expected those of default-priorities: {expected} (PEP 850)")
 
     @classmethod
-    def of(cls, namespaces: Iterable[str], providers: Mapping[str, Provider]) -> Self:
+    def of(cls, namespaces: Iterable[str], providers: Mapping[str, VariantProvider]) -> Self:
         """The metadata of these *namespaces*, providers put in their order; empty *providers* mean PEP 825 alone."""
         order = tuple(namespaces)
         rank = {namespace: place for place, namespace in enumerate(order)}
@@ -168,7 +168,7 @@ class Metadata:
         """The metadata in the keys ``default-priorities`` and ``providers`` of *table*."""
         return cls.of(read_namespaces(table), read_providers(table))
 
-    def provider(self, namespace: str) -> Provider | None:
+    def provider(self, namespace: str) -> VariantProvider | None:
         """The provider of *namespace*; None where there is none."""
         return dict(self.providers).get(namespace)
 
@@ -195,13 +195,13 @@ def read_namespaces(table: Table) -> tuple[str, ...]:
         return priorities.texts("namespace")
 
 
-def read_providers(table: Table) -> dict[str, Provider]:
+def read_providers(table: Table) -> dict[str, VariantProvider]:
     """The key ``providers`` of *table*, by namespace; empty where it is not there."""
     providers = {}
     with table.optional("providers") as found:
         for namespace in found:
             with found.table(namespace) as keys, placed(found.place(namespace)):
-                providers[namespace] = Provider.read(keys)
+                providers[namespace] = VariantProvider.read(keys)
     return providers
 
 

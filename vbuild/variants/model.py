@@ -148,7 +148,7 @@ def hash_label(properties: Iterable[Property]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class PackageVariants:
     """A wheel that was installed: its project and version, its file, the file's SHA-256, and where it came from."""
 
     name: str
@@ -171,7 +171,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StatedProperty:
     """The *features* of *namespace* that the machine supports, best first, after the plugin at *endpoint*.
 
     The plugin's own package is the first of *packages*, what it needs comes behind it.
@@ -179,7 +179,7 @@ class Said:
 
     namespace: str
     endpoint: str
-    packages: tuple[Package, ...]
+    packages: tuple[PackageVariants, ...]
     features: Features
 
     def __str__(self) -> str:

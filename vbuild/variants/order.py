@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vbuild.hardware.machine import Features, Machine
 from vbuild.variants.document import Document
-from vbuild.variants.metadata import ABI_DEPENDENCY, Metadata
+from vbuild.variants.metadata import ABI_DEPENDENCY, VariantMetadata
 from vbuild.variants.model import Feature, Variant
 from vbuild.variants.providers import is_answered, supported
 
@@ -58,14 +58,14 @@ def ranked(document: Document, machine: Machine) -> tuple[Ranked, ...]:
     return tuple(sorted(found, key=lambda item: item.key))
 
 
-def supported_features(metadata: Metadata, namespace: str, machine: Machine) -> Features:
+def supported_features(metadata: VariantMetadata, namespace: str, machine: Machine) -> Features:
     """The features of *namespace* that *machine* supports, best first; none where nobody says so."""
     provider = metadata.provider(namespace)
     return supported(namespace, provider, machine) if provider else ()
 
 
 def _ranked(
-    variant: Variant, metadata: Metadata, places: dict[str, tuple[int, Features]], listed: frozenset[str]
+    variant: Variant, metadata: VariantMetadata, places: dict[str, tuple[int, Features]], listed: frozenset[str]
 ) -> Ranked:
     found: list[tuple[Place, str]] = []
     missing: list[str] = []
@@ -86,7 +86,7 @@ def _ranked(
     return Ranked(variant, tuple(place for place, _ in found), tuple(said for _, said in found), tuple(missing))
 
 
-def _reason(feature: Feature, metadata: Metadata, features: Features, *, is_known: bool) -> str:
+def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, is_known: bool) -> str:
     """Why no value of *feature* is supported, where its namespace has these *features*, if that *is_known*."""
     if values := dict(features).get(feature.name):
         return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"

@@ -34,8 +34,8 @@ from vbuild.errors import PluginError, at
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.variants.document import Document
-from vbuild.variants.metadata import Provider
-from vbuild.variants.model import Package, Said
+from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import PackageVariants, StatedProperty
 from vbuild.variants.plugin_answer import parsed
 from vbuild.variants.plugin_sandbox import TIMEOUT, answer_of
 from vbuild.variants.providers import is_answered
@@ -50,14 +50,14 @@ _LEADS_ELSEWHERE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class PluginInstallation:
     """The *python* of an environment, and the wheels in it, the plugin's own first."""
 
     python: Path
-    packages: tuple[Package, ...]
+    packages: tuple[PackageVariants, ...]
 
 
-def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Installation:
+def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> PluginInstallation:
     """A new environment in *folder* with what a provider *requires*, each wheel pinned by its SHA-256.
 
     `PluginError`, with the line in which uv says why, where it cannot be made.
@@ -69,7 +69,7 @@ def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Ins
     if not own:
         raise PluginError(f"requires {', '.join(requires)}, nothing of which is for this machine")
     python = client.made(packages)
-    return Installation(python, tuple(dict.fromkeys((own[0], *packages))))
+    return PluginInstallation(python, tuple(dict.fromkeys((own[0], *packages))))
 
 
 def _wanted(text: str) -> str:
@@ -91,7 +91,7 @@ class _Client:
     folder: Path
     indexes: Indexes
 
-    def resolved(self, requirements: Sequence[str]) -> Iterator[Package]:
+    def resolved(self, requirements: Sequence[str]) -> Iterator[PackageVariants]:
         """The wheels for this machine of all that the *requirements* need."""
         listed, lock = self.folder / "requires.txt", self.folder / "pylock.toml"
         listed.write_text("\n".join(requirements), encoding="utf-8")
@@ -101,7 +101,7 @@ class _Client:
         for found in tomllib.loads(lock.read_text(encoding="utf-8")).get("packages", ()):
             yield _package(found, tags)
 
-    def made(self, packages: Iterable[Package]) -> Path:
+    def made(self, packages: Iterable[PackageVariants]) -> Path:
         """The Python of a new environment of exactly these *packages*."""
         root, pins = self.folder / "environment", self.folder / "pins.txt"
         lines = (f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n" for package in packages)
@@ -132,7 +132,7 @@ class _Client:
             raise PluginError(f"cannot be installed: uv: {' '.join(said) or f'exit status {ran.returncode}'}")
 
 
-def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> Package:
+def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> PackageVariants:
     """The wheel that this machine takes first of those that uv's lock lists for a project."""
     what = f"{found['name']} {found['version']}"
     ranked: list[tuple[int, str, Mapping[str, Any]]] = []
@@ -148,7 +148,9 @@ def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> Package:
         raise PluginError(
             f"{what}: the package index states no SHA-256 for {file}; expected one that does, as nothing else pins it"
         )
-    return Package(canonicalize_name(found["name"]), found["version"], file, sha256, Link(wheel["url"]).redacted)
+    return PackageVariants(
+        canonicalize_name(found["name"]), found["version"], file, sha256, Link(wheel["url"]).redacted
+    )
 
 
 OnProgress = Callable[[str], None]
@@ -164,13 +166,13 @@ class Plugins:
     timeout: float = TIMEOUT
     indexes: Callable[[], Indexes] = Indexes.configured
     on_progress: OnProgress = lambda _: None
-    _heard: dict[tuple[str, Provider], Said] = field(default_factory=dict, repr=False)
+    _heard: dict[tuple[str, VariantProvider], StatedProperty] = field(default_factory=dict, repr=False)
 
     def telling(self, on_progress: OnProgress) -> Self:
         """The same plugins; *on_progress* hears what is being done."""
         return replace(self, on_progress=on_progress)
 
-    def __call__(self, document: Document, machine: Machine) -> tuple[Said, ...]:
+    def __call__(self, document: Document, machine: Machine) -> tuple[StatedProperty, ...]:
         """What the plugins that *document* names say, for each namespace in use that nobody else answers for.
 
         `PluginError`, with namespace and requirement, for a plugin that does not answer as it should.
@@ -186,7 +188,7 @@ class Plugins:
                 self._heard[key] = self._asked(*key)
         return tuple(map(self._heard.__getitem__, asked))
 
-    def _asked(self, namespace: str, provider: Provider) -> Said:
+    def _asked(self, namespace: str, provider: VariantProvider) -> StatedProperty:
         with (
             at(f"plugin of {namespace}: {', '.join(provider.requires)}"),
             TemporaryDirectory(prefix="vbuild-plugin-", ignore_cleanup_errors=True) as place,
@@ -200,10 +202,10 @@ class Plugins:
                 (folder / "empty").mkdir()
                 data = answer_of(provider.endpoint, python=made.python, folder=folder / "empty", timeout=self.timeout)
                 features = parsed(data, namespace)
-        return Said(namespace, provider.endpoint, made.packages, features)
+        return StatedProperty(namespace, provider.endpoint, made.packages, features)
 
 
-def _is_open(namespace: str, provider: Provider, machine: Machine) -> bool:
+def _is_open(namespace: str, provider: VariantProvider, machine: Machine) -> bool:
     """Whether only a plugin can say what *machine* supports of *namespace*."""
     known = provider.static_properties or provider.optional or machine.features(namespace) is not None
     return not known and not is_answered(namespace, provider)

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from vbuild.errors import VariantError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Features, Machine
-from vbuild.variants.metadata import Metadata, Provider
+from vbuild.variants.metadata import VariantMetadata, VariantProvider
 from vbuild.variants.model import Feature, Variant
 
 _OLDEST_MAJOR, _NEWEST_MAJOR, _NEWEST_MINOR = 11, 15, 20
@@ -31,12 +31,12 @@ _OLDEST_GPU = Dotted(5, 0)
 class BuiltIn:
     """A provider known to vbuild: how it is written, the version installers carry, and what it supports."""
 
-    provider: Provider
+    provider: VariantProvider
     version: str
     several: frozenset[str]
     supported: Callable[[Machine], Features]
 
-    def is_meant_by(self, provider: Provider) -> bool:
+    def is_meant_by(self, provider: VariantProvider) -> bool:
         """Whether an installer with a copy of this provider uses it for *provider*."""
         if len(provider.requires) != 1 or provider.endpoint != self.provider.endpoint:
             return False
@@ -48,17 +48,17 @@ class BuiltIn:
         )
 
 
-def metadata_for(namespaces: Iterable[str], given: Mapping[str, Provider] | None = None) -> Metadata:
+def metadata_for(namespaces: Iterable[str], given: Mapping[str, VariantProvider] | None = None) -> VariantMetadata:
     """The metadata of these *namespaces*, most important first: the providers *given*, else the built-in ones.
 
     Without any provider, given or built in, it is good for PEP 825 alone.
     """
     order = tuple(namespaces)
     known = {namespace: BUILT_IN[namespace].provider for namespace in order if namespace in BUILT_IN}
-    return Metadata.of(order, known | dict(given or {}))
+    return VariantMetadata.of(order, known | dict(given or {}))
 
 
-def supported(namespace: str, provider: Provider, machine: Machine) -> Features:
+def supported(namespace: str, provider: VariantProvider, machine: Machine) -> Features:
     """The features of *namespace* that *machine* supports, each with its values, best first.
 
     In the order of the providers draft: nothing where the provider is optional, the static list where there is
@@ -73,12 +73,12 @@ def supported(namespace: str, provider: Provider, machine: Machine) -> Features:
     return BUILT_IN[namespace].supported(machine) if is_answered(namespace, provider) else ()
 
 
-def is_answered(namespace: str, provider: Provider) -> bool:
+def is_answered(namespace: str, provider: VariantProvider) -> bool:
     """Whether vbuild itself knows what a machine supports of *namespace* under *provider*."""
     return namespace in BUILT_IN and BUILT_IN[namespace].is_meant_by(provider)
 
 
-def check_values(variant: Variant, metadata: Metadata) -> None:
+def check_values(variant: Variant, metadata: VariantMetadata) -> None:
     """Refuse values that the providers of *variant*'s features do not allow, where that is known (V8)."""
     for feature in variant.features:
         provider = metadata.provider(feature.namespace)
@@ -90,7 +90,7 @@ def check_values(variant: Variant, metadata: Metadata) -> None:
             _check_single(feature, BUILT_IN[feature.namespace])
 
 
-def _check_listed(feature: Feature, provider: Provider) -> None:
+def _check_listed(feature: Feature, provider: VariantProvider) -> None:
     """The building draft forbids a property that the static properties do not list."""
     listed = dict(provider.static_properties).get(feature.name, ())
     for value in feature.values:
@@ -151,10 +151,12 @@ def _sm_archs(capability: Dotted) -> Iterator[str]:
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "x86_64": BuiltIn(Provider(requires=("x86-64-variant-provider >=0.2,<1",)), "0.2.1", frozenset(), _x86_64),
-    "aarch64": BuiltIn(Provider(requires=("aarch64-variant-provider >=0.2,<1",)), "0.2.0", frozenset(), _aarch64),
+    "x86_64": BuiltIn(VariantProvider(requires=("x86-64-variant-provider >=0.2,<1",)), "0.2.1", frozenset(), _x86_64),
+    "aarch64": BuiltIn(
+        VariantProvider(requires=("aarch64-variant-provider >=0.2,<1",)), "0.2.0", frozenset(), _aarch64
+    ),
     "nvidia": BuiltIn(
-        Provider(
+        VariantProvider(
             requires=("nvidia-variant-provider >=0.0.1,<1",),
             plugin_api="nvidia_variant_provider.plugin:NvidiaVariantPlugin",
         ),

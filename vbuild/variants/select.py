@@ -21,14 +21,14 @@ from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document
-from vbuild.variants.model import Said
+from vbuild.variants.model import StatedProperty
 from vbuild.variants.order import Ranked, ranked
 from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
 # what the plugins that a release names say of the machine
-Ask = Callable[[Document, Machine], tuple[Said, ...]]
+Ask = Callable[[Document, Machine], tuple[StatedProperty, ...]]
 Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 
 
@@ -55,7 +55,7 @@ class Selection:
     wheel: Path
     name: WheelName
     ranking: tuple[Candidate, ...]
-    said: tuple[Said, ...] = ()
+    said: tuple[StatedProperty, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The selection as JSON holds it."""
@@ -87,7 +87,7 @@ def select(
         wanted = f"{name} {version}" if version else name
         raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
     ranking: list[Candidate] = []
-    heard: list[Said] = []
+    heard: list[StatedProperty] = []
     for found in _newest_first(releases):
         index, document = _document(WheelName.parse(releases[found][0].name), find_links)
         said = ask(document, machine) if ask and document else ()
@@ -101,7 +101,7 @@ def select(
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
 
 
-def informed(machine: Machine, said: Iterable[Said]) -> Machine:
+def informed(machine: Machine, said: Iterable[StatedProperty]) -> Machine:
     """*machine* with what plugins have *said* that it supports, beside what it lists."""
     return replace(machine, supported=(*machine.supported, *((one.namespace, one.features) for one in said)))
 
@@ -122,7 +122,7 @@ def machine_at(path: Path) -> Machine:
         return machine_of(text) if is_json else Machine.parse(text)
 
 
-def save_machine(machine: Machine, path: Path, said: Sequence[Said] = ()) -> None:
+def save_machine(machine: Machine, path: Path, said: Sequence[StatedProperty] = ()) -> None:
     """Write *machine*, and who *said* what of it, to *path*, complete or not at all.
 
     `HardwareError` where that cannot be.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vbuild.errors import VariantError, at
 from vbuild.variants.document import Declaration, Document, Schema
-from vbuild.variants.metadata import Metadata
+from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
@@ -25,7 +25,7 @@ def stamped(
     folder: Path,
     *,
     variant: Variant,
-    metadata: Metadata | None = None,
+    metadata: VariantMetadata | None = None,
     schema: Schema = Schema.PEP_850,
     check: bool = False,
 ) -> Path:

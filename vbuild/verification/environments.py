@@ -37,13 +37,13 @@ from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.errors import SplitError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.variables import for_installers, passed
-from vbuild.verification.target import Target
+from vbuild.verification.target import LoadTarget
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PythonChoice:
     """What of a wheel's requirements is *kept*, and what is *left_out*; both as an installer takes them."""
 
     kept: tuple[str, ...]
@@ -110,7 +110,7 @@ class Installer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class TestEnvironment:
     """Where a wheel is installed: *packages* is site-packages, in *folder*; no *python* where none here can run it.
 
     *left_out* are projects that it requires, and that are not there for the *reason* that the installer gave.
@@ -132,7 +132,7 @@ def installers(name: WheelName) -> tuple[Installer, ...]:
     """The installers that can put the wheel called *name* somewhere; none where it is for another system."""
     if is_native(name):
         return (Installer.PIP, Installer.UV)
-    target = Target.of(name)
+    target = LoadTarget.of(name)
     return () if target is None else (Installer.UV if target.uv_platform else Installer.PIP,)
 
 
@@ -144,7 +144,7 @@ def installed(
     indexes: Indexes,
     folder: Path,
     beside: Collection[str] = (),
-) -> Environment:
+) -> TestEnvironment:
     """A new environment in *folder* with the *wheel*, under its plain name, and what it requires, also from *links*.
 
     For another Python or machine, what the loader does not need is left out where even alone it cannot be installed;
@@ -159,14 +159,14 @@ def installed(
         client.run(_venv(installer, environment))
         client.install(environment, str(plain))
         return environment
-    environment = Environment(folder, folder / "packages")
+    environment = TestEnvironment(folder, folder / "packages")
     try:
         client.install(environment, str(plain))
     except SplitError:
         choice = _choice(wheel, name, beside)
         if not (reason := client.refusal(choice.left_out, folder)):
             raise
-        environment = Environment(folder, folder / "linked", left_out=choice.projects, reason=reason)
+        environment = TestEnvironment(folder, folder / "linked", left_out=choice.projects, reason=reason)
         if choice.kept:
             client.install(environment, *choice.kept)
         client.install(environment, "--no-deps", str(plain))
@@ -175,7 +175,7 @@ def installed(
 
 def equipped(
     wheel: Path, python: Path, *, requires: Sequence[str], links: Sequence[Path], indexes: Indexes, folder: Path
-) -> Environment:
+) -> TestEnvironment:
     """A new environment of *python* in *folder*, by uv: the *wheel* and what that needs, and what a test *requires*.
 
     `SplitError`, with the line in which uv says why, where it cannot be made.
@@ -186,17 +186,17 @@ def equipped(
     root = folder / "environment"
     client.run([*_uv_venv(python), str(root)])
     (packages,) = root.glob("lib/*/site-packages")
-    environment = Environment(root, packages, root / "bin" / "python")
+    environment = TestEnvironment(root, packages, root / "bin" / "python")
     client.install(environment, str(plain), *requires)
     return environment
 
 
-def _choice(wheel: Path, name: WheelName, beside: Collection[str]) -> Choice:
+def _choice(wheel: Path, name: WheelName, beside: Collection[str]) -> PythonChoice:
     """What of the requirements of *wheel*, which is for another Python or machine, the loader needs."""
-    target = Target.of(name)
+    target = LoadTarget.of(name)
     with open_wheel(wheel) as source:
         lines = source.metadata().requires_dist
-    return Choice.of(lines, beside=beside, markers=target.markers() if target else {})
+    return PythonChoice.of(lines, beside=beside, markers=target.markers() if target else {})
 
 
 def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
@@ -218,13 +218,13 @@ def _undisturbed(before: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
-def _native(folder: Path, installer: Installer) -> Environment:
+def _native(folder: Path, installer: Installer) -> TestEnvironment:
     root = folder / f"with-{installer}"
     paths = sysconfig.get_paths("venv", vars={"base": str(root), "platbase": str(root)})
-    return Environment(root, Path(paths["purelib"]), Path(paths["scripts"]) / "python")
+    return TestEnvironment(root, Path(paths["purelib"]), Path(paths["scripts"]) / "python")
 
 
-def _venv(installer: Installer, environment: Environment) -> list[str]:
+def _venv(installer: Installer, environment: TestEnvironment) -> list[str]:
     if installer is Installer.PIP:
         return [sys.executable, "-m", "venv", str(environment.folder)]
     return [*_uv_venv(Path(sys.executable)), str(environment.folder)]
@@ -245,7 +245,7 @@ class _Client:
     links: tuple[Path, ...]
     indexes: Indexes
 
-    def install(self, environment: Environment, *packages: str) -> None:
+    def install(self, environment: TestEnvironment, *packages: str) -> None:
         """Put *packages* into *environment*; `SplitError` where they cannot be."""
         places = (*self.indexes.find_links, *(link.absolute().as_uri() for link in self.links))
         links = (f"--find-links={place}" for place in dict.fromkeys(places))
@@ -255,7 +255,7 @@ class _Client:
         """Why *packages* cannot be installed even by themselves; None where they can, or are none."""
         try:
             if packages:
-                self.install(Environment(folder, folder / "nothing"), "--dry-run", *packages)
+                self.install(TestEnvironment(folder, folder / "nothing"), "--dry-run", *packages)
         except SplitError as error:
             return str(error)
         return None
@@ -263,7 +263,7 @@ class _Client:
     def run(self, command: Sequence[str]) -> None:
         _run(self.installer, command, {**_variables(self.indexes), **self.indexes.environment()})
 
-    def _command(self, environment: Environment) -> list[str]:
+    def _command(self, environment: TestEnvironment) -> list[str]:
         """The command, its packages not named yet."""
         python = str(environment.python or sys.executable)
         if self.installer is Installer.PIP:
@@ -276,7 +276,7 @@ class _Client:
             command += ["--python", python]
         # uv has no variable for it
         command += ["--no-index"] if self.indexes.no_index else []
-        if not environment.python and (target := Target.of(self.name)):
+        if not environment.python and (target := LoadTarget.of(self.name)):
             command += ["--target", str(environment.packages), "--only-binary=:all:"]
             command += target.for_uv() if self.installer is Installer.UV else target.for_pip()
         return command

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from vbuild.errors import HardwareError
-from vbuild.gpu_code.model import Compression, Container, DeviceCode, Entry, offered
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, offered
 from vbuild.gpu_code.survey import FORMS
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import Arch, Code, Offer, Served, Service, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuServed, Service, service
 from vbuild.variants.model import Variant
-from vbuild.verification.model import Finding, LibraryGpus, Rule, Severity, is_grafted
+from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule, is_grafted
 
 _NAMESPACE, _ARCH, _LOWER_BOUND = "nvidia", "sm_arch", "cuda_version_lower_bound"
 _VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
@@ -46,10 +46,10 @@ class GpuClaim:
                 try:
                     lower_bound = Dotted.parse(found.value)
                 except HardwareError as error:
-                    findings.append(Finding(Severity.ERROR, Rule.GPU_CLAIM, None, f"{found}: {error}"))
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, None, f"{found}: {error}"))
             elif (found.namespace, found.feature) == (_NAMESPACE, _ARCH):
                 if what := _mistaken(found.value):
-                    findings.append(Finding(Severity.ERROR, Rule.GPU_CLAIM, None, f"{found} {what}"))
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, None, f"{found} {what}"))
                 else:
                     number, _, kind = found.value.partition("_")
                     archs[kind].append(Arch(int(number)))
@@ -78,7 +78,7 @@ def _mistaken(value: str) -> str | None:
 class LibraryCode:
     """The GPU code of one library: its fatbins by what they offer, and what a verdict says of the rest."""
 
-    fatbins: Mapping[tuple[Offer, ...], int]
+    fatbins: Mapping[tuple[GpuOffer, ...], int]
     machine: tuple[str, ...]
     ptx: tuple[str, ...]
     containers: int
@@ -94,8 +94,8 @@ class LibraryCode:
         fatbins = Counter(offers for container in containers if (offers := _offers(container)))
         return cls(
             fatbins,
-            _names(entry for entry in entries if entry.code is Code.MACHINE),
-            _names(entry for entry in entries if entry.code is Code.PTX),
+            _names(entry for entry in entries if entry.code is GpuCodeKind.MACHINE),
+            _names(entry for entry in entries if entry.code is GpuCodeKind.PTX),
             len(containers),
             sum(entry.compression is Compression.ZSTD for entry in entries),
             tuple(
@@ -113,7 +113,7 @@ class LibraryCode:
     def devices(self) -> frozenset[Arch]:
         """The NVIDIA GPUs that some of it was made for."""
         return frozenset(
-            offer.arch.device for offers in self.fatbins for offer in offers if offer.code is not Code.OTHER
+            offer.arch.device for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER
         )
 
     def has_ptx(self, device: Arch) -> int:
@@ -121,20 +121,20 @@ class LibraryCode:
         return sum(count for offers, count in self.fatbins.items() if _has_ptx(offers, device))
 
 
-def _offers(container: Container) -> tuple[Offer, ...]:
+def _offers(container: Container) -> tuple[GpuOffer, ...]:
     """What *container* offers to NVIDIA's driver; nothing where all of it is for other libraries, as LTO-IR is."""
     offers = tuple(entry.offer for entry in container.entries if isinstance(entry.arch, Arch))
-    return offers if any(offer.code is not Code.OTHER for offer in offers) else ()
+    return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
 
-def _names(entries: Iterable[Entry]) -> tuple[str, ...]:
+def _names(entries: Iterable[GpuEntry]) -> tuple[str, ...]:
     archs = {entry.arch for entry in entries}
     numbered = sorted(arch for arch in archs if isinstance(arch, Arch))
     return (*map(str, numbered), *sorted(str(arch) for arch in archs if not isinstance(arch, Arch)))
 
 
-def _has_ptx(offers: Iterable[Offer], device: Arch) -> bool:
-    return service([offer for offer in offers if offer.code is Code.PTX], device) is Service.JIT
+def _has_ptx(offers: Iterable[GpuOffer], device: Arch) -> bool:
+    return service([offer for offer in offers if offer.code is GpuCodeKind.PTX], device) is Service.JIT
 
 
 class Devices:
@@ -146,7 +146,7 @@ class Devices:
         devices = {device for code in self._libraries.values() for device in code.devices}
         self._devices = sorted(devices | claim.devices)
         self._served = {
-            path: {device: Served.by(code.fatbins, device) for device in self._devices}
+            path: {device: GpuServed.by(code.fatbins, device) for device in self._devices}
             for path, code in self._libraries.items()
             if code.fatbins
         }
@@ -165,10 +165,10 @@ class Devices:
         for path, code in self._libraries.items():
             if code.damaged:
                 what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
-                yield Finding(Severity.WARNING, Rule.GPU_CODE, path, what)
+                yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, what)
         if self._claim.devices and not self._served:
             what = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
-            yield Finding(Severity.WARNING, Rule.GPU_CLAIM, None, what)
+            yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, None, what)
         for path, served in self._served.items():
             code = self._libraries[path]
             for device in self._claim.real:
@@ -177,7 +177,7 @@ class Devices:
                 yield from _virtual_findings(path, code, device)
             yield from self._driver_findings(path, code)
 
-    def _real_findings(self, path: str, served: Served, code: LibraryCode) -> Iterator[Finding]:
+    def _real_findings(self, path: str, served: GpuServed, code: LibraryCode) -> Iterator[Finding]:
         device, total = served.device, served.fatbins
         claim = f"{device.number}_real is claimed"
         # some libraries are for some GPUs only, and never loaded on others
@@ -185,27 +185,27 @@ class Devices:
         if served.nothing == total:
             found = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
             what = f"{claim}, but none of its fatbins ({total}) has code for {device}; they have {found}"
-            yield Finding(severity, Rule.GPU_MISSING, path, what)
+            yield Finding(severity, VerifyRule.GPU_MISSING, path, what)
             return
         if served.jit:
             what = f"{claim}, but {served.jit} of {total} fatbins have only PTX for {device}, compiled at first use"
-            yield Finding(severity, Rule.GPU_JIT, path, what)
+            yield Finding(severity, VerifyRule.GPU_JIT, path, what)
         if served.nothing:
             what = f"{served.nothing} of {total} fatbins have no code for {device}: their kernels are for other GPUs"
-            yield Finding(Severity.NOTE, Rule.GPU_MISSING, path, what)
+            yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, path, what)
 
     def _driver_findings(self, path: str, code: LibraryCode) -> Iterator[Finding]:
         bound = self._claim.lower_bound
         if code.zstd and bound and bound < ZSTD_SINCE:
             what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
-            yield Finding(Severity.WARNING, Rule.GPU_DRIVER, path, f"{what}; the variant admits CUDA {bound}")
+            yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, path, f"{what}; the variant admits CUDA {bound}")
 
 
 def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:
     total, found = sum(code.fatbins.values()), code.has_ptx(device)
     if not found:
         what = f"{device.number}_virtual is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
-        yield Finding(Severity.ERROR, Rule.GPU_PTX, path, what)
+        yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, path, what)
     elif found < total:
         what = f"{total - found} of {total} fatbins have no PTX that runs on {device}"
-        yield Finding(Severity.NOTE, Rule.GPU_PTX, path, what)
+        yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, path, what)

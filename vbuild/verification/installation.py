@@ -36,7 +36,7 @@ _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class InstalledWheel:
     """The ELF files of a wheel and its companions by path from site-packages, and those that are *damaged*.
 
     *named* are libraries whose names Python code or another file has, to open them; *imports* are the top-level

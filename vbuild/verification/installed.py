@@ -15,9 +15,9 @@ from typing import Any
 from vbuild.errors import SplitError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import Installer, installed, installers
-from vbuild.verification.installation import Installation
+from vbuild.verification.installation import InstalledWheel
 from vbuild.verification.target import platforms_of
-from vbuild.verification.trial import Finding, Step, Trial
+from vbuild.verification.trial import LoadFinding, LoadTrial, TrialStep
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.extract import gathered
 from vbuild.wheel.metadata import is_companion
@@ -40,8 +40,8 @@ class Checked:
     resolved: int = 0
     loaded: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
-    failures: tuple[Finding, ...] = ()
-    notes: tuple[Finding, ...] = ()
+    failures: tuple[LoadFinding, ...] = ()
+    notes: tuple[LoadFinding, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -50,7 +50,7 @@ class Checked:
 
     @property
     def is_installed(self) -> bool:
-        return not any(failure.step is Step.INSTALL for failure in self.failures)
+        return not any(failure.step is TrialStep.INSTALL for failure in self.failures)
 
     def data(self) -> dict[str, Any]:
         """The result as JSON takes it."""
@@ -132,7 +132,7 @@ def checked(
         name = WheelName.parse(wheel.name)
         if not (found := installers(name)):
             what = f"for {name.platform}, expected a Linux wheel"
-            results.append(Checked(wheel.name, None, notes=(Finding(Step.INSTALL, what),)))
+            results.append(Checked(wheel.name, None, notes=(LoadFinding(TrialStep.INSTALL, what),)))
         for installer in (one for one in found if one in using or len(found) == 1):
             on_progress(f"{wheel.name}: installing it with {installer}, and trying it")
             with TemporaryDirectory(prefix="vbuild-check-", dir=folder) as place:
@@ -171,12 +171,14 @@ def _tried(
     try:
         environment = installed(wheel, installer, links=links, indexes=indexes, folder=folder, beside=beside)
     except SplitError as error:
-        return Checked(wheel.name, installer, failures=(Finding(Step.INSTALL, str(error)),))
+        return Checked(wheel.name, installer, failures=(LoadFinding(TrialStep.INSTALL, str(error)),))
     with at(wheel.name):
-        trial = Trial(environment, Installation.of(environment.packages, name.project), platforms_of(name), unreached)
+        trial = LoadTrial(
+            environment, InstalledWheel.of(environment.packages, name.project), platforms_of(name), unreached
+        )
     if environment.left_out:
         what = f"{', '.join(environment.left_out)} left out, which the loader does not need: {environment.reason}"
-        trial.notes.append(Finding(Step.INSTALL, what))
+        trial.notes.append(LoadFinding(TrialStep.INSTALL, what))
     trial.resolve()
     return Checked(
         wheel.name,

@@ -26,11 +26,11 @@ from vbuild.errors import ClaimError, SplitError, at
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
-from vbuild.verification.environments import Environment, equipped, is_native, variables
-from vbuild.verification.installation import Installation
+from vbuild.verification.environments import TestEnvironment, equipped, is_native, variables
+from vbuild.verification.installation import InstalledWheel
 from vbuild.verification.level_probe import Ended, imported, loaded
-from vbuild.verification.level_ways import WAYS, Host, Start, Way, plain
-from vbuild.verification.target import Target, platforms_of
+from vbuild.verification.level_ways import WAYS, LevelHost, Start, Way, plain
+from vbuild.verification.target import LoadTarget, platforms_of
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
@@ -39,7 +39,7 @@ _SHOWN = 5  # libraries of a run; those that are wrong are all told
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LevelRun:
     """A wheel run as processors of *level* see it, which came about by *way*; *untried* says why it was not.
 
     *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
@@ -101,7 +101,7 @@ class Leveled:
 
     wheel: str
     levels: tuple[str, ...]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[LevelRun, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -203,8 +203,8 @@ def run_levels(
         on_progress(f"{wheel.name}: installing it")
         beside = (wheel.parent,) if links is None else links
         environment = _environment(wheel, name, python, check, links=beside, indexes=indexes(), folder=folder)
-        installation = Installation.of(environment.packages, name.project)
-        bench = _Bench.of(environment, installation, check or Check(), folder=folder, timeout=timeout, log=log)
+        installation = InstalledWheel.of(environment.packages, name.project)
+        bench = _LevelRunner.of(environment, installation, check or Check(), folder=folder, timeout=timeout, log=log)
         why_none = bench.host.why_no_levels
         if len(levels) == 1:
             why_none = "no library has copies for CPU levels: run as it is"
@@ -224,7 +224,7 @@ def levels_of(wheel: Path) -> tuple[str, ...]:
     return (_BASELINE, *sorted(found))
 
 
-def _told(bench: "_Bench", level: str, way: Way, wheel: Path, on_progress: OnProgress) -> Run:
+def _told(bench: "_LevelRunner", level: str, way: Way, wheel: Path, on_progress: OnProgress) -> LevelRun:
     on_progress(f"{wheel.name}: {level} by {way}")
     return bench.run(level, way)
 
@@ -259,7 +259,7 @@ def _environment(
     links: Sequence[Path],
     indexes: Indexes,
     folder: Path,
-) -> Environment:
+) -> TestEnvironment:
     requires = check.requires if check else ()
     try:
         found = python or _python(name)
@@ -272,7 +272,7 @@ def _python(name: WheelName) -> Path:
     """A Python of this machine for the wheel called *name*; `ClaimError` where there is none."""
     if is_native(name):
         return Path(sys.executable)
-    target = Target.of(name)
+    target = LoadTarget.of(name)
     version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
     command = [uv.find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
     ran = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
@@ -282,11 +282,11 @@ def _python(name: WheelName) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
+class _LevelRunner:
     """An environment with the wheel in it, and all that is to be done in it; *copies* are by the baseline's paths."""
 
-    environment: Environment
-    host: Host
+    environment: TestEnvironment
+    host: LevelHost
     modules: tuple[str, ...]
     copies: Mapping[str, tuple[str, ...]]
     check: Check
@@ -297,16 +297,16 @@ class _Bench:
     @classmethod
     def of(
         cls,
-        environment: Environment,
-        installation: Installation,
+        environment: TestEnvironment,
+        installation: InstalledWheel,
         check: Check,
         *,
         folder: Path,
         timeout: float | None,
         log: Path | None,
-    ) -> "_Bench":
+    ) -> "_LevelRunner":
         assert environment.python  # noqa: S101 - `equipped` says so
-        host = Host.of(environment.python)
+        host = LevelHost.of(environment.python)
         copies: dict[str, list[str]] = {}
         for path in installation.files:
             if level := level_of(path):
@@ -315,11 +315,11 @@ class _Bench:
         modules = tuple(dict.fromkeys((*installation.imports, *_modules(installation, host.suffixes))))
         return cls(environment, host, modules, found, check, folder, timeout, log)
 
-    def run(self, level: str, way: Way) -> Run:
+    def run(self, level: str, way: Way) -> LevelRun:
         """What comes of processors of *level*, brought about by *way*."""
         start = Start() if way is Way.NONE else self.host.start(way, level)
         if isinstance(start, str):
-            return Run(level, way, untried=start)
+            return LevelRun(level, way, untried=start)
         python = self.environment.python
         assert python  # noqa: S101 - as above
         with start.instead_of(python), TemporaryDirectory(dir=self.folder, prefix="run-") as text:
@@ -352,9 +352,9 @@ class _Bench:
         done = tuple(path for path in taken if baseline_of(path) in self.copies)
         failures += self._wrong(level if way is not Way.NONE else _BASELINE, done)
         names = tuple(one.name for one in answers if not one.error)
-        return Run(level, way, None, names, done, self.check.command is not None, tuple(failures), output)
+        return LevelRun(level, way, None, names, done, self.check.command is not None, tuple(failures), output)
 
-    def notes(self, runs: Iterable[Run]) -> Iterator[str]:
+    def notes(self, runs: Iterable[LevelRun]) -> Iterator[str]:
         """What no run could show: libraries that nothing loaded, and modules that lack what they import."""
         tried = [run for run in runs if run.is_tried]
         seen = {baseline_of(path) for run in tried for path in run.loaded}
@@ -396,7 +396,7 @@ class _Bench:
                 yield f"loaded: {path}, expected {expected}"
 
 
-def _modules(installation: Installation, suffixes: Sequence[str]) -> Iterator[str]:
+def _modules(installation: InstalledWheel, suffixes: Sequence[str]) -> Iterator[str]:
     """The extension modules in *installation* that a Python imports which takes *suffixes*, also behind stubs."""
     behind: dict[str, set[str]] = {}
     for path, file in installation.files.items():

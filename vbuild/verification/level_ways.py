@@ -63,7 +63,7 @@ WAYS = (Way.TUNABLES, Way.MASK, Way.QEMU)
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class LevelHost:
     """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
 
     *suffixes* are how the names of extension modules end that the Python takes, and *program* is its file.

@@ -13,13 +13,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from vbuild.elf.disassembly import Isa
-from vbuild.elf.dispatch import Baseline, Evidence, Judged, asks_processor, judged, named_rank
+from vbuild.elf.dispatch import Baseline, DispatchEvidence, Judged, asks_processor, judged, named_rank
 from vbuild.elf.features import level
 from vbuild.elf.features import rank as rank_of
 from vbuild.elf.file import Elf
 from vbuild.elf.library_names import at_level, baseline_of, level_of
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
-from vbuild.verification.model import Finding, LibraryIsa, Rule, Severity, Violation, is_grafted
+from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
@@ -91,7 +91,7 @@ class Levels:
                 yield self._verdict(path, elf, self._isas[path])
             else:
                 what = f"code for {elf.machine}: instruction sets are checked for x86-64 only"
-                finding = Finding(Severity.NOTE, Rule.ISA_UNCHECKED, path, what)
+                finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, path, what)
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:
@@ -103,13 +103,13 @@ class Levels:
             return
         if not self._libraries:
             what = f"no compiled code: nothing in it is for {self._claim.cpu}"
-            yield Finding(Severity.WARNING, Rule.ISA_FLAGS, None, what)
+            yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, None, what)
         if not own:
             return
         if bare := [path for path in own if self._claim.cpu.level not in self._libraries[path].isa_needed]:
             what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
             text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
-            yield Finding(Severity.NOTE, Rule.ISA_NOTE, None, text)
+            yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, None, text)
         if same := self._as_baseline(tuple(own)):
             lacking = f"the code of {same} is that of the baseline build"
         elif rank >= _V3 and not any(map(_uses_vex, own, own.values())):
@@ -117,13 +117,13 @@ class Levels:
         else:
             if rank >= _V4 and not any("AVX512F" in isa.features for isa in own.values()):
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
-                yield Finding(Severity.NOTE, Rule.ISA_FLAGS, None, what)
+                yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, None, what)
             return
         is_sure = rank >= _V3 and size >= _ENOUGH
         what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
         if not is_sure:
             what += ", or made no difference"
-        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, Rule.ISA_FLAGS, None, what)
+        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, None, what)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
         """The libraries in words, if each has the very code that it has in the baseline build."""
@@ -138,7 +138,7 @@ class Levels:
     def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim = self._claim.on(path)
         other = self._build_for_all(path)
-        evidence = Evidence(path, self._asks, Baseline(other, self._executor) if other else None, self._allow)
+        evidence = DispatchEvidence(path, self._asks, Baseline(other, self._executor) if other else None, self._allow)
         above = judged(elf, isa, claim.cpu.rank, evidence=evidence, executor=self._executor)
         accepted = Counter(str(one.reason) for one in above if one.reason)
         unexplained = [one for one in above if not one.reason]
@@ -160,11 +160,11 @@ class Levels:
     def _library_findings(self, path: str, isa: Isa, violations: tuple[Violation, ...]) -> Iterator[Finding]:
         claim = self._claim.on(path)
         if violations:
-            yield Finding(claim.severity, Rule.ISA_ABOVE, path, _above(violations, claim))
+            yield Finding(claim.severity, VerifyRule.ISA_ABOVE, path, _above(violations, claim))
         rank = claim.cpu.rank
         if doubtful := [one.region for one in isa.regions if any(rank_of(feature) > rank for feature in one.doubtful)]:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
-            yield Finding(Severity.NOTE, Rule.ISA_DOUBTFUL, path, what)
+            yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, path, what)
 
     def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
         """What is wrong with the copy of a library at *path* beside the others of it, or makes it a waste."""
@@ -173,27 +173,29 @@ class Levels:
         nearest = next((other for other in (*lower, base) if other in self._libraries), None)
         if base not in self._libraries:
             what = f"no {base} beside it; expected one for lesser processors, and for systems that know no levels"
-            yield Finding(Severity.ERROR, Rule.HWCAPS, path, what)
+            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, what)
         elif (soname := self._libraries[base].soname) != elf.soname:
             what = f"SONAME {elf.soname or 'none'}, and {soname or 'none'} in {base}; expected one for all levels"
-            yield Finding(Severity.ERROR, Rule.HWCAPS, path, what)
+            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, what)
         if nearest and _code(self._libraries[nearest]) == _code(elf):
             lacking = f"the code of {nearest}"
         elif rank >= _V3 and not _uses_vex(path, isa):
             lacking = f"no VEX instruction in {isa.code_size} bytes of code"
         else:
             if rank >= _V4 and "AVX512F" not in isa.features:
-                yield Finding(Severity.NOTE, Rule.ISA_FLAGS, path, "no AVX-512 instruction: v3's would do the same")
+                yield Finding(
+                    Severity.NOTE, VerifyRule.ISA_FLAGS, path, "no AVX-512 instruction: v3's would do the same"
+                )
             return
         cpu = Cpu.known(_MACHINE, X86_64_LEVELS[rank])
         what = f"{lacking}: the compiler's flags for {cpu} did not arrive, or made no difference"
-        yield Finding(Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, Rule.ISA_FLAGS, path, what)
+        yield Finding(Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, path, what)
 
 
 def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:
     if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
         what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
-        yield Finding(claim.severity, Rule.ISA_NOTE, path, what)
+        yield Finding(claim.severity, VerifyRule.ISA_NOTE, path, what)
 
 
 def _above(violations: tuple[Violation, ...], claim: Claim) -> str:

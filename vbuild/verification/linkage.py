@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vbuild.elf.file import Elf
 from vbuild.elf.linkage import Edge, Via, edges_of, searched
-from vbuild.elf.policy import Platform
-from vbuild.verification.model import Finding, Rule, Severity
+from vbuild.elf.policy import PlatformPolicy
+from vbuild.verification.model import Finding, Severity, VerifyRule
 
 _ORIGIN = re.compile(r"^\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
 _ANYBODYS = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, not used
@@ -23,7 +23,9 @@ _FOUND = frozenset({Via.OWN, Via.INHERITED, Via.PLATFORM})
 class Linkage:
     """What the libraries of one wheel offer one another, on the platforms of its tags."""
 
-    def __init__(self, libraries: Mapping[str, Elf], platforms: Iterable[Platform], *, has_requirements: bool) -> None:
+    def __init__(
+        self, libraries: Mapping[str, Elf], platforms: Iterable[PlatformPolicy], *, has_requirements: bool
+    ) -> None:
         self._libraries = libraries
         self._platforms = tuple(platforms)
         self._has_requirements = has_requirements
@@ -49,7 +51,7 @@ class Linkage:
             if homes := self._homes.get(edge.name):
                 where = ", ".join(sorted(homes))
                 what = f"needs {edge.name}, which the wheel has in {where!r}, but no RPATH leads there"
-                yield Finding(Severity.WARNING, Rule.NEEDED, path, what)
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, path, what)
             else:
                 yield from self._lacking(path, elf, edge.name)
 
@@ -60,9 +62,9 @@ class Linkage:
             what = f"needs {name}, which is neither in the wheel nor part of {lacking[0]}"
             folders = searched(path, elf.runpath or elf.rpath)
             if self._has_requirements or any(folder.startswith("..") for folder in folders):
-                yield Finding(Severity.WARNING, Rule.NEEDED, path, f"{what}; expected from another package")
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, path, f"{what}; expected from another package")
             else:
-                yield Finding(Severity.ERROR, Rule.NEEDED, path, f"{what}; bundle it (auditwheel repair)")
+                yield Finding(Severity.ERROR, VerifyRule.NEEDED, path, f"{what}; bundle it (auditwheel repair)")
 
     def _versions(self, path: str, elf: Elf) -> Iterator[Finding]:
         for platform in self._platforms:
@@ -73,7 +75,7 @@ class Linkage:
             if late and platform.promises:
                 newest = ", ".join(f"{version} ({_some(names)})" for version, names in sorted(late.items()))
                 what = f"needs symbols that are newer than {platform.tag}: {newest}"
-                yield Finding(Severity.ERROR, Rule.SYMBOL_VERSION, path, what)
+                yield Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, path, what)
 
 
 def _paths(path: str, elf: Elf) -> Iterator[Finding]:
@@ -84,12 +86,14 @@ def _paths(path: str, elf: Elf) -> Iterator[Finding]:
             what = f"{kind} {entry!r}; expected a path relative to the library, $ORIGIN/..."
             if not entry.startswith("/"):
                 text = f"{what}: the loader takes this one from the working directory"
-                yield Finding(Severity.ERROR, Rule.RPATH, path, text)
+                yield Finding(Severity.ERROR, VerifyRule.RPATH, path, text)
             elif f"{entry}/".startswith(_ANYBODYS):
                 text = f"{what}: on another machine anybody can put a library there"
-                yield Finding(Severity.ERROR, Rule.RPATH, path, text)
+                yield Finding(Severity.ERROR, VerifyRule.RPATH, path, text)
             else:
-                yield Finding(Severity.WARNING, Rule.RPATH, path, f"{what}: a path of the machine it was built on")
+                yield Finding(
+                    Severity.WARNING, VerifyRule.RPATH, path, f"{what}: a path of the machine it was built on"
+                )
 
 
 def _some(names: list[str]) -> str:

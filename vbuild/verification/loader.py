@@ -22,7 +22,7 @@ from typing import Self
 from vbuild.elf.catalogue import is_driver
 from vbuild.elf.linkage import Via
 from vbuild.elf.outline import MAGIC, Outline
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
@@ -31,7 +31,7 @@ _NEWEST = "manylinux_2_99"
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class LoaderNeed:
     """One NEEDED name as the loader meets it: which way it is found, or why it is not.
 
     *via* is how RPATHs find it, whether or not it *is_loaded* before they are asked. *provider* is the file that is
@@ -73,7 +73,9 @@ class Loader:
     any platform does.
     """
 
-    def __init__(self, packages: Path, *, folder: Path, own: Sequence[str], platforms: Sequence[Platform]) -> None:
+    def __init__(
+        self, packages: Path, *, folder: Path, own: Sequence[str], platforms: Sequence[PlatformPolicy]
+    ) -> None:
         self._packages = packages
         self._folder = os.path.normpath(folder)
         self._own = frozenset(own)
@@ -81,7 +83,7 @@ class Loader:
         self._outlines: dict[str, Outline | None] = {}
         self._places: dict[str, str] | None = None
 
-    def needs(self, root: str) -> Iterator[Need]:
+    def needs(self, root: str) -> Iterator[LoaderNeed]:
         """Every NEEDED of the file *root* and of what it brings in, in the order in which the loader asks for them."""
         if not (outline := self.outline(root)):
             return
@@ -113,8 +115,8 @@ class Loader:
                 self._outlines[path] = None
         return self._outlines[path]
 
-    def _found(self, consumer: _Object, name: str) -> Need:
-        need = Need(consumer.path, name, Via.MISSING, None, is_loaded=False, searched=tuple(_entries(consumer)))
+    def _found(self, consumer: _Object, name: str) -> LoaderNeed:
+        need = LoaderNeed(consumer.path, name, Via.MISSING, None, is_loaded=False, searched=tuple(_entries(consumer)))
         outside: str | None = None
         for via, path in self._candidates(consumer, name):
             outline = self.outline(path)
@@ -153,10 +155,10 @@ class Loader:
             is_inside = whole.startswith(f"{self._folder}/")
             yield Path(os.path.relpath(whole, self._packages)).as_posix() if is_inside else whole
 
-    def _promised(self, consumer: _Object) -> Sequence[Platform]:
+    def _promised(self, consumer: _Object) -> Sequence[PlatformPolicy]:
         if self._platforms and consumer.path in self._own:
             return self._platforms
-        newest = Platform.parse(f"{_NEWEST}_{consumer.outline.machine}")
+        newest = PlatformPolicy.parse(f"{_NEWEST}_{consumer.outline.machine}")
         return (*self._platforms, newest) if newest else self._platforms
 
     def _somewhere(self, name: str) -> str | None:

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from vbuild.elf.file import Elf
 from vbuild.elf.library_names import level_of
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Arch, Served
+from vbuild.hardware.gpu import Arch, GpuServed
 from vbuild.wheel.archive import Wheel
 
 _SM = "sm_"
@@ -35,7 +35,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-class Rule(StrEnum):
+class VerifyRule(StrEnum):
     """Which promise a finding is about."""
 
     ARCHIVE = "archive"
@@ -68,7 +68,7 @@ class Finding:
     """One thing found: how bad, under which rule, in which member; None for the wheel as a whole."""
 
     severity: Severity
-    rule: Rule
+    rule: VerifyRule
     member: str | None
     what: str
 
@@ -80,7 +80,7 @@ class Finding:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(Severity(data["severity"]), Rule(data["rule"]), data["member"], data["what"])
+        return cls(Severity(data["severity"]), VerifyRule(data["rule"]), data["member"], data["what"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class LibraryGpus:
     fatbins: int
     machine: tuple[str, ...]
     ptx: tuple[str, ...]
-    served: tuple[Served, ...] = ()
+    served: tuple[GpuServed, ...] = ()
     notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
@@ -192,10 +192,10 @@ class LibraryGpus:
         )
 
 
-def _served(data: Mapping[str, Any]) -> Served:
+def _served(data: Mapping[str, Any]) -> GpuServed:
     # not Arch.parse: there may be code for a GPU that is newer than vbuild
     device = Arch(int(data["gpu"].removeprefix(_SM)))
-    return Served(device, data["machine"], data["jit"], data["nothing"])
+    return GpuServed(device, data["machine"], data["jit"], data["nothing"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Verdict:
         if not any(library.level for library in self.libraries):
             return "not checked" if self.libraries else "no code"
         if any(
-            finding.rule in {Rule.ISA_ABOVE, Rule.ISA_FLAGS} and finding.severity is Severity.ERROR
+            finding.rule in {VerifyRule.ISA_ABOVE, VerifyRule.ISA_FLAGS} and finding.severity is Severity.ERROR
             for finding in self.findings
         ):
             return "failed"
@@ -244,7 +244,7 @@ class Verdict:
         if not (self.gpus or self.claimed_gpus):
             return "no code"
         rules = {finding.rule for finding in self.findings if finding.severity is Severity.ERROR}
-        if rules & {Rule.GPU_CLAIM, Rule.GPU_MISSING, Rule.GPU_JIT, Rule.GPU_PTX}:
+        if rules & {VerifyRule.GPU_CLAIM, VerifyRule.GPU_MISSING, VerifyRule.GPU_JIT, VerifyRule.GPU_PTX}:
             return "failed"
         return f"ok, for {', '.join(self.claimed_gpus)}" if self.claimed_gpus else "not claimed"
 
@@ -306,15 +306,15 @@ def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Fin
         what = (
             f"{len(linked)} binaries, {next(iter(linked))} first, in a wheel for any platform; expected a platform tag"
         )
-        yield Finding(Severity.ERROR, Rule.PURE, None, what)
+        yield Finding(Severity.ERROR, VerifyRule.PURE, None, what)
     elif linked and wheel.wheel_file().root_is_purelib:
         what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
-        yield Finding(Severity.WARNING, Rule.PURE, None, what)
-    machines = {platform.machine for tag in tags if (platform := Platform.parse(tag))}
+        yield Finding(Severity.WARNING, VerifyRule.PURE, None, what)
+    machines = {platform.machine for tag in tags if (platform := PlatformPolicy.parse(tag))}
     for path, elf in linked.items():
         if machines and not any(_same_machine(machine, elf.machine) for machine in machines):
             what = f"code for {elf.machine} in a wheel for {', '.join(sorted(machines))}"
-            yield Finding(Severity.ERROR, Rule.MACHINE, path, what)
+            yield Finding(Severity.ERROR, VerifyRule.MACHINE, path, what)
     yield from _module_findings(wheel, linked)
 
 
@@ -334,6 +334,8 @@ def _module_findings(wheel: Wheel, paths: Iterable[str]) -> Iterator[Finding]:
         module, path = next(iter(copies.items()))
         said = f"an extension module of CPython {module} only, in a wheel for {wheel.name.python}-{wheel.name.abi}"
         if exact and exact.isdisjoint(copies):
-            yield Finding(Severity.ERROR, Rule.EXTENSION, path, f"{said}, which does not look for it")
+            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, path, f"{said}, which does not look for it")
         elif not exact and len(copies) == 1:
-            yield Finding(Severity.WARNING, Rule.EXTENSION, path, f"{said}; expected .abi3.so, or a copy for each")
+            yield Finding(
+                Severity.WARNING, VerifyRule.EXTENSION, path, f"{said}; expected .abi3.so, or a copy for each"
+            )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.wheel.name import WheelName
 
 # the glibc of machines that people have, and the minor versions that uv has a name for
@@ -21,19 +21,19 @@ _CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
 _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
-def platforms_of(name: WheelName) -> tuple[Platform, ...]:
+def platforms_of(name: WheelName) -> tuple[PlatformPolicy, ...]:
     """The Linux platforms that the wheel called *name* is for."""
-    return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := Platform.parse(tag)))
+    return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := PlatformPolicy.parse(tag)))
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """A Python that is not this one: what it is, the ABI of its modules, and where it runs."""
 
     implementation: str
     version: str
     abi: str
-    platform: Platform
+    platform: PlatformPolicy
 
     @classmethod
     def of(cls, name: WheelName) -> Self | None:

@@ -15,16 +15,16 @@ from pathlib import Path
 from vbuild.elf.catalogue import by_soname, framework, is_driver
 from vbuild.elf.linkage import Via
 from vbuild.elf.outline import Outline
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError
-from vbuild.verification.environments import Environment
-from vbuild.verification.installation import Answer, Installation, imported, opened
-from vbuild.verification.loader import Loader, Need, mapped
+from vbuild.verification.environments import TestEnvironment
+from vbuild.verification.installation import Answer, InstalledWheel, imported, opened
+from vbuild.verification.loader import Loader, LoaderNeed, mapped
 
 _BEFORE = "which no RPATH led to before either"
 
 
-class Step(StrEnum):
+class TrialStep(StrEnum):
     """What was being done."""
 
     INSTALL = "install"
@@ -34,10 +34,10 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LoadFinding:
     """One thing that was found: at which step, and what, its place in front."""
 
-    step: Step
+    step: TrialStep
     what: str
 
     def data(self) -> dict[str, str]:
@@ -45,18 +45,18 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Trial:
+class LoadTrial:
     """One installation, and what was found so far; *excused* says of missing libraries why that is no failure."""
 
-    environment: Environment
-    installation: Installation
-    platforms: tuple[Platform, ...]
+    environment: TestEnvironment
+    installation: InstalledWheel
+    platforms: tuple[PlatformPolicy, ...]
     unreached: frozenset[str]
     excused: dict[str, str] = field(default_factory=dict)
-    needs: tuple[Need, ...] = ()
+    needs: tuple[LoaderNeed, ...] = ()
     roots: tuple[str, ...] = ()
-    failures: list[Finding] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
+    failures: list[LoadFinding] = field(default_factory=list)
+    notes: list[LoadFinding] = field(default_factory=list)
 
     def resolve(self) -> None:
         """Every NEEDED entry once, as the loader meets it: one that is not found from some root counts as such."""
@@ -66,7 +66,7 @@ class Trial:
             own=tuple(self.installation.files),
             platforms=self.platforms,
         )
-        met: dict[tuple[str, str], tuple[str, Need]] = {}
+        met: dict[tuple[str, str], tuple[str, LoaderNeed]] = {}
         reached: set[str] = set()
         # what something needs, and nothing leads to, is loaded on its own if at all
         begun, loadable = self.installation.roots(), self._loadable()
@@ -82,7 +82,7 @@ class Trial:
                 if need.is_met and need.provider:
                     reached.add(need.provider)
         self.needs = tuple(need for _, need in met.values())
-        self.notes += [Finding(Step.RESOLVE, what) for what in self.installation.damaged]
+        self.notes += [LoadFinding(TrialStep.RESOLVE, what) for what in self.installation.damaged]
         self._judge([(_place(root, need), need) for root, need in met.values()], loader)
 
     def _loadable(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class Trial:
         machines = {platform.machine for platform in self.platforms} or {os.uname().machine}
         return tuple(path for path, file in self.installation.files.items() if file.outline.machine in machines)
 
-    def _judge(self, needs: Sequence[tuple[str, Need]], loader: Loader) -> None:
+    def _judge(self, needs: Sequence[tuple[str, LoaderNeed]], loader: Loader) -> None:
         """Say what is wrong with *needs*, those of a file that are wrong in the same way together."""
         failures: dict[tuple[str, str], list[str]] = {}
         notes: dict[tuple[str, str], list[str]] = {}
@@ -107,7 +107,7 @@ class Trial:
         self.failures += _grouped(failures)
         self.notes += _grouped(notes)
 
-    def _excuse(self, need: Need) -> str | None:
+    def _excuse(self, need: LoaderNeed) -> str | None:
         """Why it is not the split's fault that *need* is not met; None where it may be."""
         if need.name in self.unreached:
             return _BEFORE
@@ -132,9 +132,9 @@ class Trial:
                 self.failures += self._strangers(root, answer)
             elif answer.lacks_symbol and not file.modules:
                 what = f"{root}: not loaded: {self._said(answer)}, which is for the one that opens it to bring"
-                self.notes.append(Finding(Step.LOAD, what))
+                self.notes.append(LoadFinding(TrialStep.LOAD, what))
             else:
-                self._failed(Step.LOAD, root, answer, counts=True)
+                self._failed(TrialStep.LOAD, root, answer, counts=True)
 
     def _opened_later(self, root: str, python: Path, before: Answer) -> Answer:
         """The file *root* loaded after the packages, which may have loaded what it needs."""
@@ -144,10 +144,10 @@ class Trial:
         if answer.error is not None:
             return before
         what = f"{root}: can be loaded only after `import {', '.join(self.installation.imports)}`: {self._said(before)}"
-        self.notes.append(Finding(Step.LOAD, what))
+        self.notes.append(LoadFinding(TrialStep.LOAD, what))
         return answer
 
-    def _strangers(self, root: str, answer: Answer) -> Iterator[Finding]:
+    def _strangers(self, root: str, answer: Answer) -> Iterator[LoadFinding]:
         """Libraries in memory that a package of the environment should have brought, and that are from elsewhere."""
         wanted = {need.name for need in self.needs if need.via not in {Via.PLATFORM, Via.DRIVER}} - self.unreached
         for path in map(Path, answer.mapped):
@@ -156,7 +156,7 @@ class Trial:
             names = {path.name, _soname(path)} - {""}
             if found := sorted(name for name in names if name in wanted or (by_soname(name) and not is_driver(name))):
                 what = f"{root}: {found[0]} was loaded from {path}, which is outside of the environment"
-                yield Finding(Step.LOAD, what)
+                yield LoadFinding(TrialStep.LOAD, what)
 
     def try_imports(self) -> Iterator[str]:
         """The packages and modules that can be imported; none where no Python here takes the wheel."""
@@ -167,37 +167,40 @@ class Trial:
             if answer.error is None:
                 yield name
             else:
-                self._failed(Step.IMPORT, name, answer, counts=answer.unresolved is not None or answer.has_crashed)
+                self._failed(TrialStep.IMPORT, name, answer, counts=answer.unresolved is not None or answer.has_crashed)
 
-    def _failed(self, step: Step, place: str, answer: Answer, *, counts: bool) -> None:
+    def _failed(self, step: TrialStep, place: str, answer: Answer, *, counts: bool) -> None:
         """Note what became of *place*; a failure where it *counts* and this machine is not the reason."""
         lacks, what = answer.absent, f"{place}: not {step}ed: {self._said(answer)}"
         if lacks and is_driver(lacks):
-            self.notes.append(Finding(step, f"{place}: not {step}ed: needs {lacks}, which comes with the driver"))
+            self.notes.append(LoadFinding(step, f"{place}: not {step}ed: needs {lacks}, which comes with the driver"))
         elif lacks and (excuse := _BEFORE if lacks in self.unreached else self.excused.get(lacks)):
-            self.notes.append(Finding(step, f"{place}: not {step}ed: needs {lacks}, {excuse}"))
+            self.notes.append(LoadFinding(step, f"{place}: not {step}ed: needs {lacks}, {excuse}"))
         elif answer.is_unable or not counts:
-            self.notes.append(Finding(step, what))
-        elif step is not Step.LOAD or lacks not in {need.name for need in self.needs if not need.is_met}:
-            self.failures.append(Finding(step, what))
+            self.notes.append(LoadFinding(step, what))
+        elif step is not TrialStep.LOAD or lacks not in {need.name for need in self.needs if not need.is_met}:
+            self.failures.append(LoadFinding(step, what))
 
     def _said(self, answer: Answer) -> str:
         return (answer.error or "").replace(f"{self.environment.packages}/", "")
 
 
-def _place(root: str, need: Need) -> str:
+def _place(root: str, need: LoaderNeed) -> str:
     return need.consumer if need.consumer == root else f"{need.consumer}, which {root} loads"
 
 
-def _grouped(found: Mapping[tuple[str, str], Sequence[str]]) -> list[Finding]:
-    return [Finding(Step.RESOLVE, f"{place}: needs {', '.join(names)}{what}") for (place, what), names in found.items()]
+def _grouped(found: Mapping[tuple[str, str], Sequence[str]]) -> list[LoadFinding]:
+    return [
+        LoadFinding(TrialStep.RESOLVE, f"{place}: needs {', '.join(names)}{what}")
+        for (place, what), names in found.items()
+    ]
 
 
-def _badness(need: Need) -> int:
+def _badness(need: LoaderNeed) -> int:
     return 2 * (not need.is_met) + need.is_met_by_order
 
 
-def _lack(need: Need) -> str:
+def _lack(need: LoaderNeed) -> str:
     if need.via is Via.NAME:
         return f"which is at {need.provider}, but no RPATH leads there"
     if need.via is Via.OUTSIDE:
@@ -209,7 +212,7 @@ def _lack(need: Need) -> str:
     return "which nothing here brings"
 
 
-def _search(need: Need, consumer: Outline | None) -> str:
+def _search(need: LoaderNeed, consumer: Outline | None) -> str:
     if consumer and consumer.runpath:
         asked = ", ".join(need.searched)
         return f"its RUNPATH is {asked}, and keeps the loader from the RPATHs of what loads it"

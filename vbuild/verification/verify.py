@@ -17,21 +17,21 @@ from typing import Self
 
 from vbuild.elf.disassembly import processes
 from vbuild.elf.file import Elf
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.library_names import is_shared_object, level_of
 from vbuild.elf.outline import MAGIC
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Offer
+from vbuild.hardware.gpu import GpuOffer
 from vbuild.sbom.keeping import contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.verification.gpu_code import DEVICE_SECTIONS, Devices, GpuClaim, LibraryCode
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import Linkage
-from vbuild.verification.model import Finding, LibraryIsa, Rule, Severity, Verdict, content_findings
+from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, content_findings
 from vbuild.wheel.archive import Wheel, open_wheel
 
 _X86_64 = "x86_64"
@@ -64,10 +64,10 @@ def verify(
         libraries = contents.libraries
         slips = source.record.slips(source.record_path)
         findings = [*contents.findings, *claims.findings]
-        findings += (Finding(Severity.WARNING, Rule.ARCHIVE, source.record_path, what) for what in slips)
+        findings += (Finding(Severity.WARNING, VerifyRule.ARCHIVE, source.record_path, what) for what in slips)
         findings += content_findings(source, libraries)
         findings += (
-            Finding(Severity.ERROR, Rule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)
+            Finding(Severity.ERROR, VerifyRule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)
         )
         findings += _linkage_findings(source, libraries)
         devices = Devices(contents.codes, claims.gpus)
@@ -91,17 +91,17 @@ def verify(
     )
 
 
-def fatbins(wheel: Path) -> dict[str, Mapping[tuple[Offer, ...], int]]:
+def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
     """How many fatbins each library of *wheel* has, by what they offer; those without GPU code are left out.
 
     `WheelError`, `BinaryError` or `DeviceError` where one cannot be read.
     """
-    found: dict[str, Mapping[tuple[Offer, ...], int]] = {}
+    found: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
         for member in source.members:
             if source.head(member, len(MAGIC)) == MAGIC:
                 with source.mapped(member) as data, at(member.path):
-                    if code := LibraryCode.of(device_code(Image.parse(data))):
+                    if code := LibraryCode.of(device_code(ElfImage.parse(data))):
                         found[member.path] = code.fatbins
     return found
 
@@ -134,7 +134,7 @@ class _Contents:
                     for _ in wheel.chunks(member):
                         pass
             except WheelError as error:
-                contents.findings.append(Finding(Severity.ERROR, Rule.ARCHIVE, member.path, str(error)))
+                contents.findings.append(Finding(Severity.ERROR, VerifyRule.ARCHIVE, member.path, str(error)))
         return contents
 
     def _read(self, path: str, data: memoryview) -> None:
@@ -143,14 +143,14 @@ class _Contents:
         except BinaryError as error:
             # test data of other tools may be broken on purpose
             severity = Severity.ERROR if is_shared_object(path) else Severity.WARNING
-            self.findings.append(Finding(severity, Rule.ELF, path, str(error)))
+            self.findings.append(Finding(severity, VerifyRule.ELF, path, str(error)))
             return
         if not any(section.name in DEVICE_SECTIONS for section in elf.sections):
             return
         try:
-            self.codes[path] = LibraryCode.of(device_code(Image.parse(data)))
+            self.codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
         except (BinaryError, DeviceError) as error:
-            self.findings.append(Finding(Severity.WARNING, Rule.GPU_CODE, path, str(error)))
+            self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, str(error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +170,13 @@ class _Claims:
                 return cls(asked)
             said = _level(variant)
         except (VariantError, HardwareError) as error:
-            return cls(asked, findings=(Finding(Severity.ERROR, Rule.VARIANT, _variant_path(wheel), str(error)),))
+            return cls(asked, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, _variant_path(wheel), str(error)),))
         gpus, findings = GpuClaim.of(variant)
         if said is None:
             return cls(asked, gpus, findings)
         if cpu and said != cpu:
             what = f"claims {said} in its variant.json, expected {cpu}"
-            findings = (Finding(Severity.ERROR, Rule.CLAIM, None, what), *findings)
+            findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, None, what), *findings)
         return cls(Claim(said, is_explicit=True), gpus, findings)
 
 
@@ -208,7 +208,7 @@ def _level(variant: Variant) -> Cpu | None:
 
 def _linkage_findings(wheel: Wheel, libraries: dict[str, Elf]) -> Iterator[Finding]:
     linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-    platforms = [platform for tag in wheel.name.platform.split(".") if (platform := Platform.parse(tag))]
+    platforms = [platform for tag in wheel.name.platform.split(".") if (platform := PlatformPolicy.parse(tag))]
     linkage = Linkage(linked, platforms, has_requirements=bool(wheel.metadata().requires_dist))
     for path in linked:
         yield from linkage.findings(path)

@@ -29,7 +29,7 @@ from vbuild.wheel.extract import fed, fed_beside, mapped
 from vbuild.wheel.metadata import (
     Metadata,
     Record,
-    Row,
+    RecordRow,
     WheelFile,
     check_dist_info,
     dist_info_of,
@@ -122,11 +122,11 @@ class Wheel:
                 digest.update(chunk)
         return digest.hexdigest()
 
-    def row(self, member: Member) -> Row:
+    def row(self, member: Member) -> RecordRow:
         """What RECORD says of *member*, the size filled in; RECORD and its signatures have neither hash nor size."""
         if member.path in self._unlisted:
-            return Row(member.path)
-        return Row(member.path, self._rows[member.path].hash, member.size)
+            return RecordRow(member.path)
+        return RecordRow(member.path, self._rows[member.path].hash, member.size)
 
     def metadata(self) -> Metadata:
         return self._metadata
@@ -239,7 +239,7 @@ def _dist_info_in(source: ZipReader) -> str:
     return dist_info_of(f"{member.path}/" for member in (*source.members, *source.folders))
 
 
-def _disagreement(member: Member, row: Row | None) -> str | None:
+def _disagreement(member: Member, row: RecordRow | None) -> str | None:
     """What is wrong with the *row* of RECORD for *member*."""
     if not row:
         return "not listed in RECORD"

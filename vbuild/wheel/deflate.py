@@ -36,7 +36,7 @@ from typing import IO, Self
 import deflate
 from isal import isal_zlib
 
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 
@@ -227,7 +227,7 @@ class Codec(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DeflatedPart:
     """Consecutive bytes of a rope as they were, and what they are in the archive."""
 
     plain: tuple[memoryview, ...]
@@ -240,7 +240,7 @@ class Piece:
         return sum(map(len, self.plain))
 
 
-class Press:
+class Deflater:
     """Deflates for one writer or, where it *remembers* pieces, for the writers of a family, each piece once.
 
     What it remembers lies in an unnamed file in *folder* until `forget`. It may be used from several threads.
@@ -268,7 +268,7 @@ class Press:
         self._executor.shutdown(cancel_futures=True)
         self.forget()
 
-    def pressed(self, rope: Rope) -> Iterator[Piece]:
+    def pressed(self, rope: EditedFile) -> Iterator[DeflatedPart]:
         """The pieces of *rope* in order, whose data together are one deflate stream.
 
         At most two more than there are threads are held in memory at a time.
@@ -281,15 +281,15 @@ class Press:
             yield self._piece(first, is_whole=True)
             return
         yield from self._in_order(chain((first, second), cuts))
-        yield Piece((), END, 0)
+        yield DeflatedPart((), END, 0)
 
     def forget(self) -> None:
         """Drop the pieces remembered: the next member has others."""
         if self._store:
             self._store.clear()
 
-    def _in_order(self, cuts: Iterator["_Cut"]) -> Iterator[Piece]:
-        pending = deque[tuple[_Cut, Future[Piece]]]()
+    def _in_order(self, cuts: Iterator["_Cut"]) -> Iterator[DeflatedPart]:
+        pending = deque[tuple[_Cut, Future[DeflatedPart]]]()
         try:
             while True:
                 ahead = self._threads + 2 - len(pending)
@@ -305,18 +305,18 @@ class Press:
                 for view in cut.plain:
                     view.release()
 
-    def _piece(self, cut: "_Cut", *, is_whole: bool) -> Piece:
+    def _piece(self, cut: "_Cut", *, is_whole: bool) -> DeflatedPart:
         plain = cut.plain[0] if len(cut.plain) == 1 else memoryview(b"".join(cut.plain))
         crc = isal_zlib.crc32(plain)
         if not self._store:
-            return Piece(cut.plain, self._deflated(plain, is_whole=is_whole), crc)
+            return DeflatedPart(cut.plain, self._deflated(plain, is_whole=is_whole), crc)
         # a range of one source is known by its place: its CRC-32 says at no cost whether the source changed meanwhile
         key = (is_whole, crc, cut.place or sha256(plain).digest())
         data = self._store.find(key)
         if data is None:
             data = self._deflated(plain, is_whole=is_whole)
             self._store.add(key, data)
-        return Piece(cut.plain, data, crc)
+        return DeflatedPart(cut.plain, data, crc)
 
     def _deflated(self, plain: Buffer, *, is_whole: bool) -> bytes:
         """A deflate stream of *plain*: the whole of one, or one that another can follow."""
@@ -378,7 +378,7 @@ class _Cut:
     place: tuple[int, int, int] | None = None
 
 
-def _cuts(rope: Rope) -> Iterator[_Cut]:
+def _cuts(rope: EditedFile) -> Iterator[_Cut]:
     """The bytes of *rope*, piece by piece: a long range alone, cut where its source is a multiple of the grid."""
     grid = _GRID if len(rope.source) >= _MANY_PIECES else _FINE_GRID
     if rope.size <= 2 * _FINE_GRID:

@@ -20,7 +20,7 @@ from typing import Self
 from packaging.version import Version
 
 from vbuild.errors import WheelError, at
-from vbuild.wheel.metadata import Headers
+from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.paths import installed_path
 
 _SCRIPTS = ("console_scripts", "gui_scripts")
@@ -95,7 +95,7 @@ def check_eggs(paths: Iterable[str], read: Callable[[str], str]) -> None:
         if egg.endswith(".egg-info"):
             eggs[egg] = path if rest in {"", "PKG-INFO"} else eggs.get(egg, "")
     for egg, path in eggs.items():
-        version = Headers.parse(read(path)).value("Version") if path else None
+        version = MetadataHeaders.parse(read(path)).value("Version") if path else None
         try:
             Version(version or "")
         except ValueError as error:

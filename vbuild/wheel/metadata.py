@@ -35,7 +35,7 @@ _MOST, _LONGEST = 1 << 14, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Headers:
+class MetadataHeaders:
     """Fields in the order written, each with its whole text, and everything after them."""
 
     fields: tuple[tuple[str, str], ...]
@@ -113,7 +113,7 @@ _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordRow:
     """One file in RECORD: its path, its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
 
     path: str
@@ -125,14 +125,14 @@ class Row:
 class Record:
     """RECORD: every file of a wheel, each once."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RecordRow, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is no row."""
         # decoded piece by piece: StringIO takes four bytes for each character
         lines = csv.reader(io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline=""), strict=True)
-        rows: dict[str, Row] = {}
+        rows: dict[str, RecordRow] = {}
         try:
             for columns in lines:
                 if not columns:
@@ -169,7 +169,7 @@ class Record:
         return text.getvalue()
 
 
-def _row(columns: Sequence[str], line: int) -> Row:
+def _row(columns: Sequence[str], line: int) -> RecordRow:
     if len(columns) != _COLUMNS:
         raise WheelError(f"line {line}: {len(columns)} columns, expected path, hash and size")
     path, hashed, size = columns
@@ -177,14 +177,14 @@ def _row(columns: Sequence[str], line: int) -> Row:
         raise WheelError(f"line {line}: no path")
     if size and not (size.isascii() and size.isdigit() and len(size) < len(str(2**64))):
         raise WheelError(f"line {line}: size {size!r}, expected a number of bytes")
-    return Row(path, hashed or None, int(size) if size else None)
+    return RecordRow(path, hashed or None, int(size) if size else None)
 
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
     """WHEEL: what the archive is, and which machines it is for."""
 
-    headers: Headers
+    headers: MetadataHeaders
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -221,12 +221,12 @@ class WheelFile:
 class Metadata:
     """METADATA: the project's core metadata, long description included."""
 
-    headers: Headers
+    headers: MetadataHeaders
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The METADATA file *text*; `WheelError` without a name or a version."""
-        headers = Headers.parse(text)
+        headers = MetadataHeaders.parse(text)
         for field in ("Metadata-Version", "Name", "Version"):
             if not headers.value(field):
                 raise WheelError(f"no {field}")
@@ -267,12 +267,12 @@ class Metadata:
         return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))
 
 
-def wheel_headers(text: str) -> Headers:
+def wheel_headers(text: str) -> MetadataHeaders:
     """The fields of the WHEEL file *text*; `WheelError` unless it is of the format that is known.
 
     Published wheels lack a Tag, and everybody installs them: ninja 1.11.1.1.
     """
-    headers = Headers.parse(text)
+    headers = MetadataHeaders.parse(text)
     # uv takes this field in this spelling alone
     if not (version := headers.value("Wheel-Version")) or "\nWheel-Version:" not in f"\n{headers}":
         raise WheelError("no Wheel-Version")

@@ -45,7 +45,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class IndexedFile:
     """One file of a project as its page lists it; sizes in bytes, hashes SHA-256 in hex."""
 
     filename: str
@@ -92,7 +92,7 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
     """The same for the wheels and variants.json *files*, from wherever they are; *digests* may know them already."""
     check_unused(out)
-    projects: dict[str, list[Listed]] = {}
+    projects: dict[str, list[IndexedFile]] = {}
     with _complete(out) as index:
         for path in files:
             add = _add_document if path.name.endswith(_VARIANTS) else _add_wheel
@@ -115,7 +115,7 @@ def check_unused(out: Path) -> None:
         raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
 
 
-def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Listed]:
+def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the wheel at *path* and its METADATA below *folder*; its project and how it is listed."""
     with open_wheel(path) as wheel:
         name = wheel.name
@@ -125,7 +125,7 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, List
     target.parent.mkdir(exist_ok=True)
     linked(path.resolve(), target)
     target.with_name(f"{path.name}.metadata").write_bytes(packed)
-    listed = Listed(
+    listed = IndexedFile(
         filename=path.name,
         version=str(Version(name.version)),
         size=target.stat().st_size,
@@ -136,7 +136,7 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, List
     return name.project, listed
 
 
-def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Listed]:
+def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the variants.json at *path* below *folder*; its project and how it is listed."""
     distribution, _, version = path.name.removesuffix(_VARIANTS).partition("-")
     if not _is_version(version):
@@ -146,7 +146,7 @@ def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, L
     target.parent.mkdir(exist_ok=True)
     # a copy: the document in the folder is rewritten when wheels are added
     shutil.copyfile(path, target)
-    return project, Listed(path.name, version, target.stat().st_size, digests.of(target))
+    return project, IndexedFile(path.name, version, target.stat().st_size, digests.of(target))
 
 
 def _is_version(text: str) -> bool:
@@ -157,7 +157,7 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def _write_project(project: str, files: list[Listed], folder: Path) -> None:
+def _write_project(project: str, files: list[IndexedFile], folder: Path) -> None:
     _write_page(folder, project, [file.link() for file in files])
     versions = sorted({file.version for file in files}, key=Version)
     _write_json(folder, name=project, versions=versions, files=[file.data() for file in files])

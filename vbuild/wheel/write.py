@@ -4,7 +4,7 @@
     write_wheels(folder, names) -> several, all of them or none
 
 RECORD is never edited: the writer makes it from what passed through. Several writers may be fed from one open wheel,
-with one `Press` that deflates what they share once.
+with one `Deflater` that deflates what they share once.
 """
 
 import os
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vbuild.errors import WheelError, at
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.deflate import Press
-from vbuild.wheel.metadata import Record, Row, check_dist_info, is_dist_info, unlisted, unpadded
+from vbuild.wheel.deflate import Deflater
+from vbuild.wheel.metadata import Record, RecordRow, check_dist_info, is_dist_info, unlisted, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_path
 from vbuild.wheel.zip_read import Member
@@ -39,7 +39,7 @@ _DOS_FIRST, _DOS_LAST = 315532800, 4354819198  # 1980-01-01 and 2107-12-31 in se
 class WheelWriter:
     """A wheel in the making: members in the order given, then the ``.dist-info`` folder's, RECORD last."""
 
-    def __init__(self, path: Path, name: WheelName, file: BinaryIO, press: Press) -> None:
+    def __init__(self, path: Path, name: WheelName, file: BinaryIO, press: Deflater) -> None:
         self.path = path
         self.name = name
         self._zip = ZipWriter(file)
@@ -47,8 +47,8 @@ class WheelWriter:
         self._like: Wheel | None = None
         self._dist_info: str | None = None
         self._paths: set[str] = set()
-        self._rows: list[Row] = []
-        self._last: list[Callable[[], Row]] = []
+        self._rows: list[RecordRow] = []
+        self._last: list[Callable[[], RecordRow]] = []
         self._anonymous_mode: int | None = None
 
     def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
@@ -66,21 +66,21 @@ class WheelWriter:
             target = path or member.path
             self._place(target, partial(self._copy, wheel, member, target))
 
-    def write(self, place: Member | str, data: Buffer | Rope, *, mode: int = _MODE) -> None:
+    def write(self, place: Member | str, data: Buffer | EditedFile, *, mode: int = _MODE) -> None:
         """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
 
         A rope is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
         """
         path = place.path if isinstance(place, Member) else place
         # the .dist-info folder is written at the end, when the caller's bytes may be others
-        rope = data if isinstance(data, Rope) else Rope.whole(memoryview(data).cast("B"))
-        kept = Rope.whole(bytes(rope)) if is_dist_info(path) else rope
+        rope = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
+        kept = EditedFile.whole(bytes(rope)) if is_dist_info(path) else rope
         self._place(path, partial(self._write, place, kept, mode=mode))
 
-    def write_after(self, place: Member | str, made: Callable[[tuple[Row, ...]], bytes]) -> None:
+    def write_after(self, place: Member | str, made: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
         """Put at *place*, in the ``.dist-info`` folder, what *made* gives for RECORD's rows of all outside of it."""
         path = place.path if isinstance(place, Member) else place
-        self._place(path, lambda: self._write(place, Rope.whole(made(tuple(self._rows)))))
+        self._place(path, lambda: self._write(place, EditedFile.whole(made(tuple(self._rows)))))
 
     def follow(self, wheel: Wheel) -> None:
         """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
@@ -101,12 +101,12 @@ class WheelWriter:
             self._perform(action)
         path = f"{self._dist_info}/RECORD"
         old = self._like and self._like.find(f"{self._like.dist_info}/RECORD")
-        rows = (*(row for row in self._rows if row.path not in unlisted(self._dist_info)), Row(path))
+        rows = (*(row for row in self._rows if row.path not in unlisted(self._dist_info)), RecordRow(path))
         with _writing():
-            self._write(replace(old, path=path) if old else path, Rope.whole(str(Record(rows)).encode()))
+            self._write(replace(old, path=path) if old else path, EditedFile.whole(str(Record(rows)).encode()))
             self._zip.finish(self._like.comment if self._like else b"")
 
-    def _place(self, path: str, action: Callable[[], Row]) -> None:
+    def _place(self, path: str, action: Callable[[], RecordRow]) -> None:
         """Do *action* now, or with the rest of the ``.dist-info`` folder."""
         with at(path):
             check_path(path)
@@ -124,21 +124,21 @@ class WheelWriter:
         self._dist_info = dist_info
         self._last.append(action)
 
-    def _perform(self, action: Callable[[], Row]) -> None:
+    def _perform(self, action: Callable[[], RecordRow]) -> None:
         with _writing():
             self._rows.append(action())
 
-    def _copy(self, wheel: Wheel, member: Member, path: str) -> Row:
+    def _copy(self, wheel: Wheel, member: Member, path: str) -> RecordRow:
         self._zip.copy(wheel.source, member, path)
         row = wheel.row(member)
-        return Row(path, row.hash, row.size)
+        return RecordRow(path, row.hash, row.size)
 
-    def _write(self, place: Member | str, rope: Rope, *, mode: int = _MODE) -> Row:
+    def _write(self, place: Member | str, rope: EditedFile, *, mode: int = _MODE) -> RecordRow:
         path, header = (
             (place.path, place.header) if isinstance(place, Member) else (place, self._attributes(mode).header())
         )
         digest = self._zip.write(path, rope, header, self._press)
-        return Row(path, f"sha256={unpadded(digest)}", rope.size)
+        return RecordRow(path, f"sha256={unpadded(digest)}", rope.size)
 
     def _attributes(self, mode: int) -> Attributes:
         """What a new member gets: the time of SOURCE_DATE_EPOCH or of the input's METADATA, never the clock."""
@@ -159,7 +159,7 @@ class WheelWriter:
 
 @contextmanager
 def write_wheel(
-    folder: Path, name: WheelName, *, like: Wheel | None = None, press: Press | None = None
+    folder: Path, name: WheelName, *, like: Wheel | None = None, press: Deflater | None = None
 ) -> Iterator[WheelWriter]:
     """A writer of the wheel *name* in *folder*, which is made if missing; the file is there when the block ends well.
 
@@ -176,7 +176,7 @@ def write_wheels(
     names: Sequence[WheelName],
     *,
     like: Wheel | None = None,
-    press: Press | None = None,
+    press: Deflater | None = None,
     passing: Sequence[Wheel] = (),
 ) -> Iterator[tuple[WheelWriter, ...]]:
     """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
@@ -199,7 +199,7 @@ def write_wheels(
                 _refuse_own(folder / wheel.path.name, wheel)
                 shutil.copyfile(wheel.path, part)
         with ExitStack() as stack:
-            own = press or stack.enter_context(Press(remembers=False))
+            own = press or stack.enter_context(Deflater(remembers=False))
             files = [stack.enter_context(_part(*pair)) for pair in zip(parts[: len(names)], targets, strict=False)]
             writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=False))
             if like:
@@ -244,8 +244,8 @@ def edited(
     folder: Path,
     name: WheelName,
     *,
-    edits: Mapping[str, Buffer | Rope | None],
-    press: Press | None = None,
+    edits: Mapping[str, Buffer | EditedFile | None],
+    press: Deflater | None = None,
 ) -> Path:
     """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
 

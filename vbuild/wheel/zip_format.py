@@ -34,12 +34,12 @@ _DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
 _SIGNATURE = Struct("<I")
 
 
-class Method(IntEnum):
+class ZipMethod(IntEnum):
     STORED = 0
     DEFLATED = 8
 
 
-class Flag(IntEnum):
+class ZipFlag(IntEnum):
     """General purpose bit flags; the ones a wheel may have, and the ones that mean encryption."""
 
     ENCRYPTED = 1 << 0
@@ -56,7 +56,7 @@ class Extra(IntEnum):
     UNICODE_PATH = 0x7075
 
 
-class Record(Packed):
+class ZipRecord(Packed):
     """A record that begins with a signature, which is no field."""
 
     SIGNATURE: ClassVar[int]
@@ -80,7 +80,7 @@ class Record(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalHeader(Record):
+class LocalHeader(ZipRecord):
     SIGNATURE: ClassVar = 0x04034B50
     version_needed: U16
     flags: U16
@@ -95,7 +95,7 @@ class LocalHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class CentralHeader(Record):
+class CentralHeader(ZipRecord):
     SIGNATURE: ClassVar = 0x02014B50
     version_made_by: U16
     version_needed: U16
@@ -116,7 +116,7 @@ class CentralHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Zip64End(Record):
+class Zip64End(ZipRecord):
     SIGNATURE: ClassVar = 0x06064B50
     record_size: U64
     version_made_by: U16
@@ -130,7 +130,7 @@ class Zip64End(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Zip64Locator(Record):
+class Zip64Locator(ZipRecord):
     SIGNATURE: ClassVar = 0x07064B50
     disk: U32
     end_offset: U64
@@ -138,7 +138,7 @@ class Zip64Locator(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class End(Record):
+class End(ZipRecord):
     SIGNATURE: ClassVar = 0x06054B50
     disk: U16
     directory_disk: U16

@@ -27,9 +27,9 @@ from vbuild.wheel.zip_format import (
     CentralHeader,
     Directory,
     Extra,
-    Flag,
     LocalHeader,
-    Method,
+    ZipFlag,
+    ZipMethod,
     check_unicode_path,
     descriptors,
     extra_fields,
@@ -62,8 +62,8 @@ def inflated_stream(raw: Iterator[bytes]) -> Iterator[bytes]:
 # more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
 _HEAD = 1 << 9
 
-_ENCRYPTED = Flag.ENCRYPTED | Flag.STRONGLY_ENCRYPTED | Flag.MASKED
-_KNOWN = Flag.OPTION_1 | Flag.OPTION_2 | Flag.DESCRIPTOR | Flag.UTF8
+_ENCRYPTED = ZipFlag.ENCRYPTED | ZipFlag.STRONGLY_ENCRYPTED | ZipFlag.MASKED
+_KNOWN = ZipFlag.OPTION_1 | ZipFlag.OPTION_2 | ZipFlag.DESCRIPTOR | ZipFlag.UTF8
 _LAST_VERSION = 63
 # A deflated block of 258 bytes takes two bits at least (zlib's technical notes: 1032 to 1)
 _DEFLATE_RATIO = 1032
@@ -157,10 +157,10 @@ class ZipReader:
         """Where *member* ends, its data descriptor included; `WheelError` where that lies or is missing."""
         end = self.data_offset(member) + member.compressed_size
         header = member.header
-        if not header.flags & Flag.DESCRIPTOR:
+        if not header.flags & ZipFlag.DESCRIPTOR:
             return end
         with at(member.path):
-            if header.method == Method.STORED:
+            if header.method == ZipMethod.STORED:
                 raise WheelError("stored, with its size behind it: where it ends cannot be seen from the start")
             found = self._read_at(end, min(LARGEST_DESCRIPTOR, self._directory_offset - end))
             values = (header.crc, member.compressed_size, member.size)
@@ -179,9 +179,9 @@ class ZipReader:
         with at(member.path):
             raw = self.raw(self.data_offset(member), member.compressed_size)
             header = member.header
-            if header.method == Method.STORED:
+            if header.method == ZipMethod.STORED:
                 chunks = raw
-            elif header.method == Method.DEFLATED:
+            elif header.method == ZipMethod.DEFLATED:
                 chunks = inflated_stream(raw)
             else:
                 raise WheelError(f"compressed with method {header.method}, which can be copied but not read")
@@ -202,10 +202,10 @@ class ZipReader:
         with at(member.path):
             raw = self._read_at(self.data_offset(member), min(member.compressed_size, _HEAD + size))
         method = member.header.method
-        if method == Method.STORED:
+        if method == ZipMethod.STORED:
             return raw[:size]
         try:
-            inflates = method == Method.DEFLATED
+            inflates = method == ZipMethod.DEFLATED
             return isal_zlib.decompressobj(-zlib.MAX_WBITS).decompress(raw, size) if inflates else b""
         except isal_zlib.error:  # type: ignore[misc] # its stub says that this class is an exception
             return b""
@@ -266,13 +266,13 @@ def _disagreement(local: LocalHeader, fields: dict[int, bytes], member: Member) 
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
     size, compressed_size = widened((local.size, local.compressed_size), fields, spare=spare)
     # Python's own zipfile, until 3.11.4, has zeros in both places where a descriptor follows
-    allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & Flag.DESCRIPTOR else {truth, (FULL32, FULL32)}
+    allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & ZipFlag.DESCRIPTOR else {truth, (FULL32, FULL32)}
     if spare and (wide := widened((FULL32, FULL32), fields)) not in allowed:
         return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} beside it"
     # how hard was tried to compress it is nobody's business
-    flags, expected = (header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2) for header in (local, central))
+    flags, expected = (header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2) for header in (local, central))
     # with a data descriptor the true values stand behind the data, and only perhaps here
-    unsaid = (0, FULL32) if local.flags & Flag.DESCRIPTOR else ()
+    unsaid = (0, FULL32) if local.flags & ZipFlag.DESCRIPTOR else ()
     for what, here, there, but in (
         ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
         ("method", local.method, central.method, False),
@@ -337,9 +337,9 @@ def _member(path: str, packed: bytes, extra: bytes) -> Member:
         raise WheelError(f"not a regular file: mode {member.mode:#o}")
     if path.endswith("/") and size:
         raise WheelError(f"a folder of {size} bytes")
-    if header.method == Method.STORED and size != compressed_size:
+    if header.method == ZipMethod.STORED and size != compressed_size:
         raise WheelError(f"stored, but {compressed_size} bytes are to become {size}")
-    if header.method == Method.DEFLATED and size > compressed_size * _DEFLATE_RATIO:
+    if header.method == ZipMethod.DEFLATED and size > compressed_size * _DEFLATE_RATIO:
         raise WheelError(f"declares {size} bytes, more than {compressed_size} can inflate to")
     return member
 
@@ -347,11 +347,11 @@ def _member(path: str, packed: bytes, extra: bytes) -> Member:
 def _path(name: bytes, flags: int) -> str:
     try:
         # without the flag Python reads code page 437, others what they like
-        return name.decode("utf-8" if flags & Flag.UTF8 else "ascii")
+        return name.decode("utf-8" if flags & ZipFlag.UTF8 else "ascii")
     except UnicodeDecodeError as error:
-        missing = "" if flags & Flag.UTF8 else ", or has no flag that says so"
+        missing = "" if flags & ZipFlag.UTF8 else ", or has no flag that says so"
         raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
 
 
 def _encoded(path: str, flags: int) -> bytes:
-    return path.encode("utf-8" if flags & Flag.UTF8 else "ascii")
+    return path.encode("utf-8" if flags & ZipFlag.UTF8 else "ascii")

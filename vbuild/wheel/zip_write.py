@@ -23,19 +23,19 @@ from isal import isal_zlib
 
 from vbuild.errors import WheelError, at
 from vbuild.files.atomic import replacing
-from vbuild.files.edited import Rope
-from vbuild.wheel.deflate import Piece, Press
+from vbuild.files.edited import EditedFile
+from vbuild.wheel.deflate import DeflatedPart, Deflater
 from vbuild.wheel.paths import check_path
 from vbuild.wheel.zip_format import (
     FULL16,
     FULL32,
     CentralHeader,
     End,
-    Flag,
     LocalHeader,
-    Method,
     Zip64End,
     Zip64Locator,
+    ZipFlag,
+    ZipMethod,
     zip64_extra,
 )
 from vbuild.wheel.zip_read import Member, ZipReader
@@ -47,7 +47,7 @@ _VERSION, _ZIP64_VERSION = 20, 45
 # from here on a system call that lets the kernel copy is cheaper than reading and writing
 _LARGE = 1 << 16
 _AT_ONCE = 1 << 26
-_PLAIN = frozenset(Method)
+_PLAIN = frozenset(ZipMethod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Attributes:
     mode: int = 0o644
     time: int = 0
     date: int = FIRST_DATE
-    method: int = Method.DEFLATED
+    method: int = ZipMethod.DEFLATED
 
     def header(self) -> CentralHeader:
         """The central header of a new file, its sizes and lengths still to come."""
@@ -83,10 +83,10 @@ class ZipWriter:
         _send(source, start, member.compressed_size, self._file)
         self._entries.append(_central(placed))
 
-    def write(self, path: str, data: Rope, header: CentralHeader, press: Press) -> bytes:
+    def write(self, path: str, data: EditedFile, header: CentralHeader, press: Deflater) -> bytes:
         """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
-        method = header.method if header.method == Method.STORED else Method.DEFLATED
-        flags = header.flags & ~(Flag.OPTION_1 | Flag.OPTION_2)
+        method = header.method if header.method == ZipMethod.STORED else ZipMethod.DEFLATED
+        flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
         header = replace(header, method=method, flags=flags, version_needed=_VERSION)
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
@@ -94,7 +94,7 @@ class ZipWriter:
         self._file.write(_local(member))
         hashing = sha256()
         crc = compressed_size = 0
-        for piece in press.pressed(data) if method == Method.DEFLATED else _stored(data):
+        for piece in press.pressed(data) if method == ZipMethod.DEFLATED else _stored(data):
             compressed_size += self._file.write(piece.data)
             crc = isal_zlib.crc32_combine(crc, piece.crc, piece.size)
             for buffer in piece.plain:
@@ -187,13 +187,13 @@ def _version(header: CentralHeader, *, wide: bool) -> int:
 
 
 def _flags(member: Member) -> int:
-    kept = member.header.flags & (Flag.OPTION_1 | Flag.OPTION_2)
-    return kept if member.path.isascii() else kept | Flag.UTF8
+    kept = member.header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
+    return kept if member.path.isascii() else kept | ZipFlag.UTF8
 
 
-def _stored(data: Rope) -> Iterator[Piece]:
+def _stored(data: EditedFile) -> Iterator[DeflatedPart]:
     for buffer in data.buffers():
-        yield Piece((buffer,), buffer, isal_zlib.crc32(buffer))
+        yield DeflatedPart((buffer,), buffer, isal_zlib.crc32(buffer))
 
 
 def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
@@ -215,29 +215,29 @@ def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
     output.writelines(source.raw(offset + sent, size - sent))
 
 
-_HEADER = Attributes(method=Method.STORED).header()
+_HEADER = Attributes(method=ZipMethod.STORED).header()
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassedStream:
     """The bytes of *member* of an archive that stays open as *source*."""
 
     source: ZipReader
     member: Member
 
 
-def write_stored(path: Path, members: Iterable[tuple[str, Rope | Passed]]) -> None:
+def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStream]]) -> None:
     """Write the archive *path*, new or in place of another, of *members* by their names; complete or not at all.
 
     `WheelError` where it cannot be written, or a name is no path below the archive's own folder.
     """
     try:
-        with replacing(path) as part, at(path), part.open("xb") as file, Press(remembers=False) as press:
+        with replacing(path) as part, at(path), part.open("xb") as file, Deflater(remembers=False) as press:
             writer = ZipWriter(file)
             for name, data in members:
                 with at(name):
                     check_path(name)
-                if isinstance(data, Passed):
+                if isinstance(data, PassedStream):
                     writer.copy(data.source, data.member, name)
                 else:
                     writer.write(name, data, _HEADER, press)

@@ -16,10 +16,10 @@ from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, projec
 from tests.factories.containers import needs_podman
 from tests.factories.gpuprojects import PROJECTS
 from tests.factories.projects import tree
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.hardware.machine import Machine
 from vbuild.release.cibuildwheel import cibuildwheel, planned
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 from vbuild.verification.verify import verify
 
 pytestmark = [needs_podman, pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64")]
@@ -42,7 +42,7 @@ class Made:
 
     project: Path
     folder: Path
-    release: Release
+    release: ReleaseResult
     steps: tuple[str, ...]
     output: str
 
@@ -97,7 +97,7 @@ def test_the_projects_own_options_stay_in_force(made: Made) -> None:
     here = Machine.here().cpu
     for product in made.release.products:
         runs = here is not None and here.runs(product.target.cpu)
-        assert product.trial is (Trial.PASSED if runs else Trial.NOT_RUN)
+        assert product.trial is (TrialCompile.PASSED if runs else TrialCompile.NOT_RUN)
 
 
 def test_what_was_taken_out_is_told(made: Made) -> None:
@@ -173,7 +173,7 @@ setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=
         == "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_34_x86_64.manylinux_2_5_x86_64-x86_64_v3.whl"
     )
     assert 'it\'s "here"\n' in b"".join(output).decode()
-    assert product.trial is Trial.NONE
+    assert product.trial is TrialCompile.NONE
     assert product.overrides == ()
 
 

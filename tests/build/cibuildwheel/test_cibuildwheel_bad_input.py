@@ -16,7 +16,7 @@ from tests.factories.projects import KERNEL
 from vbuild.build.cibuildwheel.containers import Engine
 from vbuild.errors import CiError, VbuildError
 from vbuild.release.cibuildwheel import cibuildwheel, planned
-from vbuild.release.outcome import Release
+from vbuild.release.outcome import ReleaseResult
 
 IDENTIFIER = "cp311-manylinux_x86_64"
 ONLY_LINUX = "only wheels for Linux have variants of CPU levels and GPUs; expected linux: run cibuildwheel itself for"
@@ -149,13 +149,13 @@ def test_an_engine_that_cibuildwheel_does_not_know_is_one_line(tmp_path: Path) -
     )
 
 
-def failures(source: Path, **variables: str) -> Release:
+def failures(source: Path, **variables: str) -> ReleaseResult:
     """The release of *source*, of which something fails."""
     with inside(source, **variables):
         return cibuildwheel(source.parent / "dist")
 
 
-def errors(release: Release) -> list[str]:
+def errors(release: ReleaseResult) -> list[str]:
     """Why each failed, in the first line of it."""
     return [failure.error.splitlines()[0] for failure in release.failures]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.errors import RecipeError
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.verification.level_runs import levels_of
@@ -27,7 +27,11 @@ def test_the_plain_wheel_of_each_python_is_joined_of_its_levels(tmp_path: Path) 
     assert levels_of(plain.wheel) == ("v1", "v3")
     assert [levels_of(product.wheel) for product in variants] == [("v1",), ("v1",)]
     assert plain.verdict.levels == ("v3",)
-    assert [product.trial for product in release.products] == [Trial.NOT_RUN, Trial.PASSED, Trial.PASSED]
+    assert [product.trial for product in release.products] == [
+        TrialCompile.NOT_RUN,
+        TrialCompile.PASSED,
+        TrialCompile.PASSED,
+    ]
     assert release.notes == (f"{plain.wheel.name}: joined, and not tested since",)
 
 

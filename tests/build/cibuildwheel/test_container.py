@@ -15,8 +15,8 @@ from tests.factories.cibuildwheels import LEVELS, described, runs_of
 from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
 from vbuild.build.cibuildwheel.container import SAID
-from vbuild.build.cibuildwheel.making import Kit
-from vbuild.build.cibuildwheel.runs import Run
+from vbuild.build.cibuildwheel.making import ContainerSetup
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 
 
 def _program(python: str | Path | None) -> str:
@@ -42,7 +42,7 @@ class Container:
     def __init__(self, folder: Path, *, text: str = LEVELS, label: str = "x86_64_v3") -> None:
         project = described(folder / "project", text)
         self.run = next(run for run in runs_of(project) if str(run) == label)
-        self.kit = Kit.made(folder / "kit")
+        self.kit = ContainerSetup.made(folder / "kit")
         self.kit.add(self.run)
         self.place = folder / "kit" / "runs" / self.run.name
         self.launchers = folder / "launchers"
@@ -358,7 +358,7 @@ def test_a_kit_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> None:
 def test_a_run_without_launchers_is_not_in_the_kit(tmp_path: Path) -> None:
     project = described(tmp_path / "project", LEVELS)
     (bare,) = runs_of(project, "cp311-manylinux_aarch64")
-    kit = Kit.made(tmp_path / "kit")
+    kit = ContainerSetup.made(tmp_path / "kit")
     kit.add(bare)
     assert not (tmp_path / "kit" / "runs").exists()
     told = kit.told(bare, "cp311-manylinux_aarch64")
@@ -366,8 +366,8 @@ def test_a_run_without_launchers_is_not_in_the_kit(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_kit_have_places_of_their_own(tmp_path: Path) -> None:
-    runs: tuple[Run, ...] = runs_of(described(tmp_path / "project", LEVELS))
-    kit = Kit.made(tmp_path / "kit")
+    runs: tuple[CibuildwheelRun, ...] = runs_of(described(tmp_path / "project", LEVELS))
+    kit = ContainerSetup.made(tmp_path / "kit")
     for run in (*runs, replace(runs[0], targets=(replace(runs[0].targets[0], label="other"),))):
         kit.add(run)
     assert {path.name for path in (tmp_path / "kit" / "runs").iterdir()} == {"plain", "x86_64_v3", "other"}

@@ -28,7 +28,7 @@ from tests.factories.cibuildwheels import (
 from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.assignments import check_one_line
 from vbuild.build.cibuildwheel.runs import unheard
-from vbuild.build.plan import Backend
+from vbuild.build.plan import BuildBackend
 from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
@@ -286,7 +286,7 @@ def test_the_gpus_of_a_toolkit_share_a_run_that_knows_where_it_is(tmp_path: Path
 
 def test_config_settings_that_cuda_needs_are_added_to_the_projects(tmp_path: Path) -> None:
     described(tmp_path, CUDA + '[tool.cibuildwheel]\nconfig-settings = { "cmake.define.A" = "1" }\n')
-    run = runs_of(tmp_path, backend=Backend.SCIKIT_BUILD_CORE)[-1]
+    run = runs_of(tmp_path, backend=BuildBackend.SCIKIT_BUILD_CORE)[-1]
     assert options_of(tmp_path, dict(run.variables)).settings == {
         "cmake.define.A": ("1",),
         "cmake.define.CMAKE_CUDA_ARCHITECTURES": ("75-real;80-real;80-virtual",),

@@ -7,17 +7,17 @@ import pytest
 
 from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SegmentType
 from vbuild.elf.surgery.cut_check import INVARIANTS, prove
 from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 
-BEFORE = Image.parse(library())
+BEFORE = ElfImage.parse(library())
 ORDERS = shortened(BEFORE)
 AFTER = bytes(cut(BEFORE, ORDERS))
-IMAGE = Image.parse(AFTER)
+IMAGE = ElfImage.parse(AFTER)
 SOUND = Sound(AFTER)
 patched, flipped = SOUND.patched, SOUND.flipped
 with_segment, with_section = SOUND.with_segment, SOUND.with_section
@@ -116,14 +116,14 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 def test_what_was_cut_is_proved() -> None:
     prove(BEFORE, IMAGE, ORDERS)
-    prove(BEFORE, Rope.whole(AFTER), ORDERS)
+    prove(BEFORE, EditedFile.whole(AFTER), ORDERS)
 
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_file_that_breaks_an_invariant_is_refused_by_its_name(how: str) -> None:
     invariant, broken = BROKEN[how]
     with pytest.raises(SurgeryError) as caught:
-        prove(BEFORE, Rope.whole(broken()), ORDERS)
+        prove(BEFORE, EditedFile.whole(broken()), ORDERS)
     assert str(caught.value).startswith(f"{invariant}: ")
 
 

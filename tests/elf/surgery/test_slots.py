@@ -5,10 +5,10 @@ import pytest
 from tests.factories import elf
 from tests.factories.devices import checksum, library, said, shortened
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SegmentType
 from vbuild.elf.surgery.cutting import Operation, operated
-from vbuild.elf.surgery.slots import Slot
+from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import SurgeryError
 
 OLD_HASH = "-Wl,--hash-style=sysv"
@@ -16,13 +16,13 @@ ONE = "-Wl,-z,noseparate-code"
 NO_NOTES = ("-Wl,--build-id=none", "-fcf-protection=none")
 
 
-def operation(data: bytes, *, force: bool = False) -> tuple[Image, Operation]:
-    image = Image.parse(data)
+def operation(data: bytes, *, force: bool = False) -> tuple[ElfImage, Operation]:
+    image = ElfImage.parse(data)
     done = operated(image, shortened(image), force=force)
     return image, done
 
 
-def ways(data: bytes, *, force: bool = False) -> tuple[Slot, ...]:
+def ways(data: bytes, *, force: bool = False) -> tuple[PointerSlot, ...]:
     """The ways taken to cut *data*, which then still says what it should."""
     image, done = operation(data, force=force)
     after = said(bytes(done.rope))
@@ -31,17 +31,17 @@ def ways(data: bytes, *, force: bool = False) -> tuple[Slot, ...]:
 
 
 def types(data: bytes) -> set[int]:
-    return {segment.p_type for segment in Image.parse(data).segments}
+    return {segment.p_type for segment in ElfImage.parse(data).segments}
 
 
 def test_what_patchelf_left_behind_the_table_comes_first() -> None:
-    assert ways(elf.patchelfed(library())) == (Slot.SLACK,)
+    assert ways(elf.patchelfed(library())) == (PointerSlot.SLACK,)
 
 
 @needs("ld.lld")
 def test_a_library_needs_no_pt_phdr() -> None:
     data = library("-fuse-ld=lld")
-    assert ways(data) == (Slot.PHDR,)
+    assert ways(data) == (PointerSlot.PHDR,)
     assert SegmentType.PHDR in types(data)
     assert SegmentType.PHDR not in types(bytes(operation(data)[1].rope))
 
@@ -49,9 +49,9 @@ def test_a_library_needs_no_pt_phdr() -> None:
 def test_the_filter_of_the_hash_table_is_shortened() -> None:
     data = library(functions=400)
     image, done = operation(data)
-    after = Image.parse(bytes(done.rope))
+    after = ElfImage.parse(bytes(done.rope))
     before, now = image.section(".gnu.hash"), after.section(".gnu.hash")
-    assert ways(data) == (Slot.GNU_HASH,)
+    assert ways(data) == (PointerSlot.GNU_HASH,)
     assert before is not None
     assert now is not None
     assert now.addresses.stop <= before.addresses.stop
@@ -61,19 +61,19 @@ def test_the_filter_of_the_hash_table_is_shortened() -> None:
 
 
 def test_neighbouring_read_only_segments_become_one() -> None:
-    assert ways(library(OLD_HASH, "-Wl,-z,separate-code")) == (Slot.MERGE,)
+    assert ways(library(OLD_HASH, "-Wl,-z,separate-code")) == (PointerSlot.MERGE,)
 
 
 def test_a_note_gives_its_row_and_stays_as_a_section() -> None:
     data = library(OLD_HASH, ONE)
-    assert ways(data) == (Slot.NOTE,)
-    assert Image.parse(bytes(operation(data)[1].rope)).section(".note.gnu.build-id")
+    assert ways(data) == (PointerSlot.NOTE,)
+    assert ElfImage.parse(bytes(operation(data)[1].rope)).section(".note.gnu.build-id")
 
 
 @needs("ld.lld")
 def test_two_holes_may_take_two_ways() -> None:
     data = library("-fuse-ld=lld", gap=b"here I stay" * 9)
-    assert ways(data)[0] is Slot.PHDR
+    assert ways(data)[0] is PointerSlot.PHDR
     assert len(ways(data)) > 1
 
 
@@ -84,7 +84,7 @@ def test_without_any_of_them_a_library_is_refused() -> None:
 
 def test_the_table_is_moved_only_by_force_and_the_library_loads() -> None:
     data = library(OLD_HASH, ONE, *NO_NOTES)
-    assert ways(data, force=True) == (Slot.MOVED,)
+    assert ways(data, force=True) == (PointerSlot.MOVED,)
     assert said(elf.patchelfed(bytes(operation(data, force=True)[1].rope)))[1:] == said(data)[1:]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.factories import elf
 from tests.factories.devices import checksum, library, said, shortened
 from tests.factories.tools import needs
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SectionType
 from vbuild.elf.surgery.cutting import Strip, cut
 
@@ -18,11 +18,11 @@ FLAG = {Strip.DEBUG: "--strip-debug", Strip.UNNEEDED: "--strip-unneeded"}
 
 
 def stripped(data: bytes, strip: Strip) -> bytes:
-    return bytes(cut(Image.parse(data), [], strip=strip))
+    return bytes(cut(ElfImage.parse(data), [], strip=strip))
 
 
 def names(data: bytes) -> set[str]:
-    return {section.name for section in Image.parse(data).sections if section.header.sh_type != SectionType.NULL}
+    return {section.name for section in ElfImage.parse(data).sections if section.header.sh_type != SectionType.NULL}
 
 
 @pytest.mark.parametrize("strip", FLAG)
@@ -48,7 +48,7 @@ def test_a_stripped_library_does_what_it_did(linker: str, strip: Strip) -> None:
 @pytest.mark.parametrize("strip", FLAG)
 def test_what_lies_before_the_segments_that_patchelf_appends_is_cut_in_pages(strip: Strip) -> None:
     data = elf.patchelfed(library(*DEBUG))
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     symbols = image.section(".symtab")
     assert symbols is not None
     assert symbols.span.start < max(load.p_offset for load in image.loads)
@@ -62,7 +62,7 @@ def test_what_lies_before_the_segments_that_patchelf_appends_is_cut_in_pages(str
 @pytest.mark.parametrize("edit", [bytes, elf.patchelfed])
 def test_both_are_done_in_one_cut(edit: type[bytes], strip: Strip) -> None:
     data = edit(library(*DEBUG))
-    image = Image.parse(data)
+    image = ElfImage.parse(data)
     orders = shortened(image)
     small = bytes(cut(image, orders, strip=strip))
     assert said(small) == [f"{checksum(image, orders):x}", *said(data)[1:]]
@@ -101,7 +101,7 @@ def test_the_build_id_and_the_small_symbol_table_of_fedora_stay() -> None:
 
 def test_stripping_twice_is_stripping_once() -> None:
     once = stripped(library(*DEBUG), Strip.UNNEEDED)
-    assert cut(Image.parse(once), [], strip=Strip.UNNEEDED).is_unchanged
+    assert cut(ElfImage.parse(once), [], strip=Strip.UNNEEDED).is_unchanged
 
 
 def test_relocations_kept_for_another_linker_keep_the_symbols_they_need() -> None:
@@ -119,5 +119,5 @@ def test_a_program_is_stripped_as_a_library_is() -> None:
 
 
 def test_separate_debug_information_is_left_alone() -> None:
-    image = Image.parse(elf.objcopied(library(*DEBUG), "--only-keep-debug"))
+    image = ElfImage.parse(elf.objcopied(library(*DEBUG), "--only-keep-debug"))
     assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged

@@ -15,13 +15,13 @@ from tests.factories.extensions import laid_out
 from tests.factories.joinable import module, said, shared
 from tests.factories.tools import needs
 from vbuild.elf.file import Elf
-from vbuild.elf.image import Image
+from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.loading import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.surgery.stub import stub
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 
 NAME, RUNPATH = "libvb__c-01234567.so", "$ORIGIN/../demo.libs"
 STUB = stub(NAME, RUNPATH)
@@ -49,7 +49,7 @@ def test_it_takes_less_than_a_kilobyte() -> None:
 
 
 def test_it_asks_for_no_executable_stack_and_no_executable_page() -> None:
-    segments = {segment.p_type: segment.p_flags for segment in Image.parse(STUB).segments}
+    segments = {segment.p_type: segment.p_flags for segment in ElfImage.parse(STUB).segments}
     assert segments == {1: 6, 2: 6, 0x6474E551: 6}
 
 
@@ -77,7 +77,7 @@ def test_eu_elflint_has_nothing_to_say(soname: str | None) -> None:
 def test_tools_that_edit_libraries_edit_it() -> None:
     for data in (elf.stripped(STUB), elf.patchelfed(STUB, "--set-rpath", "$ORIGIN/elsewhere/and/further/away")):
         assert Loading.parse(data).outline.needed == (NAME,)
-    with relinked(Rope.whole(STUB), Relink(renamed=((NAME, "libother.so"),), rpath=("$ORIGIN",))) as new:
+    with relinked(EditedFile.whole(STUB), Relink(renamed=((NAME, "libother.so"),), rpath=("$ORIGIN",))) as new:
         assert Loading.parse(bytes(new)).outline.needed == ("libother.so",)
 
 

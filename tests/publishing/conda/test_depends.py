@@ -3,7 +3,14 @@
 import pytest
 
 from vbuild.errors import LayoutError
-from vbuild.publishing.conda.depends import Names, Resolved, depends_on_machine, extras_of, patches_of, resolved
+from vbuild.publishing.conda.depends import (
+    CondaNames,
+    ResolvedName,
+    depends_on_machine,
+    extras_of,
+    patches_of,
+    resolved,
+)
 from vbuild.wheel.metadata import Metadata
 
 
@@ -16,9 +23,9 @@ def requiring(*requirements: str) -> Metadata:
 
 
 def depends(
-    found: Metadata, *, python: int = 11, machine: str = "x86_64", names: Names | None = None
+    found: Metadata, *, python: int = 11, machine: str = "x86_64", names: CondaNames | None = None
 ) -> tuple[str, ...]:
-    [one] = resolved(found, [python], machine=machine, names=names or Names())
+    [one] = resolved(found, [python], machine=machine, names=names or CondaNames())
     return one.depends
 
 
@@ -45,7 +52,7 @@ def test_extras_are_dropped_on_both_sides() -> None:
 
 
 def test_names_are_mapped_and_lines_of_one_project_joined() -> None:
-    names = Names((("Torch", "pytorch"),))
+    names = CondaNames((("Torch", "pytorch"),))
     assert depends(requiring("torch>=2", "TORCH<3", "Typing_Extensions"), names=names) == (
         "pytorch >=2,<3a0",
         "typing-extensions",
@@ -54,15 +61,15 @@ def test_names_are_mapped_and_lines_of_one_project_joined() -> None:
 
 def test_a_run_of_pythons_that_ask_for_the_same_is_one_package() -> None:
     found = requiring('numpy<2; python_version < "3.9"', 'numpy>=2; python_version >= "3.9"', "six")
-    assert resolved(found, range(7, 12), machine="x86_64", names=Names()) == (
-        Resolved((7, 8), ("numpy <2a0", "six")),
-        Resolved((9, 10, 11), ("numpy >=2", "six")),
+    assert resolved(found, range(7, 12), machine="x86_64", names=CondaNames()) == (
+        ResolvedName((7, 8), ("numpy <2a0", "six")),
+        ResolvedName((9, 10, 11), ("numpy >=2", "six")),
     )
 
 
 def test_requires_python_leaves_gaps_and_patches() -> None:
     found = metadata("Requires-Python: >=3.8.1,!=3.9.*,!=3.10.7,<3.12")
-    assert [run.pythons for run in resolved(found, range(25), machine="x86_64", names=Names())] == [(8,), (10, 11)]
+    assert [run.pythons for run in resolved(found, range(25), machine="x86_64", names=CondaNames())] == [(8,), (10, 11)]
     assert patches_of(found) == ">=3.8.1,!=3.10.7"
     assert patches_of(metadata()) == ""
 
@@ -102,18 +109,18 @@ def test_what_only_some_machines_require_is_known(line: str, *, differs: bool) -
 )
 def test_what_conda_cannot_say_is_refused(lines: list[str], said: str) -> None:
     with pytest.raises(LayoutError) as refusal:
-        resolved(metadata(*lines), range(25), machine="x86_64", names=Names())
+        resolved(metadata(*lines), range(25), machine="x86_64", names=CondaNames())
     assert str(refusal.value) == said
 
 
 def test_a_name_that_no_conda_package_has_is_refused() -> None:
     with pytest.raises(LayoutError) as refusal:
-        Names((("torch", "PyTorch GPU"),))
+        CondaNames((("torch", "PyTorch GPU"),))
     assert str(refusal.value) == "torch=PyTorch GPU: no name of a conda package; expected a-z, 0-9, _, . and -"
 
 
 def test_a_project_with_two_names_is_refused() -> None:
-    assert Names((("Torch_X", "pytorch"), ("torch-x", "pytorch"))).of("torch.x") == "pytorch"
+    assert CondaNames((("Torch_X", "pytorch"), ("torch-x", "pytorch"))).of("torch.x") == "pytorch"
     with pytest.raises(LayoutError) as refusal:
-        Names((("torch", "pytorch"), ("Torch", "libtorch")))
+        CondaNames((("torch", "pytorch"), ("Torch", "libtorch")))
     assert str(refusal.value) == "Torch=libtorch: it is called pytorch already; expected one name for it"

@@ -15,7 +15,7 @@ from vbuild.errors import LayoutError, WheelError
 from vbuild.publishing.conda.check import problems
 from vbuild.publishing.conda.package import CondaPackage, CondaRecord
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.model import Plan
+from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.offer import offers
 from vbuild.publishing.publish import publish
 from vbuild.variants.providers import metadata_for
@@ -25,18 +25,18 @@ PLAIN = "linux-64/demo-1.0-py311_0.conda"
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
-def planned(folder: Path, *wheels: str, metadata: str = "", names: tuple[tuple[str, str], ...] = ()) -> Plan:
+def planned(folder: Path, *wheels: str, metadata: str = "", names: tuple[tuple[str, str], ...] = ()) -> PublishPlan:
     for name in wheels:
         wheel(folder, name, {"demo.py": "x = 1\n"}, metadata=metadata)
     return Conda(names=names).planned(offers([folder]))
 
 
-def records(plan: Plan) -> list[CondaRecord]:
+def records(plan: PublishPlan) -> list[CondaRecord]:
     """What is planned of wheels."""
     return [output.record for output in plan.outputs if isinstance(output, CondaPackage) and output.wheel]
 
 
-def stems(plan: Plan) -> list[str]:
+def stems(plan: PublishPlan) -> list[str]:
     return [str(record.target).removesuffix(".conda") for record in records(plan)]
 
 

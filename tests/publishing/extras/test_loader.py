@@ -16,7 +16,7 @@ from tests.factories.marched import INIT, labelled, levels_wheel, release, runs
 from tests.factories.tools import needs
 from vbuild.errors import LayoutError
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.extras_loader import Backend, loader, variable, with_loader
+from vbuild.publishing.extras_loader import PluginBackend, loader, variable, with_loader
 from vbuild.publishing.publish import publish
 from vbuild.variants.model import Property
 
@@ -27,8 +27,8 @@ ASK = "import levels; from levels import _vbuild_backend as found; print(levels.
 PLAIN = "or set LEVELS_BACKEND=plain"
 
 
-def backend(label: str = "cu12", *properties: str) -> Backend:
-    return Backend("demo", label, tuple(map(Property.parse, properties)))
+def backend(label: str = "cu12", *properties: str) -> PluginBackend:
+    return PluginBackend("demo", label, tuple(map(Property.parse, properties)))
 
 
 def site(folder: Path, wheels: Path, *names: str) -> Path:

@@ -10,7 +10,7 @@ from tests.factories.variants import metadata
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import LayoutError
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.model import NewWheel, Plan
+from vbuild.publishing.model import NewWheel, PublishPlan
 from vbuild.publishing.offer import offers
 from vbuild.publishing.publish import publish
 
@@ -21,7 +21,7 @@ GPU = metadata("nvidia")
 CU12, CU13 = (f"nvidia :: cuda_version_lower_bound :: {major}" for major in ("12", "13"))
 
 
-def planned(folder: Path, url: str | None = None) -> Plan:
+def planned(folder: Path, url: str | None = None) -> PublishPlan:
     return Extras(url).planned(offers([folder]))
 
 

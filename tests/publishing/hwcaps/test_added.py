@@ -28,7 +28,7 @@ from vbuild.errors import LayoutError, WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.lint.check import check_layout
-from vbuild.publishing.model import Linked, NewWheel, Plan
+from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan
 from vbuild.publishing.offer import offers
 from vbuild.publishing.publish import publish
 from vbuild.publishing.writing import written
@@ -47,23 +47,25 @@ def bundled(level: str, *, more: str = "", module_level: str = "v1", name: str =
     return repaired({"demo/__init__.py": "from demo._c import level\n", f"demo/{so('_c')}": of}, library)
 
 
-def planned(folder: Path, published: Files, other: Files, *, name: str = NAME, of: str = NAME, added: int = 1) -> Plan:
+def planned(
+    folder: Path, published: Files, other: Files, *, name: str = NAME, of: str = NAME, added: int = 1
+) -> PublishPlan:
     """The plan for the wheel called *of*, and another called *name* that is added."""
     plain = built(folder / "published", published, name=of)
     more = built(folder / "other", other, name=name)
     return Hwcaps(added=((V3, more),) * added).planned(offers([plain]))
 
 
-def wheels(plan: Plan) -> list[NewWheel]:
+def wheels(plan: PublishPlan) -> list[NewWheel]:
     return [output for output in plan.outputs if isinstance(output, NewWheel)]
 
 
-def made(plan: Plan, folder: Path) -> Path:
+def made(plan: PublishPlan, folder: Path) -> Path:
     written(plan, folder)
     return folder / wheels(plan)[0].target
 
 
-def notes(plan: Plan) -> list[str]:
+def notes(plan: PublishPlan) -> list[str]:
     """What the plan says of these wheels; hashes left out."""
     return [re.sub(r"-[0-9a-f]{8}\.", "-HASH.", note) for note in plan.notes[:-2]]
 
@@ -241,7 +243,7 @@ def test_copies_that_need_a_newer_system_bring_its_tag_and_the_old_wheel_stays(t
     old = NAME.replace("2_34", "2_17")
     # glibc 2.29 has a new exp
     plan = planned(tmp_path, with_exp("v1", "sqrt"), with_exp("v3", "exp"), name=NEWER, of=old)
-    assert [str(output.target) for output in plan.outputs if isinstance(output, Linked | NewWheel)] == [old, NEWER]
+    assert [str(output.target) for output in plan.outputs if isinstance(output, LinkedFile | NewWheel)] == [old, NEWER]
     assert notes(plan)[-1] == f"{NEWER}: needs a newer system than {old}, which is for the others: publish both"
 
 

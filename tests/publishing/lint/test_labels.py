@@ -12,7 +12,7 @@ from tests.factories.wheels import wheel
 from vbuild.publishing.lint.check import check
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
-from vbuild.variants.metadata import Metadata
+from vbuild.variants.metadata import VariantMetadata
 
 
 def test_an_index_that_is_stale_is_an_error(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_an_index_that_is_stale_is_an_error(tmp_path: Path) -> None:
 def test_an_index_of_another_schema_is_stale(tmp_path: Path) -> None:
     path = release(tmp_path) / "demo-1.0-variants.json"
     variants = Document.parse(path.read_bytes()).variants
-    path.write_bytes(document(*variants, metadata=Metadata(("x86_64",), ()), schema=Schema.PEP_825).pack())
+    path.write_bytes(document(*variants, metadata=VariantMetadata(("x86_64",), ()), schema=Schema.PEP_825).pack())
     what = "has another schema, order of namespaces, or other providers than the wheels"
     assert said(tmp_path) == [f"error index: demo-1.0-variants.json: {what}"]
 

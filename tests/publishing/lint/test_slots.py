@@ -3,13 +3,13 @@
 import pytest
 from packaging.tags import compatible_tags, cpython_tags
 
-from vbuild.publishing.lint.names import Slot, covers, slots
+from vbuild.publishing.lint.names import FileSlot, covers, slots
 from vbuild.wheel.name import WheelName
 
 LINUX = "manylinux_2_28_x86_64"
 
 
-def of(tags: str) -> tuple[Slot, ...]:
+def of(tags: str) -> tuple[FileSlot, ...]:
     return slots(WheelName.parse(f"demo-1.0-{tags}.whl"))
 
 
@@ -51,4 +51,4 @@ def test_what_packaging_installs_covers_the_interpreter() -> None:
         *cpython_tags((3, 12), ["cp312"], [LINUX]),
         *compatible_tags((3, 12), "cp312", [LINUX]),
     ]
-    assert [str(tag) for tag in installed if not covers((Slot.of(tag),), wanted)] == []
+    assert [str(tag) for tag in installed if not covers((FileSlot.of(tag),), wanted)] == []

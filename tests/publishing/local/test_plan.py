@@ -12,20 +12,20 @@ from tests.factories.releases import V3, V4, companion, offered, release
 from vbuild.errors import LayoutError
 from vbuild.publishing.local import Local
 from vbuild.publishing.local_labels import check_labels, in_order, local_part, local_version
-from vbuild.publishing.model import Linked, NewWheel, Plan, Put, SimpleIndex, Text
+from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put, SimpleIndex, Text
 
 LIBS = "Requires-Dist: demo-libs==0.187650320598251\n"
 
 
-def planned(folder: Path, **options: str) -> Plan:
+def planned(folder: Path, **options: str) -> PublishPlan:
     return Local(**options).planned(offered(folder))
 
 
-def targets(plan: Plan) -> list[str]:
+def targets(plan: PublishPlan) -> list[str]:
     return [str(output.target) for output in plan.outputs]
 
 
-def metadata(plan: Plan, target: str) -> str:
+def metadata(plan: PublishPlan, target: str) -> str:
     """METADATA of the new wheel at *target*."""
     [wheel] = [output for output in plan.outputs if isinstance(output, NewWheel) and str(output.target) == target]
     [put] = [member for member in wheel.members if isinstance(member, Put) and member.path.endswith("/METADATA")]
@@ -132,7 +132,7 @@ def test_every_label_gets_a_folder_and_an_index(tmp_path: Path) -> None:
         *("plain/simple", "x86_64_v3/simple", "x86_64_v4/simple"),
     ]
     kinds = [type(output) for output in plan.outputs]
-    assert kinds == [Linked, NewWheel, NewWheel, Text, SimpleIndex, SimpleIndex, SimpleIndex]
+    assert kinds == [LinkedFile, NewWheel, NewWheel, Text, SimpleIndex, SimpleIndex, SimpleIndex]
 
 
 def test_siblings_are_pinned_to_the_same_label(tmp_path: Path) -> None:

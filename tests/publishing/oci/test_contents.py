@@ -13,7 +13,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import everything, record_of, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.oci.contents import Python, files_of, python_for
-from vbuild.publishing.oci.model import File, Made
+from vbuild.publishing.oci.model import File, PlannedLayer
 from vbuild.publishing.offer import Offered
 
 MINOR = sys.version_info.minor
@@ -29,7 +29,7 @@ def files(path: Path) -> dict[str, File]:
 
 def rows(found: dict[str, File], dist_info: str = "demo-1.0.dist-info") -> list[list[str]]:
     record = found[f"{SITE}/{dist_info}/RECORD"]
-    assert isinstance(record, Made)
+    assert isinstance(record, PlannedLayer)
     return list(csv.reader(io.StringIO(record.data.decode())))
 
 
@@ -69,8 +69,8 @@ def test_record_lists_every_file_of_the_image_from_site_packages_on(tmp_path: Pa
 def test_scripts_begin_with_the_python_of_the_image_wherever_it_is(tmp_path: Path) -> None:
     found = files(levelled(tmp_path))
     program, script = found["usr/local/bin/demo"], found["usr/local/bin/demo-script"]
-    assert isinstance(program, Made)
-    assert isinstance(script, Made)
+    assert isinstance(program, PlannedLayer)
+    assert isinstance(script, PlannedLayer)
     first = f"#!/usr/bin/env python3.{MINOR}\n".encode()
     assert program.data == first + (
         b'import sys\nfrom demo.program import main\nif __name__ == "__main__":\n    sys.exit(main())\n'
@@ -86,7 +86,7 @@ def test_an_installer_of_before_and_signatures_of_the_old_record_do_not_deceive(
     path = wheel(tmp_path, name, {**listed, signature: "{}"}, record=record)
     found = files(path)
     installer = found[f"{SITE}/demo-1.0.dist-info/INSTALLER"]
-    assert isinstance(installer, Made)
+    assert isinstance(installer, PlannedLayer)
     assert installer.data == b"vbuild\n"
     assert [row[0] for row in rows(found)].count("demo-1.0.dist-info/INSTALLER") == 1
 

@@ -18,7 +18,7 @@ from tests.factories.tools import needs
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.errors import LayoutError
-from vbuild.publishing.model import Plan
+from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.oci.model import Images
 from vbuild.publishing.oci.plan import Emit, Oci
 from vbuild.publishing.offer import offers
@@ -27,11 +27,11 @@ PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.l
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
 
 
-def planned(*wheels: Path, **options: object) -> Plan:
+def planned(*wheels: Path, **options: object) -> PublishPlan:
     return Oci(**options).planned(offers(wheels))  # type: ignore[arg-type] # whatever a test gives
 
 
-def families(plan: Plan) -> dict[str, list[tuple[str, str, str]]]:
+def families(plan: PublishPlan) -> dict[str, list[tuple[str, str, str]]]:
     """Name, platform in the index, and platform of the config of each image, by family."""
     return {
         family.ref: [(image.ref, str(image.listed), str(image.platform)) for image in family.images]
@@ -41,7 +41,7 @@ def families(plan: Plan) -> dict[str, list[tuple[str, str, str]]]:
     }
 
 
-def told(plan: Plan) -> tuple[str, ...]:
+def told(plan: PublishPlan) -> tuple[str, ...]:
     """The notes of *plan*, but for those that it always has without a base: what is there, and that no Python is."""
     return plan.notes[2:]
 

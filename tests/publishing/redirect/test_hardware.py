@@ -15,8 +15,8 @@ from tests.factories.variants import document, machine, metadata, variant
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.redirect import redirecthardware as hardware
-from vbuild.publishing.redirect.sdist import Choice, order_of
-from vbuild.variants.metadata import Provider
+from vbuild.publishing.redirect.sdist import RedirectChoice, order_of
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import Variant
 from vbuild.variants.order import ranked
 
@@ -47,7 +47,7 @@ properties = st.tuples(
     st.sampled_from([None, "blas :: library :: mkl", "blas :: library :: openblas", "blas :: library :: none"]),
     st.lists(gpus.map(GPU.__add__), max_size=3, unique=True),
 )
-BLAS = Provider.static({"library": ["openblas", "mkl"]})
+BLAS = VariantProvider.static({"library": ["openblas", "mkl"]})
 
 
 def labelled(found: list[tuple[str | None, str | None, str | None, str | None, list[str]]]) -> list[Variant]:
@@ -56,7 +56,7 @@ def labelled(found: list[tuple[str | None, str | None, str | None, str | None, l
     return [variant(f"l{number}" if one else "null", *one) for number, one in enumerate(sorted(sets, key=sorted))]
 
 
-def first(choices: tuple[Choice, ...], supported: set[str]) -> str | None:
+def first(choices: tuple[RedirectChoice, ...], supported: set[str]) -> str | None:
     return next((choice.label for choice in choices if supported.issuperset(choice.properties)), None)
 
 
@@ -105,10 +105,10 @@ def test_a_variant_for_several_gpus_stands_once_for_each() -> None:
 
 def test_what_cannot_be_checked_is_marked_and_what_is_off_left_out() -> None:
     providers = {
-        "blas": Provider.static({"library": ["mkl"]}),
-        "npu": Provider(requires=("npu-provider",)),
-        "off": Provider(requires=("off-provider",), optional=True),
-        "x86_64": Provider(requires=("another-provider",)),
+        "blas": VariantProvider.static({"library": ["mkl"]}),
+        "npu": VariantProvider(requires=("npu-provider",)),
+        "off": VariantProvider(requires=("off-provider",), optional=True),
+        "x86_64": VariantProvider(requires=("another-provider",)),
     }
     found = [
         variant("a", "blas :: library :: mkl"),

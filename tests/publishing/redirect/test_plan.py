@@ -20,7 +20,7 @@ from tests.factories.redirecting import COMPANION, METADATA, NAME, URL, V3, V4, 
 from tests.factories.wheels import wheel
 from vbuild.errors import LayoutError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.model import Linked, Plan, Text
+from vbuild.publishing.model import LinkedFile, PublishPlan, Text
 from vbuild.publishing.offer import offers
 from vbuild.publishing.redirect.plan import PINS, Redirect
 from vbuild.publishing.redirect.sdist import admitted
@@ -30,11 +30,11 @@ LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 _PUBLISH = "import sys; from tests.factories.redirecting import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
 
 
-def planned(folder: Path, url: str | None = URL, *mirrors: str, by_hardware: bool = False) -> Plan:
+def planned(folder: Path, url: str | None = URL, *mirrors: str, by_hardware: bool = False) -> PublishPlan:
     return Redirect(url, mirrors, by_hardware=by_hardware).planned(offers([folder]))
 
 
-def files(plan: Plan) -> dict[str, str]:
+def files(plan: PublishPlan) -> dict[str, str]:
     """What the sdist of *plan* holds, by name."""
     sdist = plan.outputs[0]
     assert isinstance(sdist, Text)
@@ -43,11 +43,11 @@ def files(plan: Plan) -> dict[str, str]:
         return {name.removeprefix("demo-1.0/"): stream.read().decode() for name, stream in found if stream}
 
 
-def table(plan: Plan) -> dict[str, Any]:
+def table(plan: PublishPlan) -> dict[str, Any]:
     return dict(json.loads(files(plan)["wheels.json"]))
 
 
-def pins(plan: Plan) -> str:
+def pins(plan: PublishPlan) -> str:
     return next(one.data for one in plan.outputs if isinstance(one, Text) and str(one.target) == PINS).decode()
 
 
@@ -182,7 +182,7 @@ def test_wheels_keep_their_names_and_companions_lie_beside_the_sdist(tmp_path: P
         f"wheels/{V3}",
         companion,
     ]
-    assert all(isinstance(one, Linked) for one in plan.outputs[2:])
+    assert all(isinstance(one, LinkedFile) for one in plan.outputs[2:])
 
 
 def test_wheels_that_the_backend_does_not_know_lie_beside_the_sdist(tmp_path: Path) -> None:

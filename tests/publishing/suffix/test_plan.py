@@ -11,7 +11,7 @@ from tests.factories.releases import LICENCE, V3, V4, companion, offered, releas
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.lint.model import Demand
-from vbuild.publishing.model import Linked, NewWheel, Plan, Put
+from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix, guard, problems
 from vbuild.publishing.suffix_names import suffixed, wired
@@ -22,15 +22,15 @@ EXTRAS = (
 )
 
 
-def planned(folder: Path, **options: Any) -> Plan:
+def planned(folder: Path, **options: Any) -> PublishPlan:
     return Suffix(**options).planned(offered(folder))
 
 
-def targets(plan: Plan) -> list[str]:
+def targets(plan: PublishPlan) -> list[str]:
     return [str(output.target) for output in plan.outputs]
 
 
-def metadata(plan: Plan, target: str) -> str:
+def metadata(plan: PublishPlan, target: str) -> str:
     """METADATA of the new wheel at *target*."""
     [made] = [output for output in plan.outputs if isinstance(output, NewWheel) and str(output.target) == target]
     [put] = [member for member in made.members if isinstance(member, Put) and member.path.endswith("/METADATA")]
@@ -62,7 +62,7 @@ def test_variants_get_names_of_their_own_and_the_plain_wheel_stays(tmp_path: Pat
         "demo_libs-0.187650320598251-py3-none-any.whl",
         "simple",
     ]
-    assert [isinstance(output, Linked) for output in plan.outputs] == [True, False, False, True, False]
+    assert [isinstance(output, LinkedFile) for output in plan.outputs] == [True, False, False, True, False]
     assert "Requires-Dist: demo-libs==0.187650320598251\n" in metadata(plan, "demo_x86_64_v3-1.0-py3-none-any.whl")
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from tests.factories.releases import V3, V4, companion, offered, release
 from vbuild.errors import PublishError, VariantError
-from vbuild.publishing.model import Plan, Text
+from vbuild.publishing.model import PublishPlan, Text
 from vbuild.publishing.publish import publish
 from vbuild.publishing.variants import Variants, problems
 
 
-def planned(folder: Path, url: str | None = None) -> Plan:
+def planned(folder: Path, url: str | None = None) -> PublishPlan:
     return Variants(url).planned(offered(folder))
 
 

@@ -8,7 +8,7 @@ from packaging.version import Version
 from tests.factories.sources import served
 from vbuild.errors import ToolkitError
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.model import ToolkitPin
 from vbuild.toolchain.toolkit.pins import asked
 
 CANDIDATES = ("nvidia-nccl-cu13", "nvidia-nccl")
@@ -22,7 +22,7 @@ def _page(folder: Path, project: str, *names: str, stated: bool = True) -> Path:
     return folder
 
 
-def _asked(folder: Path, version: str, machine: str = "x86_64") -> Pin:
+def _asked(folder: Path, version: str, machine: str = "x86_64") -> ToolkitPin:
     with served(folder) as url:
         return asked(CANDIDATES, Version(version), machine, indexes=Indexes(index_url=url))
 
@@ -30,7 +30,7 @@ def _asked(folder: Path, version: str, machine: str = "x86_64") -> Pin:
 def test_the_wheel_of_the_machine_is_pinned_by_the_hash_that_is_stated(tmp_path: Path) -> None:
     names = [WHEEL.format(9, machine) for machine in ("x86_64", "aarch64")]
     folder = _page(tmp_path, "nvidia-nccl-cu13", *names, "nvidia_nccl_cu13-0.0.0a0-py2.py3-none-any.whl")
-    assert _asked(folder, "2.28.9", "aarch64") == Pin("nvidia-nccl-cu13", "2.28.9", names[1], f"{1:064x}")
+    assert _asked(folder, "2.28.9", "aarch64") == ToolkitPin("nvidia-nccl-cu13", "2.28.9", names[1], f"{1:064x}")
 
 
 def test_a_project_without_the_version_of_cuda_in_its_name_is_the_second_choice(tmp_path: Path) -> None:

@@ -8,18 +8,18 @@ import pytest
 
 from vbuild.errors import ToolkitError
 from vbuild.toolchain.toolkit.layout import lay_out
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.model import ToolkitPin
 
 
-def _unpacked(folder: Path, project: str, **files: str) -> tuple[Pin, Path]:
+def _unpacked(folder: Path, project: str, **files: str) -> tuple[ToolkitPin, Path]:
     root = folder / project
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    return Pin(project, "1.0", f"{project}.whl", "0" * 64), root
+    return ToolkitPin(project, "1.0", f"{project}.whl", "0" * 64), root
 
 
-def _laid_out(tmp_path: Path, *components: tuple[Pin, Path], machine: str = "x86_64") -> Path:
+def _laid_out(tmp_path: Path, *components: tuple[ToolkitPin, Path], machine: str = "x86_64") -> Path:
     root = tmp_path / "root"
     lay_out(root, dict(components), machine=machine, release="13.0.1")
     return root

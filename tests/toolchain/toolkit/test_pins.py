@@ -11,7 +11,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.download import Wanted, download
 from vbuild.index_client.listing import files_of
-from vbuild.toolchain.toolkit.pins import CORE, MACHINES, Release, releases
+from vbuild.toolchain.toolkit.pins import CORE, MACHINES, ToolkitRelease, releases
 from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
@@ -26,7 +26,7 @@ def test_every_minor_version_from_the_first_to_the_last_is_there() -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
-def test_every_component_is_a_wheel_of_its_version_with_a_hash(release: Release) -> None:
+def test_every_component_is_a_wheel_of_its_version_with_a_hash(release: ToolkitRelease) -> None:
     assert str(release.version) == ".".join(release.name.split(".")[:2])
     for project, wheels in release.components.items():
         for machine, pin in wheels.items():
@@ -40,7 +40,7 @@ def test_every_component_is_a_wheel_of_its_version_with_a_hash(release: Release)
 
 @pytest.mark.network
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
-def test_the_pins_are_what_the_index_states(release: Release, tmp_path: Path) -> None:
+def test_the_pins_are_what_the_index_states(release: ToolkitRelease, tmp_path: Path) -> None:
     indexes = Indexes.configured()
     stated = {listed.file: listed for project in release.components for listed in files_of(project, indexes=indexes)}
     pins = [pin for wheels in release.components.values() for pin in wheels.values()]

@@ -11,8 +11,8 @@ from vbuild.errors import FetchError, ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.cache import Store
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.cache import ToolkitCache
+from vbuild.toolchain.toolkit.model import ToolkitPin
 from vbuild.toolchain.toolkit.provision import foreseen, packaged, provided
 
 
@@ -46,8 +46,8 @@ def test_an_installed_toolkit_without_a_library_gives_way_to_the_index(tmp_path:
     ids=["too old", "unknown", "no library", "no second library", "no folder"],
 )
 def test_what_is_refused_is_foreseen(spec: ToolkitSpec, tmp_path: Path) -> None:
-    nccl = Pin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64)
-    Store.at(tmp_path).remembered(f"nvidia-nccl-cu13-2.28.9-{MACHINE}", lambda: nccl)
+    nccl = ToolkitPin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64)
+    ToolkitCache.at(tmp_path).remembered(f"nvidia-nccl-cu13-2.28.9-{MACHINE}", lambda: nccl)
     with pytest.raises(ToolkitError) as refused:
         provided(spec, store=tmp_path, indexes=Indexes(no_index=True), environment={})
     with pytest.raises(ToolkitError) as foreseen_too:

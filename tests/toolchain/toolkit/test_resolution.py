@@ -9,18 +9,18 @@ from packaging.version import Version
 from vbuild.errors import ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 from vbuild.toolchain.toolkit.pins import identity_of, resolved
 
 NCCL = "5" * 64
 NEWEST = Dotted(13, 5)
 
 
-def _asked(projects: tuple[str, ...], version: Version, machine: str) -> Pin:
-    return Pin(projects[0], str(version), f"{projects[0]}-{version}-{machine}.whl", NCCL)
+def _asked(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin:
+    return ToolkitPin(projects[0], str(version), f"{projects[0]}-{version}-{machine}.whl", NCCL)
 
 
-def _pins(version: Dotted, *libraries: str, machine: str = "x86_64") -> Sequence[Pin]:
+def _pins(version: Dotted, *libraries: str, machine: str = "x86_64") -> Sequence[ToolkitPin]:
     return resolved(ToolkitSpec(version, libraries=libraries), machine=machine, ask=_asked)
 
 

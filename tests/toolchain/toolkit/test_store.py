@@ -23,9 +23,9 @@ from vbuild.errors import FetchError, ToolkitError, WheelError
 from vbuild.files.hashing import unsealed
 from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain.toolkit import layout as integrity
-from vbuild.toolchain.toolkit.cache import Store, component_name
+from vbuild.toolchain.toolkit.cache import ToolkitCache, component_name
 from vbuild.toolchain.toolkit.layout import SEEN, STAMP, is_complete
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.model import ToolkitPin
 from vbuild.toolchain.toolkit.pins import identity_of
 
 NOWHERE = Indexes(no_index=True)
@@ -136,7 +136,9 @@ print(laid_out(store, pins, places(wheels)).is_new)
 """
 
 
-def _process(store: Path, wheels: Path, pins: tuple[Pin, ...], *, script: str = LAYING_OUT) -> "subprocess.Popen[str]":
+def _process(
+    store: Path, wheels: Path, pins: tuple[ToolkitPin, ...], *, script: str = LAYING_OUT
+) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", script, str(store), str(wheels)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -211,8 +213,8 @@ def slow() -> Iterator[str]:
 
 
 def test_an_error_in_one_download_ends_the_others_at_once(slow: str, tmp_path: Path) -> None:
-    endless = Pin("a-slow", "13.0.1", "a_slow-13.0.1-py3-none-any.whl", "0" * 64)
-    bad = Pin("b-bad", "13.0.1", "b_bad-13.0.2-py3-none-any.whl", "0" * 64)
+    endless = ToolkitPin("a-slow", "13.0.1", "a_slow-13.0.1-py3-none-any.whl", "0" * 64)
+    bad = ToolkitPin("b-bad", "13.0.1", "b_bad-13.0.2-py3-none-any.whl", "0" * 64)
     begin = time.monotonic()
     with pytest.raises(FetchError, match=rf"^b-bad==13\.0\.1: no {bad.file} on {slow}$"):
         laid_out(tmp_path / "store", (endless, bad), Indexes(index_url=slow))
@@ -221,10 +223,12 @@ def test_an_error_in_one_download_ends_the_others_at_once(slow: str, tmp_path: P
 
 
 def test_an_interruption_ends_downloads_and_waiting_for_other_processes_at_once(slow: str, tmp_path: Path) -> None:
-    endless, waiting = (Pin(name, "13.0.1", f"{name}-13.0.1-py3-none-any.whl", "0" * 64) for name in ("one", "two"))
+    endless, waiting = (
+        ToolkitPin(name, "13.0.1", f"{name}-13.0.1-py3-none-any.whl", "0" * 64) for name in ("one", "two")
+    )
     script = LAYING_OUT.replace("places(wheels)", f"Indexes(index_url={slow!r})")
     script = f"from vbuild.index_client.configuration import Indexes\n{script}"
-    store = Store.at(tmp_path / "store")
+    store = ToolkitCache.at(tmp_path / "store")
     with store.locked(component_name(waiting)):
         process = _process(tmp_path / "store", tmp_path, (endless, waiting), script=script)
         deadline = time.monotonic() + 60
@@ -247,7 +251,7 @@ def test_unpacking_is_given_up_as_well(tmp_path: Path, wheels: Path) -> None:
             stop.set()
 
     with pytest.raises(ToolkitError, match=f"^{pin.file}: stopped$"):
-        Store.at(tmp_path / "store").component(pin, places=lambda: places(wheels), on_progress=told, stop=stop)
+        ToolkitCache.at(tmp_path / "store").component(pin, places=lambda: places(wheels), on_progress=told, stop=stop)
     assert _entries(tmp_path / "store") == []
 
 
@@ -255,9 +259,9 @@ def test_a_wheel_whose_record_does_not_fit_is_refused_and_nothing_is_left(tmp_pa
     cicc, name = "nvidia/cu13/nvvm/bin/cicc", "nvidia_nvvm-13.0.1-py3-none-any.whl"
     files = everything(name, {cicc: "cicc"})
     record = record_of({**files, cicc: b"CICC"}, dist_info_of(name))
-    pin = Pin("nvidia-nvvm", "13.0.1", name, sha256(wheel(wheels, name, files, record=record)))
+    pin = ToolkitPin("nvidia-nvvm", "13.0.1", name, sha256(wheel(wheels, name, files, record=record)))
     with pytest.raises(WheelError) as refused:
-        Store.at(tmp_path / "store").component(pin, places=lambda: places(wheels))
+        ToolkitCache.at(tmp_path / "store").component(pin, places=lambda: places(wheels))
     assert str(refused.value) == f"{name}: {cicc}: does not match its hash in RECORD"
     assert _entries(tmp_path / "store") == []
 
@@ -299,13 +303,13 @@ def test_a_store_that_cannot_be_written_is_one_line(tmp_path: Path, wheels: Path
 
 
 def test_what_an_index_stated_is_asked_once(tmp_path: Path) -> None:
-    pin, asked = Pin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64), []
+    pin, asked = ToolkitPin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64), []
 
-    def ask() -> Pin:
+    def ask() -> ToolkitPin:
         asked.append(pin)
         return pin
 
-    store = Store.at(tmp_path)
+    store = ToolkitCache.at(tmp_path)
     assert [store.remembered(f"nccl-{MACHINE}", ask) for _ in range(3)] == [pin] * 3
     assert len(asked) == 1
     (tmp_path / f"pins/nccl-{MACHINE}.json").write_text("{}")

@@ -9,7 +9,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tests.factories.tools import needs
-from vbuild.elf.records import Machine
+from vbuild.elf.records import ElfMachine
 from vbuild.toolchain.toolkit.layout import add_stubs, stub_of
 
 CUDA = """
@@ -65,8 +65,8 @@ def test_a_stub_that_a_component_has_is_kept(tmp_path: Path) -> None:
     assert (root / "lib/stubs/libcuda.so").read_text() == "real"
 
 
-@pytest.mark.parametrize(("machine", "name"), [(Machine.X86_64, "EM_X86_64"), (Machine.AARCH64, "EM_AARCH64")])
-def test_a_stub_is_for_its_machine(tmp_path: Path, machine: Machine, name: str) -> None:
+@pytest.mark.parametrize(("machine", "name"), [(ElfMachine.X86_64, "EM_X86_64"), (ElfMachine.AARCH64, "EM_AARCH64")])
+def test_a_stub_is_for_its_machine(tmp_path: Path, machine: ElfMachine, name: str) -> None:
     (tmp_path / "libcuda.so").write_bytes(stub_of("libcuda.so.1", ["cuInit"], machine=machine))
     with (tmp_path / "libcuda.so").open("rb") as file:
         assert ELFFile(file)["e_machine"] == name

@@ -18,7 +18,7 @@ from typing import Any
 
 from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.container import LOST
-from vbuild.build.cibuildwheel.inheritance import Inheritance, Rule
+from vbuild.build.cibuildwheel.inheritance import Inheritance, InheritanceRule
 from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, CudaPlan, Rewriting
 from vbuild.errors import CiError
 from vbuild.recipe.target import Env, Target
@@ -88,7 +88,10 @@ def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -
     for option in ("environment", "environment-linux"):
         text = environment.get(f"CIBW_{option.upper().replace('-', '_')}")
         if text is not None:
-            texts = [*(texts if rules.get(option, Rule.NONE) is not Rule.NONE else []), text.strip()]
+            texts = [
+                *(texts if rules.get(option, InheritanceRule.NONE) is not InheritanceRule.NONE else []),
+                text.strip(),
+            ]
     if any(_ends_early(text) for text in texts):
         raise CiError(LOST)
 

@@ -23,7 +23,7 @@ _LINUX = "linux"
 Join = Callable[[str, str], str]
 
 
-class Rule(StrEnum):
+class InheritanceRule(StrEnum):
     """What a value does to those of lower precedence."""
 
     NONE = "none"
@@ -39,7 +39,7 @@ class Inheritance:
     """
 
     given: Mapping[str, str]
-    rules: dict[str, Rule]
+    rules: dict[str, InheritanceRule]
     variables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -76,25 +76,25 @@ class Inheritance:
             if text is None:
                 continue
             text = text.strip()  # a newline, as YAML leaves one, would end the option there
-            match self.rules.get(name, Rule.NONE):
-                case Rule.NONE:
+            match self.rules.get(name, InheritanceRule.NONE):
+                case InheritanceRule.NONE:
                     front, back, is_new = "", text, True
-                case Rule.APPEND:
+                case InheritanceRule.APPEND:
                     back = join(back, text)
-                case Rule.PREPEND:
+                case InheritanceRule.PREPEND:
                     front = join(text, front)
         if is_first:
             front = join(value, front)
         else:
             back = join(back, value)
         if is_new:
-            self._set(option, "", Rule.APPEND)
-            self._set(f"{option}-{_LINUX}", join(front, back), Rule.NONE)
+            self._set(option, "", InheritanceRule.APPEND)
+            self._set(f"{option}-{_LINUX}", join(front, back), InheritanceRule.NONE)
         else:
-            self._set(option, front, Rule.PREPEND)
-            self._set(f"{option}-{_LINUX}", back, Rule.APPEND)
+            self._set(option, front, InheritanceRule.PREPEND)
+            self._set(f"{option}-{_LINUX}", back, InheritanceRule.APPEND)
 
-    def _set(self, name: str, value: str, rule: Rule) -> None:
+    def _set(self, name: str, value: str, rule: InheritanceRule) -> None:
         if value or _variable(name) in self.given:
             self.variables[_variable(name)] = value
             self.rules[name] = rule
@@ -132,19 +132,19 @@ def _variable(option: str) -> str:
     return f"CIBW_{option.upper().replace('-', '_')}"
 
 
-def _rules(text: str) -> dict[str, Rule]:
+def _rules(text: str) -> dict[str, InheritanceRule]:
     """The rules in *text*, ``environment: append; config-settings``; an option without a rule is appended."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";")
     lexer.commenters = ""
     lexer.whitespace_split = True
-    rules: dict[str, Rule] = {}
+    rules: dict[str, InheritanceRule] = {}
     for field_text in " ".join(lexer).split(";"):
         words = field_text.replace(":", " : ").split()
         match words:
-            case [option, ":", rule] if rule in set(Rule):
-                rules[option] = Rule(rule)
+            case [option, ":", rule] if rule in set(InheritanceRule):
+                rules[option] = InheritanceRule(rule)
             case [_, ":", *_]:
                 raise CiError(f"{INHERIT}={text}: expected as in 'environment: append; before-build: prepend'")
             case _:
-                rules |= dict.fromkeys(words, Rule.APPEND)
+                rules |= dict.fromkeys(words, InheritanceRule.APPEND)
     return rules

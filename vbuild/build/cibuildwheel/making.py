@@ -25,12 +25,12 @@ from typing import Self
 from packaging.tags import Tag
 
 import vbuild
-from vbuild.build.agreement import Trial
+from vbuild.build.agreement import TrialCompile
 from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.arguments import Arguments
 from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine, failed
 from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
-from vbuild.build.cibuildwheel.runs import Run
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.build.wrappers import Override, overrides
 from vbuild.errors import BuildError, CiError, WheelError
 from vbuild.process.run import supervised
@@ -53,7 +53,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class ContainerSetup:
     """A kit in *folder*, outside of the project: cibuildwheel copies that into the container."""
 
     folder: Path
@@ -74,14 +74,14 @@ class Kit:
         """Where it is in the container."""
         return places.inside(self.folder)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: CibuildwheelRun) -> None:
         """Put the settings of *run* into the kit, if it has any."""
         if settings := run.settings():
             logs = self._of(run) / "logs"
             logs.mkdir(parents=True)
             (self._of(run) / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
-    def told(self, run: Run, identifier: str) -> Told:
+    def told(self, run: CibuildwheelRun, identifier: str) -> Told:
         """What the launchers of *run* told of the build for *identifier*."""
         logs = self._of(run) / "logs" / identifier
         calls, started = logs / "calls", logs / "started"
@@ -92,7 +92,7 @@ class Kit:
             started.stat().st_mtime if started.exists() else None,
         )
 
-    def _of(self, run: Run) -> Path:
+    def _of(self, run: CibuildwheelRun) -> Path:
         return self.folder / "runs" / run.name
 
 
@@ -116,7 +116,7 @@ _MINOR = len("cp3")
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class ContainerBuild:
     """The *wheel* for an identifier, plain; what the launchers *told*; what became of the project's test.
 
     The *seconds* are those from when its launchers were put there to the next identifier's.
@@ -124,17 +124,17 @@ class Build:
 
     wheel: Path
     told: Told
-    trial: Trial
+    trial: TrialCompile
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ContainerResult:
     """What *run* has made, by identifier; *error* where it failed, for the identifier *at_work*. Its *log* is kept."""
 
-    run: Run
+    run: CibuildwheelRun
     log: Path
-    builds: Mapping[str, Build] = field(default_factory=dict)
+    builds: Mapping[str, ContainerBuild] = field(default_factory=dict)
     error: CiError | None = None
     at_work: str = ""
 
@@ -147,11 +147,11 @@ class Yard:
     arguments: Arguments
     environment: Mapping[str, str]
     folder: Path
-    kit: Kit
+    kit: ContainerSetup
     containers: Containers
     echo: Echo | None = None
 
-    def made(self, run: Run) -> Made:
+    def made(self, run: CibuildwheelRun) -> ContainerResult:
         """*run* to its end; where that is a failure, what it has finished before."""
         self.kit.add(run)
         output, log = self.folder / "wheels" / run.name, self.folder / "logs" / f"{run.name}.log"
@@ -186,13 +186,13 @@ class Yard:
         times = _seconds([told[identifier].started for identifier in run.identifiers], start, time.time())
         seconds = dict(zip(run.identifiers, times, strict=True))
         builds = {
-            identifier: Build(wheel, told[identifier], _trial(identifier, journal), seconds[identifier])
+            identifier: ContainerBuild(wheel, told[identifier], _trial(identifier, journal), seconds[identifier])
             for identifier, wheel in wheels.items()
         }
-        return Made(run, log, builds, error, journal.at_work)
+        return ContainerResult(run, log, builds, error, journal.at_work)
 
 
-def _never_put(run: Run, journal: Journal, told: Mapping[str, Told]) -> CiError | None:
+def _never_put(run: CibuildwheelRun, journal: Journal, told: Mapping[str, Told]) -> CiError | None:
     """Why *run*, which failed behind before-build, had no launchers; None where it had, or was to have none."""
     if run.plan is None or journal.step in _BEFORE or journal.at_work not in told:
         return None
@@ -271,7 +271,7 @@ def _seconds(starts: Sequence[float | None], first: float, last: float) -> list[
     ]
 
 
-def _trial(identifier: str, journal: Journal) -> Trial:
+def _trial(identifier: str, journal: Journal) -> TrialCompile:
     if identifier in journal.tested:
-        return Trial.PASSED
-    return Trial.NOT_RUN if journal.has_test else Trial.NONE
+        return TrialCompile.PASSED
+    return TrialCompile.NOT_RUN if journal.has_test else TrialCompile.NONE

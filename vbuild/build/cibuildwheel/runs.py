@@ -22,7 +22,7 @@ from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.assignments import WRAPPER, assignments
 from vbuild.build.cibuildwheel.inheritance import Inheritance, joined, tables_joined, written
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.plan import EPOCH, Backend, CudaPlan, Plan, Rewriting, levelled
+from vbuild.build.plan import EPOCH, BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
@@ -30,7 +30,7 @@ from vbuild.recipe.lock import lock_file
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Env, Target
-from vbuild.toolchain.compilers import Compilers, Family
+from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.toolkit.model import Toolkit
 
 _COMMANDS, _ASSIGNMENTS = joined(" && "), joined(" ")
@@ -42,7 +42,7 @@ _LEVELS = "--disable-isa-ext-check"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CibuildwheelRun:
     """A run of cibuildwheel for the *targets* of one build, with its *variables*, for these *identifiers*.
 
     *plan* and *toolkit* are None where nothing of vbuild's is put into the container. *repair* is what the launcher of
@@ -52,7 +52,7 @@ class Run:
     targets: tuple[Target, ...]
     identifiers: tuple[str, ...]
     variables: Env
-    plan: Plan | None = None
+    plan: FlagPlan | None = None
     toolkit: Toolkit | None = None
     repair: tuple[str, ...] = ()
     is_tested: bool = True
@@ -105,7 +105,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RunContext:
     """What runs depend on besides the recipe.
 
     The *machine* we are on, the user's *environment*, the *kit* as the container sees it, the *backend* of the project,
@@ -115,13 +115,13 @@ class Surroundings:
     machine: Cpu | None
     environment: Mapping[str, str]
     kit: PurePosixPath
-    backend: Backend
+    backend: BuildBackend
     toolkit: Callable[[Target], Toolkit]
 
 
 def runs(
-    recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], surroundings: Surroundings
-) -> tuple[Run, ...]:
+    recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], surroundings: RunContext
+) -> tuple[CibuildwheelRun, ...]:
     """The runs that make *targets*, those of one Python, for *identifiers*, all that cibuildwheel would build.
 
     `CiError` where there is none.
@@ -131,7 +131,7 @@ def runs(
     builds: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         builds.setdefault(target.build_key[1:], []).append(target)
-    found: list[Run] = []
+    found: list[CibuildwheelRun] = []
     for group in builds.values():
         first = group[0]
         mine = [identifier for identifier in identifiers if _is_for(identifier, first)]
@@ -175,10 +175,10 @@ def _is_for(identifier: str, target: Target) -> bool:
     return machine_of(identifier) == target.cpu.machine and not (target.cuda and "musllinux" in identifier)
 
 
-def _bare(plain: Target, mine: Sequence[str], all_of_them: Sequence[str], surroundings: Surroundings) -> Run:
+def _bare(plain: Target, mine: Sequence[str], all_of_them: Sequence[str], surroundings: RunContext) -> CibuildwheelRun:
     options = Inheritance.of(surroundings.environment)
     _choose(options, mine, all_of_them)
-    return Run((plain,), tuple(mine), _variables(options, surroundings))
+    return CibuildwheelRun((plain,), tuple(mine), _variables(options, surroundings))
 
 
 def _levelled(
@@ -186,13 +186,13 @@ def _levelled(
     group: tuple[Target, ...],
     mine: Sequence[str],
     all_of_them: Sequence[str],
-    surroundings: Surroundings,
-) -> Run:
+    surroundings: RunContext,
+) -> CibuildwheelRun:
     target = group[0]
     toolkit = surroundings.toolkit(target) if target.cuda else None
     cuda = _cuda(recipe, target, toolkit, surroundings.backend) if toolkit else None
     rules = levelled(target.cpu, keep=recipe.build.keep_flags)
-    plan = Plan(
+    plan = FlagPlan(
         cpu=target.cpu,
         backend=surroundings.backend,
         environment=assignments(target, rules, cuda),
@@ -201,7 +201,7 @@ def _levelled(
         cuda=cuda.rules if cuda else None,
     )
     is_tested = target.cpu.is_baseline or bool(surroundings.machine and surroundings.machine.runs(target.cpu))
-    run = Run(group, tuple(mine), (), plan, toolkit, _repair(recipe, target), is_tested)
+    run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, _repair(recipe, target), is_tested)
     options = Inheritance.of(surroundings.environment)
     options.append("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
     if plan.config_settings:
@@ -223,17 +223,17 @@ def _choose(options: Inheritance, mine: Sequence[str], all_of_them: Sequence[str
         options.replace("build", " ".join(mine))
 
 
-def _variables(options: Inheritance, surroundings: Surroundings) -> Env:
+def _variables(options: Inheritance, surroundings: RunContext) -> Env:
     # the same source gives the same wheel: dates in archives are taken from it
     epoch = surroundings.environment.get("SOURCE_DATE_EPOCH") or str(EPOCH)
     return tuple({**options.result(), "SOURCE_DATE_EPOCH": epoch}.items())
 
 
-def _cuda(recipe: Recipe, target: Target, toolkit: Toolkit, backend: Backend) -> CudaPlan | None:
+def _cuda(recipe: Recipe, target: Target, toolkit: Toolkit, backend: BuildBackend) -> CudaPlan | None:
     if target.cuda is None:
         return None
     # nvcc takes gcc by itself; where the image has none, the program in the container names another
-    compilers = Compilers(Family.GCC, (), target.cpu.machine, "gcc", "g++", (("gcc", ("gcc",)),))
+    compilers = Compilers(CompilerFamily.GCC, (), target.cpu.machine, "gcc", "g++", (("gcc", ("gcc",)),))
     return cuda_plan(
         target.cuda,
         recipe.build.cuda,
@@ -254,7 +254,7 @@ def _repair(recipe: Recipe, target: Target) -> tuple[str, ...]:
     )
 
 
-def _before_build(recipe: Recipe, run: Run, kit: PurePosixPath) -> str:
+def _before_build(recipe: Recipe, run: CibuildwheelRun, kit: PurePosixPath) -> str:
     """The command that runs the program in the container when the project's own, which comes behind it, is done.
 
     That may install a compiler, and may end in anything: a newline, a comment. So ours is the shell's trap.

@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from vbuild.elf.image import WORD, Form, Image, Layout, Pointer, Section
+from vbuild.elf.image import WORD, ElfForm, ElfImage, ElfLayout, Pointer, Section
 from vbuild.elf.records import ProgramHeader, Relocation, SectionFlag, SectionType, SegmentFlag, SegmentType
 from vbuild.elf.surgery.hash_table import Bloom
-from vbuild.elf.surgery.reading import Move, Written, pointer_words, symbol_words, words_in
+from vbuild.elf.surgery.reading import Move, WrittenElf, pointer_words, symbol_words, words_in
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
 from vbuild.errors import BinaryError, SurgeryError
-from vbuild.files.edited import Part, Rope
+from vbuild.files.edited import EditedFile, Part
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     """The file before and after, and what was ordered."""
 
-    before: Image
-    after: Layout
-    written: Written
+    before: ElfImage
+    after: ElfLayout
+    written: WrittenElf
     replacements: tuple[Replacement, ...]
     moves: tuple[Move, ...]
     gone: frozenset[int]
@@ -45,15 +45,19 @@ class _Case:
 
 
 def prove(
-    before: Image, after: Rope | Image, replacements: Sequence[Replacement], *, without: Sequence[Section] = ()
+    before: ElfImage,
+    after: EditedFile | ElfImage,
+    replacements: Sequence[Replacement],
+    *,
+    without: Sequence[Section] = (),
 ) -> None:
     """Nothing, if *after* is *before* with *replacements* and *without* some sections; else a `SurgeryError`.
 
     The message begins with the name of the invariant that does not hold.
     """
-    written = Written.of(Rope.whole(after.data) if isinstance(after, Image) else after)
+    written = WrittenElf.of(EditedFile.whole(after.data) if isinstance(after, ElfImage) else after)
     with _named("the new file can be read"):
-        layout = Layout.parse(written)
+        layout = ElfLayout.parse(written)
     with _named("every pointer leads to the bytes ordered"):
         moves = tuple(_led(before, layout, written, each) for each in replacements)
     gone = frozenset(section.index for section in without)
@@ -63,7 +67,7 @@ def prove(
             invariant(case)
 
 
-def _touched(before: Image, replacements: Sequence[Replacement]) -> frozenset[int]:
+def _touched(before: ElfImage, replacements: Sequence[Replacement]) -> frozenset[int]:
     """The indices of the sections in which *replacements* lie."""
     starts = sorted(each.span.start for each in replacements)
     spans = ((section.index, section.span) for section in before.sections)
@@ -78,7 +82,7 @@ def _named(invariant: str) -> Iterator[None]:
         raise SurgeryError(f"{invariant}: {error}") from error
 
 
-def _led(before: Image, after: Layout, written: Written, replacement: Replacement) -> Move:
+def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: Replacement) -> Move:
     """Where the pointers of the new file lead to, and that the bytes ordered are there."""
     start = before.address(replacement.span.start)
     if start is None:
@@ -96,9 +100,9 @@ def _led(before: Image, after: Layout, written: Written, replacement: Replacemen
     return Move(range(start, start + len(replacement.span)), range(new, new + replacement.size))
 
 
-def _followed(before: Image, after: Layout, written: Written, pointer: Pointer) -> int:
+def _followed(before: ElfImage, after: ElfLayout, written: WrittenElf, pointer: Pointer) -> int:
     """The address that the loader writes to the pointer's place."""
-    if pointer.form is Form.RELA and pointer.row is not None:
+    if pointer.form is ElfForm.RELA and pointer.row is not None:
         table = before.address(pointer.row)
         row = None if table is None else after.offset(table)
         if row is None:
@@ -113,7 +117,7 @@ def _followed(before: Image, after: Layout, written: Written, pointer: Pointer) 
     return int(WORD.unpack(written[place : place + WORD.size])[0])
 
 
-def _check_part(before: Image, written: Written, offset: int, part: Part) -> None:
+def _check_part(before: ElfImage, written: WrittenElf, offset: int, part: Part) -> None:
     span = range(offset, offset + len(part))
     if isinstance(part, range):
         if (place := written.differs(span, before.data, part.start, {})) is not None:
@@ -205,7 +209,7 @@ def _check_permission(case: _Case, section: Section) -> None:
         raise SurgeryError(f"section {section.name} is mapped with {new.p_flags:#x}, was {old.p_flags:#x}")
 
 
-def _load_of(layout: Layout, addresses: range) -> ProgramHeader | None:
+def _load_of(layout: ElfLayout, addresses: range) -> ProgramHeader | None:
     for load in layout.loads:
         if load.p_vaddr <= addresses.start and addresses.stop <= load.addresses.stop:
             return load
@@ -287,7 +291,7 @@ def _same_segments(case: _Case) -> None:
             raise SurgeryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} is not where it was")
 
 
-def _placed(segment: ProgramHeader, after: Layout) -> ProgramHeader:
+def _placed(segment: ProgramHeader, after: ElfLayout) -> ProgramHeader:
     """*segment* at the file offset that its address has in *after*."""
     offset = after.offset(segment.p_vaddr) if segment.p_filesz else 0
     return replace(segment, p_offset=segment.p_offset if offset is None else offset)

@@ -14,16 +14,16 @@ Edits of a file put together into a rope over it: ranges where nothing changed, 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vbuild.elf.image import Image, Section
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import prove
-from vbuild.elf.surgery.packing import Holes, Packing, Piece, dead, packed, page, split, up, whole_pages
+from vbuild.elf.surgery.packing import Chunk, Holes, Packing, dead, packed, page, split, up, whole_pages
 from vbuild.elf.surgery.reading import Move, exported, pointer_words, symbol_words
 from vbuild.elf.surgery.relink import Replacement
-from vbuild.elf.surgery.slots import ADDRESS_TAGS, ROW, Slot, Table, roomy
+from vbuild.elf.surgery.slots import ADDRESS_TAGS, ROW, PointerSlot, SlotTable, roomy
 from vbuild.elf.surgery.strip import Strip, stripped
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Part, Rope
+from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 
 _SMALL = 4096
@@ -37,13 +37,13 @@ class Edit:
     parts: tuple[Part, ...] = ()
 
 
-def spliced(source: Buffer, edits: Iterable[Edit]) -> Rope:
+def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
     """*source* with *edits*; small pieces next to each other are copied together.
 
     `SurgeryError` where two edits want the same bytes.
     """
     view = memoryview(source)
-    return Rope.of(view, _gathered(view, _parts(len(view), edits)))
+    return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
 
 
 def _parts(size: int, edits: Iterable[Edit]) -> Iterator[Part]:
@@ -92,14 +92,14 @@ class Operation:
     What would have freed no whole page was not.
     """
 
-    rope: Rope
-    slots: tuple[Slot, ...] = ()
+    rope: EditedFile
+    slots: tuple[PointerSlot, ...] = ()
     replaced: tuple[Replacement, ...] = ()
 
 
 def cut(
-    image: Image, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
-) -> Rope:
+    image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
+) -> EditedFile:
     """*image* with *replacements* and without what *strip* drops, proved; `Rope.whole` where nothing is gained.
 
     `SurgeryError` where it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
@@ -108,19 +108,19 @@ def cut(
 
 
 def operated(
-    image: Image, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
+    image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
 ) -> Operation:
     """As `cut`, with what was done."""
     if image.header.e_type not in {FileType.DYN, FileType.EXEC}:
         if replacements:
             raise SurgeryError(f"file of type {image.header.e_type:#x}: expected a shared library or program")
-        return Operation(Rope.whole(image.data))
+        return Operation(EditedFile.whole(image.data))
     unneeded = stripped(image, strip)
     beds = _beds(image, replacements)
     _check_followed(image, [each for bed in beds for each in bed.replacements])
     plan = _plan(image, beds, unneeded, force=force)
     if not plan.holes.size:
-        return Operation(Rope.whole(image.data))
+        return Operation(EditedFile.whole(image.data))
     rope = spliced(image.data, _edits(image, plan))
     replaced = tuple(each for bed in plan.beds for each in bed.replacements)
     prove(image, rope, replaced, without=unneeded)
@@ -167,17 +167,17 @@ class _Plan:
     beds: tuple[_Bed, ...]
     unneeded: tuple[Section, ...]
     holes: Holes
-    table: Table
+    table: SlotTable
 
 
-def _beds(image: Image, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
+def _beds(image: ElfImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
     by_section: dict[int, list[Replacement]] = {}
     for each in sorted(replacements, key=lambda each: each.span.start):
         by_section.setdefault(_section_of(image, each).index, []).append(each)
     return tuple(_bed(image, image.sections[index], tuple(found)) for index, found in by_section.items())
 
 
-def _section_of(image: Image, replacement: Replacement) -> Section:
+def _section_of(image: ElfImage, replacement: Replacement) -> Section:
     span = replacement.span
     for section in image.sections:
         if span.start in section.span and span.stop <= section.span.stop:
@@ -190,14 +190,14 @@ def _section_of(image: Image, replacement: Replacement) -> Section:
     raise SurgeryError(f"replaced {span.start:#x} to {span.stop:#x} is not inside one section")
 
 
-def _bed(image: Image, section: Section, replacements: tuple[Replacement, ...]) -> _Bed:
+def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...]) -> _Bed:
     shift = section.header.sh_addr - section.header.sh_offset
 
     def is_padding(addresses: range) -> bool:
         return not any(image.data[addresses.start - shift : addresses.stop - shift])
 
     pieces = [
-        Piece(range(each.span.start + shift, each.span.stop + shift), each.size, stays=not each.pointers)
+        Chunk(range(each.span.start + shift, each.span.stop + shift), each.size, stays=not each.pointers)
         for each in replacements
     ]
     alignment = max(1, section.header.sh_addralign)
@@ -205,7 +205,7 @@ def _bed(image: Image, section: Section, replacements: tuple[Replacement, ...]) 
     return _Bed(section, replacements, packing)
 
 
-def _check_followed(image: Image, replacements: Sequence[Replacement]) -> None:
+def _check_followed(image: ElfImage, replacements: Sequence[Replacement]) -> None:
     """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them."""
     known = {}
     spans = []
@@ -229,7 +229,7 @@ def _check_followed(image: Image, replacements: Sequence[Replacement]) -> None:
         raise SurgeryError(f"exported symbol at {min(values):#x}, in what would move away")
 
 
-def _plan(image: Image, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
+def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
     """The plan with the most holes for whose program headers there is room."""
     unit = page(image.machine)
     gone = dead(image, unneeded)
@@ -256,7 +256,9 @@ def _plan(image: Image, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *
     )
 
 
-def _forced(image: Image, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], gone: Sequence[range]) -> _Plan | None:
+def _forced(
+    image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], gone: Sequence[range]
+) -> _Plan | None:
     unit = page(image.machine)
     shelf = ROW * (image.header.e_phnum + sum(len(bed.packing.free) for bed in beds)) + _HEADER_ALIGNMENT
     holes = Holes.of([*(bed.in_file(hole) for bed in beds for hole in bed.holes(unit, shelf=shelf)), *gone])
@@ -272,7 +274,7 @@ def _has_any(bed: _Bed, holes: Sequence[range]) -> bool:
     return any(hole.start in bed.section.span for hole in holes)
 
 
-def _edits(image: Image, plan: _Plan) -> list[Edit]:
+def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
     edits = [Edit(hole) for hole in plan.holes.spans]
     words: dict[int, int] = {}
     moves: list[Move] = []
@@ -312,7 +314,7 @@ def _left(span: range, holes: Holes) -> list[range]:
     return [range(start, stop) for start, stop in pairs if start < stop]
 
 
-def _slide_words(image: Image, table: Table) -> dict[int, int]:
+def _slide_words(image: ElfImage, table: SlotTable) -> dict[int, int]:
     """The words of PT_DYNAMIC that tell where what slid is now."""
     if not table.slide:
         return {}
@@ -325,19 +327,19 @@ def _slide_words(image: Image, table: Table) -> dict[int, int]:
     }
 
 
-def _slid(image: Image, table: Table) -> list[Move]:
+def _slid(image: ElfImage, table: SlotTable) -> list[Move]:
     if not (slide := table.slide):
         return []
     found = [section.addresses for section in image.sections if section.span and section.span.start in slide.span]
     return [Move(each, range(each.start + slide.by, each.stop + slide.by)) for each in found if each]
 
 
-def _addresses(image: Image, span: range) -> range:
+def _addresses(image: ElfImage, span: range) -> range:
     start = image.address(span.start)
     return range(start, start + len(span)) if start is not None else range(0)
 
 
-def _header_edits(image: Image, plan: _Plan) -> list[Edit]:
+def _header_edits(image: ElfImage, plan: _Plan) -> list[Edit]:
     table, holes = plan.table, plan.holes
     sections = _section_headers(image, plan)
     place = image.header.e_shoff
@@ -358,7 +360,7 @@ def _header_edits(image: Image, plan: _Plan) -> list[Edit]:
     ]
 
 
-def _table_edits(image: Image, table: Table, holes: Holes) -> list[Edit]:
+def _table_edits(image: ElfImage, table: SlotTable, holes: Holes) -> list[Edit]:
     rows = b"".join(replace(each, p_offset=holes.offset(each.p_offset)).pack() for each in table.headers)
     if not (slide := table.slide):
         if table.start != image.header.e_phoff:
@@ -379,7 +381,7 @@ def _table_edits(image: Image, table: Table, holes: Holes) -> list[Edit]:
     return [Edit(range(table.start, slide.span.stop), tuple(parts))]
 
 
-def _section_headers(image: Image, plan: _Plan) -> list[SectionHeader]:
+def _section_headers(image: ElfImage, plan: _Plan) -> list[SectionHeader]:
     """The section headers of the new file: those gone become SHT_NULL, so that no index anywhere has to change.
 
     A section with a hole in its middle needs two; the second is put at the end.
@@ -398,7 +400,7 @@ def _section_headers(image: Image, plan: _Plan) -> list[SectionHeader]:
     return [replace(each, sh_offset=plan.holes.offset(each.sh_offset)) for each in (*found, *more)]
 
 
-def _slid_header(section: Section, table: Table) -> SectionHeader:
+def _slid_header(section: Section, table: SlotTable) -> SectionHeader:
     header, slide = section.header, table.slide
     if not slide or not section.span or section.span.start not in slide.span:
         return header

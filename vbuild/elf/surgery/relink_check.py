@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from vbuild.elf.dynamic import Dynamic, Relink, Row
-from vbuild.elf.image import Image
+from vbuild.elf.dynamic import Dynamic, DynamicRow, Relink
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import PATH_TAGS, STRING_TAGS, DynamicTag
 from vbuild.elf.surgery.relink_places import (
     Case,
@@ -34,13 +34,13 @@ from vbuild.files.records import Buffer
 _ORDERED = PATH_TAGS | {DynamicTag.NEEDED}
 
 
-def prove_relinked(before: Image, after: Buffer, order: Relink) -> None:
+def prove_relinked(before: ElfImage, after: Buffer, order: Relink) -> None:
     """Nothing, if *after* is *before* with *order* carried out; else a `SurgeryError`.
 
     The message begins with the name of the invariant that does not hold.
     """
     with _named("the new file can be read"):
-        image = Image.parse(after)
+        image = ElfImage.parse(after)
         case = Case(before, image, Dynamic.of(before), Dynamic.of(image), order)
     for name, invariant in INVARIANTS.items():
         with _named(name):
@@ -114,7 +114,7 @@ def _same_entries(case: Case) -> None:
             raise SurgeryError(f"{_entry(other)}, expected {_entry(one)}")
 
 
-def _followed(row: Row, moved: dict[int, int]) -> int:
+def _followed(row: DynamicRow, moved: dict[int, int]) -> int:
     return moved.get(row.value, row.value) if row.tag in ADDRESS_TAGS else row.value
 
 

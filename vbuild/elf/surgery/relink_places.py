@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vbuild.elf.dynamic import Dynamic, Relink
-from vbuild.elf.image import Image, Ranges, Section
+from vbuild.elf.image import ElfImage, Ranges, Section
 from vbuild.elf.records import (
     RELATIVE,
     STT_SECTION,
@@ -27,10 +27,10 @@ from vbuild.elf.records import (
     SymbolEntry,
 )
 from vbuild.elf.surgery.packing import page
-from vbuild.elf.surgery.reading import Written
+from vbuild.elf.surgery.reading import WrittenElf
 from vbuild.elf.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
 from vbuild.errors import SurgeryError
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 
 _SYMBOL = SymbolEntry.layout
 _SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
@@ -46,8 +46,8 @@ _FOLLOWING = _LED | NOTES | {SegmentType.LOAD, SegmentType.PHDR, SegmentType.GNU
 class Case:
     """The file before and after, and what was ordered."""
 
-    before: Image
-    after: Image
+    before: ElfImage
+    after: ElfImage
     old: Dynamic
     new: Dynamic
     order: Relink
@@ -76,7 +76,7 @@ class Case:
 
 def differs(case: Case, old: range, new: int, words: dict[int, int] | None = None) -> int | None:
     """The first file offset of *old* at which the bytes from *new* on are others; *words* are expected there."""
-    written = Written.of(Rope.whole(case.after.data))
+    written = WrittenElf.of(EditedFile.whole(case.after.data))
     return written.differs(range(new, new + len(old)), case.before.data, old.start, words or {})
 
 
@@ -140,7 +140,7 @@ def same_memory(case: Case) -> None:
                 raise SurgeryError(f"the byte at {place:#x} of the original is another in memory")
 
 
-def _table(image: Image) -> range:
+def _table(image: ElfImage) -> range:
     """The file offsets of the program headers."""
     return range(image.header.e_phoff, image.header.e_phoff + ROW * image.header.e_phnum)
 
@@ -156,7 +156,7 @@ def _has_moved(old: Section, new: Section) -> bool:
     return old.is_loaded and old.header.sh_addr != new.header.sh_addr
 
 
-def _load_of(after: Image, load: ProgramHeader) -> ProgramHeader:
+def _load_of(after: ElfImage, load: ProgramHeader) -> ProgramHeader:
     for found in after.loads:
         if found.p_vaddr <= load.p_vaddr and load.addresses.stop <= found.addresses.stop:
             return found
@@ -248,7 +248,7 @@ def _order(segment: ProgramHeader) -> tuple[int, int]:
     return segment.p_type, segment.p_vaddr
 
 
-def _placed(segment: ProgramHeader, after: Image) -> ProgramHeader:
+def _placed(segment: ProgramHeader, after: ElfImage) -> ProgramHeader:
     """*segment* at the file offset that its address has in *after*; PT_DYNAMIC may be longer."""
     if not segment.p_filesz:
         return replace(segment, p_offset=0)
@@ -296,7 +296,7 @@ def nothing_leads_to_moved(case: Case) -> None:
         raise SurgeryError(f"the word at {found[0].place:#x} leads to {found[0].target:#x}")
 
 
-def _exported(image: Image) -> Iterator[int]:
+def _exported(image: ElfImage) -> Iterator[int]:
     """The values of the symbols that other files can use."""
     for section in image.sections:
         if section.header.sh_type == SectionType.DYNSYM:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from vbuild.elf.image import Image, Section
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import DynamicTag, ProgramHeader, SectionType, SegmentFlag, SegmentType
 from vbuild.elf.surgery.hash_table import Bloom
 from vbuild.elf.surgery.packing import Holes, up
@@ -52,7 +52,7 @@ SLIDING = frozenset(
 NOTES = {SegmentType.GNU_PROPERTY, SegmentType.NOTE}
 
 
-class Slot(Enum):
+class PointerSlot(Enum):
     """Where room for a program header was found."""
 
     SLACK = "slack behind the program headers"
@@ -77,13 +77,13 @@ class Slide:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SlotTable:
     """The program headers to be written at the file offset *start*, where there is room for *room* of them."""
 
     start: int
     room: int
     headers: tuple[ProgramHeader, ...]
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[PointerSlot, ...] = ()
     slide: Slide | None = None
 
     @property
@@ -97,23 +97,25 @@ class Table:
         return self.start + ROW * self.room
 
 
-def roomy(image: Image, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)) -> Table | None:
+def roomy(
+    image: ElfImage, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)
+) -> SlotTable | None:
     """A table for *headers*, offsets those of the file without *holes*; None where there is no room for it.
 
     *shelf* are file offsets that the table may move to where nothing else helps.
     """
     if len(headers) > image.header.e_phnum:
         headers = tuple(header for header in headers if header.p_type != SegmentType.NULL)
-    table = Table(image.header.e_phoff, image.header.e_phnum, headers)
+    table = SlotTable(image.header.e_phoff, image.header.e_phnum, headers)
     for slot, way in _WAYS.items():
         if table.missing and (better := way(table, image, holes)) is not table:
             table = replace(better, slots=(*table.slots, slot))
     if table.missing and len(shelf) >= ROW * len(headers) + 8:
-        table = replace(table, start=up(shelf.start, 8), room=len(headers), slots=(*table.slots, Slot.MOVED))
+        table = replace(table, start=up(shelf.start, 8), room=len(headers), slots=(*table.slots, PointerSlot.MOVED))
     return None if table.missing else _announced(table, image)
 
 
-def _announced(table: Table, image: Image) -> Table:
+def _announced(table: SlotTable, image: ElfImage) -> SlotTable:
     """The table with a PT_PHDR, if it has one, that tells its place and size."""
     address, size = image.address(table.start), ROW * len(table.headers)
     if address is None:
@@ -123,18 +125,18 @@ def _announced(table: Table, image: Image) -> Table:
     return replace(table, headers=tuple(headers))
 
 
-def _slack(table: Table, image: Image, _: Holes) -> Table:
+def _slack(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
     room = (_first_use(image, table.end) - table.start) // ROW
     return replace(table, room=min(room, len(table.headers))) if room > table.room else table
 
 
-def _without_phdr(table: Table, image: Image, _: Holes) -> Table:
+def _without_phdr(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
     is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
     kept = tuple(header for header in table.headers if header.p_type != SegmentType.PHDR)
     return table if is_program or len(kept) == len(table.headers) else replace(table, headers=kept)
 
 
-def _first_use(image: Image, end: int) -> int:
+def _first_use(image: ElfImage, end: int) -> int:
     """The file offset of the first thing at or behind *end*, or the end of the PT_LOAD that *end* is in."""
     uses = [section.span.start for section in image.sections if section.span and section.span.stop > end]
     uses += [
@@ -155,7 +157,7 @@ def _first_use(image: Image, end: int) -> int:
     return max(end, min(uses, default=end))
 
 
-def _smaller_hash(table: Table, image: Image, _: Holes) -> Table:
+def _smaller_hash(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
     sections = _up_to_hash(image, table.end)
     if not sections:
         return table
@@ -178,7 +180,7 @@ def _shifted(header: ProgramHeader, by: int) -> ProgramHeader:
     return replace(header, p_offset=header.p_offset + by, p_vaddr=header.p_vaddr + by, p_paddr=header.p_paddr + by)
 
 
-def _up_to_hash(image: Image, end: int) -> list[Section]:
+def _up_to_hash(image: ElfImage, end: int) -> list[Section]:
     """The sections from *end* up to ``.gnu.hash``, in the order of the file; none where one of them cannot move."""
     behind = sorted(
         (each for each in image.sections if each.span and each.span.start >= end), key=lambda each: each.span.start
@@ -193,7 +195,7 @@ def _up_to_hash(image: Image, end: int) -> list[Section]:
     return []
 
 
-def _may_move(image: Image, sections: list[Section]) -> bool:
+def _may_move(image: ElfImage, sections: list[Section]) -> bool:
     """Whether nothing but PT_DYNAMIC and the notes' segments knows where *sections* are."""
     span = range(sections[0].span.start, sections[-1].span.stop)
     addresses = range(sections[0].addresses.start, sections[-1].addresses.stop)
@@ -210,7 +212,7 @@ def _may_move(image: Image, sections: list[Section]) -> bool:
     return inside and known and told <= starts and not referred
 
 
-def _merged(table: Table, _: Image, holes: Holes) -> Table:
+def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:
     headers = list(table.headers)
     while len(headers) > table.room:
         pairs = [pair for pair in _neighbours(headers) if _may_merge(*pair, holes)]
@@ -252,7 +254,7 @@ def _newly_executable(one: ProgramHeader, other: ProgramHeader) -> int:
     return sum(each.p_filesz for each in (one, other) if not each.p_flags & SegmentFlag.X)
 
 
-def _reused(table: Table, image: Image, _: Holes) -> Table:
+def _reused(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
     headers = list(table.headers)
     build_ids = [section.span for section in image.named(".note.gnu.build-id")]
 
@@ -266,10 +268,10 @@ def _reused(table: Table, image: Image, _: Holes) -> Table:
     return replace(table, headers=tuple(headers)) if spare else table
 
 
-_WAYS: dict[Slot, Callable[[Table, Image, Holes], Table]] = {
-    Slot.SLACK: _slack,
-    Slot.PHDR: _without_phdr,
-    Slot.GNU_HASH: _smaller_hash,
-    Slot.MERGE: _merged,
-    Slot.NOTE: _reused,
+_WAYS: dict[PointerSlot, Callable[[SlotTable, ElfImage, Holes], SlotTable]] = {
+    PointerSlot.SLACK: _slack,
+    PointerSlot.PHDR: _without_phdr,
+    PointerSlot.GNU_HASH: _smaller_hash,
+    PointerSlot.MERGE: _merged,
+    PointerSlot.NOTE: _reused,
 }

@@ -9,7 +9,7 @@ Object files are no business of it: their symbols are what linkers need.
 
 from enum import StrEnum
 
-from vbuild.elf.image import Image, Section
+from vbuild.elf.image import ElfImage, Section
 from vbuild.elf.records import FileType, SectionFlag, SectionType
 
 # bfd's own list, elf.c _bfd_elf_make_section_from_shdr
@@ -26,7 +26,7 @@ class Strip(StrEnum):
     UNNEEDED = "unneeded"
 
 
-def stripped(image: Image, strip: Strip) -> tuple[Section, ...]:
+def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
     """The sections of *image* that go: never loaded ones, and none that a kept section refers to."""
     is_linked = image.header.e_type in {FileType.DYN, FileType.EXEC}
     if strip is Strip.NOTHING or not is_linked or any(map(_is_elsewhere, image.sections)):
@@ -47,7 +47,7 @@ def _is_elsewhere(section: Section) -> bool:
     return section.header.sh_type == SectionType.NOBITS and bool(section.header.sh_flags & SectionFlag.EXECINSTR)
 
 
-def _is_needed(image: Image, section: Section) -> bool:
+def _is_needed(image: ElfImage, section: Section) -> bool:
     """Whether the loader may see it, or the file header names it."""
     mapped = any(
         segment.span.start < section.span.stop and section.span.start < segment.span.stop for segment in image.segments
@@ -60,7 +60,7 @@ def _relocates(section: Section) -> int:
     return section.header.sh_info if section.header.sh_type in _RELOCATIONS else 0
 
 
-def _referred(image: Image, gone: set[int]) -> set[int]:
+def _referred(image: ElfImage, gone: set[int]) -> set[int]:
     """Those of *gone* to which a section that stays refers."""
     found = set()
     for section in image.sections:

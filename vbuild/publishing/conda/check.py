@@ -16,7 +16,7 @@ import zstandard
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
-from vbuild.publishing.conda.package import NOARCH, Package, opened_package
+from vbuild.publishing.conda.package import NOARCH, CondaWheel, opened_package
 from vbuild.publishing.conda.writing import listed
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.wheel.metadata import Record, sha256_said
@@ -92,7 +92,7 @@ def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Prob
         yield _problem(place, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
 
 
-def _contents(package: Package) -> Iterator[str]:
+def _contents(package: CondaWheel) -> Iterator[str]:
     """What is wrong with the files of *package*: against paths.json, and against the RECORD among them."""
     try:
         entries = json.loads(package.information()["info/paths.json"])["paths"]

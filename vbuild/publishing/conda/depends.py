@@ -98,7 +98,7 @@ _PATCH = re.compile(r"3\.\d+\.0*[1-9]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedName:
     """What a package *depends* on besides Python, in the minor versions *pythons* of Python 3, without a gap."""
 
     pythons: tuple[int, ...]
@@ -106,7 +106,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class CondaNames:
     """What projects are called in the channels of conda, by their normalised names; others keep that name."""
 
     pairs: tuple[tuple[str, str], ...] = ()
@@ -127,7 +127,9 @@ class Names:
         return {canonicalize_name(known): called for known, called in self.pairs}.get(name, name)
 
 
-def resolved(metadata: Metadata, pythons: Iterable[int], *, machine: str, names: Names) -> tuple[Resolved, ...]:
+def resolved(
+    metadata: Metadata, pythons: Iterable[int], *, machine: str, names: CondaNames
+) -> tuple[ResolvedName, ...]:
     """What *metadata* requires in each of *pythons* on Linux and *machine*; `LayoutError` where conda cannot say it."""
     requirements = tuple(_read(metadata))
     admitted = _admitted(metadata, pythons)
@@ -136,7 +138,7 @@ def resolved(metadata: Metadata, pythons: Iterable[int], *, machine: str, names:
     asked = [(minor, _asked(requirements, minor, machine, names)) for minor in admitted]
     # a gap between two Pythons ends a run as well
     runs = groupby(enumerate(asked), lambda pair: (pair[1][1], pair[1][0] - pair[0]))
-    return tuple(Resolved(tuple(minor for _, (minor, _) in run), depends) for (depends, _), run in runs)
+    return tuple(ResolvedName(tuple(minor for _, (minor, _) in run), depends) for (depends, _), run in runs)
 
 
 def patches_of(metadata: Metadata) -> str:
@@ -183,7 +185,7 @@ def _admitted(metadata: Metadata, pythons: Iterable[int]) -> tuple[int, ...]:
     )
 
 
-def _asked(requirements: Sequence[Requirement], minor: int, machine: str, names: Names) -> tuple[str, ...]:
+def _asked(requirements: Sequence[Requirement], minor: int, machine: str, names: CondaNames) -> tuple[str, ...]:
     """The match specifications of those *requirements* that hold in Python 3.*minor*, sorted, one for each project."""
     found: dict[str, SpecifierSet] = {}
     for requirement in requirements:

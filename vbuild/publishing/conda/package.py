@@ -27,7 +27,7 @@ from vbuild.files.json_text import parsed_json
 from vbuild.files.records import Buffer
 from vbuild.files.tar import BoundedInfo
 from vbuild.hardware.conda import MACHINES
-from vbuild.publishing.installing import Environment
+from vbuild.publishing.installing import InstallEnvironment
 from vbuild.wheel.zip_read import Member, ZipReader
 from vbuild.wheel.zip_write import open_stored
 
@@ -39,7 +39,7 @@ _READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class CondaWheel:
     """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
 
     source: ZipReader
@@ -87,7 +87,7 @@ class Package:
 
 
 @contextmanager
-def opened_package(path: Path) -> Iterator[Package]:
+def opened_package(path: Path) -> Iterator[CondaWheel]:
     """The package at *path*; `VbuildError` where it is damaged or of another format."""
     with open_stored(path) as source:
         stem = path.name.removesuffix(".conda")
@@ -96,7 +96,7 @@ def opened_package(path: Path) -> Iterator[Package]:
         for name in names:
             if name not in members:
                 raise LayoutError(f"{path.name}: no {name}; expected a package of conda's format 2")
-        yield Package(source, members[names[1]], members[names[2]])
+        yield CondaWheel(source, members[names[1]], members[names[2]])
 
 
 class _Chunks(io.RawIOBase):
@@ -174,10 +174,10 @@ class CondaRecord:
         return PurePosixPath(self.subdir, f"{self.stem}.conda")
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> InstallEnvironment:
         """What its files are installed into."""
         folder = f"python{self.python}" if self.python else None
-        return Environment("conda", f"{PLACEHOLDER}/bin/python", folder, has_placeholder=True)
+        return InstallEnvironment("conda", f"{PLACEHOLDER}/bin/python", folder, has_placeholder=True)
 
     def data(self) -> dict[str, Any]:
         """``index.json``."""

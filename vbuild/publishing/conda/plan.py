@@ -29,12 +29,20 @@ from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Machine
-from vbuild.publishing.conda.depends import NEWEST, Names, Resolved, depends_on_machine, extras_of, patches_of, resolved
+from vbuild.publishing.conda.depends import (
+    NEWEST,
+    CondaNames,
+    ResolvedName,
+    depends_on_machine,
+    extras_of,
+    patches_of,
+    resolved,
+)
 from vbuild.publishing.conda.hardware import LEVEL_PACKAGE, Tags, condition, conditions, level_packages, tags_of
 from vbuild.publishing.conda.package import NOARCH, CondaIndex, CondaPackage, CondaRecord, Independent
 from vbuild.publishing.conda.writing import platforms, system_requirements
-from vbuild.publishing.model import Plan, Use
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.model import ConsumerUse, PublishPlan
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.variants.document import Document, combine
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.order import ranked
@@ -45,7 +53,7 @@ _NULL, _GPU = 50, 200
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VariantChoice:
     """A variant, by *label*, where it stands with *number*: for machines with one of these *alternatives*."""
 
     label: str
@@ -53,12 +61,12 @@ class Choice:
     number: int
 
 
-def choices(document: Document) -> tuple[Choice, ...]:
+def choices(document: Document) -> tuple[VariantChoice, ...]:
     """The variants of *document*, the least preferred first; `LayoutError` for a property without conda equivalent."""
-    found: list[Choice] = []
+    found: list[VariantChoice] = []
     for label, alternatives in _neighbours(list(_placed(document))):
         number = max(found[-1].number // STEP * STEP + STEP if found else 0, _natural(alternatives[0]))
-        found.append(Choice(label, alternatives, number))
+        found.append(VariantChoice(label, alternatives, number))
     return tuple(found)
 
 
@@ -135,7 +143,7 @@ def _rank(value: str) -> tuple[bool, Dotted, int]:
 
 
 FORGE = "conda-forge"
-_PLAIN = Choice("", ((),), 0)
+_PLAIN = VariantChoice("", ((),), 0)
 # so that a wheel never gets the number of the next variant
 _MOST = STEP // 2
 _NEEDS = {"python", "python_abi", "cpython", "_python_abi3_support", LEVEL_PACKAGE}
@@ -149,13 +157,13 @@ class Conda:
     names: tuple[tuple[str, str], ...] = ()
     name: str = "conda"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """A package or more for each wheel, packages of CPU levels where one is asked for, and the channel's indexes.
 
         `LayoutError` where a property or a requirement has no equivalent in conda, two projects would be called the
         same, or no wheel is for Linux.
         """
-        names = Names(self.names)
+        names = CondaNames(self.names)
         _check_apart(offers, names)
         made = [(offer, tuple(_packages(offer, names))) for offer in offers]
         packages = [package for _, its in made for package in its]
@@ -165,29 +173,31 @@ class Conda:
         records = [package.record for package in packages]
         if any(asked.startswith(LEVEL_PACKAGE) for record in records for asked in record.depends):
             packages += [CondaPackage(record.target, record) for record in level_packages()]
-        return Plan(
+        return PublishPlan(
             self.name,
             (*packages, *_indexes(packages)),
             tuple(self._uses([offer for offer, its in made if its], records, names)),
             tuple(_notes(offers, packages, names)),
         )
 
-    def _uses(self, offers: Sequence[Offer], records: Sequence[CondaRecord], names: Names) -> Iterator[Use]:
+    def _uses(
+        self, offers: Sequence[OfferedRelease], records: Sequence[CondaRecord], names: CondaNames
+    ) -> Iterator[ConsumerUse]:
         where = quote(self.url.rstrip("/")) if self.url else '"file://$PWD"'
         asked = {names.of(offer.project): offer.version for offer in offers if not offer.is_companion}
         wanted = " ".join(f"{name}=={version}" for name, version in asked.items())
         first = next(iter(asked), "demo")
-        yield Use(
+        yield ConsumerUse(
             "With conda; mamba and micromamba take the same words. The best build for the machine is taken:",
             f"conda create --name {first} --override-channels --channel {where} --channel {FORGE} {wanted}",
         )
         channel = self.url.rstrip("/") if self.url else "./"
-        yield Use(
+        yield ConsumerUse(
             "With pixi 0.71 or later, in pixi.toml: machines that have what a build asks for, the best first:",
             platforms(records, asked, channels=(channel, FORGE)),
             "toml",
         )
-        yield Use(
+        yield ConsumerUse(
             "With an earlier pixi, which knows no __cuda_arch; pixi run --environment chooses the machine:",
             system_requirements(records, asked, channels=(channel, FORGE)),
             "toml",
@@ -200,7 +210,7 @@ class _Build:
 
     wheel: Offered
     tags: Tags
-    choice: Choice
+    choice: VariantChoice
 
     @property
     def kind(self) -> tuple[int, int, tuple[int, str] | tuple[()]]:
@@ -213,7 +223,7 @@ class _Build:
         return fits and self.kind < other.kind
 
 
-def _check_apart(offers: Sequence[Offer], names: Names) -> None:
+def _check_apart(offers: Sequence[OfferedRelease], names: CondaNames) -> None:
     """`LayoutError` where two projects of *offers* would be called the same."""
     projects: dict[str, str] = {}
     for offer in offers:
@@ -222,7 +232,7 @@ def _check_apart(offers: Sequence[Offer], names: Names) -> None:
             raise LayoutError(f"{other} and {offer.project} would both be called {name}; expected a name for each")
 
 
-def _packages(offer: Offer, names: Names) -> Iterator[CondaPackage]:
+def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage]:
     """The packages of the wheels of *offer*, those of one wheel one after the other."""
     found = _choices(offer)
     builds = [build for wheel in offer.wheels for build in _builds(wheel, found)]
@@ -240,20 +250,20 @@ def _packages(offer: Offer, names: Names) -> Iterator[CondaPackage]:
                 firsts.setdefault(path, record.target)
 
 
-def _choices(offer: Offer) -> tuple[Choice, ...]:
+def _choices(offer: OfferedRelease) -> tuple[VariantChoice, ...]:
     documents = [(wheel.path.name, wheel.document) for wheel in offer.variants if wheel.document]
     with at(offer):
         return choices(combine(documents)) if documents else ()
 
 
-def _builds(wheel: Offered, found: Iterable[Choice]) -> Iterator[_Build]:
+def _builds(wheel: Offered, found: Iterable[VariantChoice]) -> Iterator[_Build]:
     """What is made of *wheel*: nothing where its tags are of another system or another Python."""
     if tags := tags_of(wheel.name):
         for choice in [choice for choice in found if choice.label == wheel.label] if wheel.label else [_PLAIN]:
             yield _Build(wheel, tags, choice)
 
 
-def _records(build: _Build, offer: Offer, names: Names, *, number: int) -> Iterator[CondaRecord]:
+def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number: int) -> Iterator[CondaRecord]:
     """The packages of one wheel: one for each run of Pythons, and machine, that ask for the same."""
     tags, metadata = build.tags, build.wheel.metadata
     subdirs = tuple(MACHINES) if tags.subdir == NOARCH and depends_on_machine(metadata) else (tags.subdir,)
@@ -277,7 +287,7 @@ def _records(build: _Build, offer: Offer, names: Names, *, number: int) -> Itera
             )
 
 
-def _span(run: Resolved) -> str:
+def _span(run: ResolvedName) -> str:
     first, last = run.pythons[0], run.pythons[-1]
     if last == NEWEST:
         return f"3{first}on"
@@ -298,7 +308,7 @@ def _indexes(packages: Sequence[CondaPackage]) -> Iterator[CondaIndex]:
             yield CondaIndex(PurePosixPath(subdir, "repodata.json"), files)
 
 
-def _notes(offers: Sequence[Offer], packages: Sequence[CondaPackage], names: Names) -> Iterator[str]:
+def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], names: CondaNames) -> Iterator[str]:
     wheels = [wheel for offer in offers for wheel in offer.wheels]
     if left := [wheel.path.name for wheel in wheels if not tags_of(wheel.name)]:
         yield f"Not for CPython on Linux with glibc, and left out: {', '.join(left)}."

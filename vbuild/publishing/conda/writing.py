@@ -31,7 +31,7 @@ from typing import Any
 
 import zstandard
 
-from vbuild.files.edited import Rope
+from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import Dotted
@@ -45,12 +45,12 @@ from vbuild.publishing.conda.package import (
     Independent,
     opened_package,
 )
-from vbuild.publishing.installing import File, installed, scripts_of
+from vbuild.publishing.installing import InstalledFile, installed, scripts_of
 from vbuild.publishing.moment import moment_of
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import mapped
 from vbuild.wheel.metadata import sha256_said
-from vbuild.wheel.zip_write import Passed, write_stored
+from vbuild.wheel.zip_write import PassedStream, write_stored
 
 # of the files, several hundred MB of code at times; what clients read first is small
 _LEVEL, _SMALL_LEVEL = 3, 19
@@ -66,25 +66,25 @@ def write_package(package: CondaPackage, folder: Path) -> None:
         moment = moment_of([wheel] if wheel else [])
         if package.twin:
             twin = stack.enter_context(opened_package(folder / package.twin))
-            files: Rope | Passed = Passed(twin.source, twin.files)
+            files: EditedFile | PassedStream = PassedStream(twin.source, twin.files)
             information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
         elif wheel:
             found = installed(wheel, record.environment)
             entries: list[dict[str, Any]] = []
             packed = _packed(_tarred(wheel, found, entries, moment))
-            files = Rope.whole(stack.enter_context(mapped(packed, folder=target.parent)))
+            files = EditedFile.whole(stack.enter_context(mapped(packed, folder=target.parent)))
             information = _information(wheel, record, found, entries)
         else:
-            files = Rope.whole(b"".join(_packed(_tar((), moment))))
+            files = EditedFile.whole(b"".join(_packed(_tar((), moment))))
             information = {"info/about.json": _json({}), "info/files": b"", "info/paths.json": _paths([])}
             information["info/link.json"] = _json(_link(record, ()))
         information["info/index.json"] = _json(record.data())
         compressor = zstandard.ZstdCompressor(level=_SMALL_LEVEL)
         described = compressor.compress(b"".join(_tar(sorted(information.items()), moment)))
         members = {
-            "metadata.json": Rope.whole(_json({"conda_pkg_format_version": 2})),
+            "metadata.json": EditedFile.whole(_json({"conda_pkg_format_version": 2})),
             f"pkg-{record.stem}.tar.zst": files,
-            f"info-{record.stem}.tar.zst": Rope.whole(described),
+            f"info-{record.stem}.tar.zst": EditedFile.whole(described),
         }
         write_stored(target, members.items())
 
@@ -115,7 +115,7 @@ def listed(path: Path, *, sha256: str) -> dict[str, Any]:
 
 
 def _information(
-    wheel: Wheel, record: CondaRecord, files: Iterable[File], entries: list[dict[str, Any]]
+    wheel: Wheel, record: CondaRecord, files: Iterable[InstalledFile], entries: list[dict[str, Any]]
 ) -> dict[str, bytes]:
     """The members of the archive that clients read before they take the files, index.json excepted."""
     headers = wheel.metadata().headers
@@ -139,7 +139,9 @@ def _paths(entries: list[dict[str, Any]]) -> bytes:
     return _json({"paths": entries, "paths_version": 1})
 
 
-def _tarred(wheel: Wheel, files: Iterable[File], entries: list[dict[str, Any]], moment: int) -> Iterator[bytes]:
+def _tarred(
+    wheel: Wheel, files: Iterable[InstalledFile], entries: list[dict[str, Any]], moment: int
+) -> Iterator[bytes]:
     """The tar archive of *files* of *wheel*, a chunk at a time; what paths.json says of each is added to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
@@ -155,7 +157,7 @@ def _tarred(wheel: Wheel, files: Iterable[File], entries: list[dict[str, Any]], 
     yield bytes(2 * _BLOCK)
 
 
-def _entry(file: File, sha256: str) -> dict[str, Any]:
+def _entry(file: InstalledFile, sha256: str) -> dict[str, Any]:
     """What paths.json says of *file*."""
     entry = {"_path": file.path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": file.size}
     if file.has_placeholder:

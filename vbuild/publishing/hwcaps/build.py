@@ -28,11 +28,11 @@ from vbuild.elf.interface import Interface, Versioned
 from vbuild.elf.library_names import GLIBC_HWCAPS, hashed, plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.loading import Loading
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError, LayoutError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.offer import Offered
-from vbuild.splitting.bundle import Bundle, Piece, Reader
+from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.splitting.naming import is_meant, is_pattern
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
@@ -49,7 +49,7 @@ _SHORT = re.compile(r"(?P<short>.+?\.so(?:\.\d+)?)(?:\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Build:
+class LevelBuild:
     """The wheel *offered*, built for *cpu*; one that *is_added* was built elsewhere, and gives what fits."""
 
     cpu: Cpu
@@ -83,7 +83,7 @@ class Build:
         return self.cpu.level
 
     @property
-    def pieces(self) -> Mapping[str, Piece]:
+    def pieces(self) -> Mapping[str, BundledLibrary]:
         """Its compiled files by installed path."""
         return self.bundle.pieces
 
@@ -147,17 +147,17 @@ class _Seen:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copy:
+class LevelFile:
     """What *build* has of a compiled file, at *path* there."""
 
-    build: Build
+    build: LevelBuild
     path: str
 
     def __str__(self) -> str:
         return f"{self.build}: {self.path}"
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> BundledLibrary:
         return self.build.pieces[self.path]
 
     @property
@@ -181,7 +181,7 @@ class Matching:
     alone: tuple[str, ...]
 
     @classmethod
-    def of(cls, base: Build, other: Build) -> Self:
+    def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
         """The files of *other* beside those of *base*: by path, without the hash, then by the name alone."""
         found: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
         for key in (_without_hash, _short):
@@ -202,7 +202,7 @@ def short(name: str) -> str:
     return match["short"] if match else plain(name)
 
 
-def _plain_names(piece: Piece) -> tuple[str | None, ...]:
+def _plain_names(piece: BundledLibrary) -> tuple[str | None, ...]:
     outline = piece.loading.outline
     return (outline.soname and plain(outline.soname), *map(plain, outline.needed))
 
@@ -239,26 +239,32 @@ class Judge:
     allow: Sequence[Pattern[str]] = ()
     executor: Executor | None = None
 
-    def fault(self, base: Copy, copy: Copy, *, taken: Container[Versioned] | None = None) -> str | None:
+    def fault(self, base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None = None) -> str | None:
         """What is wrong with *copy*, which stands for *base* on newer processors.
 
         With *taken*, what the wheel's files take, it may lack what nobody would miss.
         """
         exports = partial(_exports, taken=taken)
-        checks: tuple[Callable[[Copy, Copy], str | None], ...] = (_kind, _soname, _modules, exports, self._code)
+        checks: tuple[Callable[[LevelFile, LevelFile], str | None], ...] = (
+            _kind,
+            _soname,
+            _modules,
+            exports,
+            self._code,
+        )
         return next((fault for check in checks if (fault := check(base, copy))), None)
 
-    def common_fault(self, copy: Copy) -> str | None:
+    def common_fault(self, copy: LevelFile) -> str | None:
         """What is wrong with *copy*, which the baseline has not, and which every processor must be able to run."""
         fault = self._judged(copy, BASELINE)
         return fault and f"only the wheel for {copy.build.cpu} has it, and {fault}"
 
-    def _code(self, base: Copy, copy: Copy) -> str | None:
+    def _code(self, base: LevelFile, copy: LevelFile) -> str | None:
         fault = self._judged(copy, copy.build.cpu)
         # what the baseline's code has too, no flag has caused
         return fault and self._judged(copy, copy.build.cpu, base.build.elf(base.path))
 
-    def _judged(self, copy: Copy, cpu: Cpu, other: Elf | None = None) -> str | None:
+    def _judged(self, copy: LevelFile, cpu: Cpu, other: Elf | None = None) -> str | None:
         claim = Claim(cpu, is_explicit=True)
         elf = copy.build.elf(copy.path)
         levels = Levels(
@@ -268,7 +274,7 @@ class Judge:
         return next((finding.what for finding in found if finding.severity is Severity.ERROR), None)
 
 
-def _kind(base: Copy, copy: Copy) -> str | None:
+def _kind(base: LevelFile, copy: LevelFile) -> str | None:
     for one in (base, copy):
         outline = one.piece.loading.outline
         if outline.machine != _MACHINE:
@@ -278,7 +284,7 @@ def _kind(base: Copy, copy: Copy) -> str | None:
     return None
 
 
-def _soname(base: Copy, copy: Copy) -> str | None:
+def _soname(base: LevelFile, copy: LevelFile) -> str | None:
     one, other = (each.piece.loading.outline.soname for each in (base, copy))
     # tools that bundle put the file's name there, hash and all
     is_bundled = hashed(base.piece.name) and hashed(copy.piece.name)
@@ -291,7 +297,7 @@ def _plain(soname: str | None) -> str:
     return plain(soname) if soname else "none"
 
 
-def _modules(base: Copy, copy: Copy) -> str | None:
+def _modules(base: LevelFile, copy: LevelFile) -> str | None:
     one, other = (set(each.piece.loading.modules) for each in (base, copy))
     if one == other:
         return None
@@ -299,7 +305,7 @@ def _modules(base: Copy, copy: Copy) -> str | None:
     return f"one of this and the baseline's is the Python module {names}; expected the same modules at all levels"
 
 
-def _exports(base: Copy, copy: Copy, *, taken: Container[Versioned] | None) -> str | None:
+def _exports(base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None) -> str | None:
     lacking: Sequence[Versioned] = copy.interface.lacking(base.interface)
     if taken is not None:
         is_needed = bool(base.build.bundle.graph.consumers(base.path))
@@ -316,7 +322,7 @@ def shown(names: Sequence[object]) -> str:
 
 
 def missed(
-    lacking: Iterable[Versioned], base: Piece, taken: Container[Versioned], *, is_needed: bool
+    lacking: Iterable[Versioned], base: BundledLibrary, taken: Container[Versioned], *, is_needed: bool
 ) -> list[Versioned]:
     """What of the symbols *lacking* in a copy of *base* somebody may take; *taken* are those that the wheel's files do.
 
@@ -330,7 +336,7 @@ def missed(
     return list(lacking)
 
 
-def pattern_fault(copy: Copy, place: str) -> str | None:
+def pattern_fault(copy: LevelFile, place: str) -> str | None:
     """Who opens libraries by a pattern that finds the one at *place*, too: by its path, and so the baseline's."""
     for name, files in copy.build.bundle.named.items():
         for file in sorted(files) if is_pattern(name) else ():
@@ -339,7 +345,7 @@ def pattern_fault(copy: Copy, place: str) -> str | None:
     return None
 
 
-def platform_fault(copy: Copy, platforms: Sequence[Platform], *, own: Callable[[str], bool]) -> str | None:
+def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own: Callable[[str], bool]) -> str | None:
     """What *copy* takes that a system of *platforms* need not have; libraries that are the wheel's *own* aside."""
     promising = [platform for platform in platforms if platform.promises]
     for library, version in _taken(copy):
@@ -353,7 +359,7 @@ def platform_fault(copy: Copy, platforms: Sequence[Platform], *, own: Callable[[
     return None
 
 
-def _taken(copy: Copy) -> Iterator[tuple[str, str | None]]:
+def _taken(copy: LevelFile) -> Iterator[tuple[str, str | None]]:
     loading = copy.piece.loading
     outside = {
         edge.name

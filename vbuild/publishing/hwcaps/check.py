@@ -24,7 +24,7 @@ from vbuild.publishing.hwcaps.build import MOVED, missed
 from vbuild.publishing.indexes import index_problems, wheels_in
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.offer import Offered
-from vbuild.splitting.bundle import Bundle, Piece, Reader
+from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
 from vbuild.wheel.archive import open_wheel
@@ -93,7 +93,7 @@ class _Proof:
             yield from self._unfound(path, base.path)
             yield from self._judged(path, Cpu("x86_64", level), base.path)
 
-    def _lacking(self, path: str, base: Piece) -> list[Versioned]:
+    def _lacking(self, path: str, base: BundledLibrary) -> list[Versioned]:
         """The symbols of *base* that its copy at *path* has not, and that somebody may take."""
         found = self._interface(path).lacking(self._interface(base.path))
         return missed(found, base, self._taken, is_needed=self._is_needed(base.path))

@@ -27,7 +27,7 @@ from vbuild.elf.interface import Versioned
 from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import LayoutError
-from vbuild.publishing.hwcaps.build import Build, Copy, Judge, Matching, short, shown
+from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short, shown
 from vbuild.wheel.metadata import Metadata, is_dist_info
 from vbuild.wheel.paths import installed_path
 
@@ -46,7 +46,7 @@ _BUILD = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MemberDifference:
     """A member that is not the same in two wheels, by its path in the other one, or where that *is_lack* of it."""
 
     path: str
@@ -54,20 +54,20 @@ class Difference:
     is_lack: bool = False
 
 
-def differences(base: Build, other: Build) -> Iterator[Difference]:
+def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifference]:
     """The members of *other* that are no compiled files, and are not what *base* has, by any of the rules."""
     ours, theirs = _rest(base), _rest(other)
     for place, path in theirs.items():
         if place not in ours:
-            yield Difference(path, f"only the wheel for {other.cpu} has it")
+            yield MemberDifference(path, f"only the wheel for {other.cpu} has it")
         elif not _is_same(base, ours[place], other, path):
-            yield Difference(path, _saying(base, other, path))
+            yield MemberDifference(path, _saying(base, other, path))
     for place, path in ours.items():
         if place not in theirs:
-            yield Difference(path, f"the wheel for {other.cpu} lacks it", is_lack=True)
+            yield MemberDifference(path, f"the wheel for {other.cpu} lacks it", is_lack=True)
 
 
-def _saying(base: Build, other: Build, path: str) -> str:
+def _saying(base: LevelBuild, other: LevelBuild, path: str) -> str:
     if path.endswith(".dist-info/METADATA"):
         for name in _REQUIRING:
             one, two = (build.offered.metadata.headers.values(name) for build in (base, other))
@@ -76,7 +76,7 @@ def _saying(base: Build, other: Build, path: str) -> str:
     return f"the wheels for {base.cpu} and {other.cpu} differ in it, and no processor's level chooses such a file"
 
 
-def _rest(build: Build) -> dict[str, str]:
+def _rest(build: LevelBuild) -> dict[str, str]:
     """The members that are no compiled files by where they are installed, without those that each wheel has its own."""
     compiled = {piece.member.path for piece in build.pieces.values()}
     compiled |= {*build.bundle.elsewhere, *build.bundle.damaged}
@@ -94,7 +94,7 @@ def _place(path: str) -> str:
     return f"*.data{path.partition('.data')[2]}" if installed is None else installed
 
 
-def _is_same(base: Build, ours: str, other: Build, theirs: str) -> bool:
+def _is_same(base: LevelBuild, ours: str, other: LevelBuild, theirs: str) -> bool:
     one, two = ({row.path: row for row in build.offered.rows} for build in (base, other))
     if one[ours].hash == two[theirs].hash:
         return True
@@ -138,17 +138,17 @@ _FOUND = (Via.OWN, Via.INHERITED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Family:
+class LevelFamily:
     """A compiled file, *base*, and the *copies* for levels above the baseline, the lowest level first.
 
     One that *is_moved* is opened by its path, for which the loader looks nowhere else: a stub has to lead to it.
     """
 
-    base: Copy
-    copies: tuple[Copy, ...]
+    base: LevelFile
+    copies: tuple[LevelFile, ...]
     is_moved: bool
 
-    def at(self, level: str) -> Copy:
+    def at(self, level: str) -> LevelFile:
         """The copy that processors of *level* load."""
         return [copy for copy in (self.base, *self.copies) if copy.build.level <= level][-1]
 
@@ -157,13 +157,13 @@ class Family:
 class Join:
     """The build of the baseline and those of levels, lowest first, and what they come to; *notes* say what was left."""
 
-    base: Build
-    others: Sequence[Build]
+    base: LevelBuild
+    others: Sequence[LevelBuild]
     judge: Judge
     notes: list[str] = field(default_factory=list)
 
     @cached_property
-    def families(self) -> dict[str, Family]:
+    def families(self) -> dict[str, LevelFamily]:
         """What differs between levels, by installed path in the baseline; `LayoutError` where it cannot be joined."""
         for build in self.others:
             self._check_rest(build)
@@ -172,34 +172,37 @@ class Join:
         while dropped := self._unanswered(found):
             found = {path: kept for path, copies in found.items() if (kept := _without(copies, dropped))}
         self._note_further(found)
-        return {path: Family(Copy(self.base, path), copies, self._is_opened(path)) for path, copies in found.items()}
+        return {
+            path: LevelFamily(LevelFile(self.base, path), copies, self._is_opened(path))
+            for path, copies in found.items()
+        }
 
     @cached_property
-    def matchings(self) -> dict[Build, Matching]:
+    def matchings(self) -> dict[LevelBuild, Matching]:
         return {build: Matching.of(self.base, build) for build in self.others}
 
-    def lead(self, copy: Copy, edge: Edge) -> Copy | None:
+    def lead(self, copy: LevelFile, edge: Edge) -> LevelFile | None:
         """What a NEEDED of *copy* leads to: a file of the baseline, or one that only its own build has."""
         build = copy.build
         if edge.provider is not None:
             matching = self.matchings.get(build)
             path = matching.to_base.get(edge.provider) if matching else edge.provider
-            return Copy(build, edge.provider) if path is None else Copy(self.base, path)
+            return LevelFile(build, edge.provider) if path is None else LevelFile(self.base, path)
         if not build.is_added or edge.via in {Via.PLATFORM, Via.DRIVER}:
             return None
         # what was linked against a system's library, and never repaired
         like = [path for path in self.base.pieces if hashed(path) and short(path) == short(edge.name)]
-        return Copy(self.base, like[0]) if len(like) == 1 else None
+        return LevelFile(self.base, like[0]) if len(like) == 1 else None
 
-    def leads(self, copy: Copy) -> Iterator[tuple[Edge, Copy]]:
+    def leads(self, copy: LevelFile) -> Iterator[tuple[Edge, LevelFile]]:
         """Each NEEDED of *copy* that leads to a file of the join."""
         for edge in copy.build.bundle.graph.needs(copy.path):
             if found := self.lead(copy, edge):
                 yield edge, found
 
-    def further(self, copy: Copy) -> tuple[Copy, ...]:
+    def further(self, copy: LevelFile) -> tuple[LevelFile, ...]:
         """The files that *copy* needs, directly or not, and the baseline has not."""
-        found: dict[str, Copy] = {}
+        found: dict[str, LevelFile] = {}
         queue = [copy]
         while queue:
             for _, one in self.leads(queue.pop()):
@@ -208,13 +211,13 @@ class Join:
                     queue.append(one)
         return tuple(found.values())
 
-    def _refuse(self, build: Build, path: str, what: str) -> None:
+    def _refuse(self, build: LevelBuild, path: str, what: str) -> None:
         """`LayoutError`, or a note where *build* was added."""
         if not build.is_added:
             raise LayoutError(f"{build}: {path}: {what}")
         self.notes.append(f"not taken from {build}: {path}: {what}")
 
-    def _check_rest(self, build: Build) -> None:
+    def _check_rest(self, build: LevelBuild) -> None:
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
@@ -225,10 +228,10 @@ class Join:
             self._refuse(build, path, what)
 
     @staticmethod
-    def _hash(build: Build, path: str) -> str | None:
+    def _hash(build: LevelBuild, path: str) -> str | None:
         return next((row.hash for row in build.offered.rows if row.path == path), None)
 
-    def _check_alone(self, build: Build) -> None:
+    def _check_alone(self, build: LevelBuild) -> None:
         """Refuse what only one of two wheels has, unless it is there for what needs it."""
         matching = self.matchings[build]
         for path in matching.alone:
@@ -238,12 +241,12 @@ class Join:
             if path not in matching.from_base and not piece.is_bundled and not build.is_added:
                 self._refuse(build, path, "only the wheel for the baseline has it")
 
-    def _differing(self, path: str) -> Iterator[Copy]:
+    def _differing(self, path: str) -> Iterator[LevelFile]:
         """The copies of the baseline's *path* that are not the next lower level's, as far as they can be joined."""
-        base = last = Copy(self.base, path)
+        base = last = LevelFile(self.base, path)
         for build in self.others:
             there = self.matchings[build].from_base.get(path)
-            if there is None or last.is_same(copy := Copy(build, there)):
+            if there is None or last.is_same(copy := LevelFile(build, there)):
                 continue
             if fault := self._fault(base, copy):
                 self._refuse(build, there, fault)
@@ -251,7 +254,7 @@ class Join:
             yield copy
             last = copy
 
-    def _fault(self, base: Copy, copy: Copy) -> str | None:
+    def _fault(self, base: LevelFile, copy: LevelFile) -> str | None:
         if fault := self.judge.fault(base, copy, taken=self._taken if copy.build.is_added else None):
             return fault
         for other in self.further(copy):
@@ -267,39 +270,41 @@ class Join:
         found = {symbol for path in self.base.pieces for symbol in self.base.interface(path).taken}
         return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
 
-    def _unknown(self, base: Copy, copy: Copy) -> Versioned | None:
+    def _unknown(self, base: LevelFile, copy: LevelFile) -> Versioned | None:
         """A symbol that *copy* takes from a library of the baseline that it was not built beside, and that lacks it."""
         edges = copy.build.bundle.graph.needs(copy.path)
         guessed = [found for edge in edges if edge.provider is None and (found := self.lead(copy, edge))]
         if not guessed or copy.piece.loading.modules:
             return None
-        own = [*guessed, *(Copy(self.base, path) for one in guessed for path in self.base.reached(one.path))]
-        own += [Copy(copy.build, path) for path in copy.build.reached(copy.path)]
+        own = [*guessed, *(LevelFile(self.base, path) for one in guessed for path in self.base.reached(one.path))]
+        own += [LevelFile(copy.build, path) for path in copy.build.reached(copy.path)]
         left = {symbol for symbol in copy.interface.taken - base.interface.taken if symbol.version is None}
         for one in own:
             left = {symbol for symbol in left if not one.interface.answers(symbol)}
         return min(left, key=str, default=None)
 
-    def _unanswered(self, found: dict[str, tuple[Copy, ...]]) -> set[Copy]:
+    def _unanswered(self, found: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
         """The copies that have to go, since together with others that are chosen they lack a symbol."""
-        families = {path: Family(Copy(self.base, path), copies, is_moved=False) for path, copies in found.items()}
-        dropped: set[Copy] = set()
+        families = {
+            path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False) for path, copies in found.items()
+        }
+        dropped: set[LevelFile] = set()
         for build in self.others:
             for path in self.base.pieces:
-                consumer = families[path].at(build.level) if path in families else Copy(self.base, path)
+                consumer = families[path].at(build.level) if path in families else LevelFile(self.base, path)
                 dropped |= {*self._lacking(consumer, build.level, families)}
         return dropped
 
-    def _lacking(self, consumer: Copy, level: str, families: dict[str, Family]) -> Iterator[Copy]:
+    def _lacking(self, consumer: LevelFile, level: str, families: dict[str, LevelFamily]) -> Iterator[LevelFile]:
         matching = self.matchings.get(consumer.build)
         pairs = [
-            (Copy(consumer.build, path), matching.to_base.get(path) if matching else path)
+            (LevelFile(consumer.build, path), matching.to_base.get(path) if matching else path)
             for path in consumer.build.reached(consumer.path)
         ]
         if consumer.build is self.base and not any(path in families for _, path in pairs):
             return
         chosen = [
-            own if path is None else families[path].at(level) if path in families else Copy(self.base, path)
+            own if path is None else families[path].at(level) if path in families else LevelFile(self.base, path)
             for own, path in pairs
         ]
         for symbol in sorted(consumer.interface.taken, key=str):
@@ -319,10 +324,10 @@ class Join:
             return True
         return not any(edge.via in _FOUND for edge in self.base.bundle.graph.consumers(path))
 
-    def _note_further(self, found: dict[str, tuple[Copy, ...]]) -> None:
+    def _note_further(self, found: dict[str, tuple[LevelFile, ...]]) -> None:
         for path, copies in found.items():
             for copy in copies:
-                more = copy.interface.further(Copy(self.base, path).interface)
+                more = copy.interface.further(LevelFile(self.base, path).interface)
                 if more and not copy.piece.loading.modules:
                     self.notes.append(
                         f"{copy}: exports {shown(more)}, which the baseline's does not: for what was built beside it, "
@@ -330,5 +335,5 @@ class Join:
                     )
 
 
-def _without(copies: Sequence[Copy], dropped: set[Copy]) -> tuple[Copy, ...]:
+def _without(copies: Sequence[LevelFile], dropped: set[LevelFile]) -> tuple[LevelFile, ...]:
     return tuple(copy for copy in copies if all((copy.build, copy.path) != (one.build, one.path) for one in dropped))

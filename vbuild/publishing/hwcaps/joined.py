@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from vbuild.elf.disassembly import processes
-from vbuild.elf.policy import Platform
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import LayoutError
 from vbuild.hardware.cpu import available_cores
-from vbuild.publishing.hwcaps.build import BASELINE, Build, Copy, Judge, platform_fault, shown
-from vbuild.publishing.hwcaps.join import Family, Join
+from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault, shown
+from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.hwcaps.places import Placement, further_members
 from vbuild.publishing.hwcaps.sets import JoinSet
-from vbuild.publishing.model import Copied, Linked, Member, NewWheel, Put
+from vbuild.publishing.model import Copied, LinkedFile, Member, NewWheel, Put
 from vbuild.publishing.offer import Offered
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
@@ -34,10 +34,10 @@ _SHOWN = 4
 
 
 @contextmanager
-def opened(one: JoinSet, *, allow: Sequence[str]) -> Iterator["Joined"]:
+def opened(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
     """The join of *one*, its wheels open."""
     if not one.others:
-        yield Joined(one, None)
+        yield JoinedWheel(one, None)
         return
     pairs = ((BASELINE, one.base), *one.others)
     same = frozenset.intersection(*(frozenset(row.hash for row in offered.rows) for _, offered in pairs))
@@ -48,11 +48,11 @@ def opened(one: JoinSet, *, allow: Sequence[str]) -> Iterator["Joined"]:
         added = [offered in one.added for _, offered in pairs]
         with ThreadPoolExecutor(available_cores()) as pool:
             reading = [
-                pool.submit(Build.of, cpu, offered, wheel, is_added=is_added, same=same)
+                pool.submit(LevelBuild.of, cpu, offered, wheel, is_added=is_added, same=same)
                 for (cpu, offered), wheel, is_added in zip(pairs, wheels, added, strict=True)
             ]
             base, *others = [future.result() for future in reading]
-        yield Joined(one, Join(base, others, judge))
+        yield JoinedWheel(one, Join(base, others, judge))
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -63,24 +63,24 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedWheel:
     """What a set of wheels comes to; *join* is None for one wheel alone."""
 
     set: JoinSet
     join: Join | None
 
-    def outputs(self) -> Iterator[Linked | NewWheel]:
+    def outputs(self) -> Iterator[LinkedFile | NewWheel]:
         """The joined wheel; the plain one as it is where there is nothing to join, or for older systems."""
         base = self.set.base
         wheel = self.wheel()
         is_same = not self.families
         if is_same or wheel.name.platform != base.name.platform:
-            yield Linked(PurePosixPath(base.path.name), base.path)
+            yield LinkedFile(PurePosixPath(base.path.name), base.path)
         if not is_same:
             yield wheel
 
     @property
-    def families(self) -> tuple[Family, ...]:
+    def families(self) -> tuple[LevelFamily, ...]:
         return tuple(self.join.families.values()) if self.join else ()
 
     def wheel(self) -> NewWheel:
@@ -135,7 +135,7 @@ class Joined:
             found.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
         return max(found)[1] if found else None
 
-    def _platform_fault(self, copy: Copy, offered: Offered) -> str | None:
+    def _platform_fault(self, copy: LevelFile, offered: Offered) -> str | None:
         join = self.join
         names = {edge.name for edge, _ in join.leads(copy)} if join else set()
         return platform_fault(copy, _platforms(offered), own=lambda name: name in names)
@@ -159,7 +159,7 @@ class Joined:
             yield f"{name}: needs a newer system than {self.set.base.path.name}, which is for the others: publish both"
         yield from join.notes
 
-    def _taken(self, build: Build) -> list[str]:
+    def _taken(self, build: LevelBuild) -> list[str]:
         """What of *build* is in the joined wheel, by the plain wheel's paths."""
         return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
 
@@ -192,5 +192,5 @@ class Joined:
             raise LayoutError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {said}")
 
 
-def _platforms(offered: Offered) -> tuple[Platform, ...]:
-    return tuple(platform for tag in offered.name.platform.split(".") if (platform := Platform.parse(tag)))
+def _platforms(offered: Offered) -> tuple[PlatformPolicy, ...]:
+    return tuple(platform for tag in offered.name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))

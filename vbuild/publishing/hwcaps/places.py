@@ -20,8 +20,8 @@ from vbuild.elf.linkage import Via
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.surgery.stub import stub
 from vbuild.errors import LayoutError, at
-from vbuild.publishing.hwcaps.build import MOVED, Build, Copy, pattern_fault
-from vbuild.publishing.hwcaps.join import Family, Join
+from vbuild.publishing.hwcaps.build import MOVED, LevelBuild, LevelFile, pattern_fault
+from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.model import Copied, Member, Put, Relinked
 from vbuild.splitting.orders import rpath_of, rpath_to
 
@@ -33,7 +33,7 @@ _DIGITS = 8
 class Placed:
     """A copy, the installed path it goes to below *root* of the archive, and its SONAME there; None for none."""
 
-    copy: Copy
+    copy: LevelFile
     path: str
     soname: str | None
     root: str
@@ -73,7 +73,7 @@ class Placement:
     """The members that take the place of a compiled file of the baseline's wheel, and those that come with it."""
 
     join: Join
-    family: Family
+    family: LevelFamily
 
     def members(self) -> Iterator[Member]:
         """The stub or the baseline's file, and then the copies, lowest level first."""
@@ -117,17 +117,17 @@ class Placement:
         return f"{libs_of(base.build)}/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
 
 
-def libs_of(build: Build) -> str:
+def libs_of(build: LevelBuild) -> str:
     """The folder of libraries beside the package, as auditwheel calls it."""
     return f"{build.offered.name.distribution}.libs"
 
 
-def further_members(join: Join, families: Sequence[Family]) -> Iterator[Member]:
+def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Member]:
     """The files that copies need and the baseline has not; of those of one path and one code the first is taken.
 
     `LayoutError` where two are another code.
     """
-    seen: dict[str, Copy] = {}
+    seen: dict[str, LevelFile] = {}
     for one in (one for family in families for copy in family.copies for one in join.further(copy)):
         if (first := seen.setdefault(one.path, one)) is one:
             yield Placed(one, one.path, one.piece.loading.outline.soname, _root(one)).member(join)
@@ -135,12 +135,12 @@ def further_members(join: Join, families: Sequence[Family]) -> Iterator[Member]:
             raise LayoutError(f"{one}: another library than that of {first.build}, and the plain wheel has none")
 
 
-def _root(copy: Copy) -> str:
+def _root(copy: LevelFile) -> str:
     """What stands in front of the installed path in the archive: nothing, or a data folder for site-packages."""
     return copy.build.member(copy.path).path.removesuffix(copy.path)
 
 
-def _name_of(lead: Copy, via: Via) -> str:
+def _name_of(lead: LevelFile, via: Via) -> str:
     """By which name *lead* is found: that of its file, or its SONAME where something else has loaded it before."""
     soname = lead.piece.loading.outline.soname
     return soname if via is Via.NAME and soname else lead.piece.name

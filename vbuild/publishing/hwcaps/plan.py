@@ -22,8 +22,8 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.address import install
 from vbuild.publishing.hwcaps.joined import opened
 from vbuild.publishing.hwcaps.sets import JoinSet, sets
-from vbuild.publishing.model import Linked, NewWheel, Plan, SimpleIndex, Use
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.model import ConsumerUse, LinkedFile, NewWheel, PublishPlan, SimpleIndex
+from vbuild.publishing.offer import Offered, OfferedRelease
 
 _OLDER = "glibc before 2.33, and musl, load the baseline's copies: as fast as the plain wheel, no faster"
 _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2 takes the lower level's"
@@ -43,14 +43,14 @@ class Hwcaps:
     allow: tuple[str, ...] = ()
     name: str = "hwcaps"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """For each tag the join of its wheels; other plain wheels, and those of other releases, as they are."""
         added = [(cpu, Offered.of(path)) for cpu, path in self.added]
         found = [one for offer in offers for one in sets(offer, added)]
         self._check_added(found, added)
         if not any(one.others for one in found):
             raise LayoutError("found no wheel of an x86-64 level above the baseline; expected some to join")
-        outputs: list[Linked | NewWheel] = []
+        outputs: list[LinkedFile | NewWheel] = []
         notes: dict[str, None] = {}
         for one in found:
             with opened(one, allow=self.allow) as joins:
@@ -60,7 +60,7 @@ class Hwcaps:
                 notes |= dict.fromkeys((*one.notes, *joins.notes()))
         files = tuple(output.target for output in outputs)
         index = SimpleIndex(PurePosixPath("simple"), files)
-        return Plan(self.name, (*outputs, index), tuple(self._uses(offers)), (*notes, _OLDER, _DEBUG))
+        return PublishPlan(self.name, (*outputs, index), tuple(self._uses(offers)), (*notes, _OLDER, _DEBUG))
 
     @staticmethod
     def _check_added(found: Sequence[JoinSet], added: Sequence[tuple[Cpu, Offered]]) -> None:
@@ -72,11 +72,11 @@ class Hwcaps:
                     f"{offered.path.name}: no plain wheel of its release, Python and ABI to add it to; found: {tags}"
                 )
 
-    def _uses(self, offers: Sequence[Offer]) -> Iterator[Use]:
+    def _uses(self, offers: Sequence[OfferedRelease]) -> Iterator[ConsumerUse]:
         ordered = sorted(offers, key=lambda offer: Version(offer.version))
         latest = {offer.project: offer.version for offer in ordered if not offer.is_companion}
         if wanted := " ".join(f"{project}=={version}" for project, version in sorted(latest.items())):
-            yield Use(
+            yield ConsumerUse(
                 "With pip and with uv, which know nothing of levels; what else is required comes from the index that "
                 "they have:",
                 install(wanted, url=self.url, has_rivals=True),

@@ -11,7 +11,7 @@ from vbuild.elf.library_names import LEVELS
 from vbuild.errors import LayoutError
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import BASELINE
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.offer import Offered, OfferedRelease
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class JoinSet:
         return cls(base[0], ordered, tuple(wheel for _, wheel in added), notes)
 
 
-def sets(offer: Offer, added: Sequence[tuple[Cpu, Offered]]) -> Iterator[JoinSet]:
+def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, Offered]]) -> Iterator[JoinSet]:
     """The joins of a release, by tag."""
     if offer.is_companion:
         yield from (JoinSet(wheel, ()) for wheel in offer.wheels)

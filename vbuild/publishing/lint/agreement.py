@@ -33,16 +33,16 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.publishing.lint.files import Published, ReadySdist, ReadyWheel, sdist_name
-from vbuild.publishing.lint.metadata import CHOSEN_BY, REQUIRES_DIST, Difference, Stated, requirement
+from vbuild.publishing.lint.metadata import CHOSEN_BY, REQUIRES_DIST, MetadataDifference, Stated, requirement
 from vbuild.publishing.lint.model import Demand, Problem, Terms
-from vbuild.publishing.lint.names import Slot
+from vbuild.publishing.lint.names import FileSlot
 
 
 def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterator[Problem]:
     """Where the METADATA of *release* contradict one another; *beside* are the projects whose files are there too."""
     for wheel in release.wheels:
         yield from _of_another(wheel, wheel.name.project, wheel.name.version)
-    groups: dict[tuple[Slot, ...], list[ReadyWheel]] = {}
+    groups: dict[tuple[FileSlot, ...], list[ReadyWheel]] = {}
     for wheel in (*release.plain, *release.variants):
         groups.setdefault(wheel.slots, []).append(wheel)
     first = [wheels[0] for _, wheels in sorted(groups.items())]
@@ -113,11 +113,11 @@ def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterat
             yield _differs(wheel, like, difference, is_error=chosen_by and not meant)
 
 
-def _is_declared(difference: Difference, *stated: Stated) -> bool:
+def _is_declared(difference: MetadataDifference, *stated: Stated) -> bool:
     return all(difference.field.lower() in said.dynamic for said in stated)
 
 
-def _is_added(difference: Difference, beside: Collection[str]) -> bool:
+def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
     """Whether only requirements differ that a variant alone needs: the vendor's packages, and those *beside*."""
     if difference.field != REQUIRES_DIST:
         return False
@@ -132,7 +132,7 @@ def _project(line: str) -> str:
         return ""
 
 
-def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: Difference, *, is_error: bool) -> Problem:
+def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> Problem:
     advice = "build all wheels of a release from the same source"
     if difference.field in CHOSEN_BY:
         advice = "state the same in all of them: lock files take one wheel's METADATA for all of the release"
@@ -163,7 +163,7 @@ class _Group:
     """The wheels of one *project* for the same Pythons and machines, and all that they install."""
 
     project: str
-    slots: tuple[Slot, ...]
+    slots: tuple[FileSlot, ...]
     wheels: list[ReadyWheel] = field(default_factory=list)
     installs: dict[str, str] = field(default_factory=dict)
 
@@ -195,7 +195,7 @@ def collisions(known: Iterable[Published]) -> Iterator[Problem]:
 
 
 def _groups(known: Iterable[Published]) -> list[_Group]:
-    groups: dict[tuple[str, tuple[Slot, ...]], _Group] = {}
+    groups: dict[tuple[str, tuple[FileSlot, ...]], _Group] = {}
     for release in known:
         for wheel in release.wheels:
             key = release.project, wheel.slots

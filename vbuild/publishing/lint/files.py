@@ -34,7 +34,7 @@ from vbuild.errors import PublishError, VbuildError, at
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import Stated, requirement, stated
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.lint.names import Slot, slots
+from vbuild.publishing.lint.names import FileSlot, slots
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
@@ -66,7 +66,7 @@ class ReadyWheel:
     path: Path
     size: int
     name: WheelName
-    slots: tuple[Slot, ...]
+    slots: tuple[FileSlot, ...]
     stated: Stated
     variant_json: bytes | None
     unpacked: int
@@ -196,7 +196,7 @@ def _below_top(member: tarfile.TarInfo) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
 
     *indexes* are the variants.json files by name, *former* what is called as sdists were, by project and version.
@@ -213,7 +213,7 @@ class Found:
         return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
 
 
-def found(folder: Path) -> Found:
+def found(folder: Path) -> FoundFile:
     """The files in *folder* that would be published; `PublishError` where there is no such folder, or nothing in it."""
     try:
         # a link to nothing is a file that cannot be read
@@ -224,7 +224,7 @@ def found(folder: Path) -> Found:
     wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
     indexes = tuple(path for path in paths if path.name.endswith(INDEX))
-    result = Found(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
+    result = FoundFile(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
     if not result.count:
         raise PublishError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
     return result
@@ -296,7 +296,7 @@ class Published:
         return sum(file.size for file in self.distributions)
 
 
-def releases(found: Found) -> tuple[Published, ...]:
+def releases(found: FoundFile) -> tuple[Published, ...]:
     """The releases among *found*, by project and version."""
     wheels: dict[tuple[str, str], list[ReadyWheel]] = {}
     sources: dict[tuple[str, str], list[ReadySdist]] = {}
@@ -318,7 +318,7 @@ def releases(found: Found) -> tuple[Published, ...]:
     )
 
 
-def strays(found: Found, known: Iterable[Published]) -> Iterator[Problem]:
+def strays(found: FoundFile, known: Iterable[Published]) -> Iterator[Problem]:
     """The variants.json files of no release among *known* that has variants."""
     expected = {release.index_name for release in known if release.variants}
     for path in found.indexes:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from vbuild.errors import VariantError
 from vbuild.publishing.lint.files import Published, ReadyWheel
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.lint.names import Slot, covers
+from vbuild.publishing.lint.names import FileSlot, covers
 from vbuild.variants.document import Document, combine
 
 _LARGEST = 1 << 26  # bytes of a variants.json
@@ -114,7 +114,7 @@ def _without_plain(release: Published) -> Iterator[Problem]:
 
 def _incomplete(release: Published) -> Iterator[Problem]:
     """The labels that are there for one Python of a machine and not for another."""
-    by_machine: dict[str, dict[str, list[tuple[Slot, ...]]]] = {}
+    by_machine: dict[str, dict[str, list[tuple[FileSlot, ...]]]] = {}
     for wheel in release.variants:
         for machine in {slot.machine for slot in wheel.slots}:
             by_machine.setdefault(machine, {}).setdefault(wheel.name.variant or "", []).append(wheel.slots)
@@ -133,11 +133,11 @@ def _incomplete(release: Published) -> Iterator[Problem]:
                 )
 
 
-def _of_one_python(wheels: Iterable[ReadyWheel], machine: str) -> set[tuple[Slot, ...]]:
+def _of_one_python(wheels: Iterable[ReadyWheel], machine: str) -> set[tuple[FileSlot, ...]]:
     """The slots of those of *wheels* for just one Python and *machine*: variants are expected there as elsewhere."""
     one = (wheel.slots for wheel in wheels if len(wheel.slots) == 1)
     return {slots for slots in one if slots[0].machine == machine and slots[0].abi not in _MANY_PYTHONS}
 
 
-def _listed(slots: tuple[Slot, ...]) -> str:
+def _listed(slots: tuple[FileSlot, ...]) -> str:
     return ".".join(map(str, slots))

@@ -34,7 +34,7 @@ _MANY = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MetadataDifference:
     """A field that two files of a release state differently: what only the first says, and what only the second."""
 
     field: str
@@ -79,7 +79,7 @@ class Stated:
         """The lines of Requires-Dist, in one spelling and order."""
         return dict(self.fields).get(REQUIRES_DIST, ())
 
-    def differences(self, other: "Stated") -> Iterator[Difference]:
+    def differences(self, other: "Stated") -> Iterator[MetadataDifference]:
         """What *other* states differently: what is installed by first, then by field."""
         mine, theirs = dict(self.fields), dict(other.fields)
         order = {name: index for index, name in enumerate(CHOSEN_BY)}
@@ -87,7 +87,7 @@ class Stated:
             here, there = mine.get(field, ()), theirs.get(field, ())
             if here != there:
                 lacks = tuple(value for value in here if value not in there)
-                yield Difference(field, lacks, tuple(value for value in there if value not in here))
+                yield MetadataDifference(field, lacks, tuple(value for value in there if value not in here))
 
 
 @lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ from packaging.metadata import InvalidMetadata, Metadata
 from packaging.tags import Tag
 from packaging.version import InvalidVersion, Version
 
-from vbuild.wheel.metadata import Headers
+from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.name import WheelName
 
 _LICENSE_FILE_SINCE = Version("2.4")
@@ -48,7 +48,7 @@ _LABEL = 32
 _MOST = 200
 
 
-def refused(text: str, headers: Headers) -> Iterator[str]:
+def refused(text: str, headers: MetadataHeaders) -> Iterator[str]:
     """What PyPI refuses of the METADATA *text* with these *headers*, a reason for each field, sorted."""
     found = [*_invalid(text, headers), *_own_rules(headers)]
     yield from sorted(map(shortened, found))
@@ -59,7 +59,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
-def has_license_files(headers: Headers) -> bool:
+def has_license_files(headers: MetadataHeaders) -> bool:
     """Whether License-File means a path in the file's licences (PEP 639), as it does from version 2.4 on."""
     try:
         return Version(headers.value("Metadata-Version") or "0") >= _LICENSE_FILE_SINCE
@@ -67,7 +67,7 @@ def has_license_files(headers: Headers) -> bool:
         return False
 
 
-def _invalid(text: str, headers: Headers) -> Iterator[str]:
+def _invalid(text: str, headers: MetadataHeaders) -> Iterator[str]:
     try:
         Metadata.from_email(text)
     except ExceptionGroup as group:  # packaging tells all that is wrong at once
@@ -78,13 +78,13 @@ def _invalid(text: str, headers: Headers) -> Iterator[str]:
         yield "brackets in brackets, too deep to be read"
 
 
-def _is_let_pass(error: InvalidMetadata, headers: Headers) -> bool:
+def _is_let_pass(error: InvalidMetadata, headers: MetadataHeaders) -> bool:
     if error.field in _ELSEWHERE or str(error).startswith("unrecognized field"):
         return True
     return error.field == "license-file" and not has_license_files(headers)
 
 
-def _reason(error: InvalidMetadata, headers: Headers) -> str:
+def _reason(error: InvalidMetadata, headers: MetadataHeaders) -> str:
     if error.field == "description-content-type":
         # packaging lists what is expected in another order each time
         value = headers.value(error.field)
@@ -92,7 +92,7 @@ def _reason(error: InvalidMetadata, headers: Headers) -> str:
     return str(error)
 
 
-def _own_rules(headers: Headers) -> Iterator[str]:
+def _own_rules(headers: MetadataHeaders) -> Iterator[str]:
     for classifier in headers.values("Classifier"):
         if classifier.startswith(_PRIVATE):
             yield f"Classifier {classifier!r}, which says that it is not to be uploaded"
@@ -152,7 +152,7 @@ _PYTHON = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d*)", r
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Slot:
+class FileSlot:
     """An interpreter, an ABI and a kind of machine."""
 
     python: str
@@ -184,11 +184,11 @@ class Slot:
         return self.abi == "none" and mine["implementation"] in {"py", theirs["implementation"]}
 
 
-def slots(name: WheelName) -> tuple[Slot, ...]:
+def slots(name: WheelName) -> tuple[FileSlot, ...]:
     """The slots of the wheel called *name*, sorted."""
-    return tuple(sorted({Slot.of(tag) for tag in name.tags}))
+    return tuple(sorted({FileSlot.of(tag) for tag in name.tags}))
 
 
-def covers(offered: tuple[Slot, ...], wanted: tuple[Slot, ...]) -> bool:
+def covers(offered: tuple[FileSlot, ...], wanted: tuple[FileSlot, ...]) -> bool:
     """Whether a wheel for *offered* can stand in for one for *wanted*."""
     return all(any(slot.serves(asked) for slot in offered) for asked in wanted)

@@ -28,7 +28,7 @@ from vbuild.publishing.oci.model import (
     MANIFEST_TYPE,
     ZSTD_TYPE,
     Descriptor,
-    Platform,
+    OciPlatform,
     document_key,
     label_key,
     properties_key,
@@ -124,7 +124,7 @@ class _Proof:
         for layer, expected in zip(manifest.layers, digests, strict=False):
             if wrong := self._layer(folder, layer, expected):
                 yield _error(Demand.BLOB, self._name(layer.digest), wrong)
-        own = Platform(config["architecture"], config.get("variant"), config["os"])
+        own = OciPlatform(config["architecture"], config.get("variant"), config["os"])
         if (listed := descriptor.platform) and not _is_within(own, listed):
             yield _error(Demand.IMAGE, place, f"is listed as {listed}, and its config says {own}")
         labels = dict((config.get("config") or {}).get("Labels") or {})
@@ -195,7 +195,7 @@ def _said_alike(place: str, annotations: Mapping[str, str], labels: Mapping[str,
             yield _error(Demand.LABELS, place, f"{name} is {annotations[name]!r} in the index, {found} in the config")
 
 
-def _is_within(own: Platform, listed: Platform) -> bool:
+def _is_within(own: OciPlatform, listed: OciPlatform) -> bool:
     """Whether an image of the platform *own* may be listed as *listed*: the same, or as less than it is."""
     if (own.os, own.architecture) != (listed.os, listed.architecture):
         return False

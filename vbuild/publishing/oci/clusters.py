@@ -89,7 +89,7 @@ _MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class VersionRange:
     """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors where *and_later*.
 
     Without *below* there is no end in the major, and without *least* no begin, nor in the majors before it.
@@ -101,7 +101,7 @@ class Range:
     and_later: bool = False
 
 
-def ranges(feature: Feature) -> tuple[Range, ...] | None:
+def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
     """The versions that *feature*, one of NVIDIA's, asks for, one of them enough; None where it asks for no such."""
     found = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
     return None if None in found else tuple(filter(None, found))
@@ -160,17 +160,17 @@ def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> d
     }
 
 
-def _range(name: str, value: str) -> Range | None:
+def _range(name: str, value: str) -> VersionRange | None:
     if name == _SM and (match := _SM_ARCH.fullmatch(value)):
         major, minor = int(match["major"]), int(match["minor"])
         is_ptx = match["kind"] == "virtual"
         # code with an ``a``, or for a Jetson, runs on the one capability alone, PTX on all later ones
         if match["suffix"] == "a" or (Arch(10 * major + minor).is_tegra and not is_ptx):
-            return Range(major, minor, minor + 1)
-        return Range(major, minor, and_later=is_ptx and not match["suffix"])
+            return VersionRange(major, minor, minor + 1)
+        return VersionRange(major, minor, and_later=is_ptx and not match["suffix"])
     if name in {_LOWER, _UPPER} and (match := _DOTTED.fullmatch(value)):
         major, minor = int(match["major"]), int(match["minor"] or 0)
-        return Range(major, minor, and_later=True) if name == _LOWER else Range(major, below=minor)
+        return VersionRange(major, minor, and_later=True) if name == _LOWER else VersionRange(major, below=minor)
     return None
 
 
@@ -188,7 +188,7 @@ def _rule(feature: Feature) -> dict[str, Value] | None:
     return {"matchAny": [_labels(term) for one in found for term in _terms(one, label)]}
 
 
-def _terms(wanted: Range, label: str) -> Iterator[dict[str, Value]]:
+def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
     """The alternatives that are *wanted* of the numbers ``<label>.major`` and ``.minor``."""
     major, minor = f"{label}.major", f"{label}.minor"
     exactly: Value = {"op": "In", "value": [str(wanted.major)]}
@@ -224,7 +224,7 @@ def _expression(variant: Variant) -> tuple[list[str], list[str]]:
     return terms, notes
 
 
-def _compared(wanted: Range, attribute: str) -> str:
+def _compared(wanted: VersionRange, attribute: str) -> str:
     least = f'{attribute}.compareTo(semver("{wanted.major}.{wanted.least or 0}.0")) >= 0'
     if wanted.least is None:
         return f'{attribute}.compareTo(semver("{wanted.major}.{wanted.below}.0")) < 0'

@@ -27,19 +27,19 @@ from packaging.utils import canonicalize_name
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.address import holds, requirement_of
-from vbuild.publishing.installing import Environment, installed
+from vbuild.publishing.installing import InstallEnvironment, installed
 from vbuild.publishing.oci.families import is_for_linux
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
     LAYER_TYPE,
     ZSTD_TYPE,
     Base,
+    BaseLayer,
     Descriptor,
     File,
     Layer,
-    Made,
-    Platform,
-    Taken,
+    OciPlatform,
+    PlannedLayer,
 )
 from vbuild.publishing.oci.reading import ImageFolder, placed
 from vbuild.publishing.offer import Offered
@@ -63,10 +63,10 @@ class Python:
     is_threaded: bool = False
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> InstallEnvironment:
         """What wheels are installed into below the prefix, by a Python that lies wherever the base has it."""
         folder = "python3" if self.minor is None else f"python3.{self.minor}{'t' if self.is_threaded else ''}"
-        return Environment("vbuild", f"/usr/bin/env {folder}", folder)
+        return InstallEnvironment("vbuild", f"/usr/bin/env {folder}", folder)
 
     @property
     def site_packages(self) -> str:
@@ -138,10 +138,10 @@ def _files(wheel: Offered, python: Python) -> Iterator[File]:
                 )
             path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
             if isinstance(file.content, bytes):
-                yield Made(path, mode, file.content)
+                yield PlannedLayer(path, mode, file.content)
             else:
                 digest = opened.row(file.content).hash or ""
-                yield Taken(path, mode, file.size, digest, wheel.path, file.content.path)
+                yield BaseLayer(path, mode, file.size, digest, wheel.path, file.content.path)
 
 
 def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
@@ -193,7 +193,7 @@ class BaseFolder:
         found = [(mine.rank, image) for image in self.images if (mine := _cpu(image)) and cpu.runs(mine)]
         if not found:
             there = ", ".join(str(image.platform) for image in self.images) or "no image"
-            raise LayoutError(f"base: {self.place}: has {there}; expected an image for {Platform.of(cpu)}")
+            raise LayoutError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
         with at("base"):
             return self._base(max(found, key=itemgetter(0))[1])
 

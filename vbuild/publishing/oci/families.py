@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.publishing.oci.model import Platform
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.oci.model import OciPlatform
+from vbuild.publishing.offer import Offered, OfferedRelease
 
 _LINUX = re.compile(r"(?P<libc>manylinux|musllinux|linux)\w*_(?P<machine>x86_64|aarch64)(\.\w+)*|any", re.ASCII)
 BASELINES = {"x86_64": Cpu("x86_64", "v1"), "aarch64": Cpu("aarch64", "8a")}
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ImageGroup:
     """The wheels of a release for one Python and one machine, in the order that an index lists their images."""
 
     ref: str
@@ -37,14 +37,14 @@ class Group:
         """The lowest processors that *wheel* runs on, as its properties say."""
         return _cpu(wheel, self.machine)
 
-    def listed(self, wheel: Offered) -> Platform:
+    def listed(self, wheel: Offered) -> OciPlatform:
         """The platform under which an index may list *wheel*, for no client to take it that cannot run it."""
         cpu = self.cpu(wheel)
         others = {self.cpu(other) for other in self.wheels if _is_cpu_alone(other)}
-        return Platform.of(cpu if _is_cpu_alone(wheel) or cpu in others else self.baseline)
+        return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else self.baseline)
 
 
-def groups(offer: Offer, machines: Sequence[str]) -> tuple[tuple[Group, ...], tuple[Offered, ...]]:
+def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[Offered, ...]]:
     """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
 
     Wheels for any machine are of those *machines*, or of those that the others of their Python are for. `LayoutError`
@@ -74,7 +74,7 @@ def is_for_linux(wheel: Offered) -> bool:
     return bool(_LINUX.fullmatch(wheel.name.platform))
 
 
-def _group(ref: str, machine: str, wheels: Sequence[Offered], anywhere: Sequence[Offered]) -> Group:
+def _group(ref: str, machine: str, wheels: Sequence[Offered], anywhere: Sequence[Offered]) -> ImageGroup:
     kept = _without_plain_for_any(wheels)
     if not any(_is_plain(wheel, machine) for wheel in kept):
         kept += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
@@ -88,7 +88,7 @@ def _group(ref: str, machine: str, wheels: Sequence[Offered], anywhere: Sequence
             f"has {', '.join(labels)}, and no plain wheel: clients that ask for no variant would find no image; "
             f"give the plain wheel"
         )
-    return Group(ref, machine, tuple(sorted(kept, key=lambda wheel: _order(wheel, machine))))
+    return ImageGroup(ref, machine, tuple(sorted(kept, key=lambda wheel: _order(wheel, machine))))
 
 
 def _without_plain_for_any(wheels: Sequence[Offered]) -> list[Offered]:

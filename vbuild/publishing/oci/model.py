@@ -39,7 +39,7 @@ _ARM = re.compile(r"v(?P<major>[89])(?:\.(?P<minor>\d))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class OciPlatform:
     """What an image is for, as an index says it."""
 
     architecture: str
@@ -90,7 +90,7 @@ class Descriptor:
     media_type: str
     digest: str
     size: int
-    platform: Platform | None = None
+    platform: OciPlatform | None = None
     annotations: tuple[tuple[str, str], ...] = ()
     artifact_type: str | None = None
 
@@ -107,7 +107,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BaseLayer:
     """The file at *path* of an image that is the member *member* of the wheel at *wheel*.
 
     *digest* is RECORD's, *size* in bytes, *mode* its permissions.
@@ -122,7 +122,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PlannedLayer:
     """The file at *path* of an image with new bytes."""
 
     path: str
@@ -139,7 +139,7 @@ class Made:
         return f"sha256={unpadded(sha256(self.data).digest())}"
 
 
-File = Taken | Made
+File = BaseLayer | PlannedLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class OciImage:
     """One image: *layers* are places in the folder's, *said* its annotations and labels.
 
     *listed* is the platform under which the family's index lists it, *platform* what its config says: an image that
@@ -178,8 +178,8 @@ class Image:
     """
 
     ref: str
-    listed: Platform
-    platform: Platform
+    listed: OciPlatform
+    platform: OciPlatform
     layers: tuple[int, ...]
     said: tuple[tuple[str, str], ...]
     search: str
@@ -188,11 +188,11 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ImageFamily:
     """The images of one Python, in the order of their index; *said* are the index's annotations."""
 
     ref: str
-    images: tuple[Image, ...]
+    images: tuple[OciImage, ...]
     said: tuple[tuple[str, str], ...]
 
 
@@ -205,7 +205,7 @@ class Images:
 
     target: PurePosixPath
     layers: tuple[Layer, ...]
-    families: tuple[Family, ...]
+    families: tuple[ImageFamily, ...]
     said: tuple[tuple[str, str], ...]
     moment: int
 

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 
 from vbuild.errors import LayoutError
-from vbuild.publishing.model import Linked, Output, Plan, Text, Use
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
 from vbuild.publishing.moment import moment_of
 from vbuild.publishing.oci.clusters import NFD_ARTIFACT, NFD_SPEC, dra, nfd
 from vbuild.publishing.oci.contents import (
@@ -35,22 +35,22 @@ from vbuild.publishing.oci.contents import (
     layered,
     python_for,
 )
-from vbuild.publishing.oci.families import BASELINES, Group, groups, name_of
+from vbuild.publishing.oci.families import BASELINES, ImageGroup, groups, name_of
 from vbuild.publishing.oci.model import (
     KEY,
     REFERRERS,
     Artifact,
     Base,
-    Family,
     File,
-    Image,
+    ImageFamily,
     Images,
     Layer,
-    Platform,
+    OciImage,
+    OciPlatform,
     document_key,
     label_key,
 )
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.variants.document import combine
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import open_wheel
@@ -84,7 +84,7 @@ class Oci:
     emits: tuple[Emit, ...] = ()
     name: str = "oci"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An image layout for each release of *offers*; companions go into the images of what needs them.
 
         `LayoutError` where a base is broken or lacks an architecture, an index would have no plain image, or none is
@@ -102,13 +102,15 @@ class Oci:
         outputs = [output for release in releases for output in release.outputs()]
         uses = [use for release in releases for use in release.uses()]
         notes = [note for release in releases for note in release.notes()]
-        return Plan(self.name, tuple(dict.fromkeys(outputs)), tuple(uses), tuple(dict.fromkeys(notes)))
+        return PublishPlan(self.name, tuple(dict.fromkeys(outputs)), tuple(uses), tuple(dict.fromkeys(notes)))
 
 
 class _Release:
     """What becomes of one release."""
 
-    def __init__(self, layout: Oci, offer: Offer, companions: Sequence[Offered], base: BaseFolder | None) -> None:
+    def __init__(
+        self, layout: Oci, offer: OfferedRelease, companions: Sequence[Offered], base: BaseFolder | None
+    ) -> None:
         self._layout = layout
         self._offer = offer
         self._companions = companions
@@ -127,7 +129,7 @@ class _Release:
         if self._base:
             for layer in dict.fromkeys(layer for base in self._below.values() for layer in base.layers):
                 blob = self._base.blob(layer)
-                yield Linked(PurePosixPath(self._name) / "blobs" / "sha256" / blob.name, blob)
+                yield LinkedFile(PurePosixPath(self._name) / "blobs" / "sha256" / blob.name, blob)
         yield Images(
             PurePosixPath(self._name) / "index.json",
             tuple(self._layers),
@@ -137,24 +139,24 @@ class _Release:
         )
         yield from self._told
 
-    def uses(self) -> Iterator[Use]:
+    def uses(self) -> Iterator[ConsumerUse]:
         family = self._families[0]
         here, name = quote(f"{self._name}:{family.ref}"), self._offer.project
         tag = re.sub(r"[^\w.-]", "-", f"{self._offer.version}-{family.ref}")
-        yield Use(f"The image of {self._offer} that is best for this machine:", f"vbuild select oci:{here}")
-        yield Use("What there is, with platforms and annotations:", f"skopeo inspect --raw oci:{here}")
-        yield Use(
+        yield ConsumerUse(f"The image of {self._offer} that is best for this machine:", f"vbuild select oci:{here}")
+        yield ConsumerUse("What there is, with platforms and annotations:", f"skopeo inspect --raw oci:{here}")
+        yield ConsumerUse(
             "Into a registry, all images at once:", f'skopeo copy --all oci:{here} "docker://$REGISTRY/{name}:{tag}"'
         )
         one = family.images[0].ref
-        yield Use("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{one}')}")
+        yield ConsumerUse("One image, for podman here:", f"podman pull oci:{quote(f'{self._name}:{one}')}")
         if ruled := [image.ref for image in family.images if image.artifacts]:
-            yield Use(
+            yield ConsumerUse(
                 "The rules for nodes beside them, where NFD looks for what refers to an image:",
                 _pushed(self._name, ruled, name),
             )
         for claim in (text.target.name for text in self._told if text.target.name.endswith(_CLAIM)):
-            yield Use(
+            yield ConsumerUse(
                 f"The claim that pods make of a device; {claim} says which image is for which:",
                 f"kubectl apply -f {quote(claim)}",
             )
@@ -173,12 +175,12 @@ class _Release:
             yield f"{self._offer} requires {', '.join(self._lacking)}: only the base can bring that."
         yield from self._notes
 
-    def _made(self) -> tuple[Family, ...]:
+    def _made(self) -> tuple[ImageFamily, ...]:
         machines = tuple(machine for machine in BASELINES if self._has(machine))
         found, passed = groups(self._offer, machines or tuple(BASELINES))
         for wheel in passed:
             self._notes.append(f"{wheel.path.name} is not for Linux on x86_64 or aarch64, and is in no image")
-        gathered: dict[str, list[Image]] = {}
+        gathered: dict[str, list[OciImage]] = {}
         for group in found:
             several = len({other.machine for other in found if other.ref == group.ref}) > 1
             if images := self._images(group, several=several):
@@ -193,12 +195,12 @@ class _Release:
                 f"{self._offer}: {strange[0]!r} is no name of an image; expected letters and digits with one of "
                 f"._- between them: give the variant another label"
             )
-        return tuple(Family(ref, tuple(images), self._said(found, ref)) for ref, images in gathered.items())
+        return tuple(ImageFamily(ref, tuple(images), self._said(found, ref)) for ref, images in gathered.items())
 
     def _has(self, machine: str) -> bool:
-        return self._base is None or Platform.of(BASELINES[machine]).architecture in self._base.architectures
+        return self._base is None or OciPlatform.of(BASELINES[machine]).architecture in self._base.architectures
 
-    def _images(self, group: Group, *, several: bool) -> list[Image]:
+    def _images(self, group: ImageGroup, *, several: bool) -> list[OciImage]:
         """The images of *group*, their layers taken up; none where the base has another Python."""
         version = self._based(group, group.wheels[0])[1]
         lots = [(wheel, python_for(wheel, version)) for wheel in group.wheels]
@@ -208,14 +210,14 @@ class _Release:
             return []
         files = {name_of(wheel): self._files(group, wheel, python) for wheel, python in whole}
         layers = layered(files, release=str(self._offer))
-        ends = f"-{Platform.of(group.baseline).architecture}" if several else ""
+        ends = f"-{OciPlatform.of(group.baseline).architecture}" if several else ""
         images = []
         for wheel, python in whole:
             places = [self._layers.setdefault(layer, len(self._layers)) for layer in layers[name_of(wheel)]]
-            image = Image(
+            image = OciImage(
                 ref=f"{group.ref}-{name_of(wheel)}{ends}",
                 listed=group.listed(wheel),
-                platform=Platform.of(group.cpu(wheel)),
+                platform=OciPlatform.of(group.cpu(wheel)),
                 layers=tuple(places),
                 said=self._annotations(wheel),
                 search=f"/{python.site_packages}",
@@ -227,13 +229,13 @@ class _Release:
                 self._variants[image.ref] = wheel.variant
         return images
 
-    def _based(self, group: Group, wheel: Offered) -> tuple[Base | None, str | None]:
+    def _based(self, group: ImageGroup, wheel: Offered) -> tuple[Base | None, str | None]:
         if self._base is None:
             return None, None
         base, version = self._base.for_cpu(group.cpu(wheel))
         return self._below.setdefault(base.digest, base), version
 
-    def _files(self, group: Group, wheel: Offered, python: Python) -> tuple[File, ...]:
+    def _files(self, group: ImageGroup, wheel: Offered, python: Python) -> tuple[File, ...]:
         companions = companions_of(wheel, self._companions, group.machine)
         self._lacking |= dict.fromkeys(lacking(wheel, companions, python, group.machine))
         return files_of((wheel, *companions), python)
@@ -248,7 +250,7 @@ class _Release:
         properties = "\n".join(sorted(map(str, wheel.properties)))
         return (self._layout.key, properties), (label_key(self._layout.key), wheel.label)
 
-    def _said(self, found: Sequence[Group], ref: str) -> tuple[tuple[str, str], ...]:
+    def _said(self, found: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
         """The release's variants.json as an annotation: what is needed to rank the images of *ref*."""
         wheels = [wheel for group in found if group.ref == ref for wheel in group.wheels]
         documents = [(wheel.path.name, wheel.document) for wheel in wheels if wheel.document]
@@ -263,7 +265,7 @@ class _Release:
         self._notes += notes
         return (Artifact(NFD_ARTIFACT, NFD_SPEC, text.encode()),) if text else ()
 
-    def _emitted(self, family: Family) -> Iterator[Text]:
+    def _emitted(self, family: ImageFamily) -> Iterator[Text]:
         for image in family.images:
             for artifact in image.artifacts:
                 yield Text(PurePosixPath(f"{self._name}-{image.ref}.nfd.yaml"), artifact.data)

@@ -20,7 +20,7 @@ from vbuild.config.table import Table
 from vbuild.errors import LayoutError, TableError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import parsed_json
-from vbuild.publishing.oci.model import INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, Platform
+from vbuild.publishing.oci.model import INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, OciPlatform
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _VERSION = "1.0.0"
@@ -141,7 +141,7 @@ class ImageFolder:
         if descriptor.platform:
             return (descriptor,), {}
         config = self.config(self.manifest(descriptor).config)
-        platform = Platform(config["architecture"], config.get("variant"), config["os"])
+        platform = OciPlatform(config["architecture"], config.get("variant"), config["os"])
         found = Descriptor(descriptor.media_type, descriptor.digest, descriptor.size, platform, descriptor.annotations)
         return (found,), {}
 
@@ -210,8 +210,8 @@ def _descriptor(values: Table) -> Descriptor:
     )
 
 
-def _platform(values: Table) -> Platform:
-    return Platform(values.text("architecture"), values.optional_text("variant") or None, values.text("os"))
+def _platform(values: Table) -> OciPlatform:
+    return OciPlatform(values.text("architecture"), values.optional_text("variant") or None, values.text("os"))
 
 
 def _file(path: Path) -> bytes:

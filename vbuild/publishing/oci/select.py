@@ -14,10 +14,10 @@ from typing import Any
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.publishing.oci.model import INDEX_TYPE, Descriptor, Platform, document_key, label_key, properties_key
+from vbuild.publishing.oci.model import INDEX_TYPE, Descriptor, OciPlatform, document_key, label_key, properties_key
 from vbuild.publishing.oci.reading import ImageFolder, ref_of
 from vbuild.variants.document import Document, Schema
-from vbuild.variants.metadata import Provider
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.order import ranked
 from vbuild.variants.providers import BUILT_IN, metadata_for
@@ -35,7 +35,7 @@ class ImageCandidate:
     digest: str
     ref: str | None
     label: str | None
-    platform: Platform
+    platform: OciPlatform
     fits: bool
     why: str
 
@@ -97,7 +97,7 @@ class _Listed:
     """An image as its index lists it: its variant, None for one without, and the label that it has there."""
 
     image: Descriptor
-    platform: Platform
+    platform: OciPlatform
     variant: Variant | None
     label: str | None
 
@@ -135,7 +135,7 @@ def _only(layout: ImageFolder) -> Descriptor:
 
 
 def _listed(image: Descriptor, number: int) -> _Listed:
-    platform = image.platform or Platform("unknown", None, "unknown")
+    platform = image.platform or OciPlatform("unknown", None, "unknown")
     said = dict(image.annotations)
     with at(image.digest):
         if key := properties_key(said):
@@ -196,6 +196,6 @@ def _document(found: Sequence[_Listed], said: Mapping[str, str]) -> Document | N
     namespaces = {namespace for variant in variants.values() for namespace in variant.namespaces}
     # accelerators count more than levels of CPUs
     order = sorted(namespaces, key=lambda name: (name in _LAST, name not in BUILT_IN, name))
-    providers = {name: Provider(requires=(f"{name.replace('_', '-')}-variant-provider",)) for name in order}
+    providers = {name: VariantProvider(requires=(f"{name.replace('_', '-')}-variant-provider",)) for name in order}
     known = {name: provider for name, provider in providers.items() if name not in BUILT_IN}
     return Document(Schema.PEP_850, metadata_for(order, known), tuple(variants.values()))

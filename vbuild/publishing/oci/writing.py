@@ -45,18 +45,18 @@ from vbuild.publishing.oci.model import (
     REF_NAME,
     REFERRERS,
     Artifact,
+    BaseLayer,
     Descriptor,
-    Family,
     File,
-    Image,
+    ImageFamily,
     Images,
     Layer,
-    Taken,
+    OciImage,
 )
 from vbuild.publishing.oci.reading import digest_of
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import fed, fed_beside
-from vbuild.wheel.zip_format import Method
+from vbuild.wheel.zip_format import ZipMethod
 from vbuild.wheel.zip_read import Member
 
 _LEVEL = 6
@@ -71,14 +71,14 @@ _FOLDER_MODE = 0o755
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenBlob:
     """A layer as a blob, and the digest of what it is uncompressed."""
 
     descriptor: Descriptor
     diff_id: str
 
 
-def write_layer(layer: Layer, blobs: Path, *, moment: int) -> Written:
+def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
     """Put *layer*, all its files as of *moment*, into the folder *blobs* under its SHA-256.
 
     `VbuildError` where a wheel does not hold what its RECORD says. Large members are never held in memory.
@@ -89,7 +89,7 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> Written:
         wheels: dict[Path, Wheel] = {}
         for path, found in _in_order(layer.files):
             _add(_header(path, found, moment), gzip, tar)
-            if isinstance(found, Taken):
+            if isinstance(found, BaseLayer):
                 if found.wheel not in wheels:
                     wheels[found.wheel] = stack.enter_context(open_wheel(found.wheel))
                 _take(wheels[found.wheel], found, gzip, tar)
@@ -105,7 +105,7 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> Written:
     else:
         part.replace(blobs / digest)
     descriptor = Descriptor(GZIP_TYPE, f"sha256:{digest}", (blobs / digest).stat().st_size)
-    return Written(descriptor, f"sha256:{tar.hexdigest()}")
+    return WrittenBlob(descriptor, f"sha256:{tar.hexdigest()}")
 
 
 def _in_order(files: Iterable[File]) -> Iterator[tuple[str, File | None]]:
@@ -133,12 +133,12 @@ def _add(data: bytes, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
     gzip.add(data)
 
 
-def _take(wheel: Wheel, file: Taken, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
+def _take(wheel: Wheel, file: BaseLayer, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
     member = wheel.find(file.member)
     with at(wheel.path.name), at(file.member):
         if member is None or member.size != file.size:
             raise LayoutError("is not what it was when this was planned; leave wheels alone while they are published")
-    is_alone = member.header.method == Method.DEFLATED and member.compressed_size >= _ALONE
+    is_alone = member.header.method == ZipMethod.DEFLATED and member.compressed_size >= _ALONE
     for chunk in (fed_beside if is_alone else fed)(tar.update, wheel.chunks(member)):
         if not is_alone:
             gzip.add(chunk)
@@ -205,13 +205,13 @@ def write_images(images: Images, folder: Path) -> None:
 class _Writer:
     """Puts the small blobs of *images*, whose *layers* are written, into the folder *blobs*."""
 
-    def __init__(self, images: Images, blobs: Path, layers: Sequence[Written]) -> None:
+    def __init__(self, images: Images, blobs: Path, layers: Sequence[WrittenBlob]) -> None:
         self._images = images
         self._blobs = blobs
         self._layers = layers
         self._created = datetime.fromtimestamp(images.moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def family(self, family: Family) -> list[Descriptor]:
+    def family(self, family: ImageFamily) -> list[Descriptor]:
         """What index.json is to name: the family's index, its images, and the indexes of what refers to them."""
         listed, referring = [], []
         for image in family.images:
@@ -234,7 +234,7 @@ class _Writer:
         ]
         return [replace(index, annotations=((REF_NAME, family.ref),)), *named, *referring]
 
-    def _image(self, image: Image) -> Descriptor:
+    def _image(self, image: OciImage) -> Descriptor:
         layers = [self._layers[place] for place in image.layers]
         below = image.base.layers if image.base else ()
         said = dict((*self._images.said, *image.said))
@@ -251,7 +251,7 @@ class _Writer:
             },
         )
 
-    def _config(self, image: Image, layers: Sequence[Written], said: Mapping[str, str]) -> dict[str, Any]:
+    def _config(self, image: OciImage, layers: Sequence[WrittenBlob], said: Mapping[str, str]) -> dict[str, Any]:
         below: dict[str, Any] = json.loads(image.base.config) if image.base else {}
         settings = dict(below.get("config") or {})
         settings["Env"] = _environment(settings.get("Env") or [], image.search)
@@ -272,7 +272,7 @@ class _Writer:
             "history": [*(below.get("history") or ()), *history],
         }
 
-    def _referrers(self, image: Image, subject: Descriptor) -> Descriptor:
+    def _referrers(self, image: OciImage, subject: Descriptor) -> Descriptor:
         """The index of what refers to *image*, the manifest *subject*, as a registry without an API for it has it.
 
         https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema

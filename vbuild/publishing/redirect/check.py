@@ -22,7 +22,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import stated
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.redirect.plan import PINS, WHEELS
 from vbuild.publishing.redirect.sdist import PKG_INFO, TABLE, left_out, order, row_of
 from vbuild.wheel.name import WheelName
@@ -77,7 +77,7 @@ def problems(folder: Path) -> Iterator[Problem]:
         wheels: list[Offered] = []
         for file, row in sdist.rows.items():
             yield from _pinned(folder / WHEELS / file, row, wheels)
-        release = Offer(canonicalize_name(project), str(version), tuple(wheels))
+        release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
         yield from _statements(sdist, release)
         yield from _ranking(sdist, release)
     yield from _requirements(folder / PINS)
@@ -121,7 +121,7 @@ def _pinned(path: Path, row: dict[str, Any], wheels: list[Offered]) -> Iterator[
             yield _problem(Demand.PINS, path.name, what)
 
 
-def _statements(sdist: _Sdist, release: Offer) -> Iterator[Problem]:
+def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Problem]:
     """Where PKG-INFO, and what wheels.json adds for a wheel, are not what the wheel says."""
     known_to_lack = {*left_out(release.wheels), "Description", "Description-Content-Type"}
     for wheel in release.wheels:
@@ -141,7 +141,7 @@ def _statements(sdist: _Sdist, release: Offer) -> Iterator[Problem]:
                 yield _problem(Demand.METADATA, sdist.path.name, what)
 
 
-def _ranking(sdist: _Sdist, release: Offer) -> Iterator[Problem]:
+def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Problem]:
     if sdist.order is None:
         return
     try:

@@ -20,9 +20,9 @@ from urllib.parse import quote
 from vbuild.errors import LayoutError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.address import folder_url
-from vbuild.publishing.model import Linked, Output, Plan, Text, Use
-from vbuild.publishing.offer import Offer, Offered
-from vbuild.publishing.redirect.sdist import HAZARD, Source, is_handed_over, packed
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
+from vbuild.publishing.offer import Offered, OfferedRelease
+from vbuild.publishing.redirect.sdist import HAZARD, RedirectSource, is_handed_over, packed
 from vbuild.publishing.siblings import labels_of
 
 WHEELS = "wheels"
@@ -42,7 +42,7 @@ class Redirect:
     by_hardware: bool = False
     name: str = "redirect"
 
-    def planned(self, offers: Sequence[Offer]) -> Plan:
+    def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An sdist for each release, and its wheels; `LayoutError` without a URL, or where tags cannot choose."""
         if self.url is None:
             raise LayoutError("no URL: the sdist has to say where the wheels are; give --url URL")
@@ -51,15 +51,15 @@ class Redirect:
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
             raise LayoutError("only companions of a split; expected wheels of the release that they are of, too")
-        sources = [Source(_handed_over(offer), urls, by_hardware=self.by_hardware) for offer in releases]
+        sources = [RedirectSource(_handed_over(offer), urls, by_hardware=self.by_hardware) for offer in releases]
         sdists = {str(source.offer): Text(PurePosixPath(source.file), _packed(source)) for source in sources}
         pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))
         outputs = (*sdists.values(), Text(PurePosixPath(PINS), pins.encode()), *_links(offers))
         newest = _newest(releases)
         uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
-        return Plan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
+        return PublishPlan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
 
-    def _notes(self, releases: Sequence[Offer]) -> Iterator[str]:
+    def _notes(self, releases: Sequence[OfferedRelease]) -> Iterator[str]:
         if any(not is_handed_over(wheel) for offer in releases for wheel in offer.wheels):
             yield (
                 "Upload the sdist, and the wheels beside it: the backend knows CPython 3.9 or newer on 64-bit Linux, "
@@ -86,27 +86,27 @@ class Redirect:
             yield f"{said}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
 
 
-def _uses(releases: Sequence[Offer], sdists: Sequence[Text], url: str) -> Iterator[Use]:
+def _uses(releases: Sequence[OfferedRelease], sdists: Sequence[Text], url: str) -> Iterator[ConsumerUse]:
     names = " ".join(offer.project for offer in releases)
     # whatever the folder is called; the backend, which runs elsewhere, needs a whole path
     links = "--no-index --find-links ."
     local = f'VBUILD_FIND_LINKS="$PWD/{WHEELS}" '
     mirror = f"VBUILD_MIRROR={quoted(f'{url}/{WHEELS}')} "
-    yield Use(
+    yield ConsumerUse(
         f"The sdist from this folder, the wheel from {url}; what else is required must be here, too:",
         _both(f"{links} {names}"),
     )
-    yield Use(
+    yield ConsumerUse(
         "All from this folder, without network:",
         f"{local}pip install {links} {names}\n{local}uv pip install --offline {links} {names}",
     )
     if labels := labels_of(releases):
         having = " ".join(offer.project for offer in releases if labels[0] in offer.labels)
-        yield Use(
+        yield ConsumerUse(
             f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
             _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
         )
-    yield Use(
+    yield ConsumerUse(
         "Pinned by hash: that of the sdist, which holds those of the wheels:",
         _both(f"--require-hashes {links} -r {PINS}"),
     )
@@ -115,15 +115,15 @@ def _uses(releases: Sequence[Offer], sdists: Sequence[Text], url: str) -> Iterat
         f"{offer.project} @ {url}/{quote(str(sdist.target))}#sha256={hashlib.sha256(sdist.data).hexdigest()}"
         for offer, sdist in zip(releases, sdists, strict=True)
     )
-    yield Use("From where this folder is served:", _both(" ".join(map(quoted, pinned))))
+    yield ConsumerUse("From where this folder is served:", _both(" ".join(map(quoted, pinned))))
     if having := " ".join(offer.project for offer in releases if any(map(is_handed_over, offer.plain))):
         # a variant would lie there under the name of the plain wheel, for every machine
         command = "VBUILD_SELECT=plain pip wheel --no-cache-dir" if labels else "pip wheel"
-        yield Use(
+        yield ConsumerUse(
             "The wheels themselves, for a mirror; pip download saves the sdist alone:",
             f"{command} --no-deps --wheel-dir mirror {links} {having}",
         )
-    yield Use("From a mirror; a login may stand in the URL:", _both(f"{links} {names}", mirror))
+    yield ConsumerUse("From a mirror; a login may stand in the URL:", _both(f"{links} {names}", mirror))
 
 
 def _both(words: str, variables: str = "") -> str:
@@ -131,32 +131,32 @@ def _both(words: str, variables: str = "") -> str:
     return f"{variables}pip install {words}\n{variables}uv pip install {words}"
 
 
-def _newest(offers: Sequence[Offer]) -> tuple[Offer, ...]:
+def _newest(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
     """The highest version of each project: *offers* are in their order."""
     return tuple({offer.project: offer for offer in offers}.values())
 
 
-def _handed_over(offer: Offer) -> Offer:
+def _handed_over(offer: OfferedRelease) -> OfferedRelease:
     """*offer* with the wheels only that the backend knows."""
     return replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
 
 
-def _packed(source: Source) -> bytes:
+def _packed(source: RedirectSource) -> bytes:
     with at(source.offer):
         return packed(source)
 
 
-def _pin(offer: Offer, sdist: Text | None) -> str:
+def _pin(offer: OfferedRelease, sdist: Text | None) -> str:
     """The line of requirements.txt for *offer*: the hashes of its files in the layout's folder."""
     hashes = [hashlib.sha256(sdist.data).hexdigest()] if sdist else []
     hashes += [sha256_of(wheel.path) for wheel in offer.wheels if not _is_served(wheel)]
     return " ".join((f"{offer.project}=={offer.version}", *(f"--hash=sha256:{one}" for one in hashes))) + "\n"
 
 
-def _links(offers: Sequence[Offer]) -> Iterator[Output]:
+def _links(offers: Sequence[OfferedRelease]) -> Iterator[Output]:
     for offer in offers:
         for wheel in offer.wheels:
-            yield Linked(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
+            yield LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
 
 
 def _is_served(wheel: Offered) -> bool:

@@ -38,12 +38,12 @@ from packaging.version import Version
 from vbuild.errors import LayoutError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
-from vbuild.publishing.offer import Offer, Offered
+from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.variants.document import Document, combine
-from vbuild.variants.metadata import Metadata
+from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import is_answered
-from vbuild.wheel.metadata import Headers
+from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.name import escaped
 
 Place = tuple[int, int, int]
@@ -64,7 +64,7 @@ _END: Place = (1 << 30, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RedirectChoice:
     """The variant *label* for machines with all of *properties*; one that begins with ``unknown`` cannot be checked."""
 
     label: str
@@ -74,7 +74,7 @@ class Choice:
         return [self.label, list(self.properties)]
 
 
-def order(offer: Offer) -> tuple[Choice, ...]:
+def order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
     """The variants of *offer*, best first; those of an optional provider are left out, as they are off (PEP 850).
 
     `VariantError` where the documents in its wheels contradict each other.
@@ -83,7 +83,7 @@ def order(offer: Offer) -> tuple[Choice, ...]:
     return order_of(combine(documents)) if documents else ()
 
 
-def order_of(document: Document) -> tuple[Choice, ...]:
+def order_of(document: Document) -> tuple[RedirectChoice, ...]:
     """The same for the variants of *document*."""
     metadata = document.metadata
     ranked = [
@@ -92,7 +92,7 @@ def order_of(document: Document) -> tuple[Choice, ...]:
         for properties in _singles(variant)
         if all(_may_be(prop, metadata) for prop in properties)
     ]
-    return tuple(Choice(label, tuple(_needed(properties, metadata))) for _, label, properties in sorted(ranked))
+    return tuple(RedirectChoice(label, tuple(_needed(properties, metadata))) for _, label, properties in sorted(ranked))
 
 
 def _singles(variant: Variant) -> Iterator[tuple[Property, ...]]:
@@ -100,7 +100,7 @@ def _singles(variant: Variant) -> Iterator[tuple[Property, ...]]:
     return product(*([Property(one.namespace, one.name, value) for value in one.values] for one in variant.features))
 
 
-def _may_be(prop: Property, metadata: Metadata) -> bool:
+def _may_be(prop: Property, metadata: VariantMetadata) -> bool:
     """Whether some machine supports *prop*: no optional provider's, and none that static properties do not list."""
     provider = metadata.provider(prop.namespace)
     if provider is None or not provider.static_properties:
@@ -108,7 +108,7 @@ def _may_be(prop: Property, metadata: Metadata) -> bool:
     return not provider.optional and prop.value in dict(provider.features).get(prop.feature, ())
 
 
-def _needed(properties: tuple[Property, ...], metadata: Metadata) -> Iterator[str]:
+def _needed(properties: tuple[Property, ...], metadata: VariantMetadata) -> Iterator[str]:
     """What a machine must be asked about: nothing that static properties have settled."""
     for prop in properties:
         provider = metadata.provider(prop.namespace)
@@ -116,7 +116,7 @@ def _needed(properties: tuple[Property, ...], metadata: Metadata) -> Iterator[st
             yield str(prop) if _is_checked(prop, metadata) else f"{_UNKNOWN}{prop}"
 
 
-def _is_checked(prop: Property, metadata: Metadata) -> bool:
+def _is_checked(prop: Property, metadata: VariantMetadata) -> bool:
     provider, values = metadata.provider(prop.namespace), _CHECKED.get(prop.namespace)
     return bool(
         provider
@@ -127,7 +127,7 @@ def _is_checked(prop: Property, metadata: Metadata) -> bool:
     )
 
 
-def _place(prop: Property, metadata: Metadata) -> Place:
+def _place(prop: Property, metadata: VariantMetadata) -> Place:
     """Where *prop* stands: its namespace, its feature, its value, each less the better."""
     names = metadata.namespaces
     namespace = names.index(prop.namespace) if prop.namespace in names else len(names)
@@ -184,10 +184,10 @@ _NEVER = (99, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RedirectSource:
     """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first."""
 
-    offer: Offer
+    offer: OfferedRelease
     urls: tuple[str, ...]
     by_hardware: bool
 
@@ -206,7 +206,7 @@ class Source:
         return (_BACKEND, _HARDWARE) if self.by_hardware else (_BACKEND,)
 
 
-def packed(source: Source) -> bytes:
+def packed(source: RedirectSource) -> bytes:
     """The bytes of *source*; `LayoutError` where there is nothing to choose from, or nothing that tags alone choose."""
     if not source.offer.wheels:
         raise LayoutError("no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one")
@@ -277,7 +277,7 @@ def _short(python: tuple[int, ...]) -> list[int]:
     return list(python)
 
 
-def _pkg_info(source: Source) -> str:
+def _pkg_info(source: RedirectSource) -> str:
     wheels = source.offer.wheels
     headers = wheels[0].metadata.headers
     differ, lacks = differing(wheels), left_out(wheels)
@@ -305,7 +305,7 @@ def _lowered(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
 
 
-def _is_left_out(headers: Headers, name: str) -> bool:
+def _is_left_out(headers: MetadataHeaders, name: str) -> bool:
     value = headers.value(name)
     match name:
         case "License":
@@ -322,7 +322,7 @@ def _newest(versions: Iterable[str]) -> str:
     return max([*known, _STATIC_SINCE], key=Version)
 
 
-def _table(source: Source) -> str:
+def _table(source: RedirectSource) -> str:
     """wheels.json: what concerns all wheels on the first line, then a line for each."""
     about: dict[str, Any] = {"release": source.release, "urls": source.urls}
     if source.by_hardware:

@@ -36,7 +36,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.download import Wanted, download
 from vbuild.toolchain.toolkit.layout import STAMP, is_complete, lay_out, stamp_of, write_stamp
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.zip_read import Member
 
@@ -58,7 +58,7 @@ def silently(_step: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ToolkitCache:
     """The cache in *folder*; `ToolkitError` from all of it where nothing can be written there."""
 
     folder: Path
@@ -75,7 +75,7 @@ class Store:
     def toolkit(
         self,
         version: Dotted,
-        pins: tuple[Pin, ...],
+        pins: tuple[ToolkitPin, ...],
         *,
         identity: str,
         machine: str,
@@ -106,7 +106,12 @@ class Store:
         return Toolkit(version, root, identity, pins, is_new=is_new)
 
     def component(
-        self, pin: Pin, *, places: Places, on_progress: OnProgress = silently, stop: threading.Event | None = None
+        self,
+        pin: ToolkitPin,
+        *,
+        places: Places,
+        on_progress: OnProgress = silently,
+        stop: threading.Event | None = None,
     ) -> Path:
         """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there.
 
@@ -130,17 +135,17 @@ class Store:
         self._made(folder, {"pins": [asdict(pin)]}, make, stop)
         return folder
 
-    def component_folder(self, pin: Pin) -> Path:
+    def component_folder(self, pin: ToolkitPin) -> Path:
         """Where the unpacked wheel of *pin* is, if it is there."""
         return self.folder / COMPONENTS / component_name(pin)
 
-    def pin(self, name: str) -> Pin | None:
+    def pin(self, name: str) -> ToolkitPin | None:
         """The pin kept under *name*; None where there is none."""
         with suppress(OSError, ValueError, TypeError):
-            return Pin(**json.loads(unsealed((self.folder / PINS / f"{name}.json").read_bytes())))
+            return ToolkitPin(**json.loads(unsealed((self.folder / PINS / f"{name}.json").read_bytes())))
         return None
 
-    def remembered(self, name: str, ask: Callable[[], Pin]) -> Pin:
+    def remembered(self, name: str, ask: Callable[[], ToolkitPin]) -> ToolkitPin:
         """The pin kept under *name*, or what *ask* gives, which is kept."""
         if known := self.pin(name):
             return known
@@ -202,7 +207,7 @@ class Store:
         return True
 
 
-def component_name(pin: Pin) -> str:
+def component_name(pin: ToolkitPin) -> str:
     """The name of the folder of *pin* among components."""
     return f"{pin.project}-{pin.version}-{pin.sha256[:_DIGITS]}"
 
@@ -256,12 +261,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptToolkit:
     """A toolkit of the cache: its size in bytes, with what it shares with others, and when it was last *used*."""
 
     version: Dotted
     root: Path
-    pins: tuple[Pin, ...]
+    pins: tuple[ToolkitPin, ...]
     size: int
     used: datetime
 
@@ -271,18 +276,18 @@ class Kept:
         if not (stamp := stamp_of(root)):
             return None
         with suppress(KeyError, TypeError, ValueError, OSError, VbuildError):
-            pins = tuple(Pin(**pin) for pin in stamp["pins"])
+            pins = tuple(ToolkitPin(**pin) for pin in stamp["pins"])
             return cls(Dotted.parse(stamp["version"]), root, pins, int(stamp["size"]), _used(root / STAMP))
         return None
 
 
-def kept_in(store: Store) -> tuple[Kept, ...]:
+def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
     """The toolkits of *store*, the newest version first."""
-    found = [kept for root in store.folder.glob("cuda-*") if (kept := Kept.at(root))]
+    found = [kept for root in store.folder.glob("cuda-*") if (kept := KeptToolkit.at(root))]
     return tuple(sorted(found, key=lambda kept: (kept.version, kept.root), reverse=True))
 
 
-def prune(store: Store, *, before: datetime) -> tuple[tuple[Kept, ...], int]:
+def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, ...], int]:
     """Take away what nobody used since *before*, and what processes that were killed left; gives what, and bytes.
 
     `ToolkitError` where a process is making a toolkit now. One that uses a toolkit does not show: *before* has to be
@@ -307,19 +312,19 @@ def prune(store: Store, *, before: datetime) -> tuple[tuple[Kept, ...], int]:
     return old, freed
 
 
-def _unused(store: Store, needed: set[str], before: datetime) -> Iterator[Path]:
+def _unused(store: ToolkitCache, needed: set[str], before: datetime) -> Iterator[Path]:
     for folder in (store.folder / COMPONENTS).glob("[!.]*"):
         stamp = folder / STAMP
         if folder.name not in needed and not (stamp.exists() and _used(stamp) >= before):
             yield folder
 
 
-def _remains(store: Store) -> Iterator[Path]:
+def _remains(store: ToolkitCache) -> Iterator[Path]:
     """What a process that was killed left behind, and toolkits without a stamp."""
     for place in (store.folder, store.folder / COMPONENTS):
         for pattern in (".*.part", ".*.part.fetched", ".*.removed"):
             yield from place.glob(pattern)
-    yield from (root for root in store.folder.glob("cuda-*") if not Kept.at(root))
+    yield from (root for root in store.folder.glob("cuda-*") if not KeptToolkit.at(root))
 
 
 def _removed(folder: Path) -> int:

@@ -16,8 +16,8 @@ from typing import Any
 from vbuild.errors import HardwareError, ToolkitError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.native import Library
-from vbuild.toolchain.toolkit.cache import Kept, OnProgress, Store, kept_in, silently
+from vbuild.recipe.native import ToolkitLibrary
+from vbuild.toolchain.toolkit.cache import KeptToolkit, OnProgress, ToolkitCache, kept_in, silently
 from vbuild.toolchain.toolkit.cache import prune as taken_away
 from vbuild.toolchain.toolkit.installed import Installed, installed
 from vbuild.toolchain.toolkit.model import Toolkit
@@ -29,7 +29,7 @@ class Listing:
     """The toolkits of this machine: those of the shared cache *store*, and those that are installed."""
 
     store: Path
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptToolkit, ...]
     installed: tuple[Installed, ...]
 
     def data(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Provision:
 class Pruned:
     """The toolkits that were taken away, and the bytes of disk that are free now."""
 
-    removed: tuple[Kept, ...]
+    removed: tuple[KeptToolkit, ...]
     size: int
 
     def data(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Pruned:
 
 def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
     """The toolkits kept in *store* (the user's, where None), and those that are installed."""
-    place = Store.at(store)
+    place = ToolkitCache.at(store)
     return Listing(place.folder, kept_in(place), installed(environment))
 
 
@@ -114,17 +114,19 @@ def prune(*, unused_for: float | None = None, store: Path | None = None) -> Prun
     """
     # a day from now is later than any use
     before = datetime.now(UTC) - timedelta(days=-1 if unused_for is None else unused_for)
-    return Pruned(*taken_away(Store.at(store), before=before))
+    return Pruned(*taken_away(ToolkitCache.at(store), before=before))
 
 
 def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:
     try:
-        return ToolkitSpec(Dotted.parse(version), libraries=tuple(str(Library.parse(text)) for text in libraries))
+        return ToolkitSpec(
+            Dotted.parse(version), libraries=tuple(str(ToolkitLibrary.parse(text)) for text in libraries)
+        )
     except HardwareError as error:
         raise ToolkitError(f"no CUDA version {version!r}; expected two numbers with a dot, as in 13.0") from error
 
 
-def _kept(one: Kept) -> dict[str, Any]:
+def _kept(one: KeptToolkit) -> dict[str, Any]:
     return {
         "version": str(one.version),
         "path": str(one.root),

@@ -20,7 +20,7 @@ from vbuild.errors import ToolkitError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.native import Library
+from vbuild.recipe.native import ToolkitLibrary
 from vbuild.toolchain.toolkit.model import Toolkit
 
 VARIABLES = ("CUDA_HOME", "CUDA_PATH")
@@ -72,7 +72,7 @@ class Installed:
         """What of the compiler, its headers and *libraries* is not there."""
         programs = [path for path in _NEEDED if not (self.root / path).is_file()]
         headers = [path for path in _NEEDED_HEADERS if not self._find(path, "include")]
-        return (*programs, *headers, *(text for text in libraries if not self._has(Library.parse(text))))
+        return (*programs, *headers, *(text for text in libraries if not self._has(ToolkitLibrary.parse(text))))
 
     def toolkit(self) -> Toolkit:
         """It as builds use it; they depend on the compiler, byte by byte, and the size and time of all its files."""
@@ -81,7 +81,7 @@ class Installed:
         identity = hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
         return Toolkit(self.version, self.root, identity)
 
-    def _has(self, library: Library) -> bool:
+    def _has(self, library: ToolkitLibrary) -> bool:
         short = library.name.removeprefix("nvidia-").removeprefix("cuda-").removesuffix(f"-cu{self.version.major}")
         telling = _TELLING.get(short, f"lib{short}.so")
         kind, _, rest = telling.partition("/")

@@ -48,9 +48,9 @@ from vbuild.elf.records import (
     MAGIC,
     DynamicEntry,
     DynamicTag,
+    ElfMachine,
     FileHeader,
     FileType,
-    Machine,
     SectionFlag,
     SectionHeader,
     SectionType,
@@ -58,9 +58,9 @@ from vbuild.elf.records import (
 from vbuild.errors import ToolkitError
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import sealed, sha256_of, unsealed
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.model import ToolkitPin
 
-_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.AARCH64}
+_MACHINES = {"x86_64": ElfMachine.X86_64, "aarch64": ElfMachine.AARCH64}
 _STUBS = (
     ("cuda.h", "libcuda.so", re.compile(r"\bcu[A-Z]\w*", re.ASCII)),
     ("nvml.h", "libnvidia-ml.so", re.compile(r"\bnvml[A-Z]\w*", re.ASCII)),
@@ -99,7 +99,7 @@ def add_stubs(root: Path, machine: str) -> None:
             stub.write_bytes(stub_of(f"{library}.1", _functions(text, pattern), machine=_MACHINES[machine]))
 
 
-def stub_of(soname: str, names: Iterable[str], *, machine: Machine) -> bytes:
+def stub_of(soname: str, names: Iterable[str], *, machine: ElfMachine) -> bytes:
     """A shared library for linkers, in which *names* are functions."""
     unique = sorted(set(names))
     strings, places = _strings([soname, *unique])
@@ -123,7 +123,7 @@ def _functions(text: str, pattern: re.Pattern[str]) -> set[str]:
     return names | {f"{name}_{kind.lower()}" for kind, name in _PER_THREAD.findall(text) if name in names}
 
 
-def _file(sections: tuple[_Section, ...], machine: Machine) -> bytes:
+def _file(sections: tuple[_Section, ...], machine: ElfMachine) -> bytes:
     names, places = _strings([section.name for section in sections] + [".shstrtab"])
     whole = bytearray(FileHeader.layout.size)
     headers = [bytes(SectionHeader.layout.size)]
@@ -252,14 +252,14 @@ _LIBRARY = re.compile(r"(?P<name>lib.+\.so)(\.\d+)+")
 _SHARED = "nvidia"
 
 
-def lay_out(root: Path, components: Mapping[Pin, Path], *, machine: str, release: str) -> None:
+def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
     """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
 
     *release* is the version for version.json. `ToolkitError` where two components have different files of one name,
     or one has nothing for a toolkit; `OSError` where there is no room.
     """
     root.mkdir()
-    placed: dict[str, Pin] = {}
+    placed: dict[str, ToolkitPin] = {}
     for pin, folder in sorted(components.items()):
         files = {target: folder / path for path in _files(folder) if (target := _place(path, pin))}
         if all(target.startswith("licenses/") for target in files):
@@ -281,7 +281,7 @@ def _files(folder: Path) -> Iterator[PurePosixPath]:
         yield from (PurePosixPath((Path(parent) / name).relative_to(folder).as_posix()) for name in sorted(names))
 
 
-def _place(path: PurePosixPath, pin: Pin) -> str | None:
+def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
     """Where in the root the member *path* of a wheel goes; None for what has no place there."""
     first, *rest = path.parts
     if first.endswith(".dist-info"):
@@ -326,6 +326,6 @@ def _unversioned(names: Iterable[str]) -> dict[str, str]:
     return links
 
 
-def _versions(pins: Iterable[Pin], release: str) -> dict[str, dict[str, str]]:
+def _versions(pins: Iterable[ToolkitPin], release: str) -> dict[str, dict[str, str]]:
     components = {pin.project: {"name": pin.project, "version": pin.version} for pin in sorted(pins)}
     return {"cuda": {"name": "CUDA SDK", "version": release}, **components}

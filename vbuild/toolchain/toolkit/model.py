@@ -19,7 +19,7 @@ EULA = "https://docs.nvidia.com/cuda/eula/"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Pin:
+class ToolkitPin:
     """One wheel of the package index, pinned by its SHA-256."""
 
     project: str
@@ -42,7 +42,7 @@ class Toolkit:
     version: Dotted
     root: Path
     identity: str
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[ToolkitPin, ...] = ()
     is_new: bool = False
 
     @property
@@ -64,14 +64,14 @@ _PROGRAMS = {"gcc": ("gcc-{0}", "g++-{0}"), "clang": ("clang-{0}", "clang++-{0}"
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class DriverRange:
     """The major versions of a compiler that an nvcc takes; None for no limit that is known."""
 
     first: int | None = None
     last: int | None = None
 
 
-def taken(toolkit: Toolkit, family: str) -> Range:
+def taken(toolkit: Toolkit, family: str) -> DriverRange:
     """The versions of *family* that the nvcc of *toolkit* takes; no limits where its header says none."""
     header = toolkit.root / "include" / "crt" / "host_config.h"
     if not header.is_file():
@@ -79,12 +79,12 @@ def taken(toolkit: Toolkit, family: str) -> Range:
     try:
         text = header.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return Range()
+        return DriverRange()
     if family == "gcc":
         match = _GCC.search(text)
-        return Range(last=int(match[1])) if match else Range()
+        return DriverRange(last=int(match[1])) if match else DriverRange()
     found = _CLANG.findall(text)
-    return Range(int(found[-1][1]), int(found[-1][0]) - 1) if found else Range()
+    return DriverRange(int(found[-1][1]), int(found[-1][0]) - 1) if found else DriverRange()
 
 
 def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:

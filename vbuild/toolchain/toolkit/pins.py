@@ -27,24 +27,24 @@ from packaging.version import Version
 from vbuild.errors import ToolkitError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import Listed, files_of
+from vbuild.index_client.listing import ListedFile, files_of
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.native import Library
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.recipe.native import ToolkitLibrary
+from vbuild.toolchain.toolkit.model import ToolkitPin
 
 MACHINES = ("aarch64", "x86_64")
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ToolkitRelease:
     """One CUDA Toolkit: the extras of the package cuda-toolkit, and the wheels of their components by machine."""
 
     version: Dotted
     name: str
     extras: Mapping[str, tuple[str, ...]]
-    components: Mapping[str, Mapping[str, Pin]]
+    components: Mapping[str, Mapping[str, ToolkitPin]]
 
-    def pin(self, project: str, machine: str) -> Pin | None:
+    def pin(self, project: str, machine: str) -> ToolkitPin | None:
         """The wheel of *project* for *machine*, as ``uname -m`` has it; None where there is none."""
         return self.components.get(project, {}).get(machine)
 
@@ -54,15 +54,15 @@ class Release:
 
 
 @functools.cache
-def releases() -> Mapping[Dotted, Release]:
+def releases() -> Mapping[Dotted, ToolkitRelease]:
     """The toolkits by version, the oldest first."""
     data = json.loads(files("vbuild.toolchain.toolkit").joinpath("pins.json").read_text(encoding="utf-8"))
     found = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
     return {release.version: release for release in sorted(found, key=lambda release: release.version)}
 
 
-def _release(version: Dotted, entry: Mapping[str, Any]) -> Release:
-    return Release(
+def _release(version: Dotted, entry: Mapping[str, Any]) -> ToolkitRelease:
+    return ToolkitRelease(
         version=version,
         name=entry["release"],
         extras={extra: tuple(projects) for extra, projects in entry["extras"].items()},
@@ -70,16 +70,18 @@ def _release(version: Dotted, entry: Mapping[str, Any]) -> Release:
     )
 
 
-def _wheels(project: str, component: Mapping[str, Any]) -> Mapping[str, Pin]:
+def _wheels(project: str, component: Mapping[str, Any]) -> Mapping[str, ToolkitPin]:
     return {
-        machine: Pin(project, component["version"], *component[machine]) for machine in MACHINES if machine in component
+        machine: ToolkitPin(project, component["version"], *component[machine])
+        for machine in MACHINES
+        if machine in component
     }
 
 
 _SHOWN = 5
 
 
-def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> Pin:
+def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
     """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
 
     `ToolkitError`, with what is there, where it has none, or states no hash for it.
@@ -96,18 +98,18 @@ def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes:
                 f"{what}: the package index states no SHA-256 for {found[0].file}; "
                 "expected an index that does, as nothing else pins it"
             )
-        return Pin(project, str(version), found[0].file, found[0].sha256)
+        return ToolkitPin(project, str(version), found[0].file, found[0].sha256)
     raise ToolkitError(f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}")
 
 
-def _fits(listed: Listed, machine: str) -> bool:
+def _fits(listed: ListedFile, machine: str) -> bool:
     """Whether it is a wheel for any Python on *machine*, and more than a placeholder, which 0.0.0a0 is."""
     name = listed.file
     fits = name.endswith("-any.whl") or ("manylinux" in name and name.endswith(f"_{machine}.whl"))
     return fits and "py3-none-" in name and any(listed.version.release)
 
 
-def _versions(wheels: Iterable[Listed]) -> str:
+def _versions(wheels: Iterable[ListedFile]) -> str:
     """The newest releases of *wheels*, which are in that order."""
     versions = list(dict.fromkeys(str(listed.version) for listed in wheels if not listed.version.is_prerelease))
     more = f" and {len(versions) - _SHOWN} older" if len(versions) > _SHOWN else ""
@@ -115,7 +117,7 @@ def _versions(wheels: Iterable[Listed]) -> str:
 
 
 # of one of these projects the wheel of a version, for a machine; None where nobody knows yet, and that may be
-Ask = Callable[[tuple[str, ...], Version, str], Pin | None]
+Ask = Callable[[tuple[str, ...], Version, str], ToolkitPin | None]
 
 CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
 
@@ -123,7 +125,7 @@ CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
 _LAYOUT = 1
 
 
-def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[Pin, ...]:
+def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, ...]:
     """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in pins.json.
 
     Of what *ask* does not know there is none.
@@ -133,12 +135,12 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[Pin, ...]:
     release = known(spec.version)
     with at(f"CUDA {spec.version}"):
         pins = {pin.project: pin for name in CORE for pin in _pinned(release, name, machine)}
-        for library in map(Library.parse, spec.libraries):
+        for library in map(ToolkitLibrary.parse, spec.libraries):
             pins |= {pin.project: pin for pin in _library(library, release, machine, ask)}
     return tuple(sorted(pins.values()))
 
 
-def known(version: Dotted, *, instead: Iterable[str] = ()) -> Release:
+def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
     """The release of CUDA *version*; `ToolkitError` where the package index has no nvcc for it.
 
     It says what there is, and what is installed *instead*.
@@ -154,13 +156,13 @@ def known(version: Dotted, *, instead: Iterable[str] = ()) -> Release:
     )
 
 
-def identity_of(version: Dotted, pins: Iterable[Pin]) -> str:
+def identity_of(version: Dotted, pins: Iterable[ToolkitPin]) -> str:
     """What a build with these *pins* depends on, 64 hex digits."""
     lines = (f"toolkit {_LAYOUT}", str(version), *(f"{pin} {pin.sha256}" for pin in sorted(pins)))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _library(library: Library, release: Release, machine: str, ask: Ask) -> Iterator[Pin]:
+def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask: Ask) -> Iterator[ToolkitPin]:
     """The wheels of *library*: of a component with a version of its own that one, and the others as pinned."""
     projects = release.projects(library.name)
     if not projects and library.version is None:
@@ -185,7 +187,7 @@ def _library(library: Library, release: Release, machine: str, ask: Ask) -> Iter
         yield found
 
 
-def _pinned(release: Release, name: str, machine: str) -> Iterator[Pin]:
+def _pinned(release: ToolkitRelease, name: str, machine: str) -> Iterator[ToolkitPin]:
     for project in release.projects(name):
         if not (pin := release.pin(project, machine)):
             raise ToolkitError(f"{name}: {project} is not there for Linux on {machine}")

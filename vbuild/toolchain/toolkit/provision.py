@@ -25,10 +25,10 @@ from packaging.version import Version
 from vbuild.errors import ToolkitError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.cache import OnProgress, Places, Store, silently
+from vbuild.toolchain.toolkit.cache import OnProgress, Places, ToolkitCache, silently
 from vbuild.toolchain.toolkit.installed import matching, named, passed_over
 from vbuild.toolchain.toolkit.layout import is_complete
-from vbuild.toolchain.toolkit.model import Pin, Toolkit
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 from vbuild.toolchain.toolkit.pins import MACHINES, asked, identity_of, known, releases, resolved
 from vbuild.toolchain.zig import foreseen_zig, provided_zig
 
@@ -60,7 +60,7 @@ def foreseen(
 
     What `provided` refuses without asking an index is refused here as well.
     """
-    found = _installed(spec, environment) or _kept(spec, Store.at(store))
+    found = _installed(spec, environment) or _kept(spec, ToolkitCache.at(store))
     return found or Toolkit(spec.version, Path(f"CUDA-{spec}"), identity="")
 
 
@@ -68,9 +68,9 @@ def packaged(
     spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, on_progress: OnProgress = silently
 ) -> Toolkit:
     """The toolkit of the package index that *spec* asks for, whatever is installed."""
-    kept, places = Store.at(store), _places(indexes)
+    kept, places = ToolkitCache.at(store), _places(indexes)
 
-    def ask(projects: tuple[str, ...], version: Version, machine: str) -> Pin:
+    def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin:
         return kept.remembered(
             _name(projects, version, machine), lambda: asked(projects, version, machine, indexes=places())
         )
@@ -90,7 +90,7 @@ def packaged(
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
     """The same, where it is in *store* already; `ToolkitError`, which says how to get it there, where it is not."""
-    if found := _kept(spec, Store.at(store)):
+    if found := _kept(spec, ToolkitCache.at(store)):
         return found
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
     what = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
@@ -107,11 +107,11 @@ def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | N
     return found
 
 
-def _kept(spec: ToolkitSpec, store: Store) -> Toolkit | None:
+def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
     """The toolkit of the package index that *spec* asks for; None where not all of it is in *store*."""
     unknown = list[str]()
 
-    def ask(projects: tuple[str, ...], version: Version, machine: str) -> Pin | None:
+    def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin | None:
         name = _name(projects, version, machine)
         pin = store.pin(name)
         unknown.extend([] if pin else [name])
@@ -152,7 +152,7 @@ def _places(indexes: Indexes | None) -> Places:
     return places
 
 
-class Provider(Protocol):
+class ToolkitProvider(Protocol):
     """What gives a CUDA toolkit, and tells what it does for that."""
 
     def __call__(self, spec: ToolkitSpec, *, on_progress: Callable[[str], None]) -> Toolkit: ...
@@ -162,7 +162,7 @@ class Provider(Protocol):
 class Supply:
     """What gives toolkits and zig; *writes* where they are fetched for a build, and not only named in its plan."""
 
-    toolkit: Provider
+    toolkit: ToolkitProvider
     zig: Callable[[], Path]
     writes: bool
 
