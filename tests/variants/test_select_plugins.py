@@ -171,7 +171,7 @@ def test_unasked_nothing_runs_or_installs_a_plugin(kitchen: Kitchen, command: tu
         "    if event == 'subprocess.Popen': started.append(str(given[1]))\n"
         "sys.addaudithook(hear)\n"
         "try: vbuild.cli.main.main(sys.argv[1:])\n"
-        "finally: print('PLUGINS', [n for n in sys.modules if n.startswith('vbuild.variants')],"
+        "finally: print('PLUGINS', [n for n in sys.modules if n.startswith('vbuild.variants.plugin')],"
         " [c for c in started if 'toaster' in c])\n"
     )
     ran = subprocess.run(
