@@ -1,10 +1,10 @@
 """The words in which each backend is told the request: values, without a compiler or a toolkit."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.plans import GCC, plan
 from vbuild.build.cuda import HostChoice, cuda_plan, host_of

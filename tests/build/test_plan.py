@@ -1,9 +1,9 @@
 """The plan for each backend and compiler, as values: no compiler is needed."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
 from vbuild.build.plan import EPOCH, BuildBackend, Rewriting, planned

@@ -1,11 +1,11 @@
 """Native dependencies that cannot be had: one clear line, a log where there is one, and nothing half-made."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,4 +202,4 @@ def test_what_nobody_uses_is_swept_and_what_is_in_use_is_not(tmp_path: Path) -> 
     os.utime(three.folder.parent, (long_ago, long_ago))
     shelf.sweep()
     assert [path.suffix for path in works.root.iterdir()] == [".lock"] * 2
-    assert not shelf.has(replace(three, folder=works.root / "gone-0/prefix"))
+    assert not shelf.has(dataclasses.replace(three, folder=works.root / "gone-0/prefix"))

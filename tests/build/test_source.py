@@ -5,12 +5,12 @@ import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from packaging.version import Version
 
 from tests.factories.sources import PROJECT, index, member, pinned, sdist, served

@@ -4,10 +4,10 @@ import os
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.plan import BuildBackend, FlagPlan, planned

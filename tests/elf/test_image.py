@@ -1,8 +1,8 @@
+import dataclasses
 import io
 import shutil
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -161,15 +161,17 @@ def patched(at: int, data: bytes) -> bytes:
 
 
 def with_header(**fields: int | bytes) -> bytes:
-    return patched(0, replace(IMAGE.header, **fields).pack())  # type: ignore[arg-type]  # any field
+    return patched(0, dataclasses.replace(IMAGE.header, **fields).pack())  # type: ignore[arg-type]  # any field
 
 
 def with_section(number: int, **fields: int) -> bytes:
-    return patched(IMAGE.header.e_shoff + number * SECTION, replace(IMAGE.sections[number].header, **fields).pack())
+    return patched(
+        IMAGE.header.e_shoff + number * SECTION, dataclasses.replace(IMAGE.sections[number].header, **fields).pack()
+    )
 
 
 def with_segment(number: int, **fields: int) -> bytes:
-    return patched(IMAGE.header.e_phoff + number * ROW, replace(IMAGE.segments[number], **fields).pack())
+    return patched(IMAGE.header.e_phoff + number * ROW, dataclasses.replace(IMAGE.segments[number], **fields).pack())
 
 
 SIZE, SECTIONS = len(DATA), len(IMAGE.sections)

@@ -3,9 +3,9 @@
 HEADERS, ENDS -> what the attack is called -> the archive
 """
 
+import dataclasses
 import struct
 import zlib
-from dataclasses import replace
 from typing import Any
 
 from tests.factories.hostilezips import (
@@ -45,7 +45,7 @@ UNSIGNED = descriptor(SIGNING, deflated(SIGNING), signed=False)
 
 def one(**lies: Any) -> bytes:
     """A wheel whose one module is told of falsely."""
-    return archive(wheel_of(replace(A, **lies)))
+    return archive(wheel_of(dataclasses.replace(A, **lies)))
 
 
 def bare(name: str, data: bytes = b"1") -> bytes:
@@ -88,28 +88,32 @@ HEADERS = {
     "member in stored data of another": archive(
         wheel_of(
             Entry("demo/c.zip", B.local_header() + B.packed, STORED),
-            replace(B, central={"offset": 30 + len("demo/c.zip")}, unwritten=True),
+            dataclasses.replace(B, central={"offset": 30 + len("demo/c.zip")}, unwritten=True),
         )
     ),
     "member in extra field of another": archive(
         wheel_of(
-            replace(A, local={"extra": extra(0xBEEF, B.local_header() + B.packed)}),
-            replace(B, central={"offset": 30 + 9 + 4}, unwritten=True),
+            dataclasses.replace(A, local={"extra": extra(0xBEEF, B.local_header() + B.packed)}),
+            dataclasses.replace(B, central={"offset": 30 + 9 + 4}, unwritten=True),
         )
     ),
     "hidden entry between members": archive(
-        wheel_of(replace(A, behind=B.local_header() + B.packed), B, files={"demo/a.py": CODE, "demo/b.py": B.data})
+        wheel_of(
+            dataclasses.replace(A, behind=B.local_header() + B.packed),
+            B,
+            files={"demo/a.py": CODE, "demo/b.py": B.data},
+        )
     ),
-    "hidden member between members": archive(wheel_of(replace(A, behind=bare("demo/h.py")), B)),
-    "junk between members": archive(wheel_of(replace(A, behind=b"junk"), B)),
-    "zeros between members": archive(wheel_of(replace(A, behind=bytes(4)), B)),
+    "hidden member between members": archive(wheel_of(dataclasses.replace(A, behind=bare("demo/h.py")), B)),
+    "junk between members": archive(wheel_of(dataclasses.replace(A, behind=b"junk"), B)),
+    "zeros between members": archive(wheel_of(dataclasses.replace(A, behind=bytes(4)), B)),
     "junk before directory": archive(wheel_of(A), gap=b"junk"),
     "hidden member before directory": archive(wheel_of(A), gap=bare("demo/h.py")),
     "name in front": one(local={"name": b"demo/b.py"}),
     "name in front of another length": one(local={"name": b"demo/bb.py"}),
     "name in front in other case": one(local={"name": b"demo/A.py"}),
     "method in front stored": one(local={"method": 0}),
-    "method in front deflated": archive(wheel_of(replace(S, local={"method": 8}))),
+    "method in front deflated": archive(wheel_of(dataclasses.replace(S, local={"method": 8}))),
     "size in front": one(local={"size": 7}),
     "packed size in front": one(local={"packed": 7}),
     "crc in front": one(local={"crc": 7}),
@@ -163,15 +167,17 @@ HEADERS = {
     "descriptor, false sizes in front": one(
         local={"flags": 8, "size": 7, "packed": 7, "crc": 7}, central=LATER, behind=descriptor(CODE, PACKED)
     ),
-    "descriptor, stored": archive(wheel_of(replace(S, local=NOTHING, central=LATER, behind=descriptor(CODE, CODE)))),
+    "descriptor, stored": archive(
+        wheel_of(dataclasses.replace(S, local=NOTHING, central=LATER, behind=descriptor(CODE, CODE)))
+    ),
     "descriptor, stored, sizes in front": archive(
-        wheel_of(replace(S, local={"flags": 8}, central=LATER, behind=descriptor(CODE, CODE)))
+        wheel_of(dataclasses.replace(S, local={"flags": 8}, central=LATER, behind=descriptor(CODE, CODE)))
     ),
     "descriptor unsigned, CRC like a signature": archive(
-        wheel_of(replace(A, data=SIGNING, local=NOTHING, central=LATER, behind=UNSIGNED))
+        wheel_of(dataclasses.replace(A, data=SIGNING, local=NOTHING, central=LATER, behind=UNSIGNED))
     ),
     "descriptor signed, CRC like a signature": archive(
-        wheel_of(replace(A, data=SIGNING, local=NOTHING, central=LATER, behind=b"PK\x07\x08" + UNSIGNED))
+        wheel_of(dataclasses.replace(A, data=SIGNING, local=NOTHING, central=LATER, behind=b"PK\x07\x08" + UNSIGNED))
     ),
     "descriptor without flag": one(behind=descriptor(CODE, PACKED)),
     "descriptor and more": one(local=NOTHING, central=LATER, behind=descriptor(CODE, PACKED) + b"more"),
@@ -231,7 +237,7 @@ ENDS = {
     "count more by one": archive(wheel_of(A), end={"here": 5, "entries": 5}),
     "count 0": archive(wheel_of(A), end={"here": 0, "entries": 0}),
     "counts differ": archive(wheel_of(A), end={"here": 3}),
-    "entry not counted": archive(wheel_of(A), extra_entries=replace(B, unwritten=True).central_header(0)),
+    "entry not counted": archive(wheel_of(A), extra_entries=dataclasses.replace(B, unwritten=True).central_header(0)),
     "signature record in directory": archive(wheel_of(A), extra_entries=b"PK\5\5\2\0ab"),
     "directory size 0": archive(wheel_of(A), end={"size": 0}),
     "directory size less": archive(wheel_of(A), end={"size": 40}),

@@ -1,7 +1,7 @@
 """Fatbins in memory, the smallest that are valid, and libraries that gcc links around them."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 import lz4.block
 import zstandard
@@ -43,7 +43,7 @@ def entry(
         0,
         len(code) if stored else 0,
     )
-    packed = replace(header, **fields).pack()
+    packed = dataclasses.replace(header, **fields).pack()
     return packed + bytes(max(fields.get("header_size", 0) - _HEADER, 0)) + payload + bytes(-len(payload) % 8)
 
 
@@ -51,7 +51,7 @@ def fatbin(*entries: bytes, **fields: int) -> bytes:
     """The container of *entries*; *fields* of its header say otherwise."""
     body = b"".join(entries)
     header = FatbinHeader(MAGIC, VERSION, HEADER_SIZE, len(body))
-    return replace(header, **fields).pack() + body
+    return dataclasses.replace(header, **fields).pack() + body
 
 
 def device_library(

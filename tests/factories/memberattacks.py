@@ -4,9 +4,9 @@ MEMBERS, PATHS, LISTED -> what the attack is called -> the archive
 """
 
 import bz2
+import dataclasses
 import lzma
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import zstandard
@@ -27,7 +27,7 @@ SOUND = b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"
 
 def one(**lies: Any) -> bytes:
     """A wheel whose one module is told of falsely."""
-    return archive(wheel_of(replace(A, **lies)))
+    return archive(wheel_of(dataclasses.replace(A, **lies)))
 
 
 def more(path: str, data: bytes = b"evil") -> bytes:
@@ -181,7 +181,7 @@ MEMBERS = {
     "size huge, deflated": one(local={"size": 0xFFFFFFFE}, central={"size": 0xFFFFFFFE}),
     "size huge, stored": archive(
         wheel_of(
-            replace(
+            dataclasses.replace(
                 S, local={"size": 0xFFFFFFFE, "packed": 0xFFFFFFFE}, central={"size": 0xFFFFFFFE, "packed": 0xFFFFFFFE}
             )
         )
@@ -195,7 +195,7 @@ MEMBERS = {
     "stream cut": one(raw=PACKED[:-3]),
     "stream not ended": one(raw=unended(CODE)),
     "stream without data": one(raw=b"", local={"size": 0, "crc": 0}, central={"size": 0, "crc": 0}),
-    "stored, other size": archive(wheel_of(replace(S, local={"size": 7}, central={"size": 7}))),
+    "stored, other size": archive(wheel_of(dataclasses.replace(S, local={"size": 7}, central={"size": 7}))),
     "broken stream": one(raw=b"\xff" * 20),
 }
 PATHS = {

@@ -1,8 +1,9 @@
 """Compilers, interpreters and launcher rules that no machine needs to have."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from vbuild.build.plan import BuildBackend, FlagPlan, planned
 from vbuild.hardware.cpu import Cpu
@@ -39,4 +40,4 @@ def plan(level: str, backend: BuildBackend = BuildBackend.SETUPTOOLS, /, **more:
 
 def rules(level: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """The launchers' rules for a level of x86-64, as they read them; with *more* in the place of some."""
-    return asdict(plan(level).rewriting) | more
+    return {**to_builtins(plan(level).rewriting), **more}

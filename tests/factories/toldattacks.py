@@ -3,7 +3,7 @@
 TOLD -> what the attack is called -> the archive
 """
 
-from dataclasses import replace
+import dataclasses
 
 from tests.factories.hostilezips import INFO, NAME, Entry, archive, wheel_of
 from tests.factories.wheels import everything, record_of
@@ -18,7 +18,9 @@ METADATA = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 def under(folder: str) -> bytes:
     """A wheel whose ``.dist-info`` folder is called *folder*."""
     whole = wheel_of(A, record=RECORD.replace(INFO, folder))
-    return archive([replace(entry, name=entry.path.replace(INFO.encode(), folder.encode())) for entry in whole])
+    return archive(
+        [dataclasses.replace(entry, name=entry.path.replace(INFO.encode(), folder.encode())) for entry in whole]
+    )
 
 
 def saying(name: str, text: bytes, *more: Entry) -> bytes:

@@ -4,13 +4,13 @@ import os
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from msgspec.structs import replace
 from packaging.version import Version
 
 from tests.factories.sources import sha256

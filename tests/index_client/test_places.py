@@ -1,9 +1,9 @@
 """pip's configuration where it is of no use to anyone: one line that names the setting."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from packaging.version import Version
 
 from vbuild.errors import FetchError

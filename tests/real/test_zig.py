@@ -6,11 +6,11 @@ import shlex
 import shutil
 import subprocess
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uv
+from msgspec.structs import replace
 
 from tests.factories.arm import arm_python
 from tests.factories.tools import needs

@@ -1,11 +1,11 @@
 """The file of a lock: what is written is read again, what is none is refused, and what a binding one lets through."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vbuild.errors import RecipeError
 from vbuild.recipe.lock import Lock, LockedRequirement, lock_file

@@ -1,6 +1,6 @@
 """What a bill of materials says of a build: all that pins what it took, and nothing of the machine or of who builds."""
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -48,12 +48,12 @@ SOURCES: dict[str, tuple[Source, Material]] = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_source_is_told_by_what_pins_it_without_what_lets_somebody_in(name: str, tmp_path: Path) -> None:
     source, material = SOURCES[name]
-    assert making(replace(recipe(tmp_path), source=source), TARGET).materials == (material,)
+    assert making(dataclasses.replace(recipe(tmp_path), source=source), TARGET).materials == (material,)
 
 
 def test_native_dependencies_are_those_that_the_build_had(tmp_path: Path) -> None:
     natives = tuple(Native(name, Debian(name, "1.3", "cd" * 32), NativeSystem.CMAKE) for name in ("zlib", "xz"))
-    built = making(replace(recipe(tmp_path), natives=natives), TARGET, natives=["zlib"])
+    built = making(dataclasses.replace(recipe(tmp_path), natives=natives), TARGET, natives=["zlib"])
     assert built.materials[1:] == (Material(MaterialRole.NATIVE, "zlib", "1.3", "pkg:generic/zlib@1.3", "cd" * 32),)
 
 

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList

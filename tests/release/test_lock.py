@@ -5,10 +5,10 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.desk import Desk
 from tests.factories.projects import setuptools_project, tree

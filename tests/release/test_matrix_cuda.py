@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.clients import installed_by_pip, masked, taken_by_uv
 from tests.factories.gpuprojects import FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library

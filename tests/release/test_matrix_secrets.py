@@ -1,9 +1,9 @@
 """What a hostile project finds in its environment when it is built, repaired and tested; what is left of secrets."""
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,7 +136,7 @@ def test_a_dry_run_names_what_is_passed_and_counts_what_is_not(
 ) -> None:
     known = {name: os.environ[name] for name in ("PATH", "HOME")} | {"XDG_CACHE_HOME": str(desk.cache)}
     words = [f"{name}={text}" for name, text in {**known, "LC_ALL": "C.UTF-8", **SECRETS}.items()]
-    ran = replace(desk, inside=("env", "-i", *words)).vbuild("matrix", "demo.toml", "--dry-run", *options)
+    ran = dataclasses.replace(desk, inside=("env", "-i", *words)).vbuild("matrix", "demo.toml", "--dry-run", *options)
     said = " ".join(ran.stdout.split())
     assert f"variables of the environment that builds see: {names}; {number} are held back" in said, ran.stderr
     assert WORD not in ran.stdout + ran.stderr

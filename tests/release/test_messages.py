@@ -1,8 +1,9 @@
 """What goes to workers: values that mean the same on another machine."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.factories.recipes import recipe
 from vbuild.recipe.target import Target

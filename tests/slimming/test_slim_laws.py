@@ -5,11 +5,11 @@ Libraries are linked by gcc or lld, and judged by `tests.factories.relocated`, w
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.relocated import Relocated, load

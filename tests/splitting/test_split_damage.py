@@ -5,13 +5,13 @@ was proved; never another exception, a hang or a flood of memory. Each case is o
 ``tried(Random(seed), folder)``.
 """
 
+import dataclasses
 import random
 import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from struct import Struct
@@ -338,7 +338,9 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
     one = Loading.parse(COMPILED["demo/_d.so"])
 
     def needing(name: str, *rpath: str) -> Loading:
-        return replace(one, modules=(), outline=replace(one.outline, soname=None, needed=(name,), rpath=rpath))
+        return dataclasses.replace(
+            one, modules=(), outline=dataclasses.replace(one.outline, soname=None, needed=(name,), rpath=rpath)
+        )
 
     files = {f"demo.libs/lib{number}.so": needing(f"lib{(number + 1) % 1000}.so") for number in range(1000)}
     files["demo/_c.so"] = needing("lib0.so", "$ORIGIN/../demo.libs")

@@ -7,10 +7,10 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.elf import patchelfed, shared_object
 from tests.factories.extensions import library, module

@@ -5,10 +5,10 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.plans import PYTHON
 from tests.factories.projects import tree

@@ -6,12 +6,12 @@ import re
 import subprocess
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, plan, rules
 from tests.factories.projects import cmake_project, meson_project, setuptools_project, tree

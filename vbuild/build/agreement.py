@@ -16,11 +16,11 @@ The wheel goes in under its plain name, which every installer reads.
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePath
 
 import uv
+from msgspec import Struct
 
 from vbuild.build.environment import BuildEnvironment
 from vbuild.errors import BuildError, at
@@ -56,8 +56,7 @@ _BYPASSED = (
 _NO_CODE = "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env"
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+class Shortfall(Struct, frozen=True):
     """A file or library, *what*, that is compiled for less than was asked for: *missing*, as nvcc would write it.
 
     *advice* tells what can be done.
@@ -72,8 +71,7 @@ class Shortfall:
         return f"{self.what}: compiled for {', '.join(self.found)} only, asked for {', '.join(self.missing)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(Struct, frozen=True):
     """What of a build's GPU code falls short of the request; nothing at all where *is_empty*.
 
     *notes* are about older libraries that serve every GPU asked for, but not with every kernel.

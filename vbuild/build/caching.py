@@ -22,10 +22,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from platformdirs import user_cache_path
 
 from vbuild.errors import BuildError
@@ -61,8 +62,7 @@ _INSTALL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wrapped:
+class Wrapped(Struct, frozen=True):
     """Compilers behind a cache: their commands, the variables that these need, and the flags they have to be given.
 
     *mapping* are the flags that keep the folder of the build out of the binaries.
@@ -73,8 +73,7 @@ class Wrapped:
     mapping: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A compiler cache at work for the builds of one run, and the *variables* that its compilers need."""
 
     caching: "Caching"
@@ -90,8 +89,7 @@ class Running:
         return self.caching.prefix(command, is_nvcc=is_nvcc)
 
 
-@dataclass(frozen=True, slots=True)
-class Caching:
+class Caching(Struct, frozen=True):
     """A compiler cache of this machine; one that is *optional*, nobody has asked for by its name."""
 
     cache: Cache

@@ -17,9 +17,9 @@ import hashlib
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from platformdirs import user_cache_path
 
 from vbuild.build.plan import BuildBackend, FlagPlan

@@ -18,8 +18,9 @@ import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from vbuild.build.plan import BuildBackend, CudaPlan
 from vbuild.errors import BuildError
@@ -80,8 +81,7 @@ def cuda_plan(
     return CudaPlan(tuple(variables.items()), more, _rules(build, settings, home, compilers))
 
 
-@dataclass(frozen=True, slots=True)
-class HostChoice:
+class HostChoice(Struct, frozen=True):
     """The compiler that nvcc hands host code to, and the *setting* that names it."""
 
     family: CompilerFamily

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uv
+from msgspec import Struct
 
 from vbuild.errors import at
 from vbuild.hardware.cpu import Cpu
@@ -40,8 +41,7 @@ _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 _DIGITS = 12  # of a digest: paths of programs must stay short
 
 
-@dataclass(frozen=True, slots=True)
-class BuildEnvironment:
+class BuildEnvironment(Struct, frozen=True):
     """A Python to run a backend with, and the folder of the programs that its packages bring."""
 
     python: Path

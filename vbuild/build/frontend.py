@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from vbuild.build.caching import Running
 from vbuild.build.cross import crossing
@@ -51,8 +52,7 @@ _MISMATCHES = ("target specific option mismatch", "always_inline function", "req
 _NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A wheel to build, with everything about this machine that the build depends on.
 
     *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
@@ -86,7 +86,7 @@ class Job:
             "properties": list(self.target.properties),
             "environment": dict(self.plan.environment),
             "config_settings": dict(self.plan.config_settings),
-            "launchers": asdict(self.plan.rewriting),
+            "launchers": to_builtins(self.plan.rewriting),
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "native": [prefix.data() for prefix in self.prefixes],
             "passed": list(self.passed),
@@ -94,8 +94,7 @@ class Job:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """A wheel as its backend left it: plain, not repaired; what the launchers changed; how long it took, in seconds.
 
     *commands* are those of nvcc.
@@ -236,8 +235,7 @@ def _toolkit(
     return toolkit
 
 
-@dataclass(frozen=True, slots=True)
-class _Shell:
+class _Shell(Struct, frozen=True):
     """Runs the commands of a build in its tree, with its variables and launchers; and the hooks, for pypa/build."""
 
     project: Path

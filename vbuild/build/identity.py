@@ -23,6 +23,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 import vbuild
 from vbuild.build.plan import FlagPlan
 from vbuild.errors import BuildError
@@ -123,6 +125,8 @@ def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
             form = {kind: sorted((canonical(item) for item in value), key=key_of)}
         case Mapping():
             form = {kind: [[canonical(key), canonical(item)] for key, item in sorted(value.items())]}
+        case Struct():
+            form = {kind: {name: canonical(getattr(value, name)) for name in value.__struct_fields__}}
         case _ if is_dataclass(value) and not isinstance(value, type):
             form = {kind: {field.name: canonical(getattr(value, field.name)) for field in fields(value)}}
         case _:

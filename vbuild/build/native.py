@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from vbuild.build.caching import Running
 from vbuild.build.environment import Environments, Prefix, undisturbed, variables
@@ -152,8 +153,7 @@ class NativeBuilder:
         return self._digests[native.name]
 
 
-@dataclass(frozen=True, slots=True)
-class _StepBuilder:
+class _StepBuilder(Struct, frozen=True):
     """Where one *step* is built: in *folder*, which is new, its commands writing to *log*."""
 
     step: BuildStep

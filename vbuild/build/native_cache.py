@@ -18,10 +18,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from msgspec import Struct
 from platformdirs import user_cache_path
 
 from vbuild.build.environment import Prefix
@@ -37,8 +37,7 @@ _ASIDE = ".making-"
 _TURN = 0.1  # seconds between two looks at a lock
 
 
-@dataclass(frozen=True, slots=True)
-class NativeCache:
+class NativeCache(Struct, frozen=True):
     """The entries below *root*; with *fresh*, those that are older than *since* are passed over and replaced."""
 
     root: Path

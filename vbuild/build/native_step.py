@@ -12,9 +12,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -50,8 +51,7 @@ _DIGITS = 16  # of a key, in the name of a folder: paths are in every command
 _OPTIMISATION = "-O2"
 
 
-@dataclass(frozen=True, slots=True)
-class BuildStep:
+class BuildStep(Struct, frozen=True):
     """A native dependency to be built by *plan*; *prefix* is where it will be, *before* what it is built against.
 
     *source* is the digest of its source as it was when the step was planned.
@@ -75,8 +75,7 @@ class BuildStep:
         return f"native-{self.native.name}{level}"
 
 
-@dataclass(frozen=True, slots=True)
-class Planner:
+class Planner(Struct, frozen=True):
     """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them.
 
     Their commands see what builds see of the user's variables, those called as in *pass_env* among them.

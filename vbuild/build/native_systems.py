@@ -17,8 +17,9 @@ import shutil
 import stat
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from vbuild.build.native_step import BuildStep
 from vbuild.elf.loading import Loading
@@ -35,8 +36,7 @@ _TREE = "vbuild-build"
 _TRIPLETS = {"x86_64": "x86_64-pc-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a step is built: its source *tree*, and *destination*, the root of what it installs."""
 
     tree: Path

@@ -11,9 +11,11 @@ Whether a recipe's rules for single files were of use: what a build compiled, ag
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.agreement import is_trial
 from vbuild.errors import BuildError
@@ -83,8 +85,7 @@ _ZIGS_OPTIMISATION = "-DNDEBUG -fwrapv -O3"
 _OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON, BuildBackend.MATURIN})
 
 
-@dataclass(frozen=True, slots=True)
-class Rewriting:
+class Rewriting(Struct, frozen=True):
     """What the launchers do to a command: which flags they put last, and which they take out.
 
     Of the flags that choose instructions all go but the *implied* ones, which the level has anyway, and those of
@@ -101,8 +102,7 @@ class Rewriting:
     zig: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CudaPlan:
+class CudaPlan(Struct, frozen=True):
     """What makes a build one for GPUs: variables and config settings, and the rules of the launcher of nvcc."""
 
     environment: Env
@@ -110,8 +110,7 @@ class CudaPlan:
     rules: CudaRules
 
 
-@dataclass(frozen=True, slots=True)
-class FlagPlan:
+class FlagPlan(Struct, frozen=True):
     """Everything that makes a build of a project one for a CPU level, and with *cuda* for GPUs."""
 
     cpu: Cpu

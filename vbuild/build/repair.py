@@ -21,9 +21,10 @@ import sysconfig
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.build.environment import LIBRARIES, Prefix, libraries
 from vbuild.build.plan import EPOCH
@@ -113,8 +114,7 @@ def _moved(wheel: Path, into: Path) -> Path:
 _PROJECT = Path("pyproject.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Portable:
+class Portable(Struct, frozen=True):
     """The portable *wheel* of another, *source*."""
 
     source: Path

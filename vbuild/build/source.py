@@ -27,10 +27,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from msgspec import Struct
 from platformdirs import user_cache_path
 
 from vbuild.build import git, packing
@@ -62,8 +62,7 @@ _DAMAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(Struct, frozen=True):
     name: str
     kind: int
     mode: int

@@ -18,9 +18,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct, to_builtins
 
 from vbuild.build.caching import Running, Wrapped
 from vbuild.build.environment import Prefix, left_to_compilers
@@ -38,8 +39,7 @@ from vbuild.toolchain.nvcc_code import CudaRules
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """A compiler command out of which flags of the project were taken; *added* are those of ours that it lacked.
 
     A command with *refused* flags only asked whether the compiler takes them, and was told no.
@@ -58,13 +58,12 @@ class Override:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        """The override that `dataclasses.asdict` made *data* of."""
+        """The override that `to_builtins` made *data* of."""
         lists = (tuple(data[name]) for name in ("sources", "removed", "added", "refused"))
         return cls(data["program"], *lists)
 
 
-@dataclass(frozen=True, slots=True)
-class Launchers:
+class Launchers(Struct, frozen=True):
     """Launchers as they stand in *folder*, and the log of what they change; *cuda* is the CUDA_HOME with nvcc's."""
 
     folder: Path
@@ -140,7 +139,7 @@ def install(
     if compilers.rust:
         programs[rewriting.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
     settings = {
-        "rules": asdict(rules),
+        "rules": to_builtins(rules),
         "programs": programs,
         "variables": {
             **dict(compilers.variables),

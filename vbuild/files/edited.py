@@ -5,16 +5,16 @@ rope.buffers() -> the pieces in order, none of them copied
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.files.records import Buffer
 
 Part = range | bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EditedFile:
+class EditedFile(Struct, frozen=True, eq=False):
     """The bytes of *parts* one after the other; a range is that of *source*, in bytes."""
 
     source: memoryview

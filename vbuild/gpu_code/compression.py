@@ -8,8 +8,8 @@ Sizes are believed only as far as the bytes bear them out: what claims to be lar
 `LIMIT`, is refused before any of it is inflated.
 """
 
+import dataclasses
 import zlib
-from dataclasses import replace
 
 import lz4.block
 import zstandard
@@ -82,7 +82,7 @@ def recompressed(data: Buffer, entry: GpuEntry, *, level: int = 9) -> Part:
     if end - start + len(frame) + len(padding) >= entry.size:
         return entry.span
     header = EntryHeader.parse(data, start)
-    head = replace(
+    head = dataclasses.replace(
         header,
         flags=header.flags & ~COMPRESSED | FatbinFlag.ZSTD,
         payload_size=len(frame) + len(padding),

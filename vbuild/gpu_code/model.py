@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 from vbuild.elf.image import Pointer
 from vbuild.errors import DeviceError
 from vbuild.files.edited import Part
@@ -46,8 +48,7 @@ class Compression(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTarget:
+class GpuTarget(Struct, frozen=True):
     """A GPU in the words of a vendor who has names where NVIDIA has numbers, as ``gfx90a:xnack+``."""
 
     processor: str
@@ -57,8 +58,7 @@ class GpuTarget:
         return ":".join((self.processor, *self.features))
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEntry:
+class GpuEntry(Struct, frozen=True):
     """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes, sizes in bytes.
 
     *kind* is the vendor's word for it ("cubin", "ptx", "lto-ir", "code-object"), *ident* a name the compiler gave it,
@@ -101,8 +101,7 @@ def verbatim(entry: GpuEntry) -> Part:
     return entry.span
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What the bytes of a container say, wherever it lies: its entries, and what in them forbids to make it smaller."""
 
     entries: tuple[GpuEntry, ...]
@@ -156,8 +155,7 @@ def offered(containers: Sequence[Container]) -> tuple[Container, ...]:
     return tuple(container for container in containers if container.wrappers) or tuple(containers)
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """GPU code at *span* of the file that no container of a known form holds; it stays as it is."""
 
     section: str
@@ -166,8 +164,7 @@ class Blob:
     is_damaged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCode:
+class DeviceCode(Struct, frozen=True):
     """The GPU code of a library in the order of the file, and in *notes* what was not understood and is left alone."""
 
     containers: tuple[Container, ...] = ()
@@ -204,8 +201,7 @@ class ContainerWrapper(GpuRecord):
 WRAPPER_DATA = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerForm:
+class ContainerForm(Struct, frozen=True):
     """A vendor's containers: *extent* finds the end of one that begins at a place, *read* reads one.
 
     Both take the file and a range of it, and raise `DeviceError` with the offset where something is damaged or not

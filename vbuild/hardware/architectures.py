@@ -15,13 +15,13 @@ https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.hardware.driver import Dotted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class Architecture(Struct, frozen=True, kw_only=True):
     """One architecture: the toolkits that compile for it, and whether it is a Tegra, that is a Jetson or a DRIVE."""
 
     since: Dotted

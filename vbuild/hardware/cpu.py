@@ -7,8 +7,9 @@ https://gitlab.com/x86-psABIs/x86-64-ABI
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.errors import HardwareError
 
@@ -26,8 +27,7 @@ _ORDERS = {"x86_64": X86_64_LEVELS, "aarch64": AARCH64_VERSIONS}
 _NAME = re.compile(r"x86[-_]64(?:[-_](?P<level>v[1-9]))?|armv(?P<version>\d+(?:\.\d+)?)-?a")
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(Struct, frozen=True):
     """The processors that code may count on: a machine (``x86_64``, ``aarch64``) and its level (``v3``, ``8.2a``)."""
 
     machine: str

@@ -20,13 +20,13 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Self
 
 import archspec.cpu
 import packaging
+from msgspec import Struct, field
 from packaging.tags import sys_tags
 from packaging.version import InvalidVersion, Version
 
@@ -51,8 +51,7 @@ print(json.dumps([platform.python_version(), [str(tag) for tag in sys_tags()]]))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What decides which wheel a machine gets.
 
     The Python version, its compatibility tags best first, the CPU level (None where it is not known), NVIDIA's

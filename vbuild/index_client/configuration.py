@@ -14,9 +14,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.errors import FetchError
 
@@ -28,8 +29,7 @@ _TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 _NOT_PASSED = frozenset({"PIP_QUIET", "PIP_LOG"})
 
 
-@dataclass(frozen=True, slots=True)
-class Indexes:
+class Indexes(Struct, frozen=True):
     """Package indexes and how to reach them; no *index_url* stands for the tools' own default."""
 
     index_url: str | None = None

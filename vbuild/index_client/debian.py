@@ -11,10 +11,10 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+from msgspec import Struct
 from unearth import Link
 from unearth.fetchers import PyPIClient
 
@@ -32,8 +32,7 @@ _LINE = re.compile(r"deb(?:-src)?\s+(?:\[[^]]*\]\s+)?(?P<url>\S+)\s+\S+\s*(?P<co
 _KNOWN = ("http://", "https://", "file:")
 
 
-@dataclass(frozen=True, slots=True)
-class Mirror:
+class Mirror(Struct, frozen=True):
     """The address of an archive, without a slash at its end, and the components of it that are in use."""
 
     url: str

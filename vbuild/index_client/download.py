@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event
 
 import httpx2
+from msgspec import Struct
 from packaging.version import Version
 from unearth import Link, Package, PackageFinder
 from unearth.fetchers import PyPIClient
@@ -15,8 +16,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.places import Problems, client_of, finders, name_of, packages_at, stated_sha256
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A file of a release, pinned by SHA-256: the wheel *file*, or any sdist where that is None."""
 
     project: str

@@ -6,11 +6,15 @@ Paths are those in the wheel; the graph below them, `vbuild.elf.linkage`, has th
 no package's folder, a script or a file of data, keeps the path that it has in the wheel.
 """
 
+import dataclasses
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.catalogue import CatalogueEntry, by_soname, by_stem, cuda_of, framework
 from vbuild.elf.library_names import Hashed, hashed
@@ -30,8 +34,7 @@ class ClosureRole(StrEnum):
     LIBRARY = "library"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedLibrary:
+class LinkedLibrary(Struct, frozen=True):
     """A member that the loader can load: its path in the wheel, its sizes in bytes, and its hash in RECORD."""
 
     path: str
@@ -41,8 +44,7 @@ class LinkedLibrary:
     loading: Loading
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Official:
+class Official(Struct, frozen=True, order=True):
     """The project whose wheels have a library, for one major of CUDA where it has a project for each."""
 
     project: str
@@ -52,8 +54,7 @@ class Official:
         return {"project": self.project, "cuda": self.cuda}
 
 
-@dataclass(frozen=True, slots=True)
-class NeededLibrary:
+class NeededLibrary(Struct, frozen=True):
     """One NEEDED of a file: how the loader comes to it, the path of the one in the wheel, and whose it is if not."""
 
     name: str
@@ -70,8 +71,7 @@ class NeededLibrary:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A file of the closure: what it needs and may open, and where it is from."""
 
     linked: LinkedLibrary
@@ -218,7 +218,7 @@ class Closure:
 
     def naming(self, named: Mapping[str, tuple[str, ...]]) -> Self:
         """The same, knowing which files are *named* where."""
-        return replace(self, named=dict(named))
+        return dataclasses.replace(self, named=dict(named))
 
     def beside(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
         """The same, knowing which of its libraries are in other wheels than *wheel*, too."""
@@ -227,7 +227,7 @@ class Closure:
             replace(node, also_in=others.get(node.linked.hash or "", ())) if node.role is ClosureRole.LIBRARY else node
             for node in self.nodes
         )
-        return replace(self, nodes=tuple(nodes))
+        return dataclasses.replace(self, nodes=tuple(nodes))
 
     def data(self) -> dict[str, Any]:
         """The closure as JSON takes it, described by ``schema.json``."""
@@ -248,8 +248,7 @@ class Closure:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """A library that several wheels have byte for byte: its names, where it is, and what it takes up in each."""
 
     hash: str

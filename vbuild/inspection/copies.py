@@ -5,16 +5,16 @@ a.libs/glibc-hwcaps/x86-64-v3/libx.so   v3
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.elf.library_names import baseline_of, level_of
 from vbuild.elf.outline import Outline
 from vbuild.hardware.cpu import X86_64_LEVELS
 
 
-@dataclass(frozen=True, slots=True)
-class LevelCopy:
+class LevelCopy(Struct, frozen=True):
     """The copy of a library for processors of *level*; sizes in bytes."""
 
     level: str
@@ -26,8 +26,7 @@ class LevelCopy:
         return {"level": self.level, "path": self.path, "bytes": self.size, "packed_bytes": self.packed_size}
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """The library that every processor may load at *path*, and its *copies*, its own first, by level."""
 
     path: str
@@ -41,8 +40,7 @@ class Copies:
         return {"path": self.path, "copies": [copy.data() for copy in self.copies]}
 
 
-@dataclass(frozen=True, slots=True)
-class LevelSize:
+class LevelSize(Struct, frozen=True):
     """What the copies for one level take together, in bytes."""
 
     level: str

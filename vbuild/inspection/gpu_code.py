@@ -8,10 +8,11 @@ Outlook      one GPU in front of it: served or not, and the bytes that are left 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, GpuTarget, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES
@@ -22,8 +23,7 @@ Device = Arch | GpuTarget
 _LONGEST = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(Struct, frozen=True):
     """What an entry is, wherever it stands: *kind* is the vendor's word for it."""
 
     vendor: Vendor
@@ -47,8 +47,7 @@ class Sort:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(Struct, frozen=True):
     """All GPU code of one sort in a library: entries, bytes as stored with headers, and bytes without compression."""
 
     sort: Sort
@@ -74,8 +73,7 @@ class Runs(StrEnum):
     NO = "no"
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Struct, frozen=True):
     """GPU code seen from *device*: in how many containers it finds machine code, PTX alone, and nothing.
 
     *kept* is the size in bytes of what it could be given by its driver, what cannot be taken out included; slimming to
@@ -112,8 +110,7 @@ class Outlook:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
+class Pinned(Struct, frozen=True):
     """GPU code in one section that slimming leaves alone, and why."""
 
     section: str
@@ -125,8 +122,7 @@ class Pinned:
         return {"section": self.section, "bytes": self.size, "count": self.count, "why": self.why}
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Struct, frozen=True):
     """Containers that hold entries of the same *sorts* in the same order, their sizes in bytes added up.
 
     *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the entries that are the
@@ -200,8 +196,7 @@ class Stack:
                 yield place, GpuOffer(sort.code, sort.arch)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuCode:
+class GpuCode(Struct, frozen=True):
     """All GPU code of one library."""
 
     stacks: tuple[Stack, ...] = ()

@@ -7,10 +7,10 @@ to know of a library is read from the same mapping. A library that cannot be rea
 that cannot be read is an error.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -92,7 +92,9 @@ def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
     """The same contents, inspected with their closures, that say of each library which other wheels have it, too."""
     found = repeats((contents.wheel, contents.closure) for contents in several if contents.closure)
     return tuple(
-        replace(contents, closure=contents.closure.beside(found, contents.wheel)) if contents.closure else contents
+        dataclasses.replace(contents, closure=contents.closure.beside(found, contents.wheel))
+        if contents.closure
+        else contents
         for contents in several
     )
 

@@ -15,6 +15,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from vbuild.elf.library_names import level_of
 from vbuild.elf.outline import Outline
 from vbuild.gpu_code.model import Compression
@@ -30,8 +32,7 @@ VERSION = 1
 _BUNDLED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryContents:
+class LibraryContents(Struct, frozen=True):
     """An ELF file of a wheel: a shared library, extension module, program or object file."""
 
     path: str
@@ -103,8 +104,7 @@ class LibraryContents:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(Struct, frozen=True):
     """A compiled file that cannot be read, and why."""
 
     path: str
@@ -116,8 +116,7 @@ class Damaged:
         return {"path": self.path, "bytes": self.size, "packed_bytes": self.packed_size, "why": self.why}
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """A static library: object files that only a linker reads."""
 
     path: str
@@ -129,8 +128,7 @@ class Archive:
         return {"path": self.path, "bytes": self.size, "packed_bytes": self.packed_size, "objects": self.objects}
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(Struct, frozen=True):
     """Files that are the same byte for byte, by their hash in RECORD; *packed_size* is that of the first."""
 
     hash: str
@@ -157,8 +155,7 @@ class Duplicate:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(Struct, frozen=True):
     """The files that are not compiled and whose names end alike."""
 
     suffix: str
@@ -175,8 +172,7 @@ class Others:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ArchitectureSize:
+class ArchitectureSize(Struct, frozen=True):
     """The GPU code of one kind for one architecture in all libraries together."""
 
     arch: Device
@@ -195,8 +191,7 @@ class ArchitectureSize:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Licence:
+class Licence(Struct, frozen=True):
     """What METADATA says of the licence, and where its texts are."""
 
     expression: str | None

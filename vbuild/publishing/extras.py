@@ -28,10 +28,11 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Self
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -195,8 +196,7 @@ def _spelled(line: str) -> str:
 _EXTRA = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
+class Extras(Struct, frozen=True):
     """The layout of base and plugins; *url* is where its folder will be served."""
 
     url: str | None = None
@@ -238,8 +238,7 @@ class Extras:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Release:
+class _Release(Struct, frozen=True):
     """The wheels of *offer* as base and plugins: the *payloads*, each with its backend and its plain wheel.
 
     *roots* are the packages that load plugins, as folders; a plugin has the modules of the first directly in its own.

@@ -8,10 +8,11 @@ Contents are those that RECORD says, and no two wheels that are installed togeth
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -35,8 +36,7 @@ _LOADER = re.compile(r'^_PROJECT, .* = "[^"]*", "(?P<version>[^"]*)", "(?P<build
 _CONSTANTS = re.compile(r'^VERSION = "(?P<version>[^"]*)"\nBUILD = "(?P<build>[^"]*)"', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A base or a plugin: its *wheel*, the version and build that its code is of, and its entry points.
 
     *unhooked* are the packages of a base that have a loader and do not import it.

@@ -12,10 +12,10 @@ https://docs.python.org/3/reference/import.html#the-meta-path
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import archspec.cpu
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import LayoutError, SplitError
@@ -34,8 +34,7 @@ _OF_ALL = {"mmx", "sse", "sse2"}
 _FLAGS = {"sse3": "pni"}
 
 
-@dataclass(frozen=True, slots=True)
-class PluginBackend:
+class PluginBackend(Struct, frozen=True):
     """A variant as an extra of *project*: its label, and the properties of machines that it is for."""
 
     project: str

@@ -15,7 +15,8 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.linkage import searched
@@ -42,8 +43,7 @@ _FILE = b"__file__"
 _ENTRY_POINTS = "entry_points.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     """The files that a plugin has of the wheel *variant*, by installed path, each with its member.
 
     *compiled* are those that are ELF files, *libraries* the folders where those are that others load, *left* the same
@@ -135,8 +135,7 @@ def installed(wheel: Offered) -> dict[str, tuple[str, str]]:
     return {installed_path(row.path) or row.path: (row.path, row.hash or "") for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class _Packages:
+class _Packages(Struct, frozen=True):
     """Which folders are packages that a loader can serve: by the files of *base* and of a variant, which are *mine*.
 
     *whole* are those whose ``__init__.py`` comes with the plugin, *namespaces* those that other wheels have as well.

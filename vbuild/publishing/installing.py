@@ -15,9 +15,10 @@ https://packaging.python.org/en/latest/specifications/entry-points/
 
 import posixpath
 import re
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
+
+from msgspec import Struct
 
 from vbuild.errors import LayoutError, at
 from vbuild.wheel.archive import Wheel
@@ -39,8 +40,7 @@ if __name__ == "__main__":
 """
 
 
-@dataclass(frozen=True, slots=True)
-class InstallEnvironment:
+class InstallEnvironment(Struct, frozen=True):
     """What wheels are installed into, by *installer*: *folder* is what its Python's are called, ``python3.11``.
 
     Without one the client puts the files where its Python has them. *program* is what scripts begin with after ``#!``;
@@ -65,8 +65,7 @@ class InstallEnvironment:
         return f"include/{self.folder}" if self.folder else "include"
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """A command that a wheel's entry points declare."""
 
     name: str
@@ -84,8 +83,7 @@ class Script:
         return _PROGRAM.format(program=program, module=self.module, root=root, object=self.object).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledFile:
+class InstalledFile(Struct, frozen=True):
     """A file by its path below the environment's prefix: a member of the wheel as it is, or new bytes."""
 
     path: str

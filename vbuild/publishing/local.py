@@ -19,11 +19,12 @@ index.html         is there
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -40,8 +41,7 @@ from vbuild.publishing.renamed import renamed, renaming
 from vbuild.publishing.siblings import TIES, beside, check_ties, labelled, labels_of, need_of, needs, read, varied
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(Struct, frozen=True):
     """One simple index per label, of wheels whose local version says it; *url* is where the folder will be served."""
 
     url: str | None = None

@@ -6,9 +6,10 @@ A plan is a value: nothing is written before `vbuild.publishing.writing` carries
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+
+from msgspec import Struct
 
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import LayoutError
@@ -18,24 +19,21 @@ from vbuild.publishing.offer import OfferedRelease
 from vbuild.wheel.name import WheelName
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedFile:
+class LinkedFile(Struct, frozen=True):
     """The file at *source* as it is, at *target* in the layout's folder: a hard link where that can be."""
 
     target: PurePosixPath
     source: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """New bytes, at *target* in the layout's folder."""
 
     target: PurePosixPath
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """The member *member* of the wheel at *wheel*, its compressed bytes as they are, at *path*."""
 
     wheel: Path
@@ -43,8 +41,7 @@ class Copied:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Relinked:
+class Relinked(Struct, frozen=True):
     """The ELF file that is *member* of the wheel at *wheel*, with *order* carried out, at *path*."""
 
     wheel: Path
@@ -53,8 +50,7 @@ class Relinked:
     order: Relink
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     """New bytes at *path*, with the permissions *mode*."""
 
     path: str
@@ -65,8 +61,7 @@ class Put:
 Member = Copied | Relinked | Put
 
 
-@dataclass(frozen=True, slots=True)
-class NewWheel:
+class NewWheel(Struct, frozen=True):
     """The wheel *name*, in *folder* of the layout's, made of *members* in that order; RECORD is the writer's.
 
     New members take time and compression from the wheel at *like*.
@@ -82,8 +77,7 @@ class NewWheel:
         return self.folder / str(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class SimpleIndex:
+class SimpleIndex(Struct, frozen=True):
     """A static simple index at *target* of *files*: wheels and variants.json that come before it, by their targets."""
 
     target: PurePosixPath
@@ -93,8 +87,7 @@ class SimpleIndex:
 Output = LinkedFile | Text | NewWheel | SimpleIndex | Images | CondaPackage | CondaIndex
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerUse:
+class ConsumerUse(Struct, frozen=True):
     """How a consumer gets what is there: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
 
     Shell commands work as they stand in the layout's folder, where no URL was given.
@@ -105,8 +98,7 @@ class ConsumerUse:
     language: str = "sh"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishPlan:
+class PublishPlan(Struct, frozen=True):
     """What is to be written into the folder called *layout*, in that order; *notes* are what a publisher should know.
 
     A README of *uses* is added by the writer.

@@ -6,10 +6,10 @@ Every wheel is opened once, and its METADATA, WHEEL, RECORD and variant.json are
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import LayoutError, at
@@ -25,8 +25,7 @@ _VARIANT = "variant.json"
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """One wheel of a release, closed: its file, its name, what its ``.dist-info`` folder says, and its members.
 
     *document* is its variant.json, None for a plain wheel. *rows* are RECORD's in the archive's order, each with hash
@@ -94,8 +93,7 @@ class Offered:
         return self.path.stat().st_size
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedRelease:
+class OfferedRelease(Struct, frozen=True):
     """The wheels of one release, plain ones first; *project* as indexes spell it, *version* as PEP 440 normalises."""
 
     project: str

@@ -7,9 +7,10 @@ All layouts are planned before the first file is written, and become visible tog
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import LayoutError, at
 from vbuild.files.hashing import Digests
@@ -19,8 +20,7 @@ from vbuild.publishing.offer import offers
 from vbuild.publishing.writing import WrittenLayout, written
 
 
-@dataclass(frozen=True, slots=True)
-class Laid:
+class Laid(Struct, frozen=True):
     """What came of one layout: its *plan*, and the *files* in *folder*; none where nothing was to be written."""
 
     plan: PublishPlan

@@ -7,8 +7,8 @@ https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -21,8 +21,7 @@ from vbuild.variants.model import Variant
 TIES = frozenset({"==", "~=", "==="})
 
 
-@dataclass(frozen=True, slots=True)
-class SiblingRequirement:
+class SiblingRequirement(Struct, frozen=True):
     """What the *line* of Requires-Dist of a wheel asks for: *releases* among those published, oldest first.
 
     It *is_tied* where it asks for that release, or one compatible with it, and not for any newer one.

@@ -29,11 +29,12 @@ an empty wheel requires one that is there
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from shlex import quote
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import LayoutError, at
@@ -235,8 +236,7 @@ Names = Mapping[tuple[str, str], str]
 _HOW = "with pip and with uv; what else is required comes from the index that they have:"
 
 
-@dataclass(frozen=True, slots=True)
-class Suffix:
+class Suffix(Struct, frozen=True):
     """Wheels under the names that *naming* makes of project and label, in one index.
 
     *siblings* are projects published likewise elsewhere: requirements of them get the same names. *metapackage* is the

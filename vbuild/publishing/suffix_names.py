@@ -11,8 +11,8 @@ https://packaging.python.org/en/latest/specifications/name-normalization/
 import ast
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidName, canonicalize_name
 
@@ -31,8 +31,7 @@ _KEYWORDS = frozenset({"distribution_name", "name", "dist"})
 _WORDS = (b"metadata", b"pkg_resources")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Wired:
+class Wired(Struct, frozen=True, order=True):
     """A *call* that asks for the distribution by its old name, in a *line* of the file installed at *path*."""
 
     path: str

@@ -12,8 +12,9 @@ An index without variants.json, or with one that says other things than the whee
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from vbuild.publishing.address import RIVALS, install, of_uv
 from vbuild.publishing.indexes import index_problems
@@ -28,8 +29,7 @@ from vbuild.variants.document import combine
 from vbuild.wheel.name import escaped
 
 
-@dataclass(frozen=True, slots=True)
-class Variants:
+class Variants(Struct, frozen=True):
     """The layout of the main job; *url* is where its folder will be served."""
 
     url: str | None = None

@@ -7,8 +7,10 @@ The README of a layout's folder: what is there, and the commands that its consum
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.surgery.relink import relinked
@@ -61,8 +63,7 @@ def _lines(plan: PublishPlan) -> Iterator[str]:
 _HOW = "vbuild publish: led to other libraries"
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLayout:
+class WrittenLayout(Struct, frozen=True):
     """A file of a layout, by its path in the layout's folder; *is_linked* where no byte of it was written."""
 
     path: PurePosixPath

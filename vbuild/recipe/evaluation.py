@@ -9,9 +9,11 @@ Points that differ in nothing but their GPUs, of one toolkit, share a build that
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
@@ -26,8 +28,7 @@ _MOST = 4096
 _Build = tuple[ToolkitSpec | str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(Struct, frozen=True):
     """A value for every axis, and the label where the recipe gives one."""
 
     values: Mapping[str, str]
@@ -128,8 +129,7 @@ def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
         yield _Point({**first, **given, "python": python}, rule.label)
 
 
-@dataclass(frozen=True, slots=True)
-class _Gpus:
+class _Gpus(Struct, frozen=True):
     """A group of GPUs with its toolkit's entry, as a value of the axis ``cuda``."""
 
     entry: MatrixEntry
@@ -151,8 +151,7 @@ def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(Struct, frozen=True):
     """The points of one Python, and what their wheels are made from."""
 
     matrix: Matrix

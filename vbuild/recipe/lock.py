@@ -18,9 +18,10 @@ diff. A folder has no hash in it: nothing of it is fetched, and the tree that is
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, TableError, at
@@ -33,8 +34,7 @@ _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*==[^\s;-]+(?: ; [^\n-]+)?
 Hashes = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LockedRequirement:
+class LockedRequirement(Struct, frozen=True):
     """What was found for build requirements, for one kind of *python*: *packages* as an installer reads them."""
 
     python: str
@@ -42,8 +42,7 @@ class LockedRequirement:
     packages: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """What a recipe was resolved to; one that *is_binding* lets nothing else be used."""
 
     vbuild: str

@@ -20,10 +20,12 @@ The compiler of host code as a recipe asks for it.
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Self, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.config.table import Setting, Table
 from vbuild.errors import RecipeError, at
@@ -43,8 +45,7 @@ _VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
 _ZSTD = frozenset({Compress.SIZE, Compress.BALANCE})
 
 
-@dataclass(frozen=True, slots=True)
-class GpuGroup:
+class GpuGroup(Struct, frozen=True):
     """The GPUs of one variant wheel, under the label that names it; *place* is where the recipe says so."""
 
     label: str
@@ -73,8 +74,7 @@ class GpuGroup:
         return sorted(device.number for device in asked.difference(self.gpus.native) if device.number % 10 == 0)
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixEntry:
+class MatrixEntry(Struct, frozen=True):
     """One toolkit of the matrix, and the groups of GPUs that are built with it, in the order written."""
 
     toolkit: ToolkitSpec
@@ -186,8 +186,7 @@ class HostCompiler(StrEnum):
     ZIG = "zig"
 
 
-@dataclass(frozen=True, slots=True)
-class HostSettings:
+class HostSettings(Struct, frozen=True):
     """Which compiler; *glibc* is the oldest that the wheels have to run on, which only zig can choose."""
 
     compiler: HostCompiler = HostCompiler.AUTO
@@ -229,8 +228,7 @@ class Plain(StrEnum):
     HWCAPS = "hwcaps"
 
 
-@dataclass(frozen=True, slots=True)
-class AxisValue:
+class AxisValue(Struct, frozen=True):
     """One value of a free axis: the properties a wheel built with it has, and what its build is given."""
 
     name: str
@@ -239,16 +237,14 @@ class AxisValue:
     config_settings: tuple[tuple[str, Setting], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """A free axis and its values in the order written; the first is the plain wheel's."""
 
     name: str
     values: tuple[AxisValue, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixRule:
+class MatrixRule(Struct, frozen=True):
     """An entry of ``exclude`` or ``include``: the axes it speaks of, each with the values it takes there."""
 
     place: str
@@ -259,8 +255,7 @@ class MatrixRule:
         return all(point[axis] in names for axis, names in self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """The axes and the rules between their values; ``cpus`` is empty where no level was asked for."""
 
     cpus: tuple[Cpu, ...] = ()
@@ -374,8 +369,7 @@ def _unique(table: Table, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(Struct, frozen=True):
     """The reader of the rules, which knows the values that the axes have."""
 
     names: Mapping[str, tuple[str, ...]]

@@ -4,10 +4,14 @@ A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyp
 the project. ``recipes/README.md`` lists every key.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
@@ -25,8 +29,7 @@ _CACHES = ("auto", "ccache", "sccache", "none")
 _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place
 
 
-@dataclass(frozen=True, slots=True)
-class BuildSettings:
+class BuildSettings(Struct, frozen=True):
     """How every wheel is built, whatever its point in the matrix."""
 
     env: Env = ()
@@ -59,8 +62,7 @@ class BuildSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(Struct, frozen=True):
     """Functions, by patterns of their names, that may use more than the level the wheel claims."""
 
     allow: tuple[str, ...] = ()
@@ -70,8 +72,7 @@ class Verify:
         return cls(table.parsed_texts("allow", pattern, ()))
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True):
     """How a built wheel becomes portable: by auditwheel, or by a command of the recipe's own, or not at all.
 
     With a *bill* of materials, unless the recipe says otherwise.
@@ -100,8 +101,7 @@ class Repair:
         return repair
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A command run against each installed wheel, and what it needs besides the wheel."""
 
     command: str | None = None
@@ -152,7 +152,7 @@ class Recipe:
     def passing(self, names: Iterable[str]) -> Self:
         """The same recipe, whose builds see the user's variables called as in *names*, or as their patterns, too."""
         asked = dict.fromkeys([*self.build.pass_env, *names])
-        return replace(self, build=replace(self.build, pass_env=tuple(asked)))
+        return dataclasses.replace(self, build=replace(self.build, pass_env=tuple(asked)))
 
     def targets(self) -> tuple[Target, ...]:
         """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` where two would be one."""

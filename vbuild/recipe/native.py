@@ -13,11 +13,11 @@ nccl==2.28.9 sha256:4b0d… sha256:…   one of these wheels: of each machine th
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -44,8 +44,7 @@ class NativeSystem(StrEnum):
     SCRIPT = "script"
 
 
-@dataclass(frozen=True, slots=True)
-class Debian:
+class Debian(Struct, frozen=True):
     """The upstream source of a Debian source package, as Debian has it, pinned by version and SHA-256."""
 
     name: str
@@ -60,8 +59,7 @@ class Debian:
 NativeSource = Source | Debian
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(Struct, frozen=True):
     """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
 
     *arguments* are for configuring it: for every level those without one, then those of the level itself.
@@ -200,8 +198,7 @@ _LIBRARY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolkitLibrary:
+class ToolkitLibrary(Struct, frozen=True):
     """A library by its normalized name, with the *version* and the *hashes* of wheels, 64 hex digits, where given."""
 
     name: str

@@ -1,9 +1,9 @@
 """Where the code to build comes from, as a recipe names it: an sdist and its hash, a folder, or a commit."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -16,8 +16,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sdist:
+class Sdist(Struct, frozen=True):
     """A source distribution of a package index, pinned by version and SHA-256."""
 
     name: str
@@ -29,8 +28,7 @@ class Sdist:
         return f"{self.name}=={self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """A project folder on this machine; the tree that is there is the tree that is built."""
 
     path: Path
@@ -40,8 +38,7 @@ class Folder:
         return str(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Git:
+class Git(Struct, frozen=True):
     """One commit, named by its full hash, of the git repository at a URL or path."""
 
     url: str

@@ -6,8 +6,10 @@ The variants that a project lists by itself: ``[variant.variants.<label>]`` of t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.config.table import Setting, Table
 from vbuild.errors import at
@@ -20,8 +22,7 @@ Env = tuple[tuple[str, str], ...]
 Settings = tuple[tuple[str, Setting], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain where that is None.
 
     It is what a build with *cuda*, None for one without, leaves for *gpus*, None for all of it.
@@ -52,8 +53,7 @@ class Target:
         return (self.python, str(self.cpu), *(f"{axis}={value}" for axis, value in self.choices), *cuda)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A variant listed by the project: its label, its properties, and the CPU they promise to run on."""
 
     label: str

@@ -8,11 +8,12 @@ The store is asked for a build before anything is compiled.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 from packaging.version import Version
 
 from vbuild.build.agreement import agreement, is_trial
@@ -51,8 +52,7 @@ from vbuild.wheel.name import WheelName
 OnProgress = Callable[[Target, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """The portable wheel of a build, still plain; what the launchers changed; how long it took, in seconds.
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc; *is_kept* where all this was done
@@ -70,7 +70,7 @@ class Repaired:
         """What the store keeps beside the wheel."""
         return {
             "seconds": self.seconds,
-            "overrides": [asdict(override) for override in self.overrides],
+            "overrides": [to_builtins(override) for override in self.overrides],
             "lists": list(self.lists),
         }
 
@@ -80,8 +80,7 @@ class Repaired:
         return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], is_kept=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Builder:
+class Builder(Struct, frozen=True):
     """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share.
 
     *digest* is what is built: the project that the recipe names, and its source as it was when the run began; *looked*

@@ -17,11 +17,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
 from platformdirs import user_cache_path
 
 from vbuild.build.identity import canonical
@@ -52,16 +52,14 @@ class BuildKind(StrEnum):
     JOINED = "joined"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptBuild:
+class KeptBuild(Struct, frozen=True):
     """A finished wheel, and what was written down of it, a value as JSON takes it."""
 
     wheel: Path
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class BuildCache:
+class BuildCache(Struct, frozen=True):
     """The entries below *root*; with *fresh*, those that are there are passed over and replaced."""
 
     root: Path

@@ -10,9 +10,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile, agreement, is_trial
 from vbuild.build.cibuildwheel.arguments import Arguments, check_platform
@@ -181,8 +183,7 @@ def _no_python(_target: Target) -> Interpreter:
     raise BuildError("cibuildwheel has tested the wheels that it is joined of")
 
 
-@dataclass(frozen=True, slots=True)
-class _ReleaseSteps:
+class _ReleaseSteps(Struct, frozen=True):
     """Where plain wheels become those of a release: the *family*'s, in *stage*, with logs going into *folder*."""
 
     recipe: Recipe

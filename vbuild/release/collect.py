@@ -9,9 +9,10 @@ there is the wheel to hold it against.
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.build.agreement import TrialCompile, tried
@@ -124,8 +125,7 @@ def _joiner(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Retrial:
+class _Retrial(Struct, frozen=True):
     """The recipe's test, for wheels that were split: what is published is what was tested."""
 
     check: Check

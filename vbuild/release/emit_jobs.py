@@ -22,12 +22,12 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct
 
 from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
@@ -43,8 +43,7 @@ _PLAIN = "plain"
 _CPYTHON = re.compile(r"(?:(?:c?python)@?)?(\d+(?:\.\d+)*t?)")
 
 
-@dataclass(frozen=True, slots=True)
-class JobPart:
+class JobPart(Struct, frozen=True):
     """One job of a release: one build, and all wheels that are cut from it.
 
     *name* is no other part's, also where case does not count, and can be a file's, a job's or an artifact's. *labels*
@@ -180,8 +179,7 @@ T = TypeVar("T")
 INSTALL = "pip install vbuild"
 
 
-@dataclass(frozen=True, slots=True)
-class Jobs:
+class Jobs(Struct, frozen=True):
     """A release of *name* as jobs: *parts* of the recipe at *source*, into *parts_folder*, collected in *folder*.
 
     *source* is a path from the working folder, as a command takes it. *install* is the shell command that brings

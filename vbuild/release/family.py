@@ -4,9 +4,10 @@ One build for all GPUs of a toolkit, divided into the variant wheels that are fo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.errors import SlimError, at
 from vbuild.files.atomic import linked
@@ -21,8 +22,7 @@ from vbuild.variants.providers import metadata_for
 from vbuild.variants.stamp import stamped
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseFamily:
+class ReleaseFamily(Struct, frozen=True):
     """What the wheels of a release have in common; no *metadata* where all of them are plain."""
 
     metadata: VariantMetadata | None

@@ -6,9 +6,11 @@ Hold a finished wheel against what its target promises, with whatever way it was
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile, tried
 from vbuild.build.wrappers import Override
@@ -52,8 +54,7 @@ def check(verdict: Verdict, target: Target) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Finishing:
+class Finishing(Struct, frozen=True):
     """The last steps of a *family*'s wheels, in the rooms of *shop*.
 
     Where what is made *is_part* of a release, the wheels that a level is held against may be in another.
@@ -163,7 +164,7 @@ def _record(product: Product) -> dict[str, Any]:
     """What the store keeps beside a finished wheel."""
     return {
         "seconds": product.seconds,
-        "overrides": [asdict(override) for override in product.overrides],
+        "overrides": [to_builtins(override) for override in product.overrides],
         "lists": list(product.lists),
         "verdict": product.verdict.data(),
         "trial": str(product.trial),

@@ -7,9 +7,11 @@ An entry that does not say what name and variant.json say is not believed: whoev
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
@@ -32,8 +34,7 @@ from vbuild.wheel.name import WheelName
 OnProgress = Callable[[Target, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Gathering:
+class Gathering(Struct, frozen=True):
     """The wheels of parts on their way into a release: their links go to *stage*.
 
     Functions called as in *allow* may go above a level. *on_progress* hears of each wheel that is verified; *notes*
@@ -112,8 +113,7 @@ def strangers(wheels: Iterable[FoundWheel]) -> Iterator[str]:
         yield f"verified, but no report tells how it was built: {', '.join(names)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(Struct, frozen=True):
     """What a wheel says of itself, by its *name* and its variant.json: the *cpu* it is for, and its *properties*."""
 
     name: WheelName

@@ -8,9 +8,10 @@ The other way round, a library that the split moves would leave its copies behin
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.build.agreement import TrialCompile
@@ -73,8 +74,7 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
             raise RecipeError(f"{recipe.file}: matrix.plain: {what}; choose these as well, or build a part")
 
 
-@dataclass(frozen=True, slots=True)
-class Joiner:
+class Joiner(Struct, frozen=True):
     """What joins the plain wheels of *recipe*'s release, in *folder*, if it says so; they may require what is *beside*.
 
     The logs of tests that fail stay in *logs*.

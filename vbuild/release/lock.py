@@ -8,11 +8,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uv
+from msgspec import Struct
 
 import vbuild
 from vbuild.build.frontend import Job, required
@@ -29,8 +29,7 @@ from vbuild.release.lock_check import name_of, natives, pinned, recipe_hash, whe
 from vbuild.toolchain.interpreter import Interpreter
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLock:
+class WrittenLock(Struct, frozen=True):
     """A *lock* and the *file* that it was written to."""
 
     file: Path

@@ -1,7 +1,9 @@
 """A recipe held to its lock: whether the lock is still of the recipe, and what a run that is bound to it refuses."""
 
+import dataclasses
 import hashlib
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 import vbuild
 from vbuild.build.source import digest
@@ -35,7 +37,7 @@ def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str,
         if is_locked:
             raise RecipeError(said)
         return recipe, (f"{said}; it was not used",)
-    return replace(recipe, build=replace(recipe.build, lock=replace(lock, is_binding=is_locked))), ()
+    return dataclasses.replace(recipe, build=replace(recipe.build, lock=replace(lock, is_binding=is_locked))), ()
 
 
 def staleness(lock: Lock, recipe: Recipe) -> str | None:

@@ -6,10 +6,11 @@ orders -> builds, each once -> divided -> finished -> Product, or at any step a 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from vbuild.process.run import supervised
 from vbuild.recipe.target import Target

@@ -9,10 +9,13 @@
 Paths in them are of the machine that they come from, and mean nothing on another.
 """
 
+import dataclasses
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
 from vbuild.recipe.matrix import Matrix
@@ -28,8 +31,7 @@ from vbuild.sbom.model import Material
 LOGS_HERE = "\0logs\0"  # stands for the folder of logs in the text of an error
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(Struct, frozen=True):
     """The Python that runs vbuild, as another machine can find one like it: its path here, and what it is."""
 
     path: str
@@ -50,8 +52,7 @@ class Home:
         return replace(target, python=here.path if here.version == self.version else self.version)
 
 
-@dataclass(frozen=True, slots=True)
-class RunMessage:
+class RunMessage(Struct, frozen=True):
     """What all jobs of a run have in common; *source* is the digest of what is built, *name* the run's own.
 
     *patches* are those that are in the source.
@@ -70,22 +71,20 @@ class RunMessage:
     def of(cls, name: str, run: Run, *, source: str) -> Self:
         """That of *run*, called *name*; patches are in the source that goes out, and the matrix was evaluated."""
         build = replace(run.recipe.build, patches=())
-        recipe = replace(run.recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
+        recipe = dataclasses.replace(run.recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
         return cls(
             name, recipe, source, patches_of(run.recipe), run.family, run.is_part, run.store.fresh, Home.of_this()
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """The *targets* that a job is about, and the *places* of these in the run."""
 
     places: tuple[int, ...]
     targets: tuple[Target, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """Why there is no wheel, and what was logged: by name of the file, of which *log* is the target's own."""
 
     error: str
@@ -93,8 +92,7 @@ class Lost:
     logs: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WheelsMade:
+class WheelsMade(Struct, frozen=True):
     """A build as a worker made it: its *job* and its *key* there."""
 
     job: Job
@@ -103,8 +101,7 @@ class WheelsMade:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """What came of each target of a build, in their order."""
 
     outcomes: tuple[Product | Lost, ...]

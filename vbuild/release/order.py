@@ -1,7 +1,8 @@
 """What is to be made for each target: the job of its build, and the keys by which the store knows build and wheel."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.build.frontend import Job
 from vbuild.build.identity import build_key
@@ -12,8 +13,7 @@ from vbuild.release.cache import product_key
 from vbuild.release.family import ReleaseFamily
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOrder:
+class BuildOrder(Struct, frozen=True):
     """A wheel to be made: of the build with the key *build*, held against that with the key *baseline*, if any."""
 
     job: Job

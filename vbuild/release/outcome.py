@@ -1,9 +1,10 @@
 """What `vbuild matrix` leaves behind: the wheels of a release, what was proved of each, and what failed."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct, to_builtins
 
 from vbuild.build.agreement import TrialCompile
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
@@ -25,8 +26,7 @@ from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import open_wheel
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """A finished wheel: how it was built and in how many *seconds*, what was proved of it, what became of its test.
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_built* in this run, or its
@@ -72,7 +72,7 @@ class Product:
             "environment": dict(self.plan.environment),
             "config_settings": dict(self.plan.config_settings),
             "toolkit": _toolkit(self.toolkit) if self.toolkit else None,
-            "overrides": [asdict(override) for override in self.overrides],
+            "overrides": [to_builtins(override) for override in self.overrides],
             "architectures": list(self.lists),
             "verdict": self.verdict.data(),
         }
@@ -102,8 +102,7 @@ class Product:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A target of which there is no wheel, and why."""
 
     target: Target
@@ -129,8 +128,7 @@ class Failure:
         return cls(target, f"{wheel}: Python {python} gives the same file", None)
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseResult:
+class ReleaseResult(Struct, frozen=True):
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
     *notes* tell what whoever built should know of the tools, and *split* what was taken out of the finished wheels.
@@ -223,9 +221,7 @@ def _settings(data: Mapping[str, Any]) -> Mapping[str, str | list[str]]:
 
 
 def _toolkit_of(data: Mapping[str, Any]) -> Toolkit:
-    pins = tuple(
-        ToolkitPin(**{field.name: pin[field.name] for field in fields(ToolkitPin)}) for pin in data["components"]
-    )
+    pins = tuple(ToolkitPin(**{name: pin[name] for name in ToolkitPin.__struct_fields__}) for pin in data["components"])
     return Toolkit(Dotted.parse(data["version"]), Path(), data["identity"], pins)  # its folder is on another machine
 
 
@@ -233,5 +229,5 @@ def _toolkit(toolkit: Toolkit) -> dict[str, Any]:
     return {
         "version": str(toolkit.version),
         "identity": toolkit.identity,
-        "components": [asdict(pin) for pin in toolkit.pins],
+        "components": [to_builtins(pin) for pin in toolkit.pins],
     }

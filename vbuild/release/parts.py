@@ -8,10 +8,10 @@ refused here.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import ReportError, at
@@ -21,8 +21,7 @@ from vbuild.release.report import REPORT, Absence, Report
 from vbuild.wheel.name import WheelName
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasePart:
+class ReleasePart(Struct, frozen=True):
     """A folder with *wheels*, and the *report* on them; None where nobody wrote one."""
 
     folder: Path
@@ -62,8 +61,7 @@ class ReleasePart:
         return path if path and path.is_file() else None
 
 
-@dataclass(frozen=True, slots=True)
-class FoundWheel:
+class FoundWheel(Struct, frozen=True):
     """A wheel of some part: where it is, and what the report there says of it, *data*; None where none tells of it.
 
     *is_beside* where it is one that others require, made when they were split.
@@ -86,8 +84,7 @@ class FoundWheel:
             raise ReportError(f"{self.path}: cannot be read: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Twin:
+class Twin(Struct, frozen=True):
     """What a report has as the *data* of the wheel *name*, which it has for another *python* as well."""
 
     name: str
@@ -95,8 +92,7 @@ class Twin:
     python: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
+class Gathered(Struct, frozen=True):
     """The wheels of parts, each once, and those of further Pythons that would overwrite one of them."""
 
     wheels: tuple[FoundWheel, ...]

@@ -11,9 +11,11 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile
 from vbuild.build.packing import SUFFIX, pack
@@ -55,8 +57,7 @@ def there(run: Run, executor: Executor) -> Iterator[RunResult]:
         yield RunResult(remote.outcomes(source), remote.tried_again, remote.notes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Remote:
+class _Remote(Struct, frozen=True):
     """A *run* on *cluster*: the *parcel* that all its jobs get, and the *places* of its targets."""
 
     cluster: Cluster

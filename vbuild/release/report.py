@@ -18,13 +18,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Self
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.build.wrappers import Override
@@ -179,8 +179,7 @@ def _kind(tag: str) -> str:
     return f"{system}_{match['machine']}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelEntry:
+class WheelEntry(Struct, frozen=True, kw_only=True):
     """A wheel of a release: its *size* and its *unpacked* size in bytes, *seconds* of its build, what was proved of it.
 
     *data* is all that the report says of it.
@@ -244,8 +243,7 @@ class WheelEntry:
         return self.label or "plain"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
+class Absence(Struct, frozen=True, kw_only=True):
     """A wheel that there should be: why there is none, and the log of it."""
 
     label: str | None
@@ -276,8 +274,7 @@ class Absence:
         return self.label or "plain"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class Shared(Struct, frozen=True, kw_only=True):
     """A wheel that was made beside those of the release, which require it; sizes in bytes."""
 
     file: str
@@ -295,8 +292,7 @@ class Shared:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The wheels of a release, what failed, who gets what, and what should be known of it all."""
 
     name: str

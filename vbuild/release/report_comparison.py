@@ -7,8 +7,9 @@ next.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from vbuild.inspection.text import counted, sized
 from vbuild.release.report import Absence, Key, Report, WheelEntry, kinds
@@ -25,8 +26,7 @@ class _Sized(Protocol):
 S = TypeVar("S", bound=_Sized)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetChange(Generic[S]):
+class TargetChange(Struct, Generic[S], frozen=True):
     """Something as it was and as it is."""
 
     before: S
@@ -43,10 +43,8 @@ class TargetChange(Generic[S]):
         return self.grown / self.before.size if self.before.size else 0.0
 
 
-class Pair(TargetChange[WheelEntry]):
+class Pair(TargetChange[WheelEntry], frozen=True):
     """A wheel as it was and as it is."""
-
-    __slots__ = ()
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -68,8 +66,7 @@ class Pair(TargetChange[WheelEntry]):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """A machine that gets another variant than before; None for the plain wheel, or for nothing."""
 
     before: MachineChoice
@@ -88,8 +85,7 @@ class Moved:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """What is not in the report *after* as it was in the one *before*."""
 
     before: Report

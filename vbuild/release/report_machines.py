@@ -11,10 +11,11 @@ asked with older drivers as well.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.tags import compatible_tags, cpython_tags, generic_tags
 from packaging.utils import canonicalize_name
 
@@ -39,8 +40,7 @@ _LAST_MINOR = 8  # of CUDA 11, the driver before 12; it stands for any driver of
 _PYTHON = ("cp312", "cp312")
 
 
-@dataclass(frozen=True, slots=True)
-class Standard:
+class Standard(Struct, frozen=True):
     """A machine that many people have: its name, its CPU level, and its GPU if it has one."""
 
     name: str
@@ -48,8 +48,7 @@ class Standard:
     gpu: Arch | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineChoice:
+class MachineChoice(Struct, frozen=True, kw_only=True):
     """What *machine* gets with a *python*: the *wheel* of *size* bytes with its *label*, or nothing, and *why*.
 
     *driver* is the newest CUDA version that its driver runs. Without a wheel there is neither label nor size.
@@ -81,7 +80,7 @@ class MachineChoice:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        keys = {field.name: "bytes" if field.name == "size" else field.name for field in fields(cls)}
+        keys = {name: "bytes" if name == "size" else name for name in cls.__struct_fields__}
         return cls(**{name: data[key] for name, key in keys.items()})
 
 
@@ -126,8 +125,7 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Machine
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     """What variants ask of NVIDIA's GPUs: whether anything, and the CUDA versions of drivers, the newest first."""
 
     is_any: bool

@@ -12,10 +12,11 @@ Nothing is decided here that the report does not say: rows only bring together w
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.files.html import rendered
 from vbuild.inspection.text import counted, percent, sized
@@ -28,8 +29,7 @@ _MINUTE, _HOUR = 60, 3600
 _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the machine supports", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PageRow:
+class PageRow(Struct, frozen=True):
     """A wheel in the table: what it *serves*, its *share* of the largest one's size, and how it was before.
 
     Of several wheels of one build the first *is_first*, and stands for the time.
@@ -55,8 +55,7 @@ class PageRow:
         return ", ".join(filter(None, said))
 
 
-@dataclass(frozen=True, slots=True)
-class PageGroup:
+class PageGroup(Struct, frozen=True):
     """The rows of one Python's wheels, for one kind of platform; *size* is theirs together."""
 
     title: str
@@ -67,8 +66,7 @@ class PageGroup:
         return sum(row.wheel.size for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class ServedGpu:
+class ServedGpu(Struct, frozen=True):
     """A machine, the Pythons with which it gets the same variant, and what it gets: *sizes* from the least on."""
 
     choice: MachineChoice
@@ -82,8 +80,7 @@ class ServedGpu:
         return _REASON.sub(r"\1 \2 (\3)", self.choice.why)
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """A flag of the project's own that was taken out of commands for *files*, in the builds of *wheels*.
 
     It *is_refused* where a command only asked whether the compiler takes it, and was told no.
@@ -95,8 +92,7 @@ class Removed:
     is_refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommandSaid:
+class CommandSaid(Struct, frozen=True):
     """Something that was said of several wheels alike: warnings of a check, or why there is none."""
 
     what: str
@@ -224,8 +220,7 @@ class Mood(StrEnum):
     BAD = "bad"
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge:
+class Gauge(Struct, frozen=True):
     """A size in bytes against a *limit*: what it is of, the *file* if it is one, and what follows from it."""
 
     title: str
@@ -242,8 +237,7 @@ class Gauge:
         return min(1.0, self.size / self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The release in a line, and what else should be said at once."""
 
     mood: Mood

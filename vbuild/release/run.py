@@ -1,8 +1,9 @@
 """What a run of `vbuild matrix` is to make, and what became of it, wherever that is done."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
@@ -12,8 +13,7 @@ from vbuild.release.family import ReleaseFamily
 from vbuild.release.outcome import Failure, Product
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The *targets* to make of a recipe, all of a release or *is_part* of it.
 
     Results go into *folder*, work in progress is in *stage*; *on_progress* hears of each step of each target.
@@ -29,8 +29,7 @@ class Run:
     on_progress: OnProgress
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(Struct, frozen=True):
     """What became of each target, in their order, and *tried*, which tests a wheel that is another since once more.
 
     *notes* are what whoever builds should know; testing may add to them.

@@ -3,9 +3,12 @@
 products -> split -> thin wheels, tested again with what they require now -> products, wheels beside
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile
 from vbuild.errors import at
@@ -17,8 +20,7 @@ from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
 
 
-@dataclass(frozen=True, slots=True)
-class Thinning:
+class Thinning(Struct, frozen=True):
     """The outcomes with thin wheels in place of fat ones, and the account of the split; None where there was none."""
 
     outcomes: tuple[Product | Failure, ...]
@@ -30,7 +32,7 @@ def request_of(recipe: Recipe) -> SplitRequest | None:
     if recipe.split is None:
         return None
     with at(recipe.file):
-        return replace(SplitRequest.read(recipe.split), bill=recipe.repair.bill)
+        return dataclasses.replace(SplitRequest.read(recipe.split), bill=recipe.repair.bill)
 
 
 def thinned(

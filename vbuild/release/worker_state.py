@@ -19,9 +19,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile
 from vbuild.build.environment import Environments
@@ -175,8 +177,7 @@ class _Benches:
 _benches = _Benches()
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """One job: on which bench, in which workshop, and its targets, each as it is meant here and as it was sent."""
 
     bench: WorkerState

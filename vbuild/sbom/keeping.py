@@ -23,10 +23,11 @@ serial number      that of the rest: nobody has edited it
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -90,8 +91,7 @@ def _replaced(value: Any, reference: str, said: dict[str, str]) -> Any:  # noqa:
             return said["bom-ref"] if value == reference else value
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """What is done to a wheel: to files, by their new paths, with the *gpus* that are left; libraries that go; builds.
 
     What an *edited* file was before counts only where its bytes are others now.

@@ -8,11 +8,12 @@ Nothing in it is of the machine that made it: no path, no time, no name. Hashes 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 from urllib.parse import quote
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.wheel.name import WheelName
@@ -34,8 +35,7 @@ class Treatment(StrEnum):
     DROPPED = "dropped"
 
 
-@dataclass(frozen=True, slots=True)
-class BillChange:
+class BillChange(Struct, frozen=True):
     """One step that a file went through: its SHA-256 before, *how* it was changed, and the GPUs it had code for."""
 
     sha256: str
@@ -43,8 +43,7 @@ class BillChange:
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BillFile:
+class BillFile(Struct, frozen=True):
     """A compiled file of a wheel; *before* are its changes in their order, *gpus* what is left after a cut."""
 
     path: str
@@ -53,8 +52,7 @@ class BillFile:
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """A library that the wheel had at *path*, called *name*; one that moved is at *target* of the package *purl*.
 
     *version* is the library's own, where one is known; *evidence* is how an official library was told.
@@ -70,8 +68,7 @@ class Gone:
     evidence: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
+class Material(Struct, frozen=True):
     """Something that a build took: its name, and what is known to tell it from others of that name.
 
     *identity* is a hash of vbuild's own where nothing else pins it, of a folder or of a toolkit that was installed.
@@ -87,16 +84,14 @@ class Material:
     identity: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Making:
+class Making(Struct, frozen=True):
     """One build: what it took, and what it was told, each a name and a text."""
 
     materials: tuple[Material, ...] = ()
     told: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(Struct, frozen=True):
     """What the wheels of *project* in *version* with these files are made of; *tool* is the vbuild that says so."""
 
     project: str

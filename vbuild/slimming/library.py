@@ -6,9 +6,11 @@ What cannot be read or cut safely stays as it is, byte for byte, and the outcome
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.outline import Outline
@@ -24,8 +26,7 @@ from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
 
-@dataclass(frozen=True, slots=True)
-class EntryDecision:
+class EntryDecision(Struct, frozen=True):
     """What is left of one container: the entries kept, and whether any of them serves a GPU asked for."""
 
     container: Container
@@ -78,8 +79,7 @@ class EntryDecision:
         return Replacement(self.container.span, parts, self.container.wrappers)
 
 
-@dataclass(frozen=True, slots=True)
-class CutLibrary:
+class CutLibrary(Struct, frozen=True):
     """A library as it lies in the wheel, mapped into memory; *trouble* says why it cannot be read, if it cannot."""
 
     member: str

@@ -21,7 +21,8 @@ allow it in the same breath. What the sentence means for a user is for the user 
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.errors import SlimError
 from vbuild.files.edited import EditedFile
@@ -99,8 +100,7 @@ _LARGEST = 1 << 24
 _LONGEST = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Prohibition:
+class Prohibition(Struct, frozen=True):
     """A sentence of a licence that forbids modification: the file it is in, its line, and the words."""
 
     member: str
@@ -143,8 +143,7 @@ _FILE = "variant.json"
 _HOW = "vbuild slim"
 
 
-@dataclass(frozen=True, slots=True)
-class SlimOutput:
+class SlimOutput(Struct, frozen=True):
     """A wheel to be written; *document* is its variant.json where that is made anew."""
 
     name: WheelName

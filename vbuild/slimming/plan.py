@@ -8,9 +8,10 @@ A library that changes stays mapped from its temporary file while the plan is op
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from vbuild.elf.outline import MAGIC
 from vbuild.files.edited import EditedFile
@@ -23,8 +24,7 @@ from vbuild.wheel.extract import forget
 from vbuild.wheel.zip_read import Member
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(Struct, frozen=True):
     """What becomes of one library: a rope and an account of it for each share, and the libraries that it NEEDs."""
 
     member: str
@@ -42,8 +42,7 @@ class Examined:
         return not all(rope.is_unchanged for rope in self.ropes)
 
 
-@dataclass(frozen=True, slots=True)
-class SlimPlan:
+class SlimPlan(Struct, frozen=True):
     """The libraries of a wheel with what becomes of them, and the members that are left out."""
 
     libraries: tuple[Examined, ...]

@@ -1,9 +1,10 @@
 """What to take out of a wheel, as values: the same for every library in it, and what each output keeps."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import SlimError
@@ -23,8 +24,7 @@ class Empty(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """One output: the GPUs it is for, None to leave GPU code alone; its variant label, None to keep the name.
 
     *document* is the variant.json of a labelled one, where it is known before; else it says what the code is for.
@@ -47,8 +47,7 @@ class Share:
         return f"{self.label}={self.gpus}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
+class Cuts(Struct, frozen=True, kw_only=True):
     """What is done to every wheel: the fate of PTX, of symbols, of whole members, and of fatbins with nothing left.
 
     *zstd* compresses kept GPU code again, which drivers read from CUDA 12.4 on; *force* allows a cut after which

@@ -3,16 +3,16 @@
 Sizes are bytes. A container is one fatbin, the GPU code of one translation unit; an entry is its code for one GPU.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.hardware.gpu import Arch, GpuServed
 from vbuild.variants.model import Property
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryCut:
+class LibraryCut(Struct, frozen=True, kw_only=True):
     """One library before and after: entries kept and dropped, containers emptied, JIT-only and pinned.
 
     *jit_only* counts containers from which some GPU asked for gets PTX alone; *virtual* are the GPUs, M.0, that PTX
@@ -66,8 +66,7 @@ class LibraryCut:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slimmed:
+class Slimmed(Struct, frozen=True, kw_only=True):
     """One output of slimming: from which wheel, to which path, and what went; sizes packed and unpacked.
 
     *path* and *packed* are None after a dry run. *is_untouched* says that it is the input, byte for byte.

@@ -13,10 +13,11 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from vbuild.errors import ExecutorError, SlimError, VbuildError, at
 from vbuild.files.edited import EditedFile

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -49,8 +50,7 @@ _LED_NOWHERE = frozenset({Via.MISSING, Via.OUTSIDE})
 _NOTHING = Metadata.parse("Metadata-Version: 2.1\nName: none\nVersion: 0\n")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(Struct, frozen=True, eq=False):
     """The *bundles* of one machine, what becomes of them, and what they require then."""
 
     bundles: tuple[Bundle, ...]

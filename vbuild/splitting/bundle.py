@@ -12,6 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from msgspec import Struct
+
 from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import LinkGraph, stood_in_for
 from vbuild.elf.loading import Loading
@@ -39,8 +41,7 @@ class OriginQuestions(Protocol):
     def __call__(self, name: str, loading: Loading, data: memoryview, sha256: str, /) -> Origin: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BundledLibrary:
+class BundledLibrary(Struct, frozen=True, eq=False):
     """An ELF file of a wheel, at *path* below site-packages; *sha256* is in hexadecimal digits."""
 
     member: Member

@@ -13,10 +13,10 @@ https://peps.python.org/pep-0639/
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import PurePosixPath
 
+from msgspec import Struct, field
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -39,8 +39,7 @@ _LICENCE_CLASSIFIER = "License ::"
 _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Companion:
+class Companion(Struct, frozen=True):
     """A wheel that is made beside the thin ones: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
 
     name: WheelName
@@ -80,8 +79,7 @@ def libs_folder(project: str) -> str:
     return f"{escaped(libs_project(project))}/lib"
 
 
-@dataclass(frozen=True, slots=True)
-class Libs:
+class Libs(Struct, frozen=True):
     """What a -libs wheel is made of; *project* is whose wheels share it, or how else it is called.
 
     *files* is a hash in hex by path in it, *platform* its platform tag, *licence* lines of METADATA, *texts* licence

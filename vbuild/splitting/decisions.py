@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -41,8 +42,7 @@ class DecisionKind(StrEnum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryDecision:
+class LibraryDecision(Struct, frozen=True):
     """What becomes of one library, and why: *reason* says why it is not replaced, or not moved at all."""
 
     kind: DecisionKind
@@ -60,8 +60,7 @@ class LibraryDecision:
 Frozen = Mapping[tuple[Bundle, str], str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
+class Decision(Struct, frozen=True, eq=False):
     """The fates of all libraries of each wheel, by path, and the pools of those that are shared."""
 
     fates: Mapping[Bundle, Mapping[str, LibraryDecision]]
@@ -112,8 +111,7 @@ def decided(bundles: Sequence[Bundle], request: SplitRequest, *, frozen: Frozen 
     return Decision({bundle: ballot.fates(found) for bundle, ballot in ballots.items()}, found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Company:
+class _Company(Struct, frozen=True):
     """In how many wheels each library is, and how many different ones have each file name."""
 
     wheels: Mapping[tuple[str, str], int]

@@ -23,9 +23,10 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from vbuild.splitting.companion import Companion, dev_wheel, licence_texts
 from vbuild.splitting.output import New, PassedMember, ThinWheel
@@ -58,8 +59,7 @@ class DevelopmentKind(StrEnum):
     PKG_CONFIG = "pkg-config"
 
 
-@dataclass(frozen=True, slots=True)
-class DevelopmentFiles:
+class DevelopmentFiles(Struct, frozen=True):
     """The development files of one kind: how many, and their bytes."""
 
     kind: DevelopmentKind
@@ -126,8 +126,7 @@ def _names(source: str) -> Iterator[str]:
 _HEAD = 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Development:
+class Development(Struct, frozen=True, eq=False):
     """A -dev wheel, the *wheels* it was made from, and what is in it; *members* are those of the first."""
 
     companion: Companion

@@ -8,6 +8,7 @@ libtorch_cpu.so   torch/lib                        whoever loads it has torch al
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -20,8 +21,7 @@ from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.requirements import required
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """A package beside the wheel in site-packages that has *library*, and the *folders* to search for it.
 
     *wheel* is the official release that the folders were read from, and *entry* what is known of the library there; a

@@ -16,11 +16,11 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -43,8 +43,7 @@ _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")
 _NVIDIA = re.compile(r"nvidia-.+|cuda-toolkit|cu[a-z]+-cu\d\d")
 
 
-@dataclass(frozen=True, slots=True)
-class OfficialLibrary:
+class OfficialLibrary(Struct, frozen=True):
     """A library in an official wheel: its path there, its file name, and what RECORD says of it; *size* is bytes."""
 
     path: str
@@ -53,8 +52,7 @@ class OfficialLibrary:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class OfficialWheel:
+class OfficialWheel(Struct, frozen=True):
     """A release of an official package for one kind of machine."""
 
     project: str
@@ -77,8 +75,7 @@ class OfficialEvidence(StrEnum):
     SECTIONS = "sections"
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """Where a bundled library comes from; *transferred* is bytes."""
 
     wheel: OfficialWheel
@@ -87,8 +84,7 @@ class Provenance:
     transferred: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unproved:
+class Unproved(Struct, frozen=True):
     """Why a library cannot be taken for an official one, for people: "left as it was, because <reason>"."""
 
     reason: str
@@ -295,8 +291,7 @@ def _pins(requirement: Requirement, project: str, version: str) -> bool:
     return is_exact and _names(requirement, project) and requirement.specifier.contains(version)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bundled:
+class _Bundled(Struct, frozen=True):
     """A library that is to be recognised; *digest* is the hash in its file name."""
 
     data: memoryview
@@ -304,14 +299,12 @@ class _Bundled:
     digest: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     project: str
     listed: ListedFile
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(Struct, frozen=True):
     """A library of a release that may be the bundled one."""
 
     project: str

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, Self, TypeVar
 
+from msgspec import Struct, to_builtins
 from platformdirs import user_cache_path
 from unearth.fetchers import PyPIClient
 
@@ -39,8 +40,7 @@ _SHA256_SIZE = 32
 _AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class CachedLibrary:
+class CachedLibrary(Struct, frozen=True):
     """A shared library in a wheel: where, its SHA-256 in hexadecimal digits, and its size in bytes."""
 
     path: str
@@ -48,8 +48,7 @@ class CachedLibrary:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What a wheel says: every Requires-Dist as it is written, and its libraries."""
 
     file: str
@@ -163,7 +162,7 @@ class OfficialCache:
                 self._store.mkdir(parents=True, exist_ok=True)
                 part = self._store / f".{listed.sha256}.{os.getpid()}"
                 try:
-                    part.write_text(sealed(json.dumps(asdict(facts))), encoding="utf-8")
+                    part.write_text(sealed(json.dumps(to_builtins(facts))), encoding="utf-8")
                     part.replace(self._store / f"{listed.sha256}.json")
                 finally:
                     part.unlink(missing_ok=True)

@@ -23,7 +23,8 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.image import ElfImage, ElfLayout, Section, Sliceable
 from vbuild.elf.library_names import hashed
@@ -52,8 +53,7 @@ PATHS = (DynamicTag.RUNPATH, DynamicTag.RPATH)
 NAMED = (DynamicTag.NEEDED, DynamicTag.SONAME)
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicNames:
+class DynamicNames(Struct, frozen=True):
     """The official ``.dynstr``, and that of the bundled copy, which begins with it."""
 
     official: bytes
@@ -186,8 +186,7 @@ def difference(official: Sliceable, bundled: memoryview, *, below: int | None = 
     return f"its segments lead past its section {astray}" if astray else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(Struct, frozen=True):
     """The bytes of the official file, its headers, and the bundled file."""
 
     data: Sliceable

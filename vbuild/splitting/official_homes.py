@@ -7,10 +7,12 @@
 patchelf fills what it moves away from with 'Z' ('X' before 0.18), and sorts the section headers by offset.
 """
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from vbuild.elf.image import ElfImage, Section, Sliceable
 from vbuild.elf.records import (
@@ -46,8 +48,7 @@ _SYMBOL = SymbolEntry.layout
 Place = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """What is known of the official file: its *head*, its *segments*, and all of it that nobody changed."""
 
     head: bytes
@@ -206,8 +207,10 @@ def _table(bundled: ElfImage, places: Mapping[int, Place], search: Search) -> tu
             is_moved_again = offset >= len(search.head)
             names = header.sh_type == SectionType.STRTAB and not is_moved_again
             alignment = 1 if names else header.sh_addralign
-            header = replace(header, sh_addr=address, sh_offset=offset, sh_size=size, sh_addralign=alignment)
-        homes.append(replace(section, header=header))
+            header = dataclasses.replace(
+                header, sh_addr=address, sh_offset=offset, sh_size=size, sh_addralign=alignment
+            )
+        homes.append(dataclasses.replace(section, header=header))
     homes.sort(key=lambda section: (section.index > 0, section.header.sh_offset))
     numbers = {section.index: number for number, section in enumerate(homes)}
     return tuple(Section(number, home.name, _linked(home.header, numbers)) for number, home in enumerate(homes))
@@ -217,4 +220,4 @@ def _linked(header: SectionHeader, numbers: Mapping[int, int]) -> SectionHeader:
     """*header* with sections by their other *numbers*."""
     is_relocations = header.sh_type in {SectionType.REL, SectionType.RELA}
     info = numbers.get(header.sh_info, header.sh_info) if is_relocations else header.sh_info
-    return replace(header, sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)
+    return dataclasses.replace(header, sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)

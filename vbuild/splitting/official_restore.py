@@ -15,7 +15,8 @@ https://github.com/NixOS/patchelf/blob/master/src/patchelf.cc
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.image import ElfImage, ElfLayout, Section
 from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SectionType, SegmentType
@@ -84,8 +85,7 @@ def matching(candidates: Iterable[EditedFile], sha256: str) -> EditedFile | None
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredFile:
+class RestoredFile(Struct, frozen=True):
     """A rope of which only slices are asked for."""
 
     rope: EditedFile
@@ -103,8 +103,7 @@ class RestoredFile:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
-@dataclass(frozen=True, slots=True)
-class _Stitched:
+class _Stitched(Struct, frozen=True):
     """The official *head*, and the bundled bytes behind it."""
 
     head: bytes
@@ -123,8 +122,7 @@ class _Stitched:
         return memoryview(front if stop <= cut else front + bytes(self.data[cut:stop]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Official:
+class _Official(Struct, frozen=True):
     """The headers of the official file: read, or found out; *table* is its section headers where they were lost."""
 
     bundled: ElfImage

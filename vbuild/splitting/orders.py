@@ -25,7 +25,8 @@ Paths are relative to site-packages, as `installed_path` gives them. https://man
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.linkage import Edge, Via
 from vbuild.elf.loading import Loading
@@ -44,8 +45,7 @@ _ELSEWHERE = "a folder of the machine it was built on"
 _STARTED = "counts from the folder that a program is started in"
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """One entry of a file's RPATH or RUNPATH: as written, the folder it leads to, why it goes if it does.
 
     Of one with a token that only the loader knows, *rest* is what stands behind ``$ORIGIN``. One that *is_foreign*
@@ -151,8 +151,7 @@ def _clean(folder: str) -> str:
     return "" if clean == "." else clean
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PatchOrder:
+class PatchOrder(Struct, frozen=True, eq=False):
     """What is to be done to *piece*, a file of *bundle* that will be installed at *path*, and what it then asks for."""
 
     bundle: Bundle
@@ -168,8 +167,7 @@ class PatchOrder:
         return self.relink == Relink()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Orders:
+class Orders(Struct, frozen=True, eq=False):
     """Writes the orders that follow from a *decision*.
 
     *homes* are the folders of the pools, by pool, and *frozen* the files that cannot be edited. With *cleans* RPATHs
@@ -260,8 +258,7 @@ class Orders:
         return Relink(renamed=renamed, rpath=rpath if rpath != before else None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Place:
+class _Place(Struct, frozen=True, eq=False):
     """A *piece* of *bundle*, the *path* where it will be, and the folders that have libraries then."""
 
     bundle: Bundle

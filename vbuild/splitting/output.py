@@ -4,7 +4,8 @@ Output -> for each part WheelWriter.copy or .write
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.files.records import Buffer
 from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
@@ -25,8 +26,7 @@ _MODE = 0o755
 _HOW = "vbuild split"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PassedMember:
+class PassedMember(Struct, frozen=True, eq=False):
     """A *member* of *wheel*, to be passed on to *path*."""
 
     wheel: Wheel
@@ -42,8 +42,7 @@ class PassedMember:
         writer.copy(self.wheel, self.member, path=self.path)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class New:
+class New(Struct, frozen=True, eq=False):
     """New bytes in place of a member, or at a path of their own with the permissions *mode*."""
 
     place: Member | str
@@ -64,8 +63,7 @@ class New:
         forget(self.data)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ThinWheel:
+class ThinWheel(Struct, frozen=True, eq=False):
     """A wheel to be written; new members get the time of those of *like*, and without it no member has one."""
 
     name: WheelName

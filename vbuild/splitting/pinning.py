@@ -7,8 +7,8 @@ compatible   cuda-toolkit[cufft,curand]==12.4.*    the toolkit release that has 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.elf.catalogue import by_soname
@@ -21,8 +21,7 @@ from vbuild.splitting.requirements import compatible, compatible_alone, exact, r
 from vbuild.wheel.metadata import Metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Pinning:
+class Pinning(Struct, frozen=True):
     """Writes requirements as *request* wants them, for wheels of one *machine*."""
 
     request: SplitRequest

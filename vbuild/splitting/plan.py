@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations, product
 from pathlib import Path
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.surgery.relink import Relink, relinked
@@ -32,8 +33,7 @@ from vbuild.wheel.paths import installed_path
 Cut = Callable[[str, memoryview], EditedFile]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DependencyWheel:
+class DependencyWheel(Struct, frozen=True, eq=False):
     """A file as it will be: what was ordered, its bytes where they are others than before, and their hash."""
 
     order: PatchOrder
@@ -46,8 +46,7 @@ class DependencyWheel:
         return self.order.piece.member.size if self.data is None else len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(Struct, frozen=True):
     """The hash of an edited file, and its place in the spool if it differs from what it was."""
 
     sha256: str
@@ -106,8 +105,7 @@ class Editor:
             return _Edit(digest, None if digest == order.piece.sha256 else self._spool.put(view))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SplitPlan:
+class SplitPlan(Struct, frozen=True, eq=False):
     """The *decision*, with the files of every wheel and every pool as they will be.
 
     *frozen* are the files that could not be edited, and why.

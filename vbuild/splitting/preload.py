@@ -32,7 +32,8 @@ import sys
 import tokenize
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.errors import SplitError
 
@@ -110,8 +111,7 @@ _preload()
 '''
 
 
-@dataclass(frozen=True, slots=True)
-class Preloaded:
+class Preloaded(Struct, frozen=True):
     """A library of another wheel: its installed path, which ends in its SONAME, and the distribution that brings it.
 
     *pathfinder* is its name in cuda-pathfinder, if it has one.

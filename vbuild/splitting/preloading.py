@@ -1,7 +1,8 @@
 """Which packages of a wheel run a preload module, and for which libraries."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.catalogue import by_soname
 from vbuild.errors import at
@@ -16,8 +17,7 @@ from vbuild.wheel.paths import installed_path
 PATHFINDER = "cuda-pathfinder"
 
 
-@dataclass(frozen=True, slots=True)
-class Preloading:
+class Preloading(Struct, frozen=True):
     """The new files of a wheel by member path, what they require, and a warning for each consumer that none serves."""
 
     files: dict[str, bytes]

@@ -6,9 +6,11 @@ From what was planned and written to the account of it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.splitting.batch import Batch, Whole
 from vbuild.splitting.bundle import Bundle
@@ -19,8 +21,7 @@ from vbuild.splitting.output import ThinWheel
 from vbuild.splitting.plan import DependencyWheel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryMove:
+class LibraryMove(Struct, frozen=True, kw_only=True):
     """What becomes of one library in the *wheels* that have it; *target* is what they require instead.
 
     Its *size* and its *packed* size are those of all copies together. *evidence* says what proves that it is the
@@ -51,8 +52,7 @@ class LibraryMove:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(Struct, frozen=True):
     """A file whose NEEDED or RPATH changed; *removed* are the entries of RPATH that led nowhere on other machines."""
 
     path: str
@@ -69,8 +69,7 @@ class Edited:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thinned:
+class Thinned(Struct, frozen=True, kw_only=True):
     """One wheel before and after; *path* is None where nothing was written, *requires* are the lines added."""
 
     wheel: Path
@@ -101,8 +100,7 @@ class Thinned:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Beside(Struct, frozen=True, kw_only=True):
     """A wheel that was made beside: of shared libraries, or of what only compilers read."""
 
     name: str
@@ -123,8 +121,7 @@ class Beside:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """A whole run; *transferred* are the bytes that were read of official wheels.
 
     *absent* are libraries that wheels need and that no path led to before, nor does now: something opens them first.

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from vbuild.splitting.bundle import Bundle, BundledLibrary
 
 Key = tuple[str, str]
@@ -19,8 +21,7 @@ Place = tuple[str, bool]
 _TOO_MUCH = 0.1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class Pool(Struct, frozen=True, eq=False):
     """The *bundles* that share libraries, and the *pieces* they share, by file name; each is that of one of them."""
 
     bundles: tuple[Bundle, ...]

@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
@@ -36,8 +37,7 @@ class CompilerFamily(StrEnum):
     MSVC = "msvc"
 
 
-@dataclass(frozen=True, slots=True)
-class Rust:
+class Rust(Struct, frozen=True):
     """A Rust compiler, *host*, the target triple of the machine it runs on, and all that it says of itself."""
 
     rustc: Path
@@ -45,8 +45,7 @@ class Rust:
     said: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Compilers:
+class Compilers(Struct, frozen=True):
     """The C compiler of a build with its C++ partner, and Rust's where there is one.
 
     *c* and *cxx* are commands whose compiler is a bare name, to be found on PATH; *programs* are all the compiler

@@ -5,12 +5,12 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import uv
+from msgspec import Struct
 
 from vbuild.errors import BuildError
 from vbuild.toolchain.probes import is_script, remembered
@@ -32,8 +32,7 @@ print(json.dumps({
 _PARSED: dict[str, Callable[[Any], Any]] = {"path": Path, "scripts": Path, "include": Path, "version": tuple}
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
+class Interpreter(Struct, frozen=True):
     """A Python, and the commands and flags that its sysconfig hands to extension builds."""
 
     path: Path

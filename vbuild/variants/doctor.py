@@ -11,10 +11,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import HardwareError, VariantError
@@ -33,8 +34,7 @@ _PIP = "pip install --force-reinstall --no-deps --no-cache-dir"
 _UV = "uv pip install --reinstall --no-deps --no-cache"
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """An installed variant: the project and *version*, its *label*, the folder it is in, and whether it runs here.
 
     *is_supported* is None where nobody can say; *why* is what the machine supports or lacks, and *advice* why it should

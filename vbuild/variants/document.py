@@ -25,9 +25,11 @@ The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/pep
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.config.table import Table
 from vbuild.errors import TableError, VariantError, at
@@ -76,8 +78,7 @@ class Schema(Enum):
         return self is Schema.PEP_850
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """Variants, by label, and the metadata they share."""
 
     schema: Schema
@@ -277,8 +278,7 @@ def _listed(variant: Variant) -> str:
     return ", ".join(map(str, variant.features)) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Struct, frozen=True):
     """What a project says of its variants: the metadata they share, and those it names."""
 
     metadata: VariantMetadata

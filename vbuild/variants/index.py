@@ -9,9 +9,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import VariantError, at
 from vbuild.files.atomic import replacing
@@ -24,8 +25,7 @@ from vbuild.wheel.simple_index import check_unused, write_simple
 _MODE = 0o644
 
 
-@dataclass(frozen=True, slots=True)
-class Indexed:
+class Indexed(Struct, frozen=True):
     """The variants.json of one release: its path, the labels it lists, how many wheels they have, and if it is new."""
 
     path: Path

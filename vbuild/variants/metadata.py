@@ -12,10 +12,10 @@ https://peps.python.org/pep-0825/#default-priorities, and the providers and buil
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.config.table import Table
@@ -31,8 +31,7 @@ _RELEASE = re.compile(r"\d+(\.\d+){0,2}", re.ASCII)
 StaticProperties = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VariantProvider:
+class VariantProvider(Struct, frozen=True):
     """Who says which properties of one namespace a machine supports: a static list, or a plugin."""
 
     requires: tuple[str, ...] = ()
@@ -134,8 +133,7 @@ class VariantProvider:
             raise VariantError(f"no feature-order for {len(features)} static features; expected one (PEP 850)")
 
 
-@dataclass(frozen=True, slots=True)
-class VariantMetadata:
+class VariantMetadata(Struct, frozen=True):
     """The namespaces of a release, most important first, and their providers in the same order."""
 
     namespaces: tuple[str, ...]

@@ -12,9 +12,10 @@ What a provider's plugin said that this machine supports, and which plugin it wa
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.errors import VariantError
 from vbuild.hardware.machine import Features
@@ -49,8 +50,7 @@ def checked_label(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Property:
+class Property(Struct, frozen=True, order=True):
     """One thing a machine must support, in three parts."""
 
     namespace: str
@@ -74,8 +74,7 @@ class Property:
         return f"{self.namespace} :: {self.feature} :: {self.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Struct, frozen=True):
     """The values of one feature that a variant names; a machine needs one of them."""
 
     namespace: str
@@ -86,8 +85,7 @@ class Feature:
         return f"{self.namespace} :: {self.name} :: {' | '.join(self.values)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A variant label and the set of properties it stands for, sorted."""
 
     label: str
@@ -147,8 +145,7 @@ def hash_label(properties: Iterable[Property]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-@dataclass(frozen=True, slots=True)
-class PackageVariants:
+class PackageVariants(Struct, frozen=True):
     """A wheel that was installed: its project and version, its file, the file's SHA-256, and where it came from."""
 
     name: str
@@ -170,8 +167,7 @@ class PackageVariants:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class StatedProperty:
+class StatedProperty(Struct, frozen=True):
     """The *features* of *namespace* that the machine supports, best first, after the plugin at *endpoint*.
 
     The plugin's own package is the first of *packages*, what it needs comes behind it.

@@ -8,7 +8,7 @@ variant after the null variant.
 https://peps.python.org/pep-0825/#variant-ordering
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from vbuild.hardware.machine import Features, Machine
 from vbuild.variants.document import Document
@@ -23,8 +23,7 @@ _SHOWN = 6
 _END: Place = (1 << 30, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """A variant with its rank on a machine, or with the reasons why the machine does not support it."""
 
     variant: Variant

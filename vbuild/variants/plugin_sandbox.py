@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import PluginError
 from vbuild.variants.plugin_answer import MOST_BYTES
@@ -61,8 +62,7 @@ def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIM
     return ended.answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(Struct, frozen=True):
     """How a plugin ended: *why* that is no answer, None where it is one."""
 
     why: str | None

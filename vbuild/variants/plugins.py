@@ -12,19 +12,21 @@ From the package indexes that pip is configured with, and from nowhere else: no 
 Only wheels: nothing of what is installed runs before the plugin does.
 """
 
+import dataclasses
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import uv
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
@@ -49,8 +51,7 @@ _LEADS_ELSEWHERE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PluginInstallation:
+class PluginInstallation(Struct, frozen=True):
     """The *python* of an environment, and the wheels in it, the plugin's own first."""
 
     python: Path
@@ -84,8 +85,7 @@ def _project(text: str) -> str:
     return canonicalize_name(Requirement(text).name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
+class _Client(Struct, frozen=True):
     """uv, working in *folder* with the packages of *indexes*."""
 
     folder: Path
@@ -170,7 +170,7 @@ class Plugins:
 
     def telling(self, on_progress: OnProgress) -> Self:
         """The same plugins; *on_progress* hears what is being done."""
-        return replace(self, on_progress=on_progress)
+        return dataclasses.replace(self, on_progress=on_progress)
 
     def __call__(self, document: Document, machine: Machine) -> tuple[StatedProperty, ...]:
         """What the plugins that *document* names say, for each namespace in use that nobody else answers for.

@@ -12,8 +12,8 @@ Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -27,8 +27,7 @@ _OLDEST_MAJOR, _NEWEST_MAJOR, _NEWEST_MINOR = 11, 15, 20
 _OLDEST_GPU = Dotted(5, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltIn(Struct, frozen=True):
     """A provider known to vbuild: how it is written, the version installers carry, and what it supports."""
 
     provider: VariantProvider

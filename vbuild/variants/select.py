@@ -8,10 +8,11 @@ https://peps.python.org/pep-0825/#variant-ordering
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -32,8 +33,7 @@ Ask = Callable[[Document, Machine], tuple[StatedProperty, ...]]
 Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A wheel with its place in the ranking, or the reason why the machine cannot have it."""
 
     path: Path
@@ -45,8 +45,7 @@ class Candidate:
         return {"wheel": self.path.name, "label": self.name.variant, "fits": self.fits, "why": self.why}
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The wheel that a machine gets, and every wheel of the versions looked at, best first.
 
     *said* is what plugins said of the machine for the wheel's release, where they were asked.

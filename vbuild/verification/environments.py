@@ -21,13 +21,13 @@ import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Self
 
 import uv
+from msgspec import Struct
 from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, sys_tags
@@ -42,8 +42,7 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 
-@dataclass(frozen=True, slots=True)
-class PythonChoice:
+class PythonChoice(Struct, frozen=True):
     """What of a wheel's requirements is *kept*, and what is *left_out*; both as an installer takes them."""
 
     kept: tuple[str, ...]
@@ -109,8 +108,7 @@ class Installer(StrEnum):
     UV = "uv"
 
 
-@dataclass(frozen=True, slots=True)
-class TestEnvironment:
+class TestEnvironment(Struct, frozen=True):
     """Where a wheel is installed: *packages* is site-packages, in *folder*; no *python* where none here can run it.
 
     *left_out* are projects that it requires, and that are not there for the *reason* that the installer gave.
@@ -236,8 +234,7 @@ def _uv_venv(python: Path) -> list[str]:
     return [uv.find_uv_bin(), "venv", *quiet, "--python", str(python)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
+class _Client(Struct, frozen=True):
     """An *installer* for the Python of the wheel called *name*, and where it finds packages."""
 
     installer: Installer

@@ -10,8 +10,9 @@ The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks f
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.errors import HardwareError
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, offered
@@ -27,8 +28,7 @@ _VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
 DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuClaim:
+class GpuClaim(Struct, frozen=True):
     """The GPUs that a variant names: those that get machine code, those that get PTX, and the oldest driver."""
 
     real: tuple[Arch, ...] = ()
@@ -74,8 +74,7 @@ def _mistaken(value: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryCode:
+class LibraryCode(Struct, frozen=True):
     """The GPU code of one library: its fatbins by what they offer, and what a verdict says of the rest."""
 
     fatbins: Mapping[tuple[GpuOffer, ...], int]

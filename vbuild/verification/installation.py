@@ -19,11 +19,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path, PurePosixPath
 from typing import Self
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.loading import Loading
@@ -35,8 +35,7 @@ from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledWheel:
+class InstalledWheel(Struct, frozen=True):
     """The ELF files of a wheel and its companions by path from site-packages, and those that are *damaged*.
 
     *named* are libraries whose names Python code or another file has, to open them; *imports* are the top-level
@@ -198,8 +197,7 @@ with open(answer, "w", encoding="utf-8") as file:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What came of it: the last line of the *error*, the loader's own words among its *causes*.
 
     *mapped* are the files that were loaded for it, as the kernel names them. *killed_by* is the signal that ended the

@@ -7,10 +7,11 @@ They may lack what else they require: for a Python to come, few wheels are publi
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import SplitError, at
 from vbuild.index_client.configuration import Indexes
@@ -28,8 +29,7 @@ OnProgress = Callable[[str], None]
 _SHOWN = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """What came of one wheel with one installer; no *installer* where none here can do anything with it.
 
     *resolved* counts the NEEDED entries that were found, *loaded* are paths from site-packages, *imported* are modules.

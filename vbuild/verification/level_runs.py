@@ -14,12 +14,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import uv
+from msgspec import Struct
 
 from vbuild.elf.library_names import at_level, baseline_of, level_of
 from vbuild.errors import ClaimError, SplitError, at
@@ -38,8 +38,7 @@ _WIDTH = 80
 _SHOWN = 5  # libraries of a run; those that are wrong are all told
 
 
-@dataclass(frozen=True, slots=True)
-class LevelRun:
+class LevelRun(Struct, frozen=True):
     """A wheel run as processors of *level* see it, which came about by *way*; *untried* says why it was not.
 
     *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
@@ -95,8 +94,7 @@ class LevelRun:
         return any(failure.startswith("test: ") for failure in self.failures)
 
 
-@dataclass(frozen=True, slots=True)
-class Leveled:
+class Leveled(Struct, frozen=True):
     """What came of a wheel's *levels*, the baseline's first: its *runs*, and *notes* on what could not be seen."""
 
     wheel: str
@@ -281,8 +279,7 @@ def _python(name: WheelName) -> Path:
     return Path(ran.stdout.strip())
 
 
-@dataclass(frozen=True, slots=True)
-class _LevelRunner:
+class _LevelRunner(Struct, frozen=True):
     """An environment with the wheel in it, and all that is to be done in it; *copies* are by the baseline's paths."""
 
     environment: TestEnvironment

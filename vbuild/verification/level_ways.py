@@ -18,10 +18,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct, field
 
 from vbuild.elf.library_names import LEVELS, OLDEST_GLIBC
 from vbuild.errors import ClaimError
@@ -62,8 +63,7 @@ class Way(StrEnum):
 WAYS = (Way.TUNABLES, Way.MASK, Way.QEMU)
 
 
-@dataclass(frozen=True, slots=True)
-class LevelHost:
+class LevelHost(Struct, frozen=True):
     """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
 
     *suffixes* are how the names of extension modules end that the Python takes, and *program* is its file.
@@ -144,8 +144,7 @@ class LevelHost:
         return Start()
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """How processes are started: with *variables*, and Python's program behind other words, where it has any.
 
     *before* are the words of an emulator, and *options* those of the *loader*, each where there is one.

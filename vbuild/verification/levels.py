@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.disassembly import Isa
 from vbuild.elf.dispatch import Baseline, DispatchEvidence, Judged, asks_processor, judged, named_rank
@@ -32,8 +33,7 @@ _SHOWN = 3
 _SHOWN_INSTRUCTIONS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """The level that code has to keep to, and whether somebody named it or it is merely the baseline.
 
     It *is_folders* where the glibc-hwcaps folder of that level has the code.

@@ -14,10 +14,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.catalogue import is_driver
 from vbuild.elf.linkage import Via
@@ -30,8 +32,7 @@ _ORIGIN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
 _NEWEST = "manylinux_2_99"
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderNeed:
+class LoaderNeed(Struct, frozen=True):
     """One NEEDED name as the loader meets it: which way it is found, or why it is not.
 
     *via* is how RPATHs find it, whether or not it *is_loaded* before they are asked. *provider* is the file that is
@@ -57,8 +58,7 @@ class LoaderNeed:
         return self.is_loaded and self.via in {Via.NAME, Via.OUTSIDE, Via.MISSING}
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(Struct, frozen=True):
     """A loaded file, and the one that it was loaded for."""
 
     path: str

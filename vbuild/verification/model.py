@@ -12,10 +12,11 @@ cp311, abi3, none      extension modules that such a Python imports
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.elf.file import Elf
 from vbuild.elf.library_names import level_of
@@ -63,8 +64,7 @@ class VerifyRule(StrEnum):
     SYMBOL_VERSION = "symbol-version"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing found: how bad, under which rule, in which member; None for the wheel as a whole."""
 
     severity: Severity
@@ -83,8 +83,7 @@ class Finding:
         return cls(Severity(data["severity"]), VerifyRule(data["rule"]), data["member"], data["what"])
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """A function that needs more than the claimed level, with the first instruction for each feature.
 
     In a library with thousands of them the later ones come without instructions.
@@ -113,8 +112,7 @@ class Violation:
         return cls(data["function"], address, tuple(data["features"]), tuple(data["instructions"]))
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryIsa:
+class LibraryIsa(Struct, frozen=True):
     """What the code of one library needs: bytes of code, the highest level in use, and the functions above the claim.
 
     *accepted* counts the functions above the claim by the reason why they are no violations.
@@ -154,8 +152,7 @@ class LibraryIsa:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryGpus:
+class LibraryGpus(Struct, frozen=True):
     """What GPUs the code of one library is for.
 
     *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name the architectures in them, as
@@ -198,8 +195,7 @@ def _served(data: Mapping[str, Any]) -> GpuServed:
     return GpuServed(device, data["machine"], data["jit"], data["nothing"])
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all that was found.
 
     *claimed* says whether the wheel or the caller named that level; without a claim it is the baseline's. *gpus* are

@@ -7,8 +7,9 @@ cp315-cp315-manylinux_2_34_aarch64   uv   --python-version 3.15 --python-platfor
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.wheel.name import WheelName
@@ -26,8 +27,7 @@ def platforms_of(name: WheelName) -> tuple[PlatformPolicy, ...]:
     return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := PlatformPolicy.parse(tag)))
 
 
-@dataclass(frozen=True, slots=True)
-class LoadTarget:
+class LoadTarget(Struct, frozen=True):
     """A Python that is not this one: what it is, the ABI of its modules, and where it runs."""
 
     implementation: str

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from vbuild.elf.catalogue import by_soname, framework, is_driver
 from vbuild.elf.linkage import Via
 from vbuild.elf.outline import Outline
@@ -33,8 +35,7 @@ class TrialStep(StrEnum):
     IMPORT = "import"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadFinding:
+class LoadFinding(Struct, frozen=True):
     """One thing that was found: at which step, and what, its place in front."""
 
     step: TrialStep

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
+
 from vbuild.elf.disassembly import processes
 from vbuild.elf.file import Elf
 from vbuild.elf.image import ElfImage
@@ -153,8 +155,7 @@ class _Contents:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, str(error)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Claims:
+class _Claims(Struct, frozen=True):
     """What to hold the code against: a level and GPUs, and what is wrong with what the wheel says of itself."""
 
     cpu: Claim

@@ -14,9 +14,9 @@ demo.egg-info/PKG-INFO, or the file demo.egg-info   a Version, or pip stops afte
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Self
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import WheelError, at
@@ -34,8 +34,7 @@ _RESERVED = re.compile(r"pythonw?(\d+(\.\d+)?)?", re.IGNORECASE)
 _DEFAULT = "DEFAULT"
 
 
-@dataclass(frozen=True, slots=True)
-class Scripts:
+class Scripts(Struct, frozen=True):
     """The name of each script and the function it runs, those with windows of their own included."""
 
     references: tuple[tuple[str, str], ...] = ()

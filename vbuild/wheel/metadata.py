@@ -19,9 +19,9 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Self
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -34,8 +34,7 @@ _FIELD = re.compile(r"(?P<name>[!-9;-~]+):[^\n]*\n?(?:[ \t][^\n]*\n?)*+")
 _MOST, _LONGEST = 1 << 14, 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataHeaders:
+class MetadataHeaders(Struct, frozen=True):
     """Fields in the order written, each with its whole text, and everything after them."""
 
     fields: tuple[tuple[str, str], ...]
@@ -112,8 +111,7 @@ _WHEEL_VERSION = re.compile(r"1(\.\d+)*", re.ASCII)
 _UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRow:
+class RecordRow(Struct, frozen=True):
     """One file in RECORD: its path, its hash as ``sha256=…`` in unpadded base64url, its size in bytes."""
 
     path: str
@@ -121,8 +119,7 @@ class RecordRow:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """RECORD: every file of a wheel, each once."""
 
     rows: tuple[RecordRow, ...]
@@ -180,8 +177,7 @@ def _row(columns: Sequence[str], line: int) -> RecordRow:
     return RecordRow(path, hashed or None, int(size) if size else None)
 
 
-@dataclass(frozen=True, slots=True)
-class WheelFile:
+class WheelFile(Struct, frozen=True):
     """WHEEL: what the archive is, and which machines it is for."""
 
     headers: MetadataHeaders
@@ -217,8 +213,7 @@ class WheelFile:
         return type(self)(self.headers.replacing("Build", () if build is None else (build,)))
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """METADATA: the project's core metadata, long description included."""
 
     headers: MetadataHeaders

@@ -9,9 +9,10 @@ https://peps.python.org/pep-0825/
 
 import math
 import re
-from dataclasses import dataclass, replace
 from typing import Self
 
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -36,8 +37,7 @@ _RULES = (
 _CHECKS = tuple((part, said, re.compile(rule, re.ASCII), expected) for part, said, rule, expected in _RULES)
 
 
-@dataclass(frozen=True, slots=True)
-class WheelName:
+class WheelName(Struct, frozen=True):
     """The six parts of a wheel's file name, and its variant label if it has one; spelled as in the file name."""
 
     distribution: str

@@ -14,8 +14,8 @@ https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -28,8 +28,7 @@ _DATA = ".data"
 _PROJECT = re.compile(r"\s*(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Renaming:
+class Renaming(Struct, frozen=True):
     """The way from the wheel *old*, whose ``.dist-info`` folder is *dist_info*, to the wheel *new*.
 
     *project* is what METADATA says as Name then; None keeps what it says where the project stays the same, and else is

@@ -15,11 +15,11 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -44,8 +44,7 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedFile:
+class IndexedFile(Struct, frozen=True):
     """One file of a project as its page lists it; sizes in bytes, hashes SHA-256 in hex."""
 
     filename: str

@@ -7,6 +7,7 @@ RECORD is never edited: the writer makes it from what passed through. Several wr
 with one `Deflater` that deflates what they share once.
 """
 
+import dataclasses
 import os
 import secrets
 import shutil
@@ -14,10 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
 from vbuild.files.edited import EditedFile
@@ -59,7 +61,7 @@ class WheelWriter:
         if self._anonymous_mode is not None:
             made = Attributes(self._anonymous_mode).header()
             attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
-            member = replace(member, packed=replace(member.header, **attributes).pack())
+            member = replace(member, packed=dataclasses.replace(member.header, **attributes).pack())
         elif wheel is not self._like:
             self.follow(wheel)
         if member.path != f"{wheel.dist_info}/RECORD":

@@ -12,12 +12,12 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 from typing import BinaryIO
 
 from isal import isal_zlib
+from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.wheel.paths import check_path, check_places
@@ -73,8 +73,7 @@ _LARGEST_DIRECTORY = 1 << 28
 _LONGEST_SHOWN = 160
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One file of an archive; sizes are bytes, inflated and as they lie in the archive.
 
     Its central header is kept *packed*: of a million members the numbers in it would take three times as much.

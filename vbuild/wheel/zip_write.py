@@ -10,16 +10,18 @@ Archives whose members lie in them as they are, compressed or not by whoever mad
 The same members give the same bytes. A member of another archive is passed on without a look at it.
 """
 
+import dataclasses
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
 from isal import isal_zlib
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
 from vbuild.files.atomic import replacing
@@ -50,8 +52,7 @@ _AT_ONCE = 1 << 26
 _PLAIN = frozenset(ZipMethod)
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
+class Attributes(Struct, frozen=True):
     """What an archive says of a file besides its contents: permission bits, DOS time and date, compression."""
 
     mode: int = 0o644
@@ -87,7 +88,7 @@ class ZipWriter:
         """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
         method = header.method if header.method == ZipMethod.STORED else ZipMethod.DEFLATED
         flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
-        header = replace(header, method=method, flags=flags, version_needed=_VERSION)
+        header = dataclasses.replace(header, method=method, flags=flags, version_needed=_VERSION)
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
         member = Member(path, data.size, _longest(data.size), start, header.pack())
@@ -100,7 +101,7 @@ class ZipWriter:
             for buffer in piece.plain:
                 hashing.update(buffer)
         end = self._file.tell()
-        member = replace(member, compressed_size=compressed_size, packed=replace(header, crc=crc).pack())
+        member = replace(member, compressed_size=compressed_size, packed=dataclasses.replace(header, crc=crc).pack())
         self._file.seek(start)
         self._file.write(_local(member))
         self._file.seek(end)
@@ -218,8 +219,7 @@ def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
 _HEADER = Attributes(method=ZipMethod.STORED).header()
 
 
-@dataclass(frozen=True, slots=True)
-class PassedStream:
+class PassedStream(Struct, frozen=True):
     """The bytes of *member* of an archive that stays open as *source*."""
 
     source: ZipReader

@@ -16,9 +16,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import vbuild
 from vbuild.errors import ExecutorError
@@ -41,8 +43,7 @@ _PRELOAD = "--preload vbuild.workers.worker"
 _RETRIES = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Promise:
+class Promise(Struct, frozen=True, eq=False):
     """What will come of a job, and all that workers need for it and for what it takes."""
 
     future: Any  # Dask's

@@ -10,9 +10,10 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
 
 from vbuild.errors import ExecutorError
 
@@ -22,8 +23,7 @@ _DASK = re.compile(r"dask://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+):(?P<port>\d{1,5
 _PORTS = range(1, 1 << 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Executor:
+class Executor(Struct, frozen=True):
     """The workers of the scheduler at *address*, host and port; this machine where that is None."""
 
     address: str | None = None

@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.cibuildwheels import LEVELS, described, runs_of
 from tests.factories.projects import KERNEL, tree

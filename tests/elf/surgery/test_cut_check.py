@@ -1,7 +1,7 @@
 """Every invariant, broken once in a file that kept them all."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -70,7 +70,7 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
     "table that is not loaded": (
         "the program headers are mapped and overlap nothing",
         lambda: (
-            replace(IMAGE.header, e_phoff=len(AFTER)).pack()
+            dataclasses.replace(IMAGE.header, e_phoff=len(AFTER)).pack()
             + AFTER[64:]
             + AFTER[IMAGE.header.e_phoff :][: 56 * len(IMAGE.segments)]
         ),

@@ -1,9 +1,9 @@
 """Libraries of many linkers, cut and then loaded: what they compute must be what was ordered."""
 
+import dataclasses
 import itertools
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -201,7 +201,7 @@ class TestRefusals:
 
     def test_a_pointer_that_no_relocation_fills(self) -> None:
         [pointer] = self.blob.pointers
-        more = replace(pointer, place=pointer.place + 8)
+        more = dataclasses.replace(pointer, place=pointer.place + 8)
         order = Replacement(self.blob.span, (bytes(8),), (pointer, more))
         assert self.refused(order) == f"no relocation fills the pointer at {more.place:#x}"
 

@@ -1,8 +1,7 @@
 """Variant properties as conditions of conda, and the order of variants as build numbers."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.rattlers import answer
 from tests.factories.variants import document, machine, metadata, variant

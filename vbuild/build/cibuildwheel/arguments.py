@@ -8,9 +8,10 @@ https://cibuildwheel.pypa.io/en/stable/options/#command-line
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.errors import CiError
 
@@ -25,8 +26,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """The *words* for cibuildwheel; of these, the folder of the project, and the file with its options if named."""
 
     words: tuple[str, ...] = ()

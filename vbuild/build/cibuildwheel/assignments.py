@@ -13,8 +13,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.container import LOST
@@ -113,7 +114,7 @@ def _ends_early(text: str) -> bool:
 
 
 def _digest(rules: Rewriting, cuda: CudaPlan | None) -> str:
-    said = json.dumps([asdict(rules), cuda.rules.data() if cuda else None], sort_keys=True)
+    said = json.dumps([to_builtins(rules), cuda.rules.data() if cuda else None], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:_DIGITS]
 
 

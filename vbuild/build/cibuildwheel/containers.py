@@ -29,13 +29,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path, PurePosixPath
 from shutil import which
 from typing import Any, Self
 
+from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from vbuild.build.cibuildwheel.arguments import Arguments
@@ -59,8 +59,7 @@ exec {program} "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Containers:
+class Containers(Struct, frozen=True):
     """What runs of cibuildwheel make by the *engine*, a program; its launcher and the names are in *folder*."""
 
     engine: str
@@ -144,8 +143,7 @@ _LOOKS = 0.1  # seconds between two looks at a log that is shown as it grows
 Echo = Callable[[bytes], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """The command of cibuildwheel, and its version."""
 
     command: tuple[str, ...]

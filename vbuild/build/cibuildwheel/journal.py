@@ -15,8 +15,9 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 BEFORE_BUILD = "Running before_build"
 
@@ -83,8 +84,7 @@ _NOT_THERE = re.compile(
 _RUST = "vbuild sets CARGO_BUILD_TARGET, with which cargo's results are in target/<target>/release"
 
 
-@dataclass(frozen=True, slots=True)
-class Journal:
+class Journal(Struct, frozen=True):
     """A log taken apart: the identifier *at_work* at its end, those *tested*, the *reason* of the end, and *has_test*.
 
     The last is whether the project has a test; *reason* is empty where the log gives none, and *explains* is whether it

@@ -18,10 +18,10 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Self
 
+from msgspec import Struct, field
 from packaging.tags import Tag
 
 import vbuild
@@ -39,8 +39,7 @@ from vbuild.toolchain.nvcc import Command
 from vbuild.wheel.name import WheelName
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What the launchers tell of a build: flags that were taken out, nvcc's commands, how often compilers ran.
 
     *started* is when they were put there, in seconds since the epoch; None where they were not.
@@ -52,8 +51,7 @@ class Told:
     started: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerSetup:
+class ContainerSetup(Struct, frozen=True):
     """A kit in *folder*, outside of the project: cibuildwheel copies that into the container."""
 
     folder: Path
@@ -115,8 +113,7 @@ _BEFORE = frozenset({"", BEFORE_BUILD, "Setting up build environment"})
 _MINOR = len("cp3")
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerBuild:
+class ContainerBuild(Struct, frozen=True):
     """The *wheel* for an identifier, plain; what the launchers *told*; what became of the project's test.
 
     The *seconds* are those from when its launchers were put there to the next identifier's.
@@ -128,8 +125,7 @@ class ContainerBuild:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerResult:
+class ContainerResult(Struct, frozen=True):
     """What *run* has made, by identifier; *error* where it failed, for the identifier *at_work*. Its *log* is kept."""
 
     run: CibuildwheelRun
@@ -139,8 +135,7 @@ class ContainerResult:
     at_work: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Yard:
+class Yard(Struct, frozen=True):
     """Where runs are made: with which cibuildwheel and *arguments*, in which *folder*, with what variables."""
 
     engine: Engine

@@ -14,9 +14,11 @@ of machines that the recipe has no level for are built as cibuildwheel alone wou
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.assignments import WRAPPER, assignments
@@ -41,8 +43,7 @@ _MOUNT = "cibuildwheel mounts the host at /host, unless disable-host-mount is se
 _LEVELS = "--disable-isa-ext-check"
 
 
-@dataclass(frozen=True, slots=True)
-class CibuildwheelRun:
+class CibuildwheelRun(Struct, frozen=True):
     """A run of cibuildwheel for the *targets* of one build, with its *variables*, for these *identifiers*.
 
     *plan* and *toolkit* are None where nothing of vbuild's is put into the container. *repair* is what the launcher of
@@ -95,7 +96,7 @@ class CibuildwheelRun:
             "cpu": str(self.cpu),
             "machine": self.cpu.machine,
             "is_baseline": self.cpu.is_baseline,
-            "rules": {name: getattr(rules, name) for name in Rewriting.__slots__},
+            "rules": {name: getattr(rules, name) for name in Rewriting.__struct_fields__},
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "auditwheel": self.repair,
             "project": str(places.PROJECT),
@@ -104,8 +105,7 @@ class CibuildwheelRun:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext:
+class RunContext(Struct, frozen=True):
     """What runs depend on besides the recipe.
 
     The *machine* we are on, the user's *environment*, the *kit* as the container sees it, the *backend* of the project,

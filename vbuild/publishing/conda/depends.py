@@ -21,9 +21,9 @@ https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.htm
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
+from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -97,16 +97,14 @@ _CONDA_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*", re.ASCII)
 _PATCH = re.compile(r"3\.\d+\.0*[1-9]\w*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedName:
+class ResolvedName(Struct, frozen=True):
     """What a package *depends* on besides Python, in the minor versions *pythons* of Python 3, without a gap."""
 
     pythons: tuple[int, ...]
     depends: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CondaNames:
+class CondaNames(Struct, frozen=True):
     """What projects are called in the channels of conda, by their normalised names; others keep that name."""
 
     pairs: tuple[tuple[str, str], ...] = ()

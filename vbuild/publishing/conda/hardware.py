@@ -24,7 +24,8 @@ https://github.com/conda/ceps/blob/main/cep-0020.md
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.errors import HardwareError, LayoutError
 from vbuild.hardware.architectures import ARCHITECTURES
@@ -135,8 +136,7 @@ _SPECIFIC, _STABLE = 200, 100
 _SUBDIRS = {machine: subdir for subdir, machine in MACHINES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Tags:
+class Tags(Struct, frozen=True):
     """What a wheel's tags say: its *subdir* of a channel, the minor versions *pythons* of Python 3, and what it needs.
 
     *word* begins the build string. *python* is the one Python whose folder its files are in, None where any will do.

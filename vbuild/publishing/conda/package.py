@@ -15,12 +15,12 @@ import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import zstandard
+from msgspec import Struct
 
 from vbuild.errors import LayoutError, at
 from vbuild.files.json_text import parsed_json
@@ -38,8 +38,7 @@ _WINDOW = 1 << 27
 _READ = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class CondaWheel:
+class CondaWheel(Struct, frozen=True):
     """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
 
     source: ZipReader
@@ -144,8 +143,7 @@ class Independent(StrEnum):
     GENERIC = "generic"
 
 
-@dataclass(frozen=True, slots=True)
-class CondaRecord:
+class CondaRecord(Struct, frozen=True):
     """One package; *depends* are conda's match specifications, and the highest *number* of those that fit wins.
 
     *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``; None where it is independent of it.
@@ -199,8 +197,7 @@ class CondaRecord:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class CondaPackage:
+class CondaPackage(Struct, frozen=True):
     """The package *record* at *target*, of the wheel at *wheel*; without one it holds nothing.
 
     *twin* is an earlier package of the same contents, in the same layout: they are compressed once.
@@ -212,8 +209,7 @@ class CondaPackage:
     twin: PurePosixPath | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CondaIndex:
+class CondaIndex(Struct, frozen=True):
     """The repodata at *target*, a ``repodata.json``, of *files*, packages before it, and the same compressed."""
 
     target: PurePosixPath

@@ -19,10 +19,12 @@ for one feature each value is placed by itself; neighbours are one package, othe
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath
 from shlex import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.conda import MACHINES
@@ -52,8 +54,7 @@ STEP = 100
 _NULL, _GPU = 50, 200
 
 
-@dataclass(frozen=True, slots=True)
-class VariantChoice:
+class VariantChoice(Struct, frozen=True):
     """A variant, by *label*, where it stands with *number*: for machines with one of these *alternatives*."""
 
     label: str
@@ -149,8 +150,7 @@ _MOST = STEP // 2
 _NEEDS = {"python", "python_abi", "cpython", "_python_abi3_support", LEVEL_PACKAGE}
 
 
-@dataclass(frozen=True, slots=True)
-class Conda:
+class Conda(Struct, frozen=True):
     """The layout; *url* is where its folder will be served, *names* what projects of PyPI are called in conda."""
 
     url: str | None = None
@@ -204,8 +204,7 @@ class Conda:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
+class _Build(Struct, frozen=True):
     """A wheel, what its tags say, and where its variant stands."""
 
     wheel: Offered

@@ -25,11 +25,12 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import zstandard
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
@@ -200,8 +201,7 @@ _BOUND = re.compile(r"(>=|==|<)(?P<version>[\d.]+)")
 _NAME = re.compile(r"[^a-z0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """Machines, by what they have at least; *arch* is the compute capability of their GPUs."""
 
     name: str

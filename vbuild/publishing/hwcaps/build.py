@@ -18,10 +18,11 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from re import Pattern
 from typing import Self
+
+from msgspec import Struct, field
 
 from vbuild.elf.file import Elf
 from vbuild.elf.interface import Interface, Versioned
@@ -48,8 +49,7 @@ _MOST_CODE = 1 << 25
 _SHORT = re.compile(r"(?P<short>.+?\.so(?:\.\d+)?)(?:\.\d+)*")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LevelBuild:
+class LevelBuild(Struct, frozen=True, eq=False):
     """The wheel *offered*, built for *cpu*; one that *is_added* was built elsewhere, and gives what fits."""
 
     cpu: Cpu
@@ -124,8 +124,7 @@ class LevelBuild:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
+class _Seen(Struct, frozen=True, eq=False):
     """What is known of compiled files by SHA-256, those *passed* left out: learnt while they are inflated once.
 
     Code is kept where it *keeps_code*: what is above the baseline is disassembled later.
@@ -146,8 +145,7 @@ class _Seen:
                 self.elfs[sha256] = elf
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LevelFile:
+class LevelFile(Struct, frozen=True, eq=False):
     """What *build* has of a compiled file, at *path* there."""
 
     build: LevelBuild
@@ -172,8 +170,7 @@ class LevelFile:
         return names[0] == names[1] and self.interface.digest == other.interface.digest
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
+class Matching(Struct, frozen=True):
     """Which file of the baseline each of another build is, by installed path; *alone* are those that are none."""
 
     to_base: Mapping[str, str]
@@ -232,8 +229,7 @@ _MACHINE = "x86_64"
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
+class Judge(Struct, frozen=True):
     """What is looked at with disassembly; *allow* are names of functions, or paths, that may go above the level."""
 
     allow: Sequence[Pattern[str]] = ()

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from msgspec import Struct
+
 from vbuild.elf.interface import Versioned
 from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import Edge, Via
@@ -45,8 +47,7 @@ _BUILD = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MemberDifference:
+class MemberDifference(Struct, frozen=True):
     """A member that is not the same in two wheels, by its path in the other one, or where that *is_lack* of it."""
 
     path: str
@@ -137,8 +138,7 @@ def _tokens(source: bytes) -> list[tuple[int, str]]:
 _FOUND = (Via.OWN, Via.INHERITED)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LevelFamily:
+class LevelFamily(Struct, frozen=True, eq=False):
     """A compiled file, *base*, and the *copies* for levels above the baseline, the lowest level first.
 
     One that *is_moved* is opened by its path, for which the loader looks nowhere else: a stub has to lead to it.

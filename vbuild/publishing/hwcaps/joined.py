@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.disassembly import processes
 from vbuild.elf.policy import PlatformPolicy
@@ -62,8 +64,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise LayoutError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedWheel:
+class JoinedWheel(Struct, frozen=True):
     """What a set of wheels comes to; *join* is None for one wheel alone."""
 
     set: JoinSet

@@ -13,7 +13,8 @@ releases in one process are two libraries.
 import hashlib
 import posixpath
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.elf.library_names import at_level, plain
 from vbuild.elf.linkage import Via
@@ -29,8 +30,7 @@ _EXECUTABLE = 0o755
 _DIGITS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A copy, the installed path it goes to below *root* of the archive, and its SONAME there; None for none."""
 
     copy: LevelFile
@@ -68,8 +68,7 @@ class Placed:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placement:
+class Placement(Struct, frozen=True, eq=False):
     """The members that take the place of a compiled file of the baseline's wheel, and those that come with it."""
 
     join: Join

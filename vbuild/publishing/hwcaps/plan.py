@@ -12,9 +12,9 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html (glibc-hwcaps)
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import LayoutError
@@ -29,8 +29,7 @@ _OLDER = "glibc before 2.33, and musl, load the baseline's copies: as fast as th
 _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2 takes the lower level's"
 
 
-@dataclass(frozen=True, slots=True)
-class Hwcaps:
+class Hwcaps(Struct, frozen=True):
     """The layout; joined wheels have *max_size* bytes at most, and *added* wheels, each of a level, are joined as well.
 
     *url* is where its folder will be served. Functions and paths that the regular expressions *allow* find may have

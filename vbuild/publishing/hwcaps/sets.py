@@ -4,8 +4,9 @@ release -> one set for each tag: the plain wheel, other levels' lowest first, an
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.library_names import LEVELS
 from vbuild.errors import LayoutError
@@ -14,8 +15,7 @@ from vbuild.publishing.hwcaps.build import BASELINE
 from vbuild.publishing.offer import Offered, OfferedRelease
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSet:
+class JoinSet(Struct, frozen=True):
     """The wheels of one join: the plain one, and the others with their levels, lowest first; *added* are named."""
 
     base: Offered

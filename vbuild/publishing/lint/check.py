@@ -5,9 +5,10 @@
 Nothing is changed, and no payload is read: a thousand wheels of fifty files take a second.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import PublishError
 from vbuild.publishing.checks import problems
@@ -18,8 +19,7 @@ from vbuild.publishing.lint.labels import label_problems
 from vbuild.publishing.lint.model import DEFAULT_LIMIT, Problem, Terms, gathered
 
 
-@dataclass(frozen=True, slots=True)
-class Checklist:
+class Checklist(Struct, frozen=True):
     """What was found in a folder: its releases, how many *files* were looked at, and the problems, errors first."""
 
     folder: Path

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
@@ -126,8 +127,7 @@ def _stated(wheel: Wheel) -> Stated:
         return stated(data)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadySdist:
+class ReadySdist(Struct, frozen=True):
     """An sdist: its *size* in bytes, the project and version in its file name, and what its PKG-INFO states.
 
     *lacks* are the files that License-File names and the sdist does not have.
@@ -195,8 +195,7 @@ def _below_top(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./").partition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True):
     """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
 
     *indexes* are the variants.json files by name, *former* what is called as sdists were, by project and version.
@@ -251,8 +250,7 @@ def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Proble
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json where there is one.
 
     *former* are the files that are called as its sdist was in former times.

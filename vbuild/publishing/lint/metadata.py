@@ -7,9 +7,9 @@ https://packaging.python.org/en/latest/specifications/core-metadata/
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
+from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -33,8 +33,7 @@ _LONG = 200
 _MANY = 5
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataDifference:
+class MetadataDifference(Struct, frozen=True):
     """A field that two files of a release state differently: what only the first says, and what only the second."""
 
     field: str
@@ -55,8 +54,7 @@ def _listed(values: tuple[str, ...]) -> str:
     return ", ".join(map(repr, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(Struct, frozen=True):
     """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
 
     *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the lines of

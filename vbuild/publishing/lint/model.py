@@ -6,9 +6,10 @@
 A problem has a demand, a stable word that a script can look for; the text may change.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import PublishError
 
@@ -45,8 +46,7 @@ class Demand(StrEnum):
     PINS = "pins"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """What is wrong with *files*, by name, and what to do; an error where it *is_error*, else a warning."""
 
     demand: Demand
@@ -83,8 +83,7 @@ class Problem:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
 
     PyPI's documentation, "Storage limits".

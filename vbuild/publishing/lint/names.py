@@ -29,9 +29,9 @@ https://packaging.python.org/en/latest/specifications/platform-compatibility-tag
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Self
 
+from msgspec import Struct
 from packaging.metadata import InvalidMetadata, Metadata
 from packaging.tags import Tag
 from packaging.version import InvalidVersion, Version
@@ -151,8 +151,7 @@ def serves(offered: str, wanted: str) -> bool:
 _PYTHON = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d*)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class FileSlot:
+class FileSlot(Struct, frozen=True, order=True):
     """An interpreter, an ABI and a kind of machine."""
 
     python: str

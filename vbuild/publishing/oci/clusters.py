@@ -18,8 +18,9 @@ YAML as clusters take it: nested maps and lists in block style, and every text i
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
+
+from msgspec import Struct
 
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.gpu import Arch
@@ -88,8 +89,7 @@ _DOTTED = re.compile(r"(?P<major>\d+)(?:\.(?P<minor>\d+))?", re.ASCII)
 _MOST = 8
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
+class VersionRange(Struct, frozen=True):
     """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors where *and_later*.
 
     Without *below* there is no end in the major, and without *least* no begin, nor in the majors before it.

@@ -17,11 +17,11 @@ All of it is checked before anything is written: a broken base would break every
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import LayoutError, at
@@ -55,8 +55,7 @@ _EXECUTABLE, _PLAIN = 0o755, 0o644
 _ANY_MINOR = 11
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(Struct, frozen=True):
     """The Python of an image: its minor version, None where any will do, and whether it is free-threaded."""
 
     minor: int | None = None
@@ -164,8 +163,7 @@ _LAYERS = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
 _PYTHON = re.compile(r"PYTHON_VERSION=(?P<version>\d+\.\d+[\w.]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class BaseFolder:
+class BaseFolder(Struct, frozen=True):
     """The images of one name in an image layout, each for a platform."""
 
     place: str

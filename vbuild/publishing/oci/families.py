@@ -10,7 +10,8 @@ musllinux has indexes of its own: no platform says which C library an image is f
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import Cpu
@@ -21,8 +22,7 @@ _LINUX = re.compile(r"(?P<libc>manylinux|musllinux|linux)\w*_(?P<machine>x86_64|
 BASELINES = {"x86_64": Cpu("x86_64", "v1"), "aarch64": Cpu("aarch64", "8a")}
 
 
-@dataclass(frozen=True, slots=True)
-class ImageGroup:
+class ImageGroup(Struct, frozen=True):
     """The wheels of a release for one Python and one machine, in the order that an index lists their images."""
 
     ref: str

@@ -12,10 +12,11 @@ https://github.com/opencontainers/image-spec/blob/main/image-index.md
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.errors import HardwareError
 from vbuild.hardware.cpu import Cpu
@@ -38,8 +39,7 @@ _MACHINES = {architecture: machine for machine, architecture in _ARCHITECTURES.i
 _ARM = re.compile(r"v(?P<major>[89])(?:\.(?P<minor>\d))?")
 
 
-@dataclass(frozen=True, slots=True)
-class OciPlatform:
+class OciPlatform(Struct, frozen=True):
     """What an image is for, as an index says it."""
 
     architecture: str
@@ -83,8 +83,7 @@ def _variant(cpu: Cpu) -> str:
     return cpu.level if cpu.machine == "x86_64" else f"v{cpu.level.removesuffix('a').removesuffix('.0')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(Struct, frozen=True):
     """What names a blob: its media type, its digest as ``sha256:…``, its size in bytes, and what is said of it."""
 
     media_type: str
@@ -106,8 +105,7 @@ class Descriptor:
         return said
 
 
-@dataclass(frozen=True, slots=True)
-class BaseLayer:
+class BaseLayer(Struct, frozen=True):
     """The file at *path* of an image that is the member *member* of the wheel at *wheel*.
 
     *digest* is RECORD's, *size* in bytes, *mode* its permissions.
@@ -121,8 +119,7 @@ class BaseLayer:
     member: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedLayer:
+class PlannedLayer(Struct, frozen=True):
     """The file at *path* of an image with new bytes."""
 
     path: str
@@ -142,16 +139,14 @@ class PlannedLayer:
 File = BaseLayer | PlannedLayer
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """Files that come and go together, sorted by path; *what* says in a few words which."""
 
     files: tuple[File, ...]
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Base(Struct, frozen=True):
     """The image that another is built on: its manifest's digest, its config as JSON, and its layers."""
 
     digest: str
@@ -159,8 +154,7 @@ class Base:
     layers: tuple[Descriptor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(Struct, frozen=True):
     """What is attached to an image: bytes of *media_type* in a manifest of *artifact_type* that names the image."""
 
     artifact_type: str
@@ -168,8 +162,7 @@ class Artifact:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class OciImage:
+class OciImage(Struct, frozen=True):
     """One image: *layers* are places in the folder's, *said* its annotations and labels.
 
     *listed* is the platform under which the family's index lists it, *platform* what its config says: an image that
@@ -187,8 +180,7 @@ class OciImage:
     artifacts: tuple[Artifact, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFamily:
+class ImageFamily(Struct, frozen=True):
     """The images of one Python, in the order of their index; *said* are the index's annotations."""
 
     ref: str
@@ -196,8 +188,7 @@ class ImageFamily:
     said: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Images:
+class Images(Struct, frozen=True):
     """An OCI image layout whose index is *target*: *families* of images over *layers*, all as of *moment*.
 
     *said* are annotations of every image, *moment* seconds since 1970.

@@ -16,10 +16,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from shlex import quote
+
+from msgspec import Struct
 
 from vbuild.errors import LayoutError
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
@@ -71,8 +72,7 @@ class Emit(StrEnum):
     DRA = "dra"
 
 
-@dataclass(frozen=True, slots=True)
-class Oci:
+class Oci(Struct, frozen=True):
     """The layout of container images, on a *base* or on nothing.
 
     *base* is an OCI image layout on disk, ``DIR`` or ``DIR:name``. Properties stand under *key* in annotations of the

@@ -12,9 +12,10 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.config.table import Table
 from vbuild.errors import LayoutError, TableError, at
@@ -28,8 +29,7 @@ _VERSION = "1.0.0"
 _LARGEST = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """What an image consists of: its config, its layers from the lowest, and what is said of it."""
 
     config: Descriptor
@@ -38,8 +38,7 @@ class Manifest:
     subject: Descriptor | None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFolder:
+class ImageFolder(Struct, frozen=True):
     """An image layout in the folder *path*, and what its index.json names."""
 
     path: Path

@@ -7,9 +7,10 @@ image without variant fits every machine of its architecture, after all others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import Cpu
@@ -28,8 +29,7 @@ _NAMELESS = "image{}"
 _LAST = ("x86_64", "aarch64")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageCandidate:
+class ImageCandidate(Struct, frozen=True):
     """An image with its place in the ranking, or the reason why the machine cannot have it."""
 
     digest: str
@@ -50,8 +50,7 @@ class ImageCandidate:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSelection:
+class ImageSelection(Struct, frozen=True):
     """The image that a machine gets out of *folder*, where its index is called *ref*, and every image, best first."""
 
     folder: Path
@@ -92,8 +91,7 @@ class ImageSelection:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     """An image as its index lists it: its variant, None for one without, and the label that it has there."""
 
     image: Descriptor

@@ -27,12 +27,13 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from deflate import gzip_compress
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import available_cores
@@ -70,8 +71,7 @@ _BLOCK = 512
 _FOLDER_MODE = 0o755
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenBlob:
+class WrittenBlob(Struct, frozen=True):
     """A layer as a blob, and the digest of what it is uncompressed."""
 
     descriptor: Descriptor

@@ -11,10 +11,10 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from vbuild.errors import PublishError, VbuildError, WheelError, at
@@ -34,8 +34,7 @@ _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, Overflow
 _HASH = re.compile("sha256:([0-9a-f]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Sdist:
+class _Sdist(Struct, frozen=True):
     """An sdist as it is: its PKG-INFO, the rows of its wheels.json by file, and the order of its variants, if any."""
 
     path: Path

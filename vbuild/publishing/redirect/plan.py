@@ -12,10 +12,12 @@ of pip and uv do not know machines.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from shlex import quote as quoted
 from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import LayoutError, at
 from vbuild.files.hashing import sha256_of
@@ -29,8 +31,7 @@ WHEELS = "wheels"
 PINS = "requirements.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(Struct, frozen=True):
     """Sdists that hand over the wheels served at *url*/wheels, or at a mirror: *mirrors* are folders of the wheels.
 
     *url* is where the layout's folder will be served; mirrors are asked first. With *by_hardware* CPU and GPU choose

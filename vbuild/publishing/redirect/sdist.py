@@ -24,7 +24,6 @@ import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -32,6 +31,7 @@ from textwrap import fill
 from typing import Any
 
 import deflate
+from msgspec import Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
@@ -63,8 +63,7 @@ _UNKNOWN = "unknown "
 _END: Place = (1 << 30, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RedirectChoice:
+class RedirectChoice(Struct, frozen=True):
     """The variant *label* for machines with all of *properties*; one that begins with ``unknown`` cannot be checked."""
 
     label: str
@@ -183,8 +182,7 @@ _MINORS, _MICROS = 50, 50
 _NEVER = (99, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RedirectSource:
+class RedirectSource(Struct, frozen=True):
     """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first."""
 
     offer: OfferedRelease

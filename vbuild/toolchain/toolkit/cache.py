@@ -20,12 +20,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct, to_builtins
 from packaging.version import Version
 from platformdirs import user_cache_path
 
@@ -57,8 +57,7 @@ def silently(_step: str) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ToolkitCache:
+class ToolkitCache(Struct, frozen=True):
     """The cache in *folder*; `ToolkitError` from all of it where nothing can be written there."""
 
     folder: Path
@@ -85,7 +84,7 @@ class ToolkitCache:
     ) -> Toolkit:
         """The CUDA_HOME of *pins*, fetched from *places* and laid out unless it is there."""
         root = self.root(version, identity)
-        stamp = {"version": str(version), "identity": identity, "pins": [asdict(pin) for pin in pins]}
+        stamp = {"version": str(version), "identity": identity, "pins": [to_builtins(pin) for pin in pins]}
 
         def make(part: Path) -> None:
             stop = threading.Event()
@@ -132,7 +131,7 @@ class ToolkitCache:
             finally:
                 shutil.rmtree(fetched, ignore_errors=True)
 
-        self._made(folder, {"pins": [asdict(pin)]}, make, stop)
+        self._made(folder, {"pins": [to_builtins(pin)]}, make, stop)
         return folder
 
     def component_folder(self, pin: ToolkitPin) -> Path:
@@ -153,7 +152,7 @@ class ToolkitCache:
         with _writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
             with replacing(file) as part:
-                part.write_text(sealed(json.dumps(asdict(pin))), encoding="utf-8")
+                part.write_text(sealed(json.dumps(to_builtins(pin))), encoding="utf-8")
         return pin
 
     @contextmanager
@@ -260,8 +259,7 @@ def _writing(folder: Path) -> Iterator[None]:
         raise ToolkitError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class KeptToolkit:
+class KeptToolkit(Struct, frozen=True):
     """A toolkit of the cache: its size in bytes, with what it shares with others, and when it was last *used*."""
 
     version: Dotted

@@ -8,10 +8,11 @@ prune --unused-for DAYS     kept ones that no build used for so long, and compon
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from vbuild.errors import HardwareError, ToolkitError
 from vbuild.hardware.driver import Dotted
@@ -24,8 +25,7 @@ from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.toolchain.toolkit.provision import kept, packaged
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The toolkits of this machine: those of the shared cache *store*, and those that are installed."""
 
     store: Path
@@ -50,8 +50,7 @@ class Listing:
             yield "no CUDA toolkit, kept or installed; vbuild toolkit install 13.0 fetches one"
 
 
-@dataclass(frozen=True, slots=True)
-class Provision:
+class Provision(Struct, frozen=True):
     """A toolkit that is there now."""
 
     toolkit: Toolkit
@@ -63,7 +62,7 @@ class Provision:
             "path": str(toolkit.root),
             "identity": toolkit.identity,
             "new": toolkit.is_new,
-            "components": [asdict(pin) for pin in toolkit.pins],
+            "components": [to_builtins(pin) for pin in toolkit.pins],
             "licence": toolkit.licence,
         }
 
@@ -74,8 +73,7 @@ class Provision:
             yield self.toolkit.licence
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Struct, frozen=True):
     """The toolkits that were taken away, and the bytes of disk that are free now."""
 
     removed: tuple[KeptToolkit, ...]
@@ -132,5 +130,5 @@ def _kept(one: KeptToolkit) -> dict[str, Any]:
         "path": str(one.root),
         "size": one.size,
         "used": one.used.isoformat(timespec="seconds"),
-        "components": [asdict(pin) for pin in one.pins],
+        "components": [to_builtins(pin) for pin in one.pins],
     }

@@ -10,10 +10,10 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import ToolkitError
@@ -55,8 +55,7 @@ _NUMBERED = {"nccl": ("nccl.h", "NCCL"), "cudnn": ("cudnn_version.h", "CUDNN")}
 _PARTS = {"NCCL": ("MAJOR", "MINOR", "PATCH"), "CUDNN": ("MAJOR", "MINOR", "PATCHLEVEL")}
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(Struct, frozen=True):
     """A toolkit in the folder *root*, and its version."""
 
     root: Path

@@ -9,8 +9,9 @@ The last condition on clang is that of Linux; those before are of other systems.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from vbuild.errors import ToolkitError
 from vbuild.hardware.driver import Dotted
@@ -18,8 +19,7 @@ from vbuild.hardware.driver import Dotted
 EULA = "https://docs.nvidia.com/cuda/eula/"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ToolkitPin:
+class ToolkitPin(Struct, frozen=True, order=True):
     """One wheel of the package index, pinned by its SHA-256."""
 
     project: str
@@ -31,8 +31,7 @@ class ToolkitPin:
         return f"{self.project}=={self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class Toolkit:
+class Toolkit(Struct, frozen=True):
     """A CUDA toolkit in the folder *root*, a ``CUDA_HOME``; *pins* are what it was laid out from, if it was.
 
     *identity*, 64 hex digits, is what a build with it depends on. *is_new* says that it was laid out just now, and
@@ -63,8 +62,7 @@ _CLANG = re.compile(
 _PROGRAMS = {"gcc": ("gcc-{0}", "g++-{0}"), "clang": ("clang-{0}", "clang++-{0}")}
 
 
-@dataclass(frozen=True, slots=True)
-class DriverRange:
+class DriverRange(Struct, frozen=True):
     """The major versions of a compiler that an nvcc takes; None for no limit that is known."""
 
     first: int | None = None

@@ -17,11 +17,11 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import ToolkitError, at
@@ -35,8 +35,7 @@ from vbuild.toolchain.toolkit.model import ToolkitPin
 MACHINES = ("aarch64", "x86_64")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolkitRelease:
+class ToolkitRelease(Struct, frozen=True):
     """One CUDA Toolkit: the extras of the package cuda-toolkit, and the wheels of their components by machine."""
 
     version: Dotted

@@ -16,10 +16,10 @@ import platform
 import shlex
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.errors import ToolkitError
@@ -158,8 +158,7 @@ class ToolkitProvider(Protocol):
     def __call__(self, spec: ToolkitSpec, *, on_progress: Callable[[str], None]) -> Toolkit: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Supply:
+class Supply(Struct, frozen=True):
     """What gives toolkits and zig; *writes* where they are fetched for a build, and not only named in its plan."""
 
     toolkit: ToolkitProvider
