@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import DAY, contents, entry, everything, hashed, piped, record_of, wheel
-from vbuild.errors import WheelError
+from vbuild.errors import VbuildError, WheelError
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Record
 from vbuild.wheel.name import WheelName
@@ -162,8 +162,8 @@ def test_a_new_member_takes_no_time_from_the_clock(
 @pytest.mark.parametrize("epoch", ["yesterday", "-1", "1.5", "٣", "9" * 5000])
 def test_an_epoch_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    message = f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970"
-    with nothing_left_in(tmp_path / "out"), pytest.raises(WheelError, match=re.escape(message)):
+    message = f"SOURCE_DATE_EPOCH is {epoch!r}; expected seconds since 1970"
+    with nothing_left_in(tmp_path / "out"), pytest.raises(VbuildError, match=re.escape(message)):
         stamped(wheel(tmp_path), tmp_path / "out")
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from vbuild.build.agreement import is_trial
 from vbuild.errors import BuildError
+from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.recipe.cuda import FileRule
 from vbuild.recipe.target import Env, Settings
@@ -28,8 +29,6 @@ from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_code import CudaRules, matches
 from vbuild.toolchain.rewriting import TOOLS
 from vbuild.toolchain.zig import zig_cpu
-
-EPOCH = 315532800  # 1980-01-01, the earliest time that a zip archive can say
 
 # what programs make their output of, besides: the language of texts and the order of sorted names, the time zone of
 # dates, the order of sets, the times in archives of objects
@@ -145,7 +144,7 @@ def planned(
     flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
-        "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(EPOCH),
+        "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(OLDEST),
         **{name: text for name, text in SETTLED.items() if name not in dict(own)},
         **dict(cuda.environment if cuda else ()),
     }

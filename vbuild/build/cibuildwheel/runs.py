@@ -24,9 +24,10 @@ from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.assignments import WRAPPER, assignments
 from vbuild.build.cibuildwheel.inheritance import Inheritance, joined, tables_joined, written
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.plan import EPOCH, BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
+from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import CiError
+from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.lock import lock_file
 from vbuild.recipe.matrix import HostCompiler
@@ -225,7 +226,7 @@ def _choose(options: Inheritance, mine: Sequence[str], all_of_them: Sequence[str
 
 def _variables(options: Inheritance, surroundings: RunContext) -> Env:
     # the same source gives the same wheel: dates in archives are taken from it
-    epoch = surroundings.environment.get("SOURCE_DATE_EPOCH") or str(EPOCH)
+    epoch = surroundings.environment.get("SOURCE_DATE_EPOCH") or str(OLDEST)
     return tuple({**options.result(), "SOURCE_DATE_EPOCH": epoch}.items())
 
 

@@ -20,7 +20,6 @@ https://peps.python.org/pep-0825/#variant-ordering
 
 import io
 import json
-import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -36,6 +35,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from vbuild.errors import LayoutError
+from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.offer import Offered, OfferedRelease
@@ -161,10 +161,6 @@ _ABOUT = "This sdist holds no source: its backend hands over the finished wheel 
 _WIDTH = 110
 _PYPROJECT = b'[build-system]\nrequires = []\nbuild-backend = "redirectbackend"\nbackend-path = ["."]\n'
 _LEVEL = 12
-# 1980-01-01, the first day that every archive can say
-_EPOCH = 315532800
-# a day in 2242: what a tar archive says in eleven octal digits
-_LATEST = 1 << 33
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}", re.ASCII)
 _STATIC_SINCE = "2.2"
 _LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
@@ -218,11 +214,13 @@ def packed(source: RedirectSource) -> bytes:
         PKG_INFO: _pkg_info(source).encode(),
         TABLE: _table(source).encode(),
     }
+    moment = source_date_epoch()
+    moment = OLDEST if moment is None else moment
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, data in members.items():
             info = tarfile.TarInfo(f"{source.release}/{path}")
-            info.size, info.mtime = len(data), _moment()
+            info.size, info.mtime = len(data), moment
             archive.addfile(info, io.BytesIO(data))
     # without the zeros up to a whole record, which no reader needs
     return bytes(deflate.gzip_compress(file.getvalue()[: archive.offset], _LEVEL))
@@ -365,11 +363,3 @@ def _modern(match: re.Match[str]) -> str:
 
 def _line(text: str) -> str:
     return text.replace("\r\n", "\n").rstrip("\n") + "\n"
-
-
-def _moment() -> int:
-    """When the files say they were made: SOURCE_DATE_EPOCH, never the clock."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(_EPOCH)
-    if not (epoch.isascii() and epoch.isdigit() and int(epoch) < _LATEST):
-        raise LayoutError(f"SOURCE_DATE_EPOCH is {epoch!r}, expected seconds since 1970")
-    return int(epoch)
