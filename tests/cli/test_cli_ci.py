@@ -44,9 +44,16 @@ def test_the_parts_of_a_release_are_printed_as_json(project: Path) -> None:
 
 
 def test_what_brings_vbuild_and_what_runs_it_can_be_chosen(project: Path) -> None:
-    chosen = ["--install", "pipx install vbuild==1.2", "--runner", "my-runner", "--schema", "825/0.1.1"]
+    chosen = [
+        "--install",
+        "pipx install ./vbuild_wheels-1.2-py3-none-any.whl",
+        "--runner",
+        "my-runner",
+        "--schema",
+        "825/0.1.1",
+    ]
     said = vbuild("matrix", ".", "--emit", "github", *chosen, folder=project).stdout
-    assert "pipx install vbuild==1.2" in said
+    assert "pipx install ./vbuild_wheels-1.2-py3-none-any.whl" in said
     assert "my-runner" in said
     assert "--schema 825/0.1.1" in said
 

@@ -27,12 +27,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_json_has_all_that_another_system_needs(folder: Path) -> None:
-    told = json.loads(emitted(written(folder, LEVELS), CiSystem.JSON, install="pip install -q vbuild"))
+    told = json.loads(emitted(written(folder, LEVELS), CiSystem.JSON, install="pip install -q ./v.whl"))
     assert told == {
         "format": 1,
         "name": "demo",
         "source": "demo.toml",
-        "install": "pip install -q vbuild",
+        "install": "pip install -q ./v.whl",
+        "check": "vbuild --version | grep '^vbuild-wheels '",
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "parts": [
             {

@@ -13,7 +13,7 @@ from tests.factories.tools import needs
 from tests.factories.workflows import jobs_of, words
 from vbuild.recipe.model import Recipe
 from vbuild.release.emit import CiSystem, emitted, set_up
-from vbuild.release.emit_jobs import Jobs, parts
+from vbuild.release.emit_jobs import INSTALL, Jobs, parts
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -30,7 +30,7 @@ def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
         found = parts(Recipe.load(source))
         jobs = list(jobs_of(emitted(source, CiSystem.GITHUB)))
         builds = [job for job in jobs if job.name != "collect"]
-        called = [words(job.scripts[1], HOME="/root") for job in builds]
+        called = [words(job.scripts[2], HOME="/root") for job in builds]
         assert called == [[[*part.command(str(source), "parts")[1:]]] for part in found]
         assert [job.values["part"] for job in builds] == [part.name for part in found]
 
@@ -42,10 +42,17 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
     job = workflow["jobs"][collect]
     assert job["needs"] == builds
     assert job["if"] == "${{ !cancelled() }}"
-    install, fetch, collecting = (step["run"] for step in job["steps"] if "run" in step)
-    assert install == "pip install vbuild"
+    install, check, fetch, collecting = (step["run"] for step in job["steps"] if "run" in step)
+    assert install == INSTALL
+    assert check == "vbuild --version | grep '^vbuild-wheels '"
     assert "gh run download \"$GITHUB_RUN_ID\" --dir parts --pattern 'part-*'" in fetch
     assert collecting == "vbuild collect parts -o dist --recipe demo.toml"
+
+
+def test_what_jobs_install_is_a_variable_of_the_repository_unless_a_command_is_given(folder: Path) -> None:
+    source = written(folder, f"[matrix]\n{LEVELS}")
+    assert yaml.safe_load(emitted(source, CiSystem.GITHUB))["env"] == {"VBUILD_WHEELS": "${{ vars.VBUILD_WHEELS }}"}
+    assert "env" not in yaml.safe_load(emitted(source, CiSystem.GITHUB, install="true"))
 
 
 def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:

@@ -14,7 +14,7 @@ from tests.factories.judges import schema_says
 from tests.factories.workflows import words
 from vbuild.recipe.model import Recipe
 from vbuild.release.emit import CiSystem, emitted
-from vbuild.release.emit_jobs import parts
+from vbuild.release.emit_jobs import CHECK, INSTALL, parts
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -66,13 +66,14 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
 
 def test_jobs_have_vbuild_and_the_pythons_that_the_recipe_names(folder: Path) -> None:
     levels, odd, _ = every_kind(folder)
-    pipeline = yaml.safe_load(emitted(levels, CiSystem.GITLAB, install="pip install 'vbuild>=1'"))
+    pipeline = yaml.safe_load(emitted(levels, CiSystem.GITLAB, install="pip install ./v.whl"))
     assert pipeline[".vbuild"]["image"] == f"python:{OWN}"
-    assert pipeline[".vbuild"]["before_script"] == ["pip install 'vbuild>=1'"]
+    assert pipeline[".vbuild"]["before_script"] == ["pip install ./v.whl", CHECK]
     pipeline = yaml.safe_load(emitted(odd, CiSystem.GITLAB, runner="mine"))
     assert pipeline[".vbuild"]["image"] == "mine"
     assert pipeline[".vbuild"]["before_script"] == [
-        "pip install vbuild",
+        INSTALL,
+        CHECK,
         shlex.join(["uv", "python", "install", "3.9", "3.10", "3.13t", "pypy3.10"]),
     ]
 

@@ -18,6 +18,7 @@ import yaml
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import Job, checkout, environment, jobs_of, run
+from vbuild import DISTRIBUTION
 from vbuild.release.emit import CiSystem, emitted
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.network, pytest.mark.skipif(os.uname().machine != "x86
 
 RECIPE = "build it/all.toml"
 INSTALL = "vbuild --version"
-VERSION = version("vbuild")
+VERSION = version(DISTRIBUTION)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def _planned(folder: Path, source: str) -> list[dict[str, Any]]:
     return chunks
 
 
-def _outputs(folder: Path, source: str, *, vbuild: str = "vbuild") -> dict[str, str]:
+def _outputs(folder: Path, source: str, *, vbuild: str = "vbuild-wheels") -> dict[str, str]:
     """What the reusable workflow's first job hands on, which was told to install *vbuild*."""
     [plan] = _steps("vbuild.yml", "plan")
     output = folder / "output"
@@ -179,13 +180,13 @@ def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: P
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        ("vbuild", f"vbuild=={VERSION}"),
-        ("vbuild >= 0, < 9", f"vbuild=={VERSION}"),
-        ("vbuild[dask,cibuildwheel]~=1.0; python_version > '3'", f"vbuild[dask,cibuildwheel]=={VERSION}"),
+        ("vbuild-wheels", f"vbuild-wheels=={VERSION}"),
+        ("vbuild-wheels >= 0, < 9", f"vbuild-wheels=={VERSION}"),
+        ("vbuild-wheels[dask,cibuildwheel]~=1.0; python_version > '3'", f"vbuild-wheels[dask,cibuildwheel]=={VERSION}"),
         ("git+https://example.org/vbuild", "git+https://example.org/vbuild"),
-        ("vbuild @ https://example.org/v.whl", "vbuild @ https://example.org/v.whl"),
-        ("./dist/vbuild-1.0-py3-none-any.whl", "./dist/vbuild-1.0-py3-none-any.whl"),
-        ("vbuild-1.0-py3-none-any.whl", "vbuild-1.0-py3-none-any.whl"),
+        ("vbuild-wheels @ https://example.org/v.whl", "vbuild-wheels @ https://example.org/v.whl"),
+        ("./dist/vbuild_wheels-1.0-py3-none-any.whl", "./dist/vbuild_wheels-1.0-py3-none-any.whl"),
+        ("vbuild_wheels-1.0-py3-none-any.whl", "vbuild_wheels-1.0-py3-none-any.whl"),
     ],
 )
 def test_the_reusable_workflow_keeps_to_the_version_it_began_with(
@@ -200,7 +201,7 @@ def test_where_no_part_was_handed_on_the_last_job_says_so(
 ) -> None:
     workspace = checkout(project, tmp_path / "runner")
     *_, last = jobs_of(workflow(project, CiSystem.GITHUB, monkeypatch))
-    fetch, collect = last.scripts[1:] if system == "emitted" else _steps("vbuild.yml", "collect")
+    fetch, collect = last.scripts[2:] if system == "emitted" else _steps("vbuild.yml", "collect")
     # no token: it fails as where nothing matches
     run(fetch, workspace, ARTIFACT="release", GITHUB_RUN_ID="1", GH_TOKEN="")
     with pytest.raises(AssertionError) as refusal:

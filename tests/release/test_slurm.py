@@ -79,10 +79,20 @@ def submission(folder: Path, *options: str) -> list[str]:
     script = emitted(written(folder, values(3)), CiSystem.SLURM, options=options)
     (folder / "release.sh").write_text(script)
     told = 'sbatch() { printf "%s\\n" "$*" >> calls; echo 7; }; scontrol() { :; }; export -f sbatch scontrol'
-    subprocess.run(["bash", "-c", f"{told}; bash release.sh --qos=low"], capture_output=True, check=True)
+    subprocess.run(
+        ["bash", "-c", f"{told}; bash release.sh --qos=low"], env=environment(), capture_output=True, check=True
+    )
     calls = (folder / "calls").read_text().splitlines()
     (folder / "calls").unlink()
     return calls
+
+
+def test_nothing_is_submitted_with_the_vbuild_of_another_project(folder: Path) -> None:
+    (folder / "release.sh").write_text(emitted(written(folder, values(3)), CiSystem.SLURM))
+    other = "vbuild() { echo 'vbuild 1.2.3'; }; sbatch() { touch called; }; export -f vbuild sbatch; bash release.sh"
+    ran = subprocess.run(["bash", "-c", other], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "vbuild is missing or another project's; expected vbuild-wheels\n")
+    assert {path.name for path in folder.iterdir()} == {"demo.toml", "release.sh"}
 
 
 def test_a_task_gets_the_processors_that_its_options_use(folder: Path) -> None:

@@ -70,7 +70,9 @@ def test_a_statement_names_each_file_and_all_that_pins_its_inputs(tmp_path: Path
                     {"name": "source: demo 1.0", "uri": "pkg:pypi/demo@1.0", "digest": {"sha256": "78" * 32}},
                 ],
             },
-            "runDetails": {"builder": {"id": f"pkg:pypi/vbuild@{__version__}", "version": {"vbuild": __version__}}},
+            "runDetails": {
+                "builder": {"id": f"pkg:pypi/vbuild-wheels@{__version__}", "version": {"vbuild": __version__}}
+            },
         },
     }
 

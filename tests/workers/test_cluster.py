@@ -135,17 +135,13 @@ def test_a_scheduler_without_workers_is_told_with_how_to_start_one(tmp_path: Pat
 def other_vbuild(folder: Path, version: str = vbuild.__version__) -> Path:
     """A folder with a copy of vbuild that is of another *version*, and not the same in any case."""
     shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild")
-    (folder / "vbuild/__init__.py").write_text(f'"""Another one."""\n\n__version__ = "{version}"\n')
-    shutil.copytree(_metadata(), folder / f"vbuild-{version}.dist-info")
-    (folder / f"vbuild-{version}.dist-info/METADATA").write_text(
-        f"Metadata-Version: 2.4\nName: vbuild\nVersion: {version}\n"
+    (folder / "vbuild/__init__.py").write_text(
+        f'"""Another one."""\n\n__version__ = "{version}"\nDISTRIBUTION = "{vbuild.DISTRIBUTION}"\n'
     )
+    metadata = folder / f"{vbuild.DISTRIBUTION.replace('-', '_')}-{version}.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.4\nName: {vbuild.DISTRIBUTION}\nVersion: {version}\n")
     return folder
-
-
-def _metadata() -> Path:
-    found = importlib.metadata.distribution("vbuild")
-    return Path(str(found.locate_file(next(file for file in found.files or [] if file.name == "METADATA")))).parent
 
 
 @pytest.mark.parametrize(

@@ -62,4 +62,4 @@ try:
 except ExecutorError as error:
     print(error)
 """
-    assert run_python(program) == ("dask://127.0.0.1:1: needs the package distributed; pip install 'vbuild[dask]'")
+    assert run_python(program) == ("dask://127.0.0.1:1: needs Dask; install it: pip install distributed")

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     type=click.Choice(["github", "gitlab", "slurm", "json"]),
     help="Print the parts as jobs of this system; build nothing.",
 )
-@click.option("--install", metavar="COMMAND", help="With --emit: what brings vbuild into a job. [default: pip]")
+@click.option(
+    "--install",
+    metavar="COMMAND",
+    help="With --emit: the shell command that installs vbuild in a job. [default: pip, with what VBUILD_WHEELS names]",
+)
 @click.option("--runner", metavar="NAME", help="With --emit: GitHub's runs-on, or GitLab's image.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
 @click.option("--fresh", is_flag=True, help="Build everything again, also what was built before and is the same.")

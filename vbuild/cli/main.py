@@ -5,7 +5,7 @@ Every command imports the verb it calls when it runs, so that ``vbuild --help`` 
 
 import click
 
-from vbuild import __version__
+from vbuild import DISTRIBUTION, __version__
 from vbuild.cli.building import cibuildwheel, collect, lock, matrix, toolkit
 from vbuild.cli.group import Commands
 from vbuild.cli.publishing import publish
@@ -14,7 +14,7 @@ from vbuild.cli.telling import check, index, inspect, select, verify
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="vbuild")
+@click.version_option(__version__, message=f"{DISTRIBUTION} %(version)s")
 def main() -> None:
     """Build wheels as families of hardware variants, prove them, and index them."""
 

@@ -57,7 +57,7 @@ from typing import Any
 
 from vbuild.errors import CiError
 from vbuild.files.staging import STAGE
-from vbuild.release.emit_jobs import INSTALL, JobPart, Jobs, chunks, rendered
+from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered
 
 GITHUB_MATRIX = 256
 _GITHUB_FILE = 500_000  # bytes
@@ -78,7 +78,9 @@ def workflow(jobs: Jobs) -> str:
         title=f"wheels of {jobs.name}",
         runner=jobs.runner or _RUNNERS[jobs.machine],
         builds=[[_entry(part, jobs) for part in chunk] for chunk in chunks(jobs.parts, GITHUB_MATRIX)],
+        variable=VARIABLE if jobs.install == INSTALL else None,
         install=literal(jobs.install),
+        check=CHECK,
         build=f"{_before_part(jobs)}/${{{{ matrix.part }}}} --part {_options(jobs)}${{{{ matrix.selection }}}}",
         collect=literal(shlex.join(jobs.collecting)),
     )
@@ -131,7 +133,7 @@ def pipeline(jobs: Jobs) -> str:
         jobs=jobs,
         image=jobs.runner or f"python:{jobs.python.removesuffix('t')}",
         # the image has one Python; uv comes with vbuild
-        before=[jobs.install, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
+        before=[jobs.install, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
         collect=shlex.join(jobs.collecting),
         builds=list(chunks(commands, GITLAB_MATRIX)),
     )
@@ -153,6 +155,7 @@ def script(jobs: Jobs) -> str:
         jobs=jobs,
         work=_WORK,
         title=shlex.quote(f"vbuild-{jobs.name}"),
+        check=CHECK,
         cpus=_cpus(jobs.options),
         collect=_in_work(jobs.collecting, jobs.collecting.index(jobs.parts_folder)),
         commands=[_in_work(command, command.index("-o") + 1) for command in commands],
@@ -193,9 +196,11 @@ def emitted(
 ) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
-    *install* is the shell command that brings vbuild into a job; on a cluster, where jobs have what their submitter
-    has, nothing is installed. *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given to every
-    ``vbuild matrix``, such as ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe that is
+    *install* is the shell command that installs vbuild in a job; by default it installs what the variable
+    ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty. On a cluster nothing is installed: jobs have
+    what their submitter has. Every job fails before it does anything else if its ``vbuild`` is another project's.
+    *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given to every ``vbuild matrix``, such as
+    ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe that is
     wrong, `CiError` where the jobs would not find it or the file would be too large.
     """
     jobs = Jobs.of(source, install=install, runner=runner, options=options)
@@ -216,7 +221,8 @@ def data(jobs: Jobs) -> dict[str, Any]:
     |---|---|
     | ``format`` | 1 |
     | ``name``, ``source`` | the project; the recipe, from the working folder |
-    | ``install``, ``python`` | the shell command that brings vbuild; the version of Python that runs it |
+    | ``install``, ``python`` | the shell command that installs vbuild; the version of Python that runs it |
+    | ``check`` | the shell command to run next: it fails if the installed ``vbuild`` is another project's |
     | ``parts[].name`` | unique, and a name for a job, a file or an artifact |
     | ``parts[].labels``, ``.python`` | what ``--only`` and ``--python`` choose; null where the recipe has one Python |
     | ``parts[].version`` | the Python to set up for the part; null where the recipe names none by version |
@@ -230,6 +236,7 @@ def data(jobs: Jobs) -> dict[str, Any]:
         "name": jobs.name,
         "source": jobs.source,
         "install": jobs.install,
+        "check": CHECK,
         "python": jobs.python,
         "parts": [
             {

@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 
+from vbuild import DISTRIBUTION
 from vbuild.errors import CiError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.matrix import HostCompiler
@@ -176,7 +177,14 @@ def _environment() -> Environment:
 
 T = TypeVar("T")
 
-INSTALL = "pip install vbuild"
+# vbuild-wheels is on no package index yet: each project says which wheel or commit its jobs install
+VARIABLE = "VBUILD_WHEELS"
+INSTALL = (
+    f'pip install "${{{VARIABLE}:?set it to a wheel of a {DISTRIBUTION} release, '
+    'or to git+https://HOST/OWNER/REPOSITORY@COMMIT}"'
+)
+# fails in a job that has another project's vbuild, before it runs anything else
+CHECK = f"vbuild --version | grep '^{DISTRIBUTION} '"
 
 
 class Jobs(Struct, frozen=True):

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vbuild import __version__
+from vbuild import DISTRIBUTION, __version__
 from vbuild.errors import WheelError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
@@ -80,7 +80,7 @@ def statement(
                 "resolvedDependencies": _each_once([*found, *map(dict, earlier)]),
             },
             "runDetails": {
-                "builder": {"id": package_url("vbuild", __version__), "version": {"vbuild": __version__}},
+                "builder": {"id": package_url(DISTRIBUTION, __version__), "version": {"vbuild": __version__}},
             },
         },
     }

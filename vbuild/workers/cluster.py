@@ -170,7 +170,7 @@ class Cluster:
 
     def _vbuild_of(self, worker: str, answer: object) -> str:
         """What the vbuild of *worker* is, of which *answer* is what it said of itself."""
-        said = self._client.run(version, "vbuild", workers=[worker], on_error="return").get(worker)
+        said = self._client.run(version, vbuild.DISTRIBUTION, workers=[worker], on_error="return").get(worker)
         if not isinstance(answer, str) and not isinstance(said, str):
             return f"has no vbuild; {_EXPECTED}"
         if isinstance(said, str) and said != vbuild.__version__:
@@ -235,7 +235,7 @@ def connected(executor: Executor) -> Iterator[Cluster]:
         distributed = importlib.import_module("distributed")
         dask = importlib.import_module("dask")
     except ImportError as error:
-        raise ExecutorError(f"{executor}: needs the package distributed; pip install 'vbuild[dask]'") from error
+        raise ExecutorError(f"{executor}: needs Dask; install it: pip install distributed") from error
     # sources are as large as they are
     with _quiet(), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PB"}):
         client = _client(distributed.Client, executor)

@@ -22,7 +22,7 @@ IDENTIFIER = "cp311-manylinux_x86_64"
 ONLY_LINUX = "only wheels for Linux have variants of CPU levels and GPUs; expected linux: run cibuildwheel itself for"
 TOO_OLD = (
     "cibuildwheel 4.2.1 is too old: 4.3 is the first that can add to a project's own options (CIBW_INHERIT); "
-    "install it: pip install 'vbuild[cibuildwheel]'\n"
+    "install it: pip install 'cibuildwheel>=4.3'\n"
 )
 TWO_LEVELS = '[tool.vbuild.matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
 
@@ -337,7 +337,7 @@ def test_the_cibuildwheel_on_path_is_asked_by_its_own_python(tmp_path: Path) -> 
             asked(python)
         assert str(error.value) == (
             f"{tmp_path}/cibuildwheel: cannot tell which cibuildwheel it is; "
-            f"install it: pip install 'vbuild[cibuildwheel]'"
+            f"install it: pip install 'cibuildwheel>=4.3'"
         )
     (tmp_path / "cibuildwheel").unlink()
     assert Engine.on(str(tmp_path)) is None

@@ -136,7 +136,7 @@ def inside(path: Path) -> PurePosixPath:
 
 
 NEEDED = Version("4.3")  # the first with CIBW_INHERIT
-_INSTALL = "install it: pip install 'vbuild[cibuildwheel]'"
+_INSTALL = f"install it: pip install 'cibuildwheel>={NEEDED}'"
 _ASK = "import importlib.metadata as m; print(m.version('cibuildwheel'))"
 _LOOKS = 0.1  # seconds between two looks at a log that is shown as it grows
 
