@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
 from msgspec import Struct
 
 from vbuild.elf.image import Pointer
@@ -217,4 +218,4 @@ class ContainerForm(Struct, frozen=True):
     extent: Callable[[memoryview, range], range]
     read: Callable[[memoryview, range], Reading]
     packing: Packing
-    foreign: Mapping[int, str] = field(default_factory=dict)
+    foreign: Mapping[int, str] = msgspec.field(default_factory=dict)

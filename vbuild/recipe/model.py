@@ -39,8 +39,8 @@ class BuildSettings(Struct, frozen=True):
     isolation: bool = True
     requires: tuple[str, ...] = ()
     keep_flags: tuple[str, ...] = ()
-    cuda: CudaSettings = field(default_factory=CudaSettings)
-    host: HostSettings = field(default_factory=HostSettings)
+    cuda: CudaSettings = CudaSettings()
+    host: HostSettings = HostSettings()
     cache: str = "auto"
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
