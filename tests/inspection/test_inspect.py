@@ -163,7 +163,13 @@ def test_the_variant_is_what_its_document_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "warning"),
     [
-        ({}, "demo-1.0.dist-info/variant.json: missing, although the file name says variant 'v3'"),
+        (
+            {},
+            (
+                "demo-1.0.dist-info/variant.json: missing; expected it to describe the variant 'v3' of the file name "
+                "(PEP 825)"
+            ),
+        ),
         (
             {"demo-1.0.dist-info/variant.json": "{"},
             "demo-1.0.dist-info/variant.json: not JSON: Expecting property name enclosed in double quotes",

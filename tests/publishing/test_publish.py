@@ -197,8 +197,16 @@ def test_the_same_wheels_give_the_same_bytes(dist: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "files", "said"),
     [
-        (NAME, {"demo-1.0.dist-info/variant.json": "{}"}, "has a variant.json and no label"),
-        (LABELLED, {"demo/x.py": ""}, "has a label and no variant.json"),
+        (
+            NAME,
+            {"demo-1.0.dist-info/variant.json": "{}"},
+            "in a wheel whose file name has no variant label; expected none (PEP 825)",
+        ),
+        (
+            LABELLED,
+            {"demo/x.py": ""},
+            "missing; expected it to describe the variant 'x86_64_v3' of the file name (PEP 825)",
+        ),
     ],
 )
 def test_a_wheel_that_contradicts_itself_is_refused(
@@ -207,7 +215,7 @@ def test_a_wheel_that_contradicts_itself_is_refused(
     path = wheel(tmp_path, name, files)
     with pytest.raises(VbuildError) as refusal:
         Offered.of(path)
-    assert str(refusal.value) == f"{name}: {said}; expected both or none: stamp it again (PEP 825)"
+    assert str(refusal.value) == f"{name}: variant.json: {said}"
 
 
 def test_the_command_tells_files_and_commands_in_80_columns(dist: Path, tmp_path: Path) -> None:

@@ -105,12 +105,18 @@ INCONSISTENT = [
     (
         "demo-1.0-py3-none-any.whl",
         V2,
-        "demo-1.0-py3-none-any.whl: has a variant.json but no variant label in its name (PEP 825, variant wheel)",
+        (
+            "demo-1.0-py3-none-any.whl: variant.json: in a wheel whose file name has no variant label; expected none "
+            "(PEP 825)"
+        ),
     ),
     (
         "demo-1.0-py3-none-any-v2.whl",
         None,
-        "demo-1.0-py3-none-any-v2.whl: has a variant label but no variant.json (PEP 825, variant wheel)",
+        (
+            "demo-1.0-py3-none-any-v2.whl: variant.json: missing; expected it to describe the variant 'v2' of the "
+            "file name (PEP 825)"
+        ),
     ),
     (
         "demo-1.0-py3-none-any-m.whl",

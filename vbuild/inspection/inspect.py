@@ -33,6 +33,7 @@ from vbuild.sbom.keeping import bill_of, contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.zip_read import Member
 
 Found = LibraryContents | Archive | Damaged
@@ -222,14 +223,15 @@ def _said(word: str) -> Iterator[str]:
 
 def _variant(wheel: Wheel) -> tuple[Variant | None, tuple[str, ...]]:
     """The variant that *wheel* says it is, and what is wrong with the way it does."""
-    path, label = f"{wheel.dist_info}/variant.json", wheel.name.variant
-    if wheel.find(path) is None:
-        lacking = (f"{path}: missing, although the file name says variant {label!r}",) if label else ()
-        return None, lacking
+    path, label = f"{wheel.dist_info}/{VARIANT_JSON}", wheel.name.variant
+    data = wheel.read(path) if wheel.find(path) else None
     try:
-        document = Document.parse(wheel.read(path))
-        # a wheel whose label was taken off its name is still what its document says
-        return document.only(label or next((variant.label for variant in document.variants), "")), ()
+        if label is None and data is not None:
+            # a wheel whose label was taken off its name is still what its document says
+            document = Document.parse(data)
+            return document.only(next((variant.label for variant in document.variants), "")), ()
+        found = Document.of_wheel(label, data)
+        return found.variants[0] if found else None, ()
     except VariantError as error:
         return None, (f"{path}: {error}",)
 

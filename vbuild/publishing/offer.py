@@ -18,10 +18,9 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import gathered
-from vbuild.wheel.metadata import Metadata, RecordRow, WheelFile, is_companion
+from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 
-_VARIANT = "variant.json"
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 
 
@@ -154,15 +153,6 @@ def only(offers: Sequence[OfferedRelease]) -> OfferedRelease:
 
 
 def _document(wheel: Wheel) -> Document | None:
-    """The variant.json of *wheel*; `LayoutError` where it has one and no label, or a label and none."""
-    path = f"{wheel.dist_info}/{_VARIANT}"
-    with at(wheel.path.name):
-        if (wheel.find(path) is not None) != (wheel.name.variant is not None):
-            has, lacks = ("label", _VARIANT) if wheel.name.variant else (_VARIANT, "label")
-            raise LayoutError(f"has a {has} and no {lacks}; expected both or none: stamp it again (PEP 825)")
-        if wheel.name.variant is None:
-            return None
-        with at(_VARIANT):
-            document = Document.parse(wheel.read(path))
-            document.only(wheel.name.variant)
-            return document
+    path = f"{wheel.dist_info}/{VARIANT_JSON}"
+    with at(wheel.path.name), at(VARIANT_JSON):
+        return Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)

@@ -29,6 +29,7 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import Property
 from vbuild.verification.model import Verdict
 from vbuild.wheel.archive import peek
+from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 
 OnProgress = Callable[[Target, str], None]
@@ -130,9 +131,12 @@ class _Said(Struct, frozen=True):
     def of(cls, wheel: Path, *, machine: str | None) -> Self:
         """What *wheel* says; `VbuildError` where its variant.json is not one of that name."""
         said = cls.by_name(WheelName.parse(wheel.name), machine=machine)
-        if not (said.name.variant and (data := peek(wheel, "variant.json"))):
+        data = peek(wheel, VARIANT_JSON)
+        with at(VARIANT_JSON):
+            document = Document.of_wheel(said.name.variant, data)
+        if document is None:
             return said
-        properties = tuple(map(str, Document.parse(data).only(said.name.variant).properties))
+        properties = tuple(map(str, document.variants[0].properties))
         named = [level for text in properties if (level := Cpu.of_property(text))]
         # a machine that has any of several values may get it, so the lowest counts
         return replace(said, cpu=min(named, key=lambda level: level.rank, default=said.cpu), properties=properties)

@@ -36,7 +36,7 @@ from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.metadata import VARIANT_JSON, Metadata
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
 
@@ -139,7 +139,6 @@ def _forbidding(text: str) -> Iterator[range]:
             yield range(starts[0], sentence.end())
 
 
-_FILE = "variant.json"
 _HOW = "vbuild slim"
 
 
@@ -172,14 +171,14 @@ class SlimOutput(Struct, frozen=True):
         The wheel gets a *bill* where it has none.
         """
         if self.document:
-            path = f"{wheel.dist_info}/{_FILE}"
+            path = f"{wheel.dist_info}/{VARIANT_JSON}"
             writer.write(wheel.find(path) or path, self.document.pack())
         if bill or carries(wheel):
             put(writer, wheel, changes=self._changes(wheel, dropped))
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
         """Whether the member of *wheel* at *path* is made anew."""
-        is_document = self.document is not None and path == f"{wheel.dist_info}/{_FILE}"
+        is_document = self.document is not None and path == f"{wheel.dist_info}/{VARIANT_JSON}"
         return is_document or path == path_of(wheel.dist_info)
 
     def _changes(self, wheel: Wheel, dropped: Iterable[str]) -> Changes:
@@ -227,7 +226,7 @@ def outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Iterator[S
 
 def _claimed(wheel: Wheel) -> Document | None:
     """What *wheel* says of itself, if it is a variant."""
-    path = f"{wheel.dist_info}/{_FILE}"
+    path = f"{wheel.dist_info}/{VARIANT_JSON}"
     return Document.parse(wheel.read(path)) if wheel.find(path) else None
 
 

@@ -24,8 +24,7 @@ from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.order import ranked, supported_features
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
-
-VARIANT = "variant.json"
+from vbuild.wheel.metadata import VARIANT_JSON
 
 _ASK = "import json, sys; print(json.dumps(sys.path))"
 _SAID = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
@@ -111,12 +110,12 @@ def _installed(path: list[str]) -> Iterator[tuple[str, str, Path]]:
 def _diagnosis(project: str, version: str, place: Path, machine: Machine) -> Diagnosis | None:
     """What there is to say of the distribution in *place*; None where it is no variant."""
     try:
-        document = Document.parse((place / VARIANT).read_bytes())
+        document = Document.parse((place / VARIANT_JSON).read_bytes())
         variant = document.only(document.variants[0].label if document.variants else "")
     except FileNotFoundError:
         return None
     except (OSError, VariantError) as error:
-        why = f"{VARIANT}: {error.strerror if isinstance(error, OSError) else error}"
+        why = f"{VARIANT_JSON}: {error.strerror if isinstance(error, OSError) else error}"
         return Diagnosis(project, version, None, place, is_supported=False, why=why, advice="damaged, reinstall it")
     document = _asked_for(document)
     found = ranked(document, machine)[0]

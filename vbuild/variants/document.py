@@ -26,6 +26,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Self
 
 from msgspec import Struct
@@ -125,6 +126,23 @@ class Document(Struct, frozen=True):
             raise VariantError(str(error)) from error
         return cls(schema, metadata, variants)
 
+    @classmethod
+    def of_wheel(cls, label: str | None, data: bytes | None) -> "Document | None":
+        """Returns what *data*, the variant.json of a wheel, says, or None for a plain wheel, which has none.
+
+        *label* is the variant label in the wheel's file name. `VariantError` if a wheel has a label or a variant.json
+        and not the other, or if they disagree (PEP 825, variant wheel).
+        """
+        if label is None:
+            if data is not None:
+                raise VariantError("in a wheel whose file name has no variant label; expected none (PEP 825)")
+            return None
+        if data is None:
+            raise VariantError(f"missing; expected it to describe the variant {label!r} of the file name (PEP 825)")
+        document = _parsed(data)
+        document.only(label)
+        return document
+
     def pack(self) -> bytes:
         """The document as bytes: the same document gives the same bytes, readable, with a final newline."""
         values = {
@@ -214,6 +232,12 @@ def _check_alike(document: Document, longest: Document) -> None:
             raise VariantError(
                 f"different providers of {namespace!r}; expected the same (PEP 850, provider information)"
             )
+
+
+@lru_cache(maxsize=1024)
+def _parsed(data: bytes) -> Document:
+    """The document in *data*; the wheels of a release have few different ones."""
+    return Document.parse(data)
 
 
 def _decoded(data: bytes) -> object:

@@ -19,6 +19,7 @@ from vbuild.files.atomic import replacing
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import peek
 from vbuild.wheel.extract import wheels_in
+from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple_index import check_unused, write_simple
 
@@ -89,18 +90,11 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
     """Each variant wheel of *folder* with what its variant.json says."""
     for path in wheels_in(folder):
         name = WheelName.parse(path.name)
-        data = peek(path, "variant.json")
-        with at(path.name):
-            if name.variant is None:
-                if data is not None:
-                    raise VariantError("has a variant.json but no variant label in its name (PEP 825, variant wheel)")
-                continue
-            if data is None:
-                raise VariantError("has a variant label but no variant.json (PEP 825, variant wheel)")
-            with at("variant.json"):
-                document = Document.parse(data)
-                document.only(name.variant)
-        yield name, document
+        data = peek(path, VARIANT_JSON)
+        with at(path.name), at(VARIANT_JSON):
+            document = Document.of_wheel(name.variant, data)
+        if document:
+            yield name, document
 
 
 def _write(files: dict[Path, bytes]) -> None:

@@ -14,10 +14,9 @@ from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import edited
-
-FILE = "variant.json"
 
 
 def stamped(
@@ -78,7 +77,7 @@ def declaration_at(path: Path) -> Declaration:
 
 
 def _path(wheel: Wheel) -> str:
-    return f"{wheel.dist_info}/{FILE}"
+    return f"{wheel.dist_info}/{VARIANT_JSON}"
 
 
 def _namespaces(variant: Variant, name: WheelName) -> tuple[str, ...]:

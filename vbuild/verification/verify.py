@@ -35,6 +35,7 @@ from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import Linkage
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, content_findings
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.metadata import VARIANT_JSON
 
 _X86_64 = "x86_64"
 # auditwheel's hash in libfoo-1a2b3c4d.so is that of the library it grafted, so it differs between builds
@@ -159,19 +160,22 @@ class _Claims(Struct, frozen=True):
     """What to hold the code against: a level and GPUs, and what is wrong with what the wheel says of itself."""
 
     cpu: Claim
-    gpus: GpuClaim = field(default_factory=GpuClaim)
+    gpus: GpuClaim = GpuClaim()
     findings: tuple[Finding, ...] = ()
 
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
         """The claims in the variant.json of *wheel*; where that names no level, *cpu* is held against the code."""
         asked = Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None)
+        path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
-            if (variant := _variant(wheel)) is None:
+            document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
+            if document is None:
                 return cls(asked)
+            variant = document.variants[0]
             said = _level(variant)
         except (VariantError, HardwareError) as error:
-            return cls(asked, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, _variant_path(wheel), str(error)),))
+            return cls(asked, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, path, str(error)),))
         gpus, findings = GpuClaim.of(variant)
         if said is None:
             return cls(asked, gpus, findings)
@@ -179,22 +183,6 @@ class _Claims(Struct, frozen=True):
             what = f"claims {said} in its variant.json, expected {cpu}"
             findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, None, what), *findings)
         return cls(Claim(said, is_explicit=True), gpus, findings)
-
-
-def _variant_path(wheel: Wheel) -> str:
-    return f"{wheel.dist_info}/variant.json"
-
-
-def _variant(wheel: Wheel) -> Variant | None:
-    """The variant that *wheel* is, None for a plain one; `VariantError` where name and variant.json disagree."""
-    path, label = _variant_path(wheel), wheel.name.variant
-    if wheel.find(path) is None:
-        if label is not None:
-            raise VariantError(f"missing; expected it to describe the variant {label!r} of the file name (PEP 825)")
-        return None
-    if label is None:
-        raise VariantError("in a wheel whose file name has no variant label; expected none (PEP 825)")
-    return Document.parse(wheel.read(path)).only(label)
 
 
 def _level(variant: Variant) -> Cpu | None:

@@ -321,6 +321,9 @@ def sha256_said(hash_: str | None) -> str | None:
     return data.hex() if algorithm == "sha256" and len(data) == _SHA256_SIZE else None
 
 
+VARIANT_JSON = "variant.json"
+"""The file in the ``.dist-info`` folder of a variant wheel that says what its label stands for (PEP 825)."""
+
 GENERATOR = "vbuild split"
 LIBS, DEV = "-libs", "-dev"
 

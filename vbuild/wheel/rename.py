@@ -19,10 +19,9 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.wheel.metadata import Metadata, unlisted
+from vbuild.wheel.metadata import VARIANT_JSON, Metadata, unlisted
 from vbuild.wheel.name import WheelName
 
-_VARIANT = "variant.json"
 _DATA = ".data"
 # at the start of a requirement (PEP 508)
 _PROJECT = re.compile(r"\s*(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)", re.ASCII)
@@ -44,7 +43,7 @@ class Renaming(Struct, frozen=True):
         """Where the member *path* is in the new wheel; None where it has no place there."""
         folder, slash, rest = path.partition("/")
         if folder == self.dist_info and slash:
-            is_stale = path in unlisted(self.dist_info) or (rest == _VARIANT and self.new.variant is None)
+            is_stale = path in unlisted(self.dist_info) or (rest == VARIANT_JSON and self.new.variant is None)
             return None if is_stale else f"{dist_info_of(self.new)}/{rest}"
         if slash and self._is_data(folder):
             return f"{data_of(self.new)}/{rest}"

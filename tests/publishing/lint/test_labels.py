@@ -82,13 +82,16 @@ def test_wheels_that_contradict_their_names_or_one_another_are_errors(tmp_path: 
     variant_wheel(tmp_path, V3, v4)
     variant_wheel(tmp_path, PLAIN, v4)
     shipped(tmp_path, V2, {"demo-1.0.dist-info/variant.json": b"{}"})
+    other = "describes 'x86_64_v4'; expected only 'x86_64_v3', as in the file name (PEP 825)"
+    plain = "in a wheel whose file name has no variant label; expected none (PEP 825)"
     assert [line for line in said(tmp_path) if " variant: " in line] == [
-        f'error variant: {V2}: "$schema": missing; expected a string',
-        f"error variant: {V3}: describes 'x86_64_v4'; expected only 'x86_64_v3', as in the file name (PEP 825)",
-        f"error variant: {PLAIN}: has a variant.json but no variant label in its name (PEP 825, variant wheel)",
+        f'error variant: {V2}: variant.json: "$schema": missing; expected a string',
+        f"error variant: {V3}: variant.json: {other}",
+        f"error variant: {PLAIN}: variant.json: {plain}",
     ]
     wheel(tmp_path, V2)
-    assert f"error variant: {V2}: has a variant label but no variant.json (PEP 825, variant wheel)" in said(tmp_path)
+    missing = "missing; expected it to describe the variant 'x86_64_v2' of the file name (PEP 825)"
+    assert f"error variant: {V2}: variant.json: {missing}" in said(tmp_path)
 
 
 def test_labels_that_stand_for_different_properties_are_an_error(tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ from vbuild.publishing.hwcaps.sets import JoinSet
 from vbuild.publishing.model import Copied, LinkedFile, Member, NewWheel, Put
 from vbuild.publishing.offer import Offered
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import installed_path
 
 # of one wheel, or over one wheel's RECORD
-_LEFT = ("RECORD", "RECORD.jws", "RECORD.p7s", "variant.json")
+_LEFT = ("RECORD", "RECORD.jws", "RECORD.p7s", VARIANT_JSON)
 _SHOWN = 4
 
 

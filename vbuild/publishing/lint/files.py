@@ -37,7 +37,7 @@ from vbuild.publishing.lint.metadata import Stated, requirement, stated
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.lint.names import FileSlot, slots
 from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.metadata import is_companion, is_dist_info
+from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 
@@ -86,7 +86,7 @@ class ReadyWheel:
         """The wheel at *path*; `WheelError` where its name, its archive or its METADATA is none."""
         with open_wheel(path) as wheel:
             said = _stated(wheel)
-            document = wheel.find(f"{wheel.dist_info}/variant.json")
+            document = wheel.find(f"{wheel.dist_info}/{VARIANT_JSON}")
             return cls(
                 path,
                 path.stat().st_size,

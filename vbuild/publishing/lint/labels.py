@@ -9,13 +9,13 @@ https://peps.python.org/pep-0825/
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 
-from vbuild.errors import VariantError
+from vbuild.errors import VariantError, at
 from vbuild.publishing.lint.files import Published, ReadyWheel
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.lint.names import FileSlot, covers
 from vbuild.variants.document import Document, combine
+from vbuild.wheel.metadata import VARIANT_JSON
 
 _LARGEST = 1 << 26  # bytes of a variants.json
 _AGAIN = "write it anew: vbuild index"
@@ -27,7 +27,9 @@ def label_problems(release: Published) -> Iterator[Problem]:
     documents: list[tuple[str, Document]] = []
     for wheel in release.wheels:
         try:
-            if document := _document(wheel):
+            with at(VARIANT_JSON):
+                document = Document.of_wheel(wheel.name.variant, wheel.variant_json)
+            if document:
                 documents.append((wheel.file, document))
         except VariantError as error:
             advice = "stamp the wheel anew: vbuild stamp"
@@ -36,25 +38,6 @@ def label_problems(release: Published) -> Iterator[Problem]:
         yield from _index(release, documents)
     yield from _without_plain(release)
     yield from _incomplete(release)
-
-
-def _document(wheel: ReadyWheel) -> Document | None:
-    """What the variant.json of *wheel* says, None for a plain wheel; `VariantError` where its name says otherwise."""
-    label, data = wheel.name.variant, wheel.variant_json
-    if label is None:
-        if data is not None:
-            raise VariantError("has a variant.json but no variant label in its name (PEP 825, variant wheel)")
-        return None
-    if data is None:
-        raise VariantError("has a variant label but no variant.json (PEP 825, variant wheel)")
-    document = _parsed(data)
-    document.only(label)
-    return document
-
-
-@lru_cache(maxsize=1024)
-def _parsed(data: bytes) -> Document:
-    return Document.parse(data)
 
 
 def _index(release: Published, documents: Sequence[tuple[str, Document]]) -> Iterator[Problem]:
