@@ -1,6 +1,7 @@
 """What every test has: a user's cache with all that was fetched before, and no finished work in it."""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,10 +9,31 @@ import pytest
 from platformdirs import user_cache_path
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as ``nightly`` what the marker ``sampled`` leaves to the nightly job, before -m selects."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        if marker is None or not isinstance(item, pytest.Function):
+            continue
+        (kept,), function = marker.args, f"{item.path}::{item.originalname}"
+        seen[function] += 1
+        if seen[function] > kept if isinstance(kept, int) else item.callspec.id != kept:
+            item.add_marker(pytest.mark.nightly)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _interruptible() -> None:
-    """Let the programs under test hear Ctrl-C: what a shell starts in the background inherits that it is ignored."""
+def _signals_reach_programs_under_test() -> None:
+    """Give SIGINT and SIGHUP back to child processes.
+
+    A shell starts background jobs with SIGINT ignored, nohup starts its command with SIGHUP ignored, and children
+    inherit that. exec resets handlers to the default, so SIGHUP gets a handler that does nothing: children react to it,
+    and pytest itself survives the end of its terminal.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

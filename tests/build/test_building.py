@@ -39,6 +39,7 @@ LINKED = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("make", "build", "text"),
     [
@@ -91,6 +92,7 @@ def _check_usable(folder: Path, prefix: Prefix) -> None:
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_zig_builds_them_for_old_machines(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
@@ -161,6 +163,7 @@ def test_a_fresh_run_builds_again_and_others_do_not_see_half_of_it(tmp_path: Pat
     assert (before.folder.parent / "entry.json").stat().st_mtime > made
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", ["source", "arguments", "environment", "earlier step", "patch"])
 def test_what_a_build_depends_on_makes_it_another_one(tmp_path: Path, change: str) -> None:
     folder = script_library(tmp_path / "depth")
@@ -230,6 +233,7 @@ def test_the_same_bytes_come_out_wherever_the_cache_and_the_work_are(tmp_path: P
     assert found[0] == found[1]
 
 
+@pytest.mark.nightly
 def test_two_processes_build_it_once(tmp_path: Path) -> None:
     folder = script_library(tmp_path / "depth")
     counted = f"before-build = ['echo built >> {tmp_path}/count; sleep 1']"

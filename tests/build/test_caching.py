@@ -134,6 +134,7 @@ def _environment(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc")
 def test_sccache_finds_from_another_folder_what_it_has_compiled(
@@ -148,6 +149,7 @@ def test_sccache_finds_from_another_folder_what_it_has_compiled(
     assert str(tmp_path / "one" / "builds").encode() not in second
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
@@ -179,6 +181,7 @@ def _interrupted(caching: Caching, base: Path, command: list[str], environment: 
         raise KeyboardInterrupt(socket)
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc")
 def test_two_runs_with_sccache_at_once_have_a_server_and_a_folder_each(sccache: dict[str, str], tmp_path: Path) -> None:
@@ -353,6 +356,7 @@ def test_the_script_behind_sccache_hands_every_word_on_and_says_nothing_of_the_b
     assert texts[0] == texts[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_killed_run_leaves_a_server_that_ends_by_itself(sccache: dict[str, str], tmp_path: Path) -> None:
     caching = found("sccache", sccache)

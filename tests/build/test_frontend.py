@@ -80,6 +80,7 @@ def kernel_of(binary: Path) -> str:
     return output("objdump", "-d", "--disassemble=kernel", binary)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.network
 @pytest.mark.parametrize("level", X86_64_LEVELS)
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -108,6 +109,7 @@ def test_every_backend_builds_every_level(
         }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_same_build_gives_the_same_bytes(backend: BuildBackend, environments: Environments, tmp_path: Path) -> None:
@@ -121,6 +123,7 @@ def test_the_same_build_gives_the_same_bytes(backend: BuildBackend, environments
         assert wheels[0].read_bytes() == wheels[1].read_bytes()
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_what_a_cmake_project_may_not_have_it_is_told_not_to_have(environments: Environments, tmp_path: Path) -> None:
     options = """
@@ -161,6 +164,7 @@ def test_a_project_that_does_not_compile_names_its_log_and_shows_its_end(
     assert any("expected" in line and "kernel.c:1" in line for line in rest)
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_intrinsics_without_their_flag_fail_with_advice(environments: Environments, tmp_path: Path) -> None:
     kernel = KERNEL + "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
@@ -202,6 +206,7 @@ def test_missing_headers_of_python_are_named_where_they_were_missed(environments
     assert str(caught.value).splitlines()[-1] == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_builds_of_one_python_and_requirements_share_an_environment(tmp_path: Path) -> None:
     environments = Environments(tmp_path / "environments", Indexes.configured().environment)

@@ -307,6 +307,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.nightly
 @given(VALUES, VALUES)
 def test_canonical_forms_are_json_and_tell_values_apart(one: object, other: object) -> None:
     forms = [json.dumps(canonical(value), sort_keys=True) for value in (one, other)]

@@ -86,6 +86,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", [Archs.INTERSECT, Archs.REPLACE])
 @pytest.mark.parametrize("name", PROJECTS)
 def test_a_hard_coded_list_is_overridden_in_every_backend(name: str, mode: Archs, python: Path, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_after_a_failure_the_next_run_builds(tmp_path: Path) -> None:
     assert not list(works.logs.iterdir())
 
 
+@pytest.mark.nightly
 def test_a_build_that_is_killed_is_built_again(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
     folder = script_library(tmp_path / "depth")
@@ -118,6 +119,7 @@ def test_a_library_that_is_damaged_is_refused(tmp_path: Path) -> None:
     assert said.startswith("native depth: lib/libx.so: ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("build", "file", "advice"),
     [

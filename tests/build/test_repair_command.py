@@ -107,6 +107,7 @@ def test_the_project_in_the_current_folder_says_how(tmp_path: Path) -> None:
     assert result.wheel.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text", ["", "[tool.other]\n", "[tool.vbuild.matrix]\ncpu = 1\n", "[project]\nname = 'demo'\n"]
 )
@@ -222,6 +223,7 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     assert str(refusal.value) == f"{tmp_path}/out: cannot be written: File exists"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("level", ["", "-march=x86-64-v3"])
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
 def test_verify_is_an_audit_command(level: str, tmp_path: Path) -> None:

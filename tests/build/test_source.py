@@ -101,6 +101,7 @@ def test_a_file_that_is_not_what_its_index_states_is_refused(tmp_path: Path) -> 
     assert _cached(tmp_path / "cache") == []
 
 
+@pytest.mark.nightly
 def test_what_a_server_answers_is_part_of_the_message(tmp_path: Path) -> None:
     archive = sdist(tmp_path)
     folder = index(tmp_path / "simple", archive)

@@ -76,6 +76,7 @@ def test_the_log_tells_what_was_taken_out_of_which_file(tmp_path: Path) -> None:
     assert len(made.log.read_text(encoding="utf-8").splitlines()) == 3
 
 
+@pytest.mark.nightly
 def test_compilers_side_by_side_do_not_mix_their_lines(tmp_path: Path) -> None:
     made = launchers(tmp_path, "v2")
     flags = [f"-DN{number}" for number in range(40)]

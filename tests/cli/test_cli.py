@@ -73,6 +73,7 @@ def test_a_release_is_stamped_indexed_and_selected_from(release: Path, tmp_path:
     )
 
 
+@pytest.mark.nightly
 def test_this_machines_description_can_be_saved_and_chosen_for(release: Path, tmp_path: Path) -> None:
     vbuild("index", release)
     saved = vbuild("select", "--write-machine", tmp_path / "here.toml")
@@ -142,6 +143,7 @@ USAGE = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("arguments", "said"), USAGE)
 def test_usage_mistakes_are_status_2(arguments: tuple[str, ...], said: str) -> None:
     result = vbuild(*arguments)
@@ -149,6 +151,7 @@ def test_usage_mistakes_are_status_2(arguments: tuple[str, ...], said: str) -> N
     assert said in " ".join(result.stderr.split())
 
 
+@pytest.mark.nightly
 def test_what_loads_what_fits_a_terminal_and_ends_in_what_wheels_repeat(tmp_path: Path) -> None:
     names = [NAME, NAME.replace("cp311", "cp312")]
     wheels = [wheel(tmp_path, name, files()) for name in names]
@@ -173,6 +176,7 @@ def test_one_library_of_the_closure_can_be_asked_for(tmp_path: Path) -> None:
     assert said.count("  why  ") == 2
 
 
+@pytest.mark.nightly
 def test_the_page_has_the_closure_where_it_is_asked_for(tmp_path: Path) -> None:
     path = wheel(tmp_path, NAME, files())
     for options, shown in (((), False), (("--closure",), True)):

@@ -64,6 +64,7 @@ def test_how_each_job_builds_is_handed_on(project: Path) -> None:
     assert all("--jobs 4 --fresh --locked --pass-env 'DEMO_*'" in part["shell"] for part in json.loads(said)["parts"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "more", [["--only", "plain"], ["--part"], ["-o", "dist"], ["--json"], ["--executor", "dask://h:1"]], ids="-".join
 )
@@ -78,6 +79,7 @@ def test_a_runner_is_for_emitted_jobs_alone(project: Path) -> None:
     assert (said.returncode, said.stderr.splitlines()[-1]) == (2, "Error: --install and --runner are for --emit")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", [["matrix", "."], ["cibuildwheel"]], ids=["matrix", "cibuildwheel"])
 def test_building_needs_a_folder_for_the_results(project: Path, command: list[str]) -> None:
     said = vbuild(*command, folder=project)
@@ -92,6 +94,7 @@ def test_an_executor_nobody_knows_is_a_usage_mistake(project: Path, command: str
     assert "no executor 'ray://here'; expected local or dask://host:port" in " ".join(said.stderr.split())
 
 
+@pytest.mark.nightly
 def test_an_old_report_that_is_none_is_refused_before_anything_is_built(project: Path) -> None:
     (project / "old.json").write_text("{", encoding="utf-8")
     said = vbuild("matrix", ".", "-o", "dist", "--compare", "old.json", folder=project)
@@ -130,6 +133,7 @@ def test_a_wheel_without_code_is_portable_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "portable" / source.name).read_bytes() == source.read_bytes()
 
 
+@pytest.mark.nightly
 def test_collecting_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     said = vbuild("collect", "parts", "-o", "dist", folder=tmp_path)

@@ -56,6 +56,7 @@ def test_slim_says_what_is_left(fat: Path) -> None:
     assert max(map(len, lines)) <= WIDTH
 
 
+@pytest.mark.nightly
 def test_what_inspect_says_fits_a_terminal_and_its_json_is_alone(fat: Path) -> None:
     said = vbuild("inspect", NAME, folder=fat)
     assert (said.returncode, said.stderr) == (0, "")
@@ -106,6 +107,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("more", [("--json",), ("--json", "--dry-run")], ids=" ".join)
 @pytest.mark.parametrize(("arguments", "said"), REFUSALS)
 def test_what_slim_refuses_is_one_line_and_leaves_nothing(
@@ -121,6 +123,7 @@ def test_what_slim_refuses_is_one_line_and_leaves_nothing(
     assert not list(fat.glob("out/*"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -145,6 +148,7 @@ def test_what_cannot_be_read_or_written_is_one_line(fat: Path, arguments: tuple[
     assert sorted(path for path in fat.rglob("*") if path != fat / "out") == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -187,6 +191,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel(tmp_path_factory.mktemp("large"), NAME, {**files, "demo/host.so": host})
 
 
+@pytest.mark.nightly
 def test_two_runs_give_the_same_bytes_on_any_number_of_cores(large: Path, tmp_path: Path) -> None:
     one_core = ("taskset", "-c", "0") if shutil.which("taskset") else ()
     assert vbuild("slim", large, *FAMILY, "-o", tmp_path / "a", PYTHONHASHSEED="1").returncode == 0
@@ -205,6 +210,7 @@ def test_new_members_get_the_time_of_source_date_epoch(fat: Path) -> None:
     assert not list((fat / "d").iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("after", [0.5, 0.9, 1.3])
 def test_an_interrupt_leaves_all_or_nothing(large: Path, tmp_path: Path, after: float) -> None:
     command = [sys.executable, "-m", "vbuild", "slim", str(large), *FAMILY, "-o", str(tmp_path / "out")]
@@ -219,6 +225,7 @@ def test_an_interrupt_leaves_all_or_nothing(large: Path, tmp_path: Path, after: 
         assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("room", [100_000, 3_000_000])
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(large: Path, tmp_path: Path, room: int) -> None:
     program = (

@@ -94,6 +94,7 @@ def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, market: S
     assert "RPATH $ORIGIN/../nvidia/cufft/lib:$ORIGIN/../nvidia/nvjitlink/lib" in " ".join(ran.stdout.split())
 
 
+@pytest.mark.nightly
 def test_what_stays_says_why(fat: Path) -> None:
     ran = vbuild("in", "--dry-run", "--no-replace", "--keep", "libcount*", folder=fat)
     said = plain(ran.stdout)
@@ -117,6 +118,7 @@ def test_json_is_all_there_is_and_a_dry_run_says_the_same(fat: Path) -> None:
     assert told["checked"] == []
 
 
+@pytest.mark.nightly
 def test_results_are_installed_and_imported_on_request(fat: Path) -> None:
     ran = vbuild("in", "-o", "thin", "--min-size", 0, "--check", folder=fat)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -128,6 +130,7 @@ def test_results_are_installed_and_imported_on_request(fat: Path) -> None:
     assert {one["wheel"]: one["ok"] for one in json.loads(again.stdout)} == dict.fromkeys((*NAMES, PURE), True)
 
 
+@pytest.mark.nightly
 def test_results_that_do_not_work_are_status_1(tmp_path: Path) -> None:
     broken: dict[str, bytes | str] = {
         "demo/__init__.py": "from demo import _c\n",
@@ -148,6 +151,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=lambda value: str(value[0]))
 def test_what_split_refuses_is_one_line_and_leaves_nothing(fat: Path, arguments: tuple[str, ...], said: str) -> None:
     before = files(fat)
@@ -159,6 +163,7 @@ def test_what_split_refuses_is_one_line_and_leaves_nothing(fat: Path, arguments:
     assert files(fat) == before
 
 
+@pytest.mark.nightly
 def test_without_network_there_is_one_line(fat: Path) -> None:
     ran = vbuild("cuda", "-o", "thin", folder=fat, index=Serving(url="http://127.0.0.1:1"))
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -180,6 +185,7 @@ USAGE = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("arguments", "said"), USAGE, ids=lambda value: str(value[-1]))
 def test_usage_mistakes_are_status_2(fat: Path, arguments: tuple[str, ...], said: str) -> None:
     before = files(fat)
@@ -197,6 +203,7 @@ def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", refusal)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("room", [2_000, 60_000])
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(tmp_path: Path, room: int) -> None:
     noise = ",".join(map(str, random.Random(7).randbytes(200_000)))

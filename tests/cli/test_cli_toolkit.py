@@ -102,6 +102,7 @@ def test_a_toolkit_is_installed_once_and_its_licence_is_said_once(tmp_path: Path
     assert "CUDA" in (root / "licenses/nvidia-cuda-nvcc/License.txt").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_json_is_all_that_is_said(tmp_path: Path, having: Desk) -> None:
     desk = stocked(tmp_path)
@@ -125,6 +126,7 @@ def test_json_is_all_that_is_said(tmp_path: Path, having: Desk) -> None:
     assert kept(having)  # which shares its files
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_the_path_is_a_cuda_home(having: Desk) -> None:
     ran = having.vbuild("toolkit", "path", "13.0")
@@ -143,6 +145,7 @@ def test_the_list_fits_a_terminal(having: Desk) -> None:
     assert "      nvidia-cuda-nvcc==13.0.88" in components
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_two_who_install_at_once_get_the_same_and_one_makes_it(tmp_path: Path) -> None:
     desk = stocked(tmp_path)
@@ -154,6 +157,7 @@ def test_two_who_install_at_once_get_the_same_and_one_makes_it(tmp_path: Path) -
     assert found[0]["path"] == found[1]["path"] == str(kept(desk)[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
     desk = stocked(tmp_path)
@@ -171,6 +175,7 @@ def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
     assert not list(store.glob(".*.part*"))
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_pruning_takes_what_is_old_or_everything(tmp_path: Path) -> None:
     desk = stocked(tmp_path)
@@ -188,6 +193,7 @@ def test_pruning_takes_what_is_old_or_everything(tmp_path: Path) -> None:
     assert [path for path in left if not path.startswith(".locks") and left[path]] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_nothing_is_pruned_while_a_toolkit_is_made(tmp_path: Path) -> None:
     desk = stocked(tmp_path)
@@ -224,6 +230,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", REFUSALS)
 def test_what_is_not_to_be_had_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
     arguments, said = REFUSALS[what]

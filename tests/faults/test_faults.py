@@ -31,6 +31,7 @@ def faults(chosen: list[Call], rng: random.Random) -> Iterator[Fault]:
         yield Fault(call.number, kind, stays=kind is Kind.ENOSPC and rng.random() < 1 / 2)
 
 
+@pytest.mark.sampled(1)
 @each
 def test_a_call_that_fails_is_told_in_one_line(undisturbed: Undisturbed) -> None:
     print(f"FAULT_SEED={SEED}")
@@ -115,6 +116,7 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("undisturbed", "concerns", "kind", "status", "said"),
     [(named[name], *rest) for name, *rest in FOUND.values()],

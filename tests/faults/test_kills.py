@@ -42,6 +42,7 @@ def disturb(undisturbed: Undisturbed, *, kills: int, again: int) -> None:
     assert statuses - {0}, "no run was disturbed"
 
 
+@pytest.mark.sampled(1)
 @each
 def test_a_run_that_is_ended_leaves_no_half_of_a_file(undisturbed: Undisturbed) -> None:
     kills = KILLS // undisturbed.subject.takes
@@ -58,6 +59,7 @@ def test_a_run_that_is_ended_at_any_of_many_moments_leaves_no_half_of_a_file(und
 ending = pytest.mark.parametrize("kind", [Kind.SIGKILL, Kind.SIGINT])
 
 
+@pytest.mark.nightly
 @ending
 @each
 def test_a_run_that_is_ended_between_two_calls_leaves_no_half_of_a_file(kind: Kind, undisturbed: Undisturbed) -> None:

@@ -31,6 +31,7 @@ named = {subject.name: subject for subject in SUBJECTS}
 V4 = variant("x86_64_v4", "x86_64 :: level :: v4")
 
 
+@pytest.mark.sampled(1)
 @each
 def test_two_runs_into_one_folder_at_once_give_what_one_gives(undisturbed: Undisturbed) -> None:
     with undisturbed.place() as place:
@@ -52,6 +53,7 @@ IN_USE = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("undisturbed", [named["index"]], ids=str, indirect=True)
 def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_wheel(undisturbed: Undisturbed) -> None:
     (writing, *_) = (call for call in undisturbed.calls if call.name == "open" and call.path.endswith(".part"))
@@ -70,6 +72,7 @@ def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_whee
         assert [sorted(document["variants"]) for document in documents] == [["x86_64_v3", "x86_64_v4"]]
 
 
+@pytest.mark.nightly
 @each
 def test_inputs_that_are_read_only_are_enough(undisturbed: Undisturbed) -> None:
     with undisturbed.place() as place:
@@ -79,6 +82,7 @@ def test_inputs_that_are_read_only_are_enough(undisturbed: Undisturbed) -> None:
         assert place.results() == undisturbed.whole
 
 
+@pytest.mark.sampled(1)
 @each
 def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undisturbed) -> None:
     with undisturbed.place() as place:
@@ -91,6 +95,7 @@ def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undistu
         assert place.results() == before
 
 
+@pytest.mark.nightly
 @each
 def test_a_temporary_folder_without_room_is_not_needed_or_told_of(undisturbed: Undisturbed) -> None:
     with undisturbed.place() as place:
@@ -111,6 +116,7 @@ def elsewhere() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.nightly
 @each
 def test_the_output_may_be_on_another_file_system(undisturbed: Undisturbed, elsewhere: Path) -> None:
     with undisturbed.place() as place:
@@ -125,6 +131,7 @@ def test_the_output_may_be_on_another_file_system(undisturbed: Undisturbed, else
         assert place.left() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("undisturbed", [SUBJECTS[-1]], ids=str, indirect=True)
 def test_what_a_matrix_had_started_ends_when_it_is_killed(undisturbed: Undisturbed) -> None:
     with undisturbed.place() as place:

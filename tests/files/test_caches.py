@@ -193,6 +193,7 @@ def check(take: Taking, files: list[Path], *, flips: int = FLIPS) -> None:
         times = now
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_noticed_and_made_good(kind: str, tmp_path: Path) -> None:
     take = KINDS[kind](tmp_path)
@@ -202,6 +203,7 @@ def test_a_flipped_bit_is_noticed_and_made_good(kind: str, tmp_path: Path) -> No
     check(take, [file for file in (*files, *entries) if file.stat().st_size])
 
 
+@pytest.mark.nightly
 def test_a_flipped_bit_in_what_is_known_of_official_wheels_is_asked_again(tmp_path: Path) -> None:
     with officials_of(tmp_path, published(tmp_path / "made")) as (officials, server):
         store = tmp_path / "store"
@@ -244,6 +246,7 @@ def repository(folder: Path, **files: str) -> Path:
     return folder
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", ["tree", "history", "submodule"])
 def test_a_flipped_bit_in_a_checkout_is_fetched_again(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -265,6 +265,7 @@ def _header(kind: bytes) -> bytes:
     return gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(BIG) + bytes(1024), 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_an_input_takes_no_more_than_the_laws_allow(case: str) -> None:
     name, make = CASES[case]
@@ -287,6 +288,7 @@ def links_of_a_few_characters() -> bytes:
     return b"<html>" + b'<a href="demo-1.0.whl">' * 200_000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("target", "make", "times"),
     [

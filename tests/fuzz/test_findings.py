@@ -20,6 +20,7 @@ from vbuild.errors import VbuildError, WheelError
 FINDINGS = sorted(command.FINDINGS.rglob("*.bin"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("finding", FINDINGS, ids=lambda path: f"{path.parent.name}-{path.stem[:12]}")
 def test_what_was_found_once_holds(finding: Path) -> None:
     outcome = measured(TARGETS[finding.parent.name], finding.read_bytes())
@@ -65,6 +66,7 @@ def _seeds() -> Iterator[bytes]:
     yield b"seed"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("run", "broken"),
     [
@@ -98,6 +100,7 @@ def test_an_unknown_target_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no target 'wheels'; there are fatbin, bundle, elf" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["guided", "mutated"])
 def test_a_fuzzer_finds_what_breaks_a_law(engine: str, tmp_path: Path) -> None:
     """In a process as fuzzing uses it, with a target that cannot take a byte that no seed has."""

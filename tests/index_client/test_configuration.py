@@ -122,6 +122,7 @@ def test_what_pip_prints_is_read_back(extra: tuple[str, ...], links: tuple[str, 
     assert Indexes.parse(listing) == Indexes(extra_index_urls=extra, find_links=links, no_index=no_index)
 
 
+@pytest.mark.nightly
 def test_uv_finds_what_pip_is_configured_for(tmp_path: Path) -> None:
     with served(index(tmp_path / "simple", sdist(tmp_path))) as url:
         env = _env(tmp_path, PIP_INDEX_URL=url, PIP_EXTRA_INDEX_URL=str(tmp_path / "none"))

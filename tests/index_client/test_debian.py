@@ -76,6 +76,7 @@ def test_libraries_have_folders_of_four_letters() -> None:
     assert set(places) == {"file:/pool/main/libp/libpng1.6"}
 
 
+@pytest.mark.nightly
 def test_a_source_comes_from_the_first_mirror_that_has_it(tmp_path: Path) -> None:
     pool = _pool(tmp_path / "pool", "gmp_6.3.0+dfsg.orig.tar.gz", component="universe")
     (tmp_path / "empty").mkdir()

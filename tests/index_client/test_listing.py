@@ -23,6 +23,7 @@ def _index(folder: Path, *links: str) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_the_files_of_all_places_come_newest_first_with_the_hashes_that_are_stated(tmp_path: Path) -> None:
     one = _index(
         tmp_path / "one",
@@ -74,6 +75,7 @@ def test_a_page_that_is_no_text_is_a_place_that_cannot_be_asked(tmp_path: Path) 
     assert str(refused.value) == f"demo: {url}: its page of demo is no index page: {said}"
 
 
+@pytest.mark.nightly
 def test_a_place_that_cannot_be_asked_matters_only_where_no_other_has_a_file(tmp_path: Path) -> None:
     broken = "http://127.0.0.1:9/simple"
     with served(_index(tmp_path / "one", f'<a href="{NEW}">{NEW}</a>')) as url, served(tmp_path, broken=True) as ill:

@@ -125,6 +125,7 @@ MOODS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mood", MOODS)
 def test_a_server_that_sends_something_else_is_refused_in_one_line(folder: Path, mood: str) -> None:
     with serving(folder, mood) as server:

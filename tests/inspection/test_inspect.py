@@ -226,6 +226,7 @@ def test_any_number_of_threads_sees_the_same(tmp_path: Path) -> None:
     assert inspect(path, jobs=1) == inspect(path, jobs=4)
 
 
+@pytest.mark.nightly
 def test_what_loads_what_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
     whole = everything(NAME, files())
     path = wheel(tmp_path, NAME, whole)
@@ -280,6 +281,7 @@ def test_a_library_whose_versions_are_damaged_is_left_out_of_the_closure_alone(t
     valid(contents)
 
 
+@pytest.mark.nightly
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(HOST) - 1), st.binary(min_size=1, max_size=8))
 def test_flipped_bytes_in_a_closure_are_told_or_change_nothing(

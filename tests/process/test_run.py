@@ -100,6 +100,7 @@ def test_a_command_that_does_not_succeed_is_an_error(command: list[str], message
     assert str(caught.value) == message.format(log=tmp_path / "log")
 
 
+@pytest.mark.nightly
 def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"^sh took more than 0\.5 s; its log is .*, which is empty$"):
         run(FAMILY, log=tmp_path / "log", cwd=tmp_path, timeout=0.5)
@@ -112,12 +113,14 @@ def test_what_a_failed_command_left_running_is_stopped(tmp_path: Path) -> None:
     until(lambda: not is_running(written_pid(tmp_path)))
 
 
+@pytest.mark.nightly
 def test_a_child_that_ignores_the_polite_signal_is_killed(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="took more than"):
         run(STUBBORN, log=tmp_path / "log", cwd=tmp_path, timeout=0.5)
     until(lambda: not is_running(written_pid(tmp_path)))
 
 
+@pytest.mark.nightly
 def test_stopping_reaches_commands_of_other_threads_and_those_still_queued(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
@@ -142,6 +145,7 @@ def test_commands_run_again_in_the_next_supervised_block(tmp_path: Path) -> None
         run(["true"], log=tmp_path / "log")
 
 
+@pytest.mark.nightly
 def test_an_error_in_a_supervised_block_stops_what_still_runs(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError), supervised():  # noqa: PT012 - it all counts
         running = pool.submit(run, FAMILY, log=tmp_path / "log", cwd=tmp_path)
@@ -174,6 +178,7 @@ with ThreadPoolExecutor(2) as pool, supervised():
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_program_leaves_no_grandchild(number: signal.Signals, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "abc"]

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,6 +22,15 @@ def ran(program: str, *, inside: tuple[str, ...] = ()) -> subprocess.CompletedPr
     )
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """SIGHUP as a terminal's programs have it, even under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_an_interrupt_once_and_after_the_block_what_it_was(number: signal.Signals) -> None:
     before = signal.getsignal(number)

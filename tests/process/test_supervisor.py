@@ -24,6 +24,7 @@ run(sys.argv[1:], log=Path("log"))
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", [FAMILY, STUBBORN], ids=["a family", "a stubborn one"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_command_outlives_a_process_that_is_killed(
@@ -55,6 +56,7 @@ def test_a_build_goes_on_where_its_keeper_was_killed(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().count("$ true") == 3
 
 
+@pytest.mark.nightly
 def test_the_commands_of_one_thread_are_stopped_and_no_others(tmp_path: Path) -> None:
     said: dict[str, str] = {}
     stops = {}

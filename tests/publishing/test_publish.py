@@ -238,6 +238,7 @@ def test_the_command_gives_json_and_nothing_else(dist: Path, tmp_path: Path) -> 
     assert {"path": NAME, "bytes": (dist / NAME).stat().st_size, "linked": True} in laid["files"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -263,6 +264,7 @@ def test_options_that_say_nothing_are_usage_mistakes(
     assert not (tmp_path / "site").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -276,6 +278,7 @@ def test_options_that_are_empty_are_not_taken_for_left_out(dist: Path, tmp_path:
     assert said in " ".join(ran.stderr.split())
 
 
+@pytest.mark.nightly
 def test_pypi_takes_no_layouts(dist: Path, tmp_path: Path) -> None:
     ran = vbuild("check", dist, "--layout", "local", "--pypi", folder=tmp_path)
     assert ran.returncode == 2

@@ -165,6 +165,7 @@ def test_what_is_installed_is_imported_and_its_commands_run(channels: tuple[Path
     assert told(str(prefix / "bin/python"), "-c", listing) == "carried demo pure stable\n0"
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_wheels_of_the_package_index_are_installed_and_imported(
     channels: tuple[Path, list[str]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
@@ -185,6 +186,7 @@ def test_wheels_of_the_package_index_are_installed_and_imported(
     assert version.stdout == "2.3.5\n"
 
 
+@pytest.mark.nightly
 def test_another_indexer_says_the_same(channels: tuple[Path, list[str]], tmp_path: Path) -> None:
     shutil.copytree(channels[0], tmp_path / "copy")
     (tmp_path / "copy/README.md").unlink()
@@ -227,6 +229,7 @@ def test_what_describes_a_package_is_complete(channels: tuple[Path, list[str]]) 
     }
 
 
+@pytest.mark.nightly
 def test_the_same_wheels_give_the_same_bytes_whatever_the_cores(
     channels: tuple[Path, list[str]], tmp_path: Path
 ) -> None:

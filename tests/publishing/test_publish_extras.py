@@ -60,6 +60,7 @@ def customer(tmp_path: Path) -> Customer:
     return Customer.at(tmp_path / "home")
 
 
+@pytest.mark.nightly
 def test_every_command_of_the_readme_does_what_it_says(laid: Laid, site: Path, customer: Customer) -> None:
     *installs, ask, otherwise = laid.plan.uses
     for use, expected in zip(installs, ("v3 x86-64-v3", "v2 x86-64-v2", "v1 plain"), strict=True):
@@ -72,6 +73,7 @@ def test_every_command_of_the_readme_does_what_it_says(laid: Laid, site: Path, c
             assert customer.runs(otherwise.text) == "plain"
 
 
+@pytest.mark.nightly
 def test_commands_with_a_url_work_from_there(laid: Laid, site: Path, customer: Customer) -> None:
     with served(site) as address:
         [again] = publish([site.parent.parent / "dist"], None, layouts=[Extras(address)])
@@ -82,6 +84,7 @@ def test_commands_with_a_url_work_from_there(laid: Laid, site: Path, customer: C
     assert len(again.plan.uses) == len(laid.plan.uses)
 
 
+@pytest.mark.nightly
 @BOTH
 def test_an_index_that_has_the_plain_wheel_too_does_not_get_in_the_way(
     client: str, site: Path, customer: Customer
@@ -97,6 +100,7 @@ def test_an_index_that_has_the_plain_wheel_too_does_not_get_in_the_way(
         customer.runs(f"uv pip uninstall levels {PLUGIN}")
 
 
+@pytest.mark.sampled("uv")
 @BOTH
 def test_the_plugin_goes_and_comes_without_the_base(client: str, site: Path, customer: Customer) -> None:
     customer.runs(f"{client} install --find-links '{site}' 'levels[x86_64_v3]'")
@@ -111,6 +115,7 @@ def test_the_plugin_goes_and_comes_without_the_base(client: str, site: Path, cus
     assert "No module named 'levels'" in customer.tries(ASK).stderr
 
 
+@pytest.mark.sampled(1)
 @BOTH
 def test_a_misspelt_extra_is_the_base_alone_and_the_loader_tells(client: str, site: Path, customer: Customer) -> None:
     ran = customer.tries(f"{client} install --find-links '{site}' 'levels[x86-v3]==1.0'")
@@ -120,6 +125,7 @@ def test_a_misspelt_extra_is_the_base_alone_and_the_loader_tells(client: str, si
     assert "pip install 'levels[x86-64-v3]==1.0'" in customer.tries(f"LEVELS_BACKEND=x86-64-v3 {ASK}").stderr
 
 
+@pytest.mark.sampled(1)
 @BOTH
 def test_both_plugins_may_be_installed_and_the_best_is_taken(client: str, site: Path, customer: Customer) -> None:
     customer.runs(f"{client} install --find-links '{site}' 'levels[x86-64-v3,x86-64-v2]'")
@@ -128,6 +134,7 @@ def test_both_plugins_may_be_installed_and_the_best_is_taken(client: str, site: 
     assert customer.runs(f"LEVELS_BACKEND=plain {ASK}") == "v1 plain"
 
 
+@pytest.mark.nightly
 @BOTH
 def test_both_are_upgraded_together(client: str, both: Path, customer: Customer) -> None:
     customer.runs(f"{client} install --find-links {both} 'levels[x86-64-v3]==1.0'")
@@ -138,6 +145,7 @@ def test_both_are_upgraded_together(client: str, both: Path, customer: Customer)
     assert customer.installed == {"levels": "1.0", PLUGIN: "1.0"}
 
 
+@pytest.mark.nightly
 @BOTH
 def test_what_is_upgraded_alone_is_refused_and_the_way_out_works(client: str, both: Path, customer: Customer) -> None:
     customer.runs(f"{client} install --find-links {both} 'levels[x86-64-v3]==1.0'")
@@ -150,6 +158,7 @@ def test_what_is_upgraded_alone_is_refused_and_the_way_out_works(client: str, bo
     assert customer.runs(ALONE) == "v3"
 
 
+@pytest.mark.nightly
 @BOTH
 def test_a_base_that_is_upgraded_alone_is_refused_though_installers_go_on(
     client: str, both: Path, customer: Customer
@@ -183,6 +192,7 @@ def test_the_loader_costs_little(site: Path, customer: Customer) -> None:
     assert {"importlib.metadata", "email", "re", "json"}.isdisjoint(name for _, _, name in times[-6:])
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_real_wheel_of_forty_modules_takes_one_library_from_the_plugin_and_others_from_the_base(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, customer: Customer

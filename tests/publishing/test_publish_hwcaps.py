@@ -71,6 +71,7 @@ def commands(site: Path) -> dict[str, str]:
     return {command.split()[0]: command for command in found}
 
 
+@pytest.mark.sampled("uv")
 @here
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_the_commands_of_the_readme_install_what_the_processor_takes(site: Path, tmp_path: Path, program: str) -> None:
@@ -88,6 +89,7 @@ def test_auditwheel_accepts_it(site: Path) -> None:
     assert "is consistent with" in " ".join(run.stdout.split())
 
 
+@pytest.mark.nightly
 @here
 def test_auditwheel_leaves_it_a_wheel_of_all_levels(site: Path, tmp_path: Path) -> None:
     folder, variables = environment(tmp_path / "an environment")
@@ -146,6 +148,7 @@ def test_the_same_bytes_come_out_of_the_same_bytes(dist: Path, site: Path, tmp_p
     assert (tmp_path / "again" / "hwcaps" / NAME).read_bytes() == (site / NAME).read_bytes()
 
 
+@pytest.mark.nightly
 def test_a_wheel_that_is_out_is_upgraded_on_the_command_line(dist: Path, tmp_path: Path) -> None:
     other = built(tmp_path, {"demo/__init__.py": package("v3")["demo/__init__.py"], f"demo/{so('_c')}": module("v3")})
     command: list[str | Path] = [

@@ -66,6 +66,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("indexes", "asked", "expected"), REQUESTS)
 def test_eleven_requests_are_answered_as_the_notes_say(
     address: str, asking: Customer, indexes: tuple[str, ...], asked: str, expected: tuple[str | None, str | None]
@@ -106,6 +107,7 @@ def commands(site: Path, what: str) -> list[str]:
     return text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
 
 
+@pytest.mark.sampled("uv")
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_what_readme_says_installs_the_label_with_siblings_and_companions(
     site: Path, customer: Customer, tool: str
@@ -124,6 +126,7 @@ def test_what_readme_says_installs_the_label_with_siblings_and_companions(
     assert not [path for path in customer.site.rglob("*") if path.is_file() and "demo" in str(path)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_another_label_and_the_plain_wheel_take_the_place_of_one(site: Path, customer: Customer, tool: str) -> None:
     for what, level in ((V3, V3), (V4, V4), ("The plain wheel", "plain"), (V3, V3)):
@@ -146,6 +149,7 @@ def test_uv_locks_each_extra_to_its_index(site: Path, customer: Customer) -> Non
             path.unlink(missing_ok=True)
 
 
+@pytest.mark.nightly
 def test_with_an_address_the_commands_work_from_anywhere(site: Path, tmp_path: Path, customer: Customer) -> None:
     with served(tmp_path / "other") as url:
         release(tmp_path / "dist")

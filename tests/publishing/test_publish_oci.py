@@ -122,6 +122,7 @@ def test_skopeo_gets_the_variant_it_asks_for_or_the_plain_image(
     assert found["Labels"].get(LABEL) == (f"x86_64_{given}" if given else None)
 
 
+@pytest.mark.nightly
 def test_every_image_is_unpacked_by_umoci_and_runs(layout: Path, tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("chroot needs root")
@@ -157,6 +158,7 @@ def test_other_tars_read_a_layer(layout: Path, tmp_path: Path) -> None:
     run("tar", "--gzip", "--extract", "--file", blob(layout, common), "--directory", tmp_path)
 
 
+@pytest.mark.nightly
 @needs("docker-registry")
 def test_a_registry_keeps_variants_and_annotations(layout: Path, tmp_path: Path) -> None:
     with registry(tmp_path) as address:
@@ -174,6 +176,7 @@ def test_a_registry_keeps_variants_and_annotations(layout: Path, tmp_path: Path)
     assert best.image.label == "x86_64_v3"
 
 
+@pytest.mark.nightly
 @needs("podman")
 def test_podman_runs_the_image_that_is_named_and_the_plain_one_of_the_index(
     layout: Path, store: tuple[str, ...]
@@ -185,6 +188,7 @@ def test_podman_runs_the_image_that_is_named_and_the_plain_one_of_the_index(
             assert ran.strip() == LEVELS[label]
 
 
+@pytest.mark.nightly
 @needs("buildah")
 def test_buildah_builds_on_an_image_and_its_own_indexes_are_understood(
     layout: Path, tmp_path: Path, store: tuple[str, ...]
@@ -205,6 +209,7 @@ def test_buildah_builds_on_an_image_and_its_own_indexes_are_understood(
     assert select_image(tmp_path / "theirs", machine("x86-64-v2")).digest == digests[None]
 
 
+@pytest.mark.nightly
 @needs("podman", "docker-registry")
 def test_the_commands_of_the_readme_work_in_the_layouts_folder(
     layout: Path, store: tuple[str, ...], tmp_path: Path

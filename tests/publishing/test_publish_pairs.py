@@ -137,6 +137,7 @@ def test_the_table_is_of_all_pairs() -> None:
     assert [(second, first) for second, first, outcome in expected() if outcome != "-"] == PAIRS
 
 
+@pytest.mark.sampled(3)
 @CLIENTS
 @pytest.mark.parametrize("row", [row for row in expected() if row[2] != "-"], ids="-".join)
 def test_a_layout_over_another_is_as_the_table_says(
@@ -174,6 +175,7 @@ def test_a_check_of_both_names_those_that_collide(
         assert problem.what.startswith(f"levels has files shared with {SUFFIXED}: levels/__init__.py, ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("other", [name for name in NAMES if name != "suffix"])
 def test_the_guard_names_what_it_was_installed_over(laid: Mapping[str, Laid], tmp_path: Path, other: str) -> None:
     """Where the other one came second, the guard is gone with the files: only `vbuild check` says it, before."""

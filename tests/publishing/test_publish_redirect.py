@@ -59,6 +59,7 @@ def links(tmp_path: Path) -> tuple[str, ...]:
     return "--no-index", "--find-links", (tmp_path / "out" / "redirect").as_uri()
 
 
+@pytest.mark.nightly
 @TOOLS
 def test_the_wheel_is_fetched_once_past_a_dead_mirror(
     tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command
@@ -72,6 +73,7 @@ def test_the_wheel_is_fetched_once_past_a_dead_mirror(
     assert len(asked) == 1
 
 
+@pytest.mark.sampled(1)
 @TOOLS
 def test_resolving_fetches_no_wheel(tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command) -> None:
     said = ran(tool(python, "install", "--dry-run", *links(tmp_path), "demo"), tmp_path)
@@ -96,6 +98,7 @@ def test_uv_compiles_and_locks_without_a_wheel(tmp_path: Path, python: Path, ask
     assert asked == []
 
 
+@pytest.mark.nightly
 def test_pip_checks_the_hash_of_the_sdist_and_that_the_wheels(
     tmp_path: Path, python: Path, asked: list[tuple[str, str]]
 ) -> None:
@@ -105,6 +108,7 @@ def test_pip_checks_the_hash_of_the_sdist_and_that_the_wheels(
     assert len(asked) == 1
 
 
+@pytest.mark.sampled(1)
 @TOOLS
 def test_hashes_pin_the_newest_of_several_releases_and_its_companion(
     tmp_path: Path, python: Path, tool: Command
@@ -120,6 +124,7 @@ def test_hashes_pin_the_newest_of_several_releases_and_its_companion(
     assert found == {"demo-1.1.dist-info", "demo_libs-1.0.dist-info"}
 
 
+@pytest.mark.sampled(1)
 @TOOLS
 def test_an_index_may_have_the_sdist_and_wheels_for_other_systems(tmp_path: Path, python: Path, tool: Command) -> None:
     release(tmp_path / "dist")
@@ -136,6 +141,7 @@ def test_an_index_may_have_the_sdist_and_wheels_for_other_systems(tmp_path: Path
     assert fetched[-2:] == ["/redirect/demo-1.0.tar.gz", f"/redirect/wheels/{NAME}"]
 
 
+@pytest.mark.nightly
 @TOOLS
 def test_a_wheel_that_was_tampered_with_is_not_installed(
     tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command
@@ -154,6 +160,7 @@ def test_a_wheel_that_was_tampered_with_is_not_installed(
     assert len(asked) == 1
 
 
+@pytest.mark.sampled("uv")
 @TOOLS
 @pytest.mark.usefixtures("asked")
 def test_every_command_of_the_readme_works_as_it_stands(tmp_path: Path, python: Path, tool: Command) -> None:
@@ -176,6 +183,7 @@ def test_every_command_of_the_readme_works_as_it_stands(tmp_path: Path, python: 
     assert tool is uv or (folder / "mirror" / NAME).is_file()
 
 
+@pytest.mark.sampled(1)
 @TOOLS
 def test_a_folder_of_files_serves_a_release_of_any_version(tmp_path: Path, python: Path, tool: Command) -> None:
     name = "demo-1!2.0+cu.12-3-py3-none-any.whl"
@@ -188,12 +196,14 @@ def test_a_folder_of_files_serves_a_release_of_any_version(tmp_path: Path, pytho
     assert found.name == "demo-1!2.0+cu.12.dist-info"
 
 
+@pytest.mark.nightly
 def test_pip_download_saves_the_sdist_alone(tmp_path: Path, python: Path, asked: list[tuple[str, str]]) -> None:
     ran(pip(python, "download", *links(tmp_path), "--dest", tmp_path / "got", "demo"), tmp_path)
     assert [path.name for path in (tmp_path / "got").iterdir()] == ["demo-1.0.tar.gz"]
     assert asked == []
 
 
+@pytest.mark.sampled("uv")
 @TOOLS
 def test_it_is_an_sdist_to_those_who_want_none(
     tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command
@@ -204,6 +214,7 @@ def test_it_is_an_sdist_to_those_who_want_none(
     assert label(python) == "plain"
 
 
+@pytest.mark.nightly
 @TOOLS
 def test_editable_installs_are_refused_in_a_line(
     tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command
@@ -215,6 +226,7 @@ def test_editable_installs_are_refused_in_a_line(
     assert asked == []
 
 
+@pytest.mark.nightly
 def test_where_no_wheel_fits_there_is_a_line_that_names_all(tmp_path: Path, python: Path) -> None:
     wheel(tmp_path / "dist", "demo-1.0-cp399-none-any.whl")
     laid_out(tmp_path / "dist", tmp_path / "out")
@@ -224,6 +236,7 @@ def test_where_no_wheel_fits_there_is_a_line_that_names_all(tmp_path: Path, pyth
     assert "Traceback" not in said
 
 
+@pytest.mark.nightly
 @TOOLS
 def test_the_second_machine_gets_the_firsts_wheel_from_the_cache_and_the_doctor_finds_it(
     tmp_path: Path, python: Path, tool: Command
@@ -254,6 +267,7 @@ def test_the_second_machine_gets_the_firsts_wheel_from_the_cache_and_the_doctor_
     assert diagnosed(python, machine("x86-64")) == ()
 
 
+@pytest.mark.nightly
 def test_a_mirror_gets_no_variant_under_the_name_of_the_plain_wheel(tmp_path: Path, python: Path) -> None:
     laid = laid_out(release(tmp_path / "dist", "v1"), tmp_path / "out", by_hardware=True)
     line = next(line for line in (laid / "README.md").read_text().splitlines() if "pip wheel" in line)
@@ -263,6 +277,7 @@ def test_a_mirror_gets_no_variant_under_the_name_of_the_plain_wheel(tmp_path: Pa
     assert (laid / "mirror" / NAME).read_bytes() == (tmp_path / "dist" / NAME).read_bytes()
 
 
+@pytest.mark.nightly
 def test_what_was_chosen_is_said_where_builds_are_told(tmp_path: Path, python: Path) -> None:
     laid = laid_out(release(tmp_path / "dist", "v3"), tmp_path / "out", by_hardware=True)
     command = pip(python, "install", "--verbose", *links(tmp_path), "demo")
@@ -270,6 +285,7 @@ def test_what_was_chosen_is_said_where_builds_are_told(tmp_path: Path, python: P
     assert "chose x86_64_v3 for this machine; on others that share its cache, install without cache" in said
 
 
+@pytest.mark.nightly
 def test_a_label_can_be_asked_for(tmp_path: Path, python: Path, asked: list[tuple[str, str]]) -> None:
     command = uv(python, "install", "--no-cache", *links(tmp_path), "demo")
     ran(command, tmp_path, VBUILD_SELECT="x86_64_v4")
@@ -278,6 +294,7 @@ def test_a_label_can_be_asked_for(tmp_path: Path, python: Path, asked: list[tupl
     assert V3 not in str(asked)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tag", interpreters())
 def test_every_python_gets_its_wheel(tmp_path: Path, tag: str) -> None:
     for each in interpreters():
@@ -288,6 +305,7 @@ def test_every_python_gets_its_wheel(tmp_path: Path, tag: str) -> None:
     assert (tmp_path / "site" / "demo" / "__init__.py").read_text() == f"'{tag}'"
 
 
+@pytest.mark.nightly
 @TOOLS
 def test_a_server_with_a_certificate_of_its_own_needs_a_variable(tmp_path: Path, python: Path, tool: Command) -> None:
     release(tmp_path / "dist")
@@ -302,6 +320,7 @@ def test_a_server_with_a_certificate_of_its_own_needs_a_variable(tmp_path: Path,
     assert len(asked) == 1
 
 
+@pytest.mark.nightly
 def test_twine_and_vbuild_check_take_the_sdist(tmp_path: Path, asked: list[tuple[str, str]]) -> None:
     sdist = tmp_path / "out" / "redirect" / "demo-1.0.tar.gz"
     said = ran([sys.executable, "-m", "twine", "check", "--strict", sdist], tmp_path)

@@ -66,6 +66,7 @@ def commands(site: Path, what: str) -> list[str]:
     return text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_readme_says_installs_uninstalls_and_installs_again(site: Path, customer: Customer, tool: str) -> None:
     command = next(line for line in commands(site, V4) if line.startswith(f"{tool} "))
@@ -79,6 +80,7 @@ def test_what_readme_says_installs_uninstalls_and_installs_again(site: Path, cus
         assert not [path for path in customer.site.rglob("*") if path.is_file() and "demo" in str(path)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_metapackage_brings_the_default_and_its_extras(site: Path, customer: Customer, tool: str) -> None:
     installs(customer, tool, site, "'demo[dev]==1.0'")
@@ -89,6 +91,7 @@ def test_the_metapackage_brings_the_default_and_its_extras(site: Path, customer:
     assert customer.runs("demo-level") == V3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_extras_bring_what_the_renamed_wheel_needs_and_not_the_old_one(
     unguarded: Path, customer: Customer, tool: str
@@ -108,6 +111,7 @@ def test_importlib_metadata_knows_the_new_name(unguarded: Path, customer: Custom
     assert customer.python(program) == "demo-x86-64-v3 1.0 2 ['demo-x86-64-v3']"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tool", TOOLS)
 def test_no_installer_notices_two_with_the_same_files_and_the_guard_does(
     site: Path, customer: Customer, tool: str
@@ -130,6 +134,7 @@ def test_no_installer_notices_two_with_the_same_files_and_the_guard_does(
     assert not customer.tries(f'python -c "{said}"').stderr
 
 
+@pytest.mark.nightly
 def test_the_guard_names_the_plain_wheel_that_is_beneath(dist: Path, site: Path, customer: Customer) -> None:
     plain = dist / "demo-1.0-py3-none-any.whl"
     customer.runs(f"uv pip install {plain}")
@@ -176,6 +181,7 @@ def test_an_extension_module_works_under_the_new_name(tmp_path: Path, customer: 
     assert customer.python("import demo._c; print(demo._c.__file__)") == str(customer.site / "demo" / "_c.so")
 
 
+@pytest.mark.nightly
 def test_over_http_the_commands_work_from_anywhere(dist: Path, tmp_path: Path, customer: Customer) -> None:
     with served(tmp_path) as url:
         publish([dist], tmp_path, layouts=[Suffix(url=f"{url}/suffix")])

@@ -34,6 +34,7 @@ def commands(site: Path) -> list[str]:
     return [line for block in blocks for line in block.partition("\n```")[0].splitlines()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("level", "expected"), [("x86-64-v3", V3), ("x86-64", "plain")])
 def test_uv_takes_what_the_machine_can_run(
     dist: Path, tmp_path: Path, customer: Customer, level: str, expected: str
@@ -57,6 +58,7 @@ def test_who_knows_no_variants_takes_the_plain_wheel_over_http(dist: Path, tmp_p
             assert customer.runs("demo-level") == "plain"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", [Local(), Suffix(), Variants()], ids=lambda layout: str(layout.name))
 def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
     dist: Path, tmp_path: Path, customer: Customer, layout: PublishLayout

@@ -47,6 +47,7 @@ def path(cache: Path, request: pytest.FixtureRequest) -> Path:
     return fetched(cache, str(request.param))
 
 
+@pytest.mark.sampled(1)
 def test_sizes_add_up_and_the_schema_describes_them(path: Path) -> None:
     contents = inspect(path)
     data = json.loads(json.dumps(contents.data()))
@@ -74,6 +75,7 @@ def lines(contents: Contents) -> list[str]:
     ]
 
 
+@pytest.mark.sampled(1)
 def test_the_loader_s_facts_are_readelf_s(path: Path) -> None:
     contents = inspect(path)
     with zipfile.ZipFile(path) as archive:

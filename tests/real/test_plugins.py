@@ -41,6 +41,7 @@ def test_nvidias_plugin_is_not_run_where_vbuild_answers() -> None:
     assert asked("nvidia", "nvidia-variant-provider>=0.0.1,<1", endpoint) == ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("namespace", "requires", "plugin_api", "why"),
     [

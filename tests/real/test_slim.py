@@ -56,6 +56,7 @@ def cutting(shelf: Shelf, request: pytest.FixtureRequest) -> Cutting:
     return shelf.cutting(published, "90", Cuts(unsupported=published in PARTIAL))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cutting", WHEELS, indirect=True, ids=str)
 def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, shelf: Shelf) -> None:
     cuobjdump = shelf.tool("cuobjdump", "nvidia-cuda-cuobjdump")
@@ -69,6 +70,7 @@ def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, shelf: Shelf) -> 
         assert found == expected if is_whole else found <= expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cutting", WHEELS, indirect=True, ids=str)
 def test_every_wrapper_of_the_loaded_library_leads_to_what_the_rule_keeps(cutting: Cutting) -> None:
     for pair in cutting.pairs:
@@ -109,6 +111,7 @@ def test_host_code_says_the_same_version(published: Published, function: str, gi
     assert any(map(int, said[0].split()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("published", [BITSANDBYTES, pytest.param(XGBOOST, marks=SLOW)], ids=str)
 def test_code_compressed_again_is_the_same_code_in_fewer_bytes(published: Published, shelf: Shelf) -> None:
     cuobjdump = shelf.tool("cuobjdump", "nvidia-cuda-cuobjdump")
@@ -134,6 +137,7 @@ def code(library: Path) -> list[tuple[str, Compression]]:
     return [(sha256(decompressed(data, entry)).hexdigest(), entry.compression) for entry in entries]
 
 
+@pytest.mark.nightly
 def test_what_is_installed_is_smaller_by_as_many_bytes_as_were_told(shelf: Shelf, tmp_path: Path) -> None:
     fat = shelf.wheel(NVJPEG)
     command = [sys.executable, "-m", "vbuild", "slim", str(fat), "--gpu", "sm_90", "-o", str(tmp_path)]

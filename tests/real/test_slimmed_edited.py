@@ -38,6 +38,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("published", WHEELS, ids=str)
 def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, shelf: Shelf) -> None:
@@ -68,6 +69,7 @@ def test_an_edited_library_still_leads_to_what_was_kept(
             edited.unlink()
 
 
+@pytest.mark.sampled(1)
 @needs(AARCH64.run[0], f"{AARCH64.prefix}gcc")
 @pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)

@@ -57,6 +57,7 @@ def installed_by_uv(family: Path, target: Path, *, driver: str, gpu: str) -> str
     return str(CHOICE.findall(run.stderr)[-1])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("machine", "label"),
     [
@@ -83,6 +84,7 @@ def test_uv_installs_the_variant_for_the_gpu_or_else_the_plain_wheel(
     assert select(project, [family], machine=Machine.here()).wheel.name == chosen
 
 
+@pytest.mark.nightly
 def test_every_member_keeps_what_it_promises(family: Path) -> None:
     plain, *members = sorted(family.glob("*.whl"), key=lambda path: len(path.stem))
     assert len(members) == len(SHARES)

@@ -15,7 +15,7 @@ from vbuild.splitting.split import split
 from vbuild.verification.installed import Checked, check
 from vbuild.verification.trial import TrialStep
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.nightly, pytest.mark.network]
 
 PLATFORMS = ("manylinux_2_34", "manylinux_2_28", "manylinux_2_27", "manylinux2014")
 NEW = ("3.11", "3.12", "3.13", "3.14")

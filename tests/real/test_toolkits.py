@@ -20,7 +20,7 @@ from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.toolchain.toolkit.pins import releases
 from vbuild.toolchain.toolkit.provision import packaged, provided
 
-pytestmark = [pytest.mark.network, needs("gcc", "g++")]
+pytestmark = [pytest.mark.nightly, pytest.mark.network, needs("gcc", "g++")]
 
 FIRST, NEWEST = Dotted(13, 0), max(releases())
 MIDDLE = Dotted(13, 2)  # the one whose cccl is in a folder of another name

@@ -130,6 +130,7 @@ class RandomRelease:
         return f"demo-{version}{build}-{self.random.choices(TAGS, [6, 2] + [1] * (len(TAGS) - 2))[0]}"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_uv_and_select_take_the_same_wheel_of_random_sets(batch: int, tmp_path: Path) -> None:
     machine = Machine.here()
@@ -184,6 +185,7 @@ def write_release(folder: Path, providers: dict[str, Any], variants: dict[str, A
     (folder / "demo-1.0-variants.json").write_bytes(packed(providers, list(providers), variants))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_uv_and_select_take_the_same_wheel_for_every_driver_and_gpu(
     driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +200,7 @@ def test_uv_and_select_take_the_same_wheel_for_every_driver_and_gpu(
         assert chosen_by_vbuild(folder, Machine.here()) == expected, f"driver {driver}, GPU {gpu}"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "provider",
     [
@@ -231,6 +234,7 @@ LOST = ("", "cx16", "lahf_lm", "popcnt", "pni ssse3", "ssse3", "abm", "avx2", "f
 MOUNT = 'mount --bind "$0" /proc/cpuinfo && exec "$@"'
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare")
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("vendor", ["AuthenticAMD", "GenuineIntel"])

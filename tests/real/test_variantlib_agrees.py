@@ -51,6 +51,7 @@ def random_properties(chance: random.Random, providers: dict[str, VariantProvide
     return found
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(100))
 def test_variantlib_ranks_random_variants_alike(seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -131,6 +131,7 @@ for number in range(100):
 """.replace("NAME", NAME)
 
 
+@pytest.mark.nightly
 def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: BuildCache, tmp_path: Path) -> None:
     processes = []
     for name in ("one", "two", "three"):
@@ -143,6 +144,7 @@ def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: BuildCach
     assert not list(store.root.glob(".keeping*"))
 
 
+@pytest.mark.nightly
 def test_a_killed_run_leaves_a_whole_entry_or_none(store: BuildCache, tmp_path: Path) -> None:
     for pause in (0.15, 0.2, 0.25, 0.3):
         command = [sys.executable, "-c", KEEP, str(store.root), str(tmp_path), KEY]

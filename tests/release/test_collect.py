@@ -159,6 +159,7 @@ def test_what_changed_since_another_release_is_told(parted: tuple[Path, Path], t
     assert "Since the report before" in (tmp_path / "new/report.html").read_text()
 
 
+@pytest.mark.nightly
 def test_levels_are_held_against_the_plain_wheel_wherever_it_was_built(tmp_path: Path) -> None:
     source = recipe(tmp_path, kernel=LIKE_THE_BASELINE)
     plain, v2 = (part(source, tmp_path / label, label) for label in ("plain", "x86_64_v2"))
@@ -173,6 +174,7 @@ def test_levels_are_held_against_the_plain_wheel_wherever_it_was_built(tmp_path:
     assert [path.name for path in (tmp_path / "alone").iterdir() if path.suffix == ".whl"] == []
 
 
+@pytest.mark.nightly
 def test_what_failed_in_a_part_failed_in_the_release_unless_another_part_has_it(tmp_path: Path) -> None:
     source = recipe(tmp_path, kernel=BROKEN + KERNEL)
     first = part(source, tmp_path / "first")
@@ -212,6 +214,7 @@ def test_a_wheel_that_no_report_tells_of_is_verified_and_noted(parted: tuple[Pat
     Draft202012Validator(schema()).validate(json.loads((tmp_path / "dist/report.json").read_text()))
 
 
+@pytest.mark.nightly
 def test_the_recipe_splits_the_whole_release_and_tests_what_changed_again(tmp_path: Path) -> None:
     source = bundling(
         tmp_path,
@@ -240,6 +243,7 @@ def bundled(folder: Path, test: str) -> tuple[Path, Path]:
     return source, part(source, folder / "part")
 
 
+@pytest.mark.nightly
 def test_a_wheel_whose_test_fails_once_it_is_split_is_a_failure(tmp_path: Path) -> None:
     look = "import demo, pathlib; assert [*pathlib.Path(demo.__file__).parent.parent.glob('demo.libs/*')]"
     source, whole = bundled(tmp_path, look)
@@ -249,6 +253,7 @@ def test_a_wheel_whose_test_fails_once_it_is_split_is_a_failure(tmp_path: Path) 
     assert len(tested) + len(release.products) == 3
 
 
+@pytest.mark.nightly
 def test_a_wheel_is_not_tested_again_where_its_python_is_not(tmp_path: Path) -> None:
     source, whole = bundled(tmp_path, "import demo")
     report = json.loads((whole / "report.json").read_text())

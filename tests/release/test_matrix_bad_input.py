@@ -154,12 +154,14 @@ def refused(desk: Desk, **variables: str) -> str:
     return refusal(ran).replace(str(desk.folder), "DIR")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", RECIPES)
 def test_a_recipe_that_cannot_be_carried_out_is_refused_in_one_line(desk: Desk, what: str) -> None:
     matrix, said = RECIPES[what]
     assert refused(with_recipe(desk, matrix)) == f"demo.toml: {said}"
 
 
+@pytest.mark.nightly
 def test_a_folder_for_results_that_was_not_there_is_not_there_afterwards(desk: Desk) -> None:
     for matrix in (gpus('{ a = "70" }'), cuda('toolkit = "12.4", gpus = { a = "80" }')):
         refusal(with_recipe(desk, matrix).vbuild("matrix", "demo.toml", "-o", "new/dist"))
@@ -188,6 +190,7 @@ LIBRARIES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize("what", LIBRARIES)
 def test_a_library_that_is_not_there_is_named(desk: Desk, what: str) -> None:
@@ -196,6 +199,7 @@ def test_a_library_that_is_not_there_is_named(desk: Desk, what: str) -> None:
     assert refused(desk) == f"demo: plain: CUDA 13.0: {said}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("version", "why"),
     [("12.4", f"no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}"), ("14.0", "nothing for it that this vbuild")],
@@ -207,6 +211,7 @@ def test_a_toolkit_that_is_not_to_be_had_is_named_with_those_that_are(desk: Desk
     assert way_out in said
 
 
+@pytest.mark.nightly
 def test_a_toolkits_path_that_does_not_fit_is_refused(desk: Desk) -> None:
     (desk.folder / "empty").mkdir()
     installed(desk.folder / "older", 12040)
@@ -229,6 +234,7 @@ TOO_NEW = """case " $* " in
 esac"""
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["PATH", "CC"])
@@ -241,6 +247,7 @@ def test_a_host_compiler_that_nvcc_does_not_take_is_refused(desk: Desk, how: str
     assert re.fullmatch(form + r"install gcc-15 and set CC=gcc-15 CXX=g\+\+-15", said)
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["CUDA_HOME", "PATH"])
@@ -256,6 +263,7 @@ def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(desk: Desk, how
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc", "g++")
 def test_launchers_of_another_build_on_path_are_passed_over(desk: Desk) -> None:

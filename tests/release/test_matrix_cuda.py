@@ -84,6 +84,7 @@ def folder_of(release: ReleaseResult) -> Path:
     return release.products[0].wheel.parent
 
 
+@pytest.mark.nightly
 def test_each_wheel_holds_the_code_of_its_group_and_no_other(
     built: ReleaseResult, tmp_path: Path, cuobjdump: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_each_wheel_holds_the_code_of_its_group_and_no_other(
         assert data.count(MAGIC_BYTES) == len(device_code(ElfImage.parse(data)).containers) == 2
 
 
+@pytest.mark.nightly
 def test_each_wheel_says_what_it_is_for_and_keeps_it(built: ReleaseResult) -> None:
     for product in built.products:
         verdict = verify(product.wheel)
@@ -117,6 +119,7 @@ def test_each_wheel_says_what_it_is_for_and_keeps_it(built: ReleaseResult) -> No
         assert set(verdict.claimed_gpus) == set(CLAIMS[group])
 
 
+@pytest.mark.nightly
 def test_the_index_lists_every_variant_as_its_wheel_does(built: ReleaseResult, tmp_path: Path) -> None:
     for product in built.products:
         (tmp_path / product.wheel.name).symlink_to(product.wheel)
@@ -130,11 +133,13 @@ def test_the_index_lists_every_variant_as_its_wheel_does(built: ReleaseResult, t
             assert json.loads(archive.read(name))["variants"] == {product.label: listed_variants[product.label]}
 
 
+@pytest.mark.nightly
 def test_the_command_line_verifies_every_wheel(built: ReleaseResult) -> None:
     command = [sys.executable, "-m", "vbuild", "verify", *(str(product.wheel) for product in built.products)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.nightly
 def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machine(
     built: ReleaseResult, tmp_path: Path
 ) -> None:
@@ -151,6 +156,7 @@ def test_host_code_of_cuda_files_is_for_the_level_and_not_for_the_building_machi
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("gpu", [*BY_GPU, None])
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
@@ -162,6 +168,7 @@ def test_uv_and_select_take_the_wheel_for_the_gpu_if_the_driver_runs_it(
     check_choice(built, f"{level}{group}" if group else None, cpu=cpu, gpu=gpu, driver=driver, folder=tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("gpu", ["7.5", "8.6", "12.0", None])
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
@@ -188,6 +195,7 @@ def check_choice(
     assert uv(driver=driver, gpu=gpu) == expected
 
 
+@pytest.mark.nightly
 def test_the_command_line_selects_by_a_machine_file(built: ReleaseResult, tmp_path: Path) -> None:
     nvidia = Nvidia(Dotted(13, 0), (Dotted(8, 6),))
     save_machine(replace(Machine.here(), cpu=Cpu.parse("x86-64-v4"), nvidia=nvidia), tmp_path / "machine.toml")
@@ -197,6 +205,7 @@ def test_the_command_line_selects_by_a_machine_file(built: ReleaseResult, tmp_pa
     assert said["label"] == "x86_64_v3_sm80"
 
 
+@pytest.mark.nightly
 def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: ReleaseResult, tmp_path: Path) -> None:
     by_uv, by_pip = tmp_path / "uv", tmp_path / "pip"
     chosen = taken_by_uv("tally", folder_of(built), by_uv, driver="13.1", gpu="12.0")
@@ -222,6 +231,7 @@ def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(
     assert not verify(plain.wheel).gpus
 
 
+@pytest.mark.nightly
 def test_a_hard_coded_list_that_lacks_a_gpu_fails_and_names_the_file(tmp_path: Path) -> None:
     release = TALLY.released(tmp_path, f"{cuda()}{FRESH}")
     assert not release.products
@@ -235,6 +245,7 @@ def test_a_hard_coded_list_that_lacks_a_gpu_fails_and_names_the_file(tmp_path: P
     )
 
 
+@pytest.mark.nightly
 def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: Path, cuobjdump: Path) -> None:
     release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "keep"\n')
     [failure] = release.failures
@@ -248,6 +259,7 @@ def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: 
     assert found["sm80"] == TALLY.codes("80")
 
 
+@pytest.mark.nightly
 def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump: Path) -> None:
     rules = 'files = { "hopper.cu" = "keep", "src/sums.cu" = "75,80,86", "*.cu" = "120", "sum.cu" = "90" }\n'
     release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "replace"\n{rules}')
@@ -258,6 +270,7 @@ def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump:
     assert release.notes == ("build.cuda.files: 'sum.cu' matches no file that nvcc compiled",)
 
 
+@pytest.mark.nightly
 def test_a_project_that_calls_another_nvcc_is_told_how_to_be_built(tmp_path: Path) -> None:
     nvcc = provided(ToolkitSpec(Dotted(13, 0))).nvcc
     source = shutil.copytree(PROJECTS / TALLY.folder, tmp_path / "project")
@@ -275,6 +288,7 @@ def test_a_project_that_calls_another_nvcc_is_told_how_to_be_built(tmp_path: Pat
     )
 
 
+@pytest.mark.nightly
 @needs("ccache")
 def test_a_second_fresh_run_finds_all_that_the_first_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("CCACHE_")]:

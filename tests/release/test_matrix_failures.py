@@ -70,6 +70,7 @@ def failed(desk: Desk, **variables: str) -> str:
     return " ".join(ran.stdout.split())
 
 
+@pytest.mark.nightly
 @needs("gcc", "g++")
 def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Desk) -> None:
     nvcc = provided(ToolkitSpec(Dotted(13, 0))).nvcc
@@ -81,6 +82,7 @@ def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Desk) -> None:
     ) in said
 
 
+@pytest.mark.nightly
 @needs("gcc", "g++")
 def test_a_list_that_is_hard_coded_and_too_short_fails(again: Desk) -> None:
     cuda_project(again.folder / "project", archs=(80,))
@@ -91,6 +93,7 @@ def test_a_list_that_is_hard_coded_and_too_short_fails(again: Desk) -> None:
     ) in said
 
 
+@pytest.mark.nightly
 @needs("gcc", "g++")
 def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Desk) -> None:
     home, loop = provided(ToolkitSpec(Dotted(13, 0))).root, again.folder / "loop"
@@ -107,6 +110,7 @@ def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Desk) -> None:
     ) in said
 
 
+@pytest.mark.nightly
 @needs("gcc", "g++")
 def test_a_wheel_without_code_for_what_it_is_named_after_is_not_published(again: Desk) -> None:
     before = wheels(again.folder / "out")
@@ -134,6 +138,7 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_full_while_a_toolkit_is_fetched_is_named(tmp_path: Path) -> None:
     cuda_project(tmp_path / "project")
     desk = with_recipe(Desk.at(tmp_path, shared=()), ONE.replace("13.0", NEWEST))
@@ -159,6 +164,7 @@ def half_made(toolkits: Path) -> list[str]:
     return [entry.name for entry in entries if not (entry / ".vbuild.json").exists()]
 
 
+@pytest.mark.nightly
 def test_a_toolkit_for_which_there_is_no_room_leaves_nothing_half_made(tmp_path: Path) -> None:
     desk = Desk.at(tmp_path, shared=())
     disk = tmp_path / "small"
@@ -169,6 +175,7 @@ def test_a_toolkit_for_which_there_is_no_room_leaves_nothing_half_made(tmp_path:
     assert [str(path) for path in files if stamped.isdisjoint(path.parents)] == []
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_full_while_a_toolkit_is_laid_out_leaves_nothing_of_it(tmp_path: Path) -> None:
     desk = Desk.at(tmp_path)
     kept = packaged(ToolkitSpec(Dotted(13, 0)))
@@ -180,6 +187,7 @@ def test_a_disk_that_is_full_while_a_toolkit_is_laid_out_leaves_nothing_of_it(tm
     assert [path for path in left if ".locks" not in path and "components" not in path] == []
 
 
+@pytest.mark.nightly
 @needs("gcc", "g++")
 @pytest.mark.parametrize("size", ["40k", "200k", "1m", "5m"])
 def test_a_disk_that_is_full_while_wheels_are_made_is_named(released: Desk, tmp_path: Path, size: str) -> None:
@@ -192,6 +200,7 @@ def test_a_disk_that_is_full_while_wheels_are_made_is_named(released: Desk, tmp_
     assert [path for path in left if "/logs/" not in path and not Path(path).name.startswith("report.")] == []
 
 
+@pytest.mark.nightly
 @needs("gcc", "g++")
 def test_what_cannot_be_kept_is_published_all_the_same_and_said(tmp_path: Path) -> None:
     cuda_project(tmp_path / "project")

@@ -105,12 +105,14 @@ def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(
     assert release.notes == (f"{plain.wheel.name}: joined of v1, v3, v4; its test works as v1, v3, v4",)
 
 
+@pytest.mark.nightly
 def test_what_was_joined_is_told_without_a_test_too(tmp_path: Path) -> None:
     levels = LEVELS.replace('"x86-64-v3", ', "")
     release = matrix(recipe(tmp_path / "some", levels), tmp_path / "dist")
     assert release.notes == (f"{plain_of(release).name}: joined of v1, v4",)
 
 
+@pytest.mark.nightly
 def test_builds_that_do_not_differ_leave_no_copies_and_that_is_told(tmp_path: Path) -> None:
     module = MODULE.replace("#if defined(__AVX512F__)", "#if 0").replace("#elif defined(__AVX2__)", "#elif 0")
     module = module.replace("*(sixteen *)a += *(const sixteen *)b;", "")
@@ -162,6 +164,7 @@ def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
     assert plain_of(release).name == plain_of(first).name
 
 
+@pytest.mark.nightly
 def test_parts_hold_the_bare_wheel_and_collecting_joins_them(
     whole: tuple[Path, ReleaseResult, BuildCache], tmp_path: Path
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_part_that_lacks_leaves_no_plain_wheel_that_lacks_its_level(
     assert [product.label for product in release.products] == ["x86_64_v3"]
 
 
+@pytest.mark.nightly
 def test_a_level_that_fails_fails_the_plain_wheel_and_leaves_the_others(tmp_path: Path) -> None:
     source = recipe(tmp_path, module=f"#ifdef __AVX512F__\n#error no v4, please\n#endif\n{MODULE}")
     release = matrix(source, tmp_path / "dist")
@@ -201,6 +205,7 @@ def test_a_level_that_fails_fails_the_plain_wheel_and_leaves_the_others(tmp_path
     assert [product.label for product in release.products] == ["x86_64_v3"]
 
 
+@pytest.mark.nightly
 def test_a_test_that_only_one_level_of_the_joined_wheel_fails_fails_it(tmp_path: Path) -> None:
     # a variant is loaded from its own module, and a copy from a folder of its own
     look = "import demo; maps = open('/proc/self/maps').read(); assert 'x86-64-v3/' not in maps"
@@ -215,6 +220,7 @@ def test_a_test_that_only_one_level_of_the_joined_wheel_fails_fails_it(tmp_path:
     assert not [path for path in (tmp_path / "dist").glob("*.whl") if path.stem.endswith("x86_64")]
 
 
+@pytest.mark.nightly
 def test_what_a_split_shares_out_is_beside_the_joined_wheel(tmp_path: Path) -> None:
     count = library("libcount.so.1", source="int count(void) { return 42; } const char text[5000] = {1, 2};")
     (tmp_path / "libcount.so.1").write_bytes(count)
@@ -232,6 +238,7 @@ def test_what_a_split_shares_out_is_beside_the_joined_wheel(tmp_path: Path) -> N
     assert any(note.endswith("its test works as v1, v3, v4") for note in release.notes)
 
 
+@pytest.mark.nightly
 def test_only_the_first_values_of_free_axes_are_joined(tmp_path: Path) -> None:
     axes = '[matrix.axes.blas.own]\n[matrix.axes.blas.other]\nproperties = ["blas :: is :: other"]\n'
     provider = '[variant.providers.blas]\nstatic-properties.is = ["other"]\n'

@@ -93,6 +93,7 @@ def test_each_wheel_has_the_library_of_its_own_level(tmp_path: Path) -> None:
     assert everything(tmp_path / "cache/vbuild/native") == before
 
 
+@pytest.mark.nightly
 def test_one_library_serves_all_levels_where_the_recipe_says_so(tmp_path: Path) -> None:
     desk = _desk(tmp_path, step(tmp_path / "depth", "script", "per-level = false"))
     _built(desk, "--jobs", "2")
@@ -100,6 +101,7 @@ def test_one_library_serves_all_levels_where_the_recipe_says_so(tmp_path: Path) 
     assert len(list((tmp_path / "cache/vbuild/native").glob("*/prefix"))) == 1
 
 
+@pytest.mark.nightly
 def test_wheels_are_built_again_where_the_library_is_another(tmp_path: Path) -> None:
     desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
     made = _built(desk)
@@ -110,6 +112,7 @@ def test_wheels_are_built_again_where_the_library_is_another(tmp_path: Path) -> 
     assert all(again[name] != made[name] for name in made)
 
 
+@pytest.mark.nightly
 def test_the_same_wheels_come_out_wherever_the_cache_is(tmp_path: Path) -> None:
     made = []
     for name in ("here", "somewhere/else/altogether"):
@@ -118,6 +121,7 @@ def test_the_same_wheels_come_out_wherever_the_cache_is(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
+@pytest.mark.nightly
 def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
     desk = _desk(tmp_path, step(tmp_path / "depth", "script", "per-level = false\nbefore-build = ['echo no; exit 1']"))
     ran = desk.vbuild("matrix", "demo.toml", "-o", "dist")
@@ -129,6 +133,7 @@ def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
     assert wheels(tmp_path / "dist") == {}
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_in_a_library_is_made_good_by_the_next(tmp_path: Path) -> None:
     gate = f"before-build = ['touch {tmp_path}/begun; test -e {tmp_path}/go || sleep 60']"
     desk = _desk(tmp_path, step(tmp_path / "depth", "script", gate))
@@ -145,6 +150,7 @@ def test_a_run_that_is_killed_in_a_library_is_made_good_by_the_next(tmp_path: Pa
     assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v3"}
 
 
+@pytest.mark.nightly
 def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -> None:
     desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
     ran = desk.vbuild("matrix", "demo.toml", "--dry-run", "--json")
@@ -160,6 +166,7 @@ def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -
     assert not (tmp_path / "cache/vbuild/native").exists()
 
 
+@pytest.mark.nightly
 def test_workers_are_refused(tmp_path: Path) -> None:
     desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
     ran = desk.vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:9")

@@ -56,6 +56,7 @@ def wheels(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.whl"))
 
 
+@pytest.mark.nightly
 def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
     other = twin(tmp_path / "twin")
     source = recipe(tmp_path, f"{LEVELS}python = {json.dumps([sys.executable, other])}\n")
@@ -82,6 +83,7 @@ def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> No
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.nightly
 def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
     whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "others"))
@@ -97,6 +99,7 @@ def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -
     assert product.wheel.read_bytes() == whole.products[1].wheel.read_bytes()
 
 
+@pytest.mark.nightly
 def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS, kernel=LIKE_THE_BASELINE)
     store = BuildCache(tmp_path / "store")
@@ -116,6 +119,7 @@ def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
         assert product.is_kept is is_kept
 
 
+@pytest.mark.nightly
 def test_parts_together_are_the_release(tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "one"))
@@ -137,6 +141,7 @@ setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c", "s
 """
 
 
+@pytest.mark.nightly
 def test_a_part_is_not_split(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"{LEVELS}[split]\nmin-size = 0\nreplace = false\n")
     kernel = KERNEL.replace("{ *", "{ int count(void); a[0] += count(); *")

@@ -65,6 +65,7 @@ def test_a_release_for_levels_is_reported_with_installed_sizes(tmp_path: Path) -
         assert wheel.size == (tmp_path / "dist" / str(wheel.name)).stat().st_size
 
 
+@pytest.mark.nightly
 def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[Path, ReleaseResult]) -> None:
     folder, _ = gpus
     report = read(folder)
@@ -85,6 +86,7 @@ def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[
     }
 
 
+@pytest.mark.nightly
 def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple[Path, ReleaseResult]) -> None:
     folder, release = gpus
     here = Machine.here()
@@ -96,12 +98,14 @@ def test_the_finished_folder_gives_each_machine_what_the_report_says(gpus: tuple
         assert select("tally", [folder], machine=machine).wheel.name == choice.wheel
 
 
+@pytest.mark.nightly
 def test_builds_that_several_wheels_share_are_counted_once(gpus: tuple[Path, ReleaseResult]) -> None:
     report = read(gpus[0])
     assert len({wheel.build for wheel in report.wheels}) == 2
     assert report.seconds == pytest.approx(sum({wheel.seconds for wheel in report.wheels}))
 
 
+@pytest.mark.nightly
 def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     release = collect([gpus[0]], tmp_path)
     assert not release.failures
@@ -110,6 +114,7 @@ def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, ReleaseRes
     assert one.choices == other.choices
 
 
+@pytest.mark.nightly
 @needs("chromium")
 def test_the_page_of_a_release_for_gpus_is_shown_without_a_word(
     gpus: tuple[Path, ReleaseResult], tmp_path: Path
@@ -119,6 +124,7 @@ def test_the_page_of_a_release_for_gpus_is_shown_without_a_word(
     assert "<strong>9 wheels, all verified</strong>" in shown.elements
 
 
+@pytest.mark.nightly
 def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path) -> None:
     source = bundling(tmp_path, f'[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n{SPLIT}')
     release = matrix(source, tmp_path / "dist")
@@ -147,6 +153,7 @@ def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tm
     assert "#error no AVX2, please" in text
 
 
+@pytest.mark.nightly
 def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path) -> None:
     folder = tmp_path / "dist"
     assert matrix(recipe(tmp_path), folder).notes == ()
@@ -166,6 +173,7 @@ def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.nightly
 def test_the_same_release_gives_the_same_page(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     matrix(source, tmp_path / "first")

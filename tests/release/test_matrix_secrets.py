@@ -96,6 +96,7 @@ def spoken(folder: Path) -> list[Path]:
     return [path for path in files if WORD.encode() in path.read_bytes()]
 
 
+@pytest.mark.nightly
 def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(desk: Desk) -> None:
     options = ("matrix", "demo.toml", "-o", "dist", "--only", "plain")
     ran = desk.vbuild(*options, **SECRETS)
@@ -119,6 +120,7 @@ def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(desk: Desk) 
     assert not [path for path in spoken(desk.folder) if path.parent.name != "seen"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "names", "number"),
     [
@@ -142,6 +144,7 @@ def test_a_dry_run_names_what_is_passed_and_counts_what_is_not(
     assert WORD not in ran.stdout + ran.stderr
 
 
+@pytest.mark.nightly
 def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(desk: Desk) -> None:
     project, ran = desk.folder / "project", desk.folder / "seen" / "git"
     tree(project, {".git/hooks/post-index-change": "", ".git/monitor": ""})

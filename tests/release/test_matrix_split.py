@@ -101,6 +101,7 @@ def test_what_was_tested_is_what_is_published(built: tuple[Path, ReleaseResult])
     assert not (built[0] / "logs").exists()  # which are kept of what failed
 
 
+@pytest.mark.nightly
 def test_the_folder_can_be_indexed_and_installed_from(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     folder, _ = built
     (indexed,) = index(folder)
@@ -123,6 +124,7 @@ def test_the_report_holds_the_split(built: tuple[Path, ReleaseResult]) -> None:
     assert all(path.is_file() for path in release.split.paths)
 
 
+@pytest.mark.nightly
 def test_a_second_run_gives_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     source = built[0].parent / "demo.toml"
     kept = matrix(source, tmp_path / "kept")
@@ -134,6 +136,7 @@ def test_a_second_run_gives_the_same_bytes(built: tuple[Path, ReleaseResult], tm
         assert {path.name: path.read_bytes() for path in (tmp_path / folder).glob("*.whl")} == first
 
 
+@pytest.mark.nightly
 def test_without_the_table_every_wheel_has_the_library(tmp_path: Path) -> None:
     release = matrix(recipe(tmp_path, LEVELS), tmp_path / "dist", jobs=2)
     assert release.split is None
@@ -148,6 +151,7 @@ sys.exit("thin" if not list(site.glob("demo.libs/*")) else 0)
 """
 
 
+@pytest.mark.nightly
 def test_a_wheel_that_does_not_pass_its_test_when_it_is_thin_is_a_failure(tmp_path: Path) -> None:
     tree(tmp_path / "checks", {"check.py": CHECK})
     test = f'[test]\ncommand = "python {tmp_path}/checks/check.py"\n'
@@ -183,6 +187,7 @@ def test_a_table_that_cannot_be_read_is_refused_before_anything_is_built(tmp_pat
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.nightly
 def test_the_account_of_the_split_is_printed(tmp_path: Path) -> None:
     recipe(tmp_path, "[matrix]\ncpu = ['x86-64', 'x86-64-v2']\n" + SPLIT)
     command = [sys.executable, "-m", "vbuild", "matrix", "demo.toml", "-o", "dist"]

@@ -233,6 +233,7 @@ def test_of_many_that_are_mended_the_first_are_named() -> None:
     assert "v11 and 2 more" in texts(page(after, before))
 
 
+@pytest.mark.nightly
 @needs("chromium")
 def test_in_chromium_a_long_label_does_not_push_the_page_sideways(tmp_path: Any) -> None:
     label = "x" * 200
@@ -248,6 +249,7 @@ def test_in_chromium_a_long_label_does_not_push_the_page_sideways(tmp_path: Any)
     assert "<title>0</title>" in shown.elements
 
 
+@pytest.mark.sampled(1)
 @needs("chromium")
 @pytest.mark.parametrize("width", [360, 800, 1600])
 def test_chromium_shows_it_without_a_word_and_without_the_network(width: int, tmp_path: Any) -> None:
@@ -256,6 +258,7 @@ def test_chromium_shows_it_without_a_word_and_without_the_network(width: int, tm
     assert "missing" in texts(shown.elements)
 
 
+@pytest.mark.nightly
 @needs("chromium")
 def test_in_chromium_hundreds_of_rows_can_be_filtered_and_sorted(tmp_path: Any) -> None:
     shown = browsed(page(many()), tmp_path, "only=cp312 b7", width=1280, height=900)

@@ -147,6 +147,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     return place
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("where", "kept"),
     [
@@ -178,6 +179,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     ]
 
 
+@pytest.mark.nightly
 def test_what_was_kept_is_in_the_report(place: Workplace) -> None:
     place.killed("x86-64-v3")
     place.ran()
@@ -188,6 +190,7 @@ def test_what_was_kept_is_in_the_report(place: Workplace) -> None:
     assert [(wheel["built"], wheel["kept"]) for wheel in report["wheels"]] == [(False, True)] * 3
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_killed_twice_loses_nothing(place: Workplace, undisturbed: Workplace) -> None:
     place.killed("x86-64-v2")
     place.killed("x86-64-v3")
@@ -196,6 +199,7 @@ def test_a_run_that_was_killed_twice_loses_nothing(place: Workplace, undisturbed
     assert wheels(place.dist) == wheels(undisturbed.dist)
 
 
+@pytest.mark.nightly
 def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     place: Workplace, undisturbed: Workplace
 ) -> None:
@@ -212,6 +216,7 @@ def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     assert wheels(place.dist) == wheels(undisturbed.dist)
 
 
+@pytest.mark.nightly
 def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
     place.killed("test")
     lines = place.ran("--fresh")
@@ -238,6 +243,7 @@ def _can_trace() -> bool:
     return strace is not None and not subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode
 
 
+@pytest.mark.nightly
 def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) -> None:
     """Whatever rename is its last, and strace sees to that: a file is of the former release or of the new one."""
     if not _can_trace():
@@ -271,6 +277,7 @@ def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) ->
     assert seen == {1, 2, 3, 4, 5, 6, 7}
 
 
+@pytest.mark.nightly
 def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbed: Workplace) -> None:
     for folders in (("one", "other"), ("same", "same")):
         shutil.rmtree(place.desk.cache / "vbuild/builds", ignore_errors=True)
@@ -311,6 +318,7 @@ def _compilers(programs: set[str]) -> set[str]:
     return {name for name in programs if COMPILERS.fullmatch(name)} | (programs & CUDA_PROGRAMS)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("matrix", [CPUS, CUDA], ids=["CPU", "CUDA"])
 def test_a_second_run_starts_no_compiler(tmp_path: Path, matrix: str) -> None:
     place = Workplace.at(tmp_path, matrix)
@@ -323,6 +331,7 @@ def test_a_second_run_starts_no_compiler(tmp_path: Path, matrix: str) -> None:
     assert wheels(place.dist) == wheels(tmp_path / "other") == built
 
 
+@pytest.mark.nightly
 def test_a_cuda_run_killed_while_wheels_are_finished_compiles_nothing_more(tmp_path: Path) -> None:
     place = Workplace.at(tmp_path, CUDA)
     place.killed("test")

@@ -47,6 +47,7 @@ def test_each_task_runs_exactly_the_command_of_its_part(folder: Path) -> None:
         assert called == [[[*part.command(str(source), f"{WORK}/parts")[1:]]] for part in found]
 
 
+@pytest.mark.nightly
 def test_tasks_of_a_later_array_go_on_where_the_one_before_ended(folder: Path) -> None:
     source = written(folder, values(1500))
     found, script = parts(Recipe.load(source)), emitted(source, CiSystem.SLURM)
@@ -121,6 +122,7 @@ def test_a_script_that_is_piped_to_bash_says_that_it_is_submitted_as_a_file(fold
     assert (ran.returncode, ran.stderr) == (2, "this is submitted as a file: bash FILE [OPTIONS OF SBATCH]\n")
 
 
+@pytest.mark.nightly
 @needs("shellcheck")
 def test_shellcheck_takes_what_is_emitted(folder: Path) -> None:
     for source in every_kind(folder):
@@ -154,6 +156,7 @@ def project(folder: Path, levels: list[str], *, kernel: str = KERNEL) -> None:
     (folder.parent / "my release.sh").write_text(emitted(Path("demo.toml"), CiSystem.SLURM))
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs_slurm()
 def test_a_cluster_carries_the_script_out_in_arrays_of_its_own_size(folder: Path, tmp_path: Path) -> None:
@@ -167,6 +170,7 @@ def test_a_cluster_carries_the_script_out_in_arrays_of_its_own_size(folder: Path
     assert list(folder.glob(".vbuild-slurm/*/parts")) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs_slurm()
 def test_a_second_submission_leaves_the_parts_of_the_first(folder: Path, tmp_path: Path) -> None:
@@ -178,6 +182,7 @@ def test_a_second_submission_leaves_the_parts_of_the_first(folder: Path, tmp_pat
     assert len(list((folder / "dist").glob("*.whl"))) == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @needs_slurm()
 def test_what_was_built_is_a_release_also_where_a_build_failed(folder: Path, tmp_path: Path) -> None:

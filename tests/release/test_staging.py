@@ -69,6 +69,7 @@ def test_the_stage_of_a_living_run_stays(tmp_path: Path) -> None:
         assert (stage / "builds/half.whl").exists()
 
 
+@pytest.mark.nightly
 def test_a_compiler_that_outlives_its_run_does_not_keep_the_stage(tmp_path: Path) -> None:
     code = RUN.replace("    print", "    import subprocess; child = subprocess.Popen(['sleep', '60'])\n    print")
     code = code.replace("print(stage,", "print(stage, child.pid,")

@@ -287,6 +287,7 @@ def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(tmp_path: Pat
     assert [bill(product.wheel) for product in collected.products] == [plain, leveled]
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_recipe_may_want_no_bill(tmp_path: Path) -> None:
     setuptools_project(tmp_path / "project")

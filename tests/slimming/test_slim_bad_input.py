@@ -289,6 +289,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", BOMBS)
 def test_a_library_with_more_of_one_thing_than_there_can_be_is_left_and_named(tmp_path: Path, what: str) -> None:
     library = device_library(code(80, 90), more=BOMBS[what] + "\n")
@@ -298,6 +299,7 @@ def test_a_library_with_more_of_one_thing_than_there_can_be_is_left_and_named(tm
     assert len(inspect(wheel(tmp_path, NAME, {LIBRARY: library}), jobs=1).libraries[0].gpu.notes) == 1
 
 
+@pytest.mark.nightly
 def test_a_fatbin_with_more_entries_than_a_compiler_writes_is_left_and_named(tmp_path: Path) -> None:
     library = device_library(code(80, 90), fatbin(entry(arch=90, code=b"") * 100_000), code(80, 90))
     _, after, account = slimmed(tmp_path, library)
@@ -312,6 +314,7 @@ def test_thousands_of_wrappers_that_nobody_knows_are_told_in_a_hundred_notes(tmp
     assert account.notes[-1] == "and 900 notes more"
 
 
+@pytest.mark.nightly
 def test_the_peak_of_memory_is_not_what_a_wheel_claims(tmp_path: Path) -> None:
     """A member of 4 GiB that is a few bytes, and an entry of 4 GiB: beside the interpreter and its libraries."""
     claims = beside(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=4 * GIB - 1))

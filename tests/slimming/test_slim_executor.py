@@ -128,6 +128,7 @@ def test_a_folder_in_the_place_of_an_output_is_refused(two: Cluster, tmp_path: P
     assert str(there[1]).endswith("cannot be written: Is a directory")
 
 
+@pytest.mark.nightly
 def test_a_lost_worker_loses_no_wheel(tmp_path: Path) -> None:
     paths = several(tmp_path / "in", 12)
     with clustered(tmp_path / "dask", "one", "two") as cluster:
@@ -143,6 +144,7 @@ def test_a_lost_worker_loses_no_wheel(tmp_path: Path) -> None:
     assert list(wheels(tmp_path / "out")) == sorted(path.name for path in paths)
 
 
+@pytest.mark.nightly
 def test_a_lost_scheduler_is_one_line_and_what_is_written_stays(tmp_path: Path) -> None:
     paths = several(tmp_path / "in", 12)
     with clustered(tmp_path / "dask", "one") as cluster:
@@ -160,6 +162,7 @@ def test_a_lost_scheduler_is_one_line_and_what_is_written_stays(tmp_path: Path) 
     assert list(wheels(tmp_path / "out")) == [paths[0].name]
 
 
+@pytest.mark.nightly
 def test_the_command_takes_an_executor(two: Cluster, tmp_path: Path) -> None:
     paths = several(tmp_path / "in", 3)
     desk = Desk.at(tmp_path)

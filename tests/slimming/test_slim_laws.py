@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -180,6 +181,7 @@ def test_keeping_everything_changes_nothing(fat: Fat) -> None:
         assert account.dropped == 0
 
 
+@pytest.mark.nightly
 @settings(max_examples=30, deadline=None)
 @given(fat())
 def test_the_members_of_a_family_together_are_the_whole(fat: Fat) -> None:
@@ -193,6 +195,7 @@ def test_the_members_of_a_family_together_are_the_whole(fat: Fat) -> None:
     assert together == [set(container or ()) for container in whole]
 
 
+@pytest.mark.nightly
 @settings(max_examples=30, deadline=None)
 @given(fat(), gpus)
 def test_code_that_is_compressed_again_is_the_same_code(fat: Fat, wanted: GpuList) -> None:

@@ -157,6 +157,7 @@ def test_the_licence_is_said_as_the_source_says_it(said: str, fields: list[str])
     assert lines[0] == ("Metadata-Version: 2.4" if "License-Expression" in said else "Metadata-Version: 2.1")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("said", ["License-Expression: MIT\n", MIT, ""], ids=["expression", "text", "nothing"])
 @pytest.mark.parametrize("texts", [{}, TEXTS], ids=["no texts", "texts"])
 def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: str, texts: dict[str, bytes]) -> None:

@@ -81,6 +81,7 @@ PRETENDERS: Mapping[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.nightly
 def test_whatever_pretends_to_be_official_is_not_believed(tmp_path: Path) -> None:
     """The right name, with the first digits of the right hash; one thing is other than it was, also to the loader."""
     with officials_of(tmp_path, published(tmp_path)) as (officials, _):
@@ -93,6 +94,7 @@ def test_whatever_pretends_to_be_official_is_not_believed(tmp_path: Path) -> Non
         assert proved.evidence is OfficialEvidence.RESTORED
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("marker", ['os_name ~= "posix"', 'python_version > "zz"', 'platform_release >= "$"'])
 def test_a_marker_that_cannot_be_evaluated_holds_nowhere(tmp_path: Path, marker: str) -> None:
     with officials_of(tmp_path, published(tmp_path, requires=[f"nvidia-x; {marker}"])) as (officials, _):
@@ -101,6 +103,7 @@ def test_a_marker_that_cannot_be_evaluated_holds_nowhere(tmp_path: Path, marker:
         assert [one.project for one in officials.closure(found.wheel)] == [found.wheel.project]
 
 
+@pytest.mark.nightly
 def test_damaged_official_wheels_prove_what_is_true_or_nothing(tmp_path: Path) -> None:
     data = published(tmp_path).read_bytes()
     for seed in range(25):
@@ -212,6 +215,7 @@ MOODS: Mapping[str, str] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mood", MOODS)
 def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranged, "_PATIENCE", 1)
@@ -221,6 +225,7 @@ def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str, monkeypatch: py
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [10**9, 10**12, 10**18])
 def test_a_server_that_claims_exabytes_is_asked_for_kilobytes(tmp_path: Path, size: int) -> None:
     with hostile(tmp_path, f"claims {size}") as officials, in_time():

@@ -47,6 +47,7 @@ def having(look: Looker, officials: Officials, name: str, *, metadata: str = "",
     return Neighbours(officials, request).having(bundle, name)
 
 
+@pytest.mark.nightly
 def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(look: Looker, officials: Officials) -> None:
     found = having(look, officials, "libcufft.so.11")
     assert found
@@ -71,6 +72,7 @@ def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: Looke
     assert having(look, officials, "libtorch_cpu.so") == Neighbour("torch", "libtorch_cpu.so", ("torch/lib",))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("metadata", "asked", "project"),
     [
@@ -89,6 +91,7 @@ def test_a_major_is_told_by_option_or_requirement(
     assert found.project == project
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("metadata", ["", f"Requires-Dist: {FFT}\nRequires-Dist: nvidia-cublas-cu11\n"])
 def test_a_major_that_nothing_or_too_much_tells_is_asked_for(look: Looker, officials: Officials, metadata: str) -> None:
     with pytest.raises(SplitError, match=r"needs libcurand\.so\.10, which CUDA 11 and 12 and 13 have; say which one"):

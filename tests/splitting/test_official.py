@@ -106,6 +106,7 @@ def test_an_index_is_asked_once_and_a_wheel_that_is_known_not_at_all(tmp_path: P
         assert len(server.ranges) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "kept",
     ["", "{", "[]", "{}", '{"file": "x", "requires": [], "libraries": []}', "torn", "no hash"],
@@ -125,6 +126,7 @@ def test_a_torn_or_foreign_file_in_the_cache_is_asked_again(tmp_path: Path, kept
         assert list((tmp_path / "store").iterdir()) == [file]
 
 
+@pytest.mark.nightly
 def test_without_a_hash_or_a_cache_it_is_asked_every_time(tmp_path: Path) -> None:
     made = published(tmp_path / "made")
     with officials_of(tmp_path, made, stated=False) as (officials, _):
@@ -217,6 +219,7 @@ def test_the_toolkit_that_pins_a_version_is_found(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.nightly
 def test_hashes_that_are_no_sha256_are_passed_over(tmp_path: Path) -> None:
     name = f"nvidia_cufft_cu12-11.2.1.3-py3-none-{LINUX}.whl"
     for number, stated in enumerate(("sha256=short", "md5=" + "a" * 43, "", "sha256=" + "=" * 43)):
@@ -228,6 +231,7 @@ def test_hashes_that_are_no_sha256_are_passed_over(tmp_path: Path) -> None:
             officials.wheel(FFT, SpecifierSet())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mood", ["whole", "broken", "breaking"])
 def test_a_server_without_parts_is_one_line(tmp_path: Path, mood: str) -> None:
     with officials_of(tmp_path, published(tmp_path / "made"), mood=mood) as (officials, server):

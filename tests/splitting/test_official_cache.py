@@ -5,6 +5,8 @@ import struct
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.factories.elf import patchelfed
 from tests.factories.officials import (
     FFT,
@@ -211,6 +213,7 @@ def test_wheels_in_a_folder_will_do(tmp_path: Path) -> None:
     assert (found.evidence, found.transferred) == (OfficialEvidence.RESTORED, 0)
 
 
+@pytest.mark.nightly
 def test_flipped_bits_in_a_bundled_library_never_prove_anything(tmp_path: Path) -> None:
     official = cufft(1)
     sound, places = repaired(official), random.Random(17)

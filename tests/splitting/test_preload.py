@@ -222,6 +222,7 @@ def test_a_distribution_whose_record_is_damaged_is_no_reason_to_fail(tmp_path: P
     assert asked(*folders) == f"ImportError: {OUTER}: cannot open shared object file: No such file or directory"
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_cuda_pathfinder_is_asked_for_what_no_wheel_has(tmp_path: Path) -> None:
     made = wheels(tmp_path)
@@ -232,6 +233,7 @@ def test_cuda_pathfinder_is_asked_for_what_no_wheel_has(tmp_path: Path) -> None:
     assert asked(*folders, CONDA_PREFIX=str(prefix)) == "3 ctypes importlib.metadata cuda.pathfinder"
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_the_wheel_that_is_required_serves_where_cuda_pathfinder_takes_a_newer_cuda(tmp_path: Path) -> None:
     made = wheels(tmp_path)
@@ -252,6 +254,7 @@ def pathfinder(folder: Path) -> Path:
     return target
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("libraries", [LIBRARIES, (Preloaded('x/"ü\\.so', "x"),)], ids=["two", "odd"])
 def test_the_module_is_clean_typed_and_for_old_pythons(tmp_path: Path, libraries: tuple[Preloaded, ...]) -> None:
     source = tmp_path / f"{MODULE}.py"

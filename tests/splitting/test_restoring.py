@@ -230,6 +230,7 @@ def tool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return _Tool(request.param, found[-1])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.network
 @pytest.mark.parametrize("way", ["cleared", "cleared in turn", "beside in turn"])
 def test_what_earlier_patchelfs_did_is_undone(tool: _Tool, tmp_path: Path, way: str) -> None:
@@ -243,6 +244,7 @@ def test_what_earlier_patchelfs_did_is_undone(tool: _Tool, tmp_path: Path, way: 
             assert found is not None, f"{kind}, after {first}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.network
 @pytest.mark.parametrize("kind", ["with RUNPATH", "with RPATH", "without symbols"])
 def test_what_earlier_patchelfs_did_at_once_is_undone(tool: _Tool, tmp_path: Path, kind: str) -> None:

@@ -38,6 +38,7 @@ def test_an_entry_leads_from_the_file_to_the_folder(path: str, folder: str, expe
     assert rpath_to(path, folder) == expected
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("entry", "kept"),
     [

@@ -233,6 +233,7 @@ def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
     assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mood", ["broken", "lying", "breaking"])
 def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, mood: str) -> None:
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))

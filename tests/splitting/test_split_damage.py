@@ -131,11 +131,13 @@ def edited(dice: random.Random, folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
+@pytest.mark.nightly
 def test_damaged_libraries_are_read_or_refused() -> None:
     for seed in range(400):
         looked_at(random.Random(seed))
 
 
+@pytest.mark.nightly
 def test_damaged_libraries_are_edited_or_refused(tmp_path: Path) -> None:
     for seed in range(300):
         edited(random.Random(seed), tmp_path)
@@ -248,6 +250,7 @@ def alike(after: bytes, before: bytes) -> bool:
     )
 
 
+@pytest.mark.nightly
 def test_damaged_wheels_are_split_or_refused(tmp_path: Path) -> None:
     for seed in range(200):
         folder = tmp_path / str(seed)
@@ -288,6 +291,7 @@ def test_names_in_no_encoding_are_kept_as_they_are(tmp_path: Path, new: bytes) -
     assert all(move.kind is not DecisionKind.SHARE for move in result.libraries if move.path == path)
 
 
+@pytest.mark.nightly
 def test_code_with_megabytes_in_one_word_takes_no_time(tmp_path: Path) -> None:
     """Digits in a string, as generated code has them, and names that never end."""
     code = ("deadbeef" * 200_000, "lib-" * 250_000, "a." * 250_000, "lib" + ".a" * 250_000)
@@ -298,6 +302,7 @@ def test_code_with_megabytes_in_one_word_takes_no_time(tmp_path: Path) -> None:
         inspect(wheel(tmp_path, NAME, {**FILES, **files, **idle}), closure=True).data()
 
 
+@pytest.mark.nightly
 def test_more_python_code_than_anybody_writes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WheelError) as error:
         thinned(tmp_path, {**FILES, "demo/bomb.py": b"#" * 70_000_000})
@@ -351,6 +356,7 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
         assert graph.unneeded(()) == ("demo/_c.so",)
 
 
+@pytest.mark.nightly
 def test_a_hundred_libraries_that_mention_each_other_can_be_drawn(tmp_path: Path) -> None:
     names = [f"lib{number:03}.so" for number in range(100)]
     model = library("lib000.so", ("libyyy.so",), rpath_="$ORIGIN")

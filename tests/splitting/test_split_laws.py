@@ -160,6 +160,7 @@ def test_the_folder_of_the_wheels_cannot_be_that_of_the_results(market: Serving,
     assert files(tmp_path) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("which", [PURE, NAME, OTHER])
 def test_an_error_in_the_middle_leaves_nothing_of_the_untouched_either(
     market: Serving, fat: list[Path], tmp_path: Path, which: str
@@ -199,6 +200,7 @@ def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
     assert not list(tmp_path.glob("thin/*"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("after", [0.4, 0.7, 1.0])
 def test_an_interrupt_leaves_all_or_nothing(tmp_path: Path, after: float) -> None:
     given = [
@@ -221,6 +223,7 @@ def test_an_interrupt_leaves_all_or_nothing(tmp_path: Path, after: float) -> Non
         assert complained == "vbuild: interrupted: nothing half-done was left behind\n" or "import" in complained
 
 
+@pytest.mark.nightly
 def test_a_thin_release_can_follow_a_fat_one(tmp_path: Path) -> None:
     """Libraries come with pip before the old wheel goes: none of them may be among its files."""
     answers = "int count(void); int answer(void) { return count(); }"

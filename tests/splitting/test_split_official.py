@@ -164,6 +164,7 @@ REQUIRED: Mapping[str, tuple[str, DecisionKind, list[str]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", REQUIRED)
 def test_what_a_wheel_requires_already_is_respected(market: Serving, tmp_path: Path, what: str) -> None:
     line, kind, after = REQUIRED[what]
@@ -219,6 +220,7 @@ def test_a_package_of_which_there_is_only_the_name_is_not_required(tmp_path: Pat
     assert result.wheels[0].is_untouched
 
 
+@pytest.mark.nightly
 def test_majors_that_have_the_same_soname_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
     libraries = {project: named("libcurand.so.10", number) for number, project in enumerate(CURANDS)}
     made = [

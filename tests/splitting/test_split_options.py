@@ -134,6 +134,7 @@ def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> Non
     assert again.beside == ()
 
 
+@pytest.mark.nightly
 def test_preloading_serves_where_wheels_are_in_folders_of_their_own(tmp_path: Path) -> None:
     libraries = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
     files: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calls_fft()}

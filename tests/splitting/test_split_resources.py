@@ -128,6 +128,7 @@ def times(runs: Path) -> int:
     return len(runs.read_text().splitlines())
 
 
+@pytest.mark.nightly
 def test_hundreds_of_edited_files_take_no_descriptor_each(tmp_path: Path) -> None:
     files = repaired(numbered(60), COUNTED)
     for name in NAMES:
@@ -149,6 +150,7 @@ SHORT: Mapping[str, tuple[str, int, str]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", SHORT)
 def test_a_machine_on_which_nothing_can_be_edited_is_one_line(tmp_path: Path, what: str) -> None:
     files = repaired(numbered(4), COUNTED)
@@ -255,6 +257,7 @@ def test_a_library_that_cannot_be_edited_is_tried_once_for_all_wheels(tmp_path: 
     assert all(one.warnings[0].startswith("demo.libs/libtop.so.1: left as it was") for one in result.wheels)
 
 
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_edited_files(tmp_path: Path) -> None:
     files = repaired(numbered(8, large(24 * MB, "libcount.so.1")), COUNTED)
     for name in NAMES:
@@ -262,6 +265,7 @@ def test_memory_does_not_grow_with_the_number_of_edited_files(tmp_path: Path) ->
     assert peak(tmp_path, SPLITS, "8") < 220 * MB
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("threads", [1, 6])
 def test_memory_does_not_grow_with_the_number_of_threads(tmp_path: Path, threads: int) -> None:
     wheel(tmp_path / "in", NAME, numbered(6, large(80 * MB)))

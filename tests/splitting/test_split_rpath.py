@@ -104,6 +104,7 @@ def test_what_is_required_already_is_enough(market: Serving, tmp_path: Path, lin
     assert rpath(result) == (CUFFT, LINK)
 
 
+@pytest.mark.nightly
 def test_the_folders_are_those_of_the_release_that_is_required(tmp_path: Path) -> None:
     moved = [
         official(tmp_path / "made", FFT, "11.0", {"libcufft.so.11": named("libcufft.so.11")}, place="old"),
@@ -214,6 +215,7 @@ def test_a_toolkit_that_does_not_exist_is_refused(market: Serving, tmp_path: Pat
     )
 
 
+@pytest.mark.nightly
 def test_a_release_without_the_library_is_refused(tmp_path: Path) -> None:
     made = official(tmp_path / "made", FFT, "11.0", {"libcufft.so.10": named("libcufft.so.10")}, place="cufft")
     with offered(tmp_path, made) as server, pytest.raises(SplitError) as refused:

@@ -132,6 +132,7 @@ def test_what_goes_wrong_is_not_remembered(tmp_path: Path) -> None:
     assert remembered("q", compiler, environment={}, ask=Asked(), memory=memory) == 12
 
 
+@pytest.mark.nightly
 def test_many_at_once_leave_one_whole_answer(tmp_path: Path) -> None:
     compiler, memory, asked = program(tmp_path / "bin"), tmp_path / "memory", Asked(list(range(1000)))
     threads = [

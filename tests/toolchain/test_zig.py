@@ -101,6 +101,7 @@ def test_what_zig_cannot_build_for_is_refused_before_it_is_fetched(
     assert str(caught.value) == message
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_zig_has_every_name_that_a_build_may_call_a_compiler_by(tmp_path: Path) -> None:
     interpreter = replace(PYTHON, cc="/opt/cross/bin/x86_64-conda-linux-gnu-gcc -pthread")
@@ -314,6 +315,7 @@ def library(wheel: Path, folder: Path) -> Path:
         return Path(archive.extract(name, folder))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize("backend", PROJECTS)
 def test_a_wheel_is_for_the_level_and_for_old_machines(
@@ -331,6 +333,7 @@ def test_a_wheel_is_for_the_level_and_for_old_machines(
         assert str(tmp_path).encode() not in file.read_bytes()
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize("backend", PROJECTS)
 def test_a_wheel_is_built_for_arm(backend: BuildBackend, environments: Environments, tmp_path: Path) -> None:
@@ -342,6 +345,7 @@ def test_a_wheel_is_built_for_arm(backend: BuildBackend, environments: Environme
     assert "AArch64" in header
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_project_is_the_same_bytes_wherever_it_is_built(environments: Environments, tmp_path: Path) -> None:
     wheels = [

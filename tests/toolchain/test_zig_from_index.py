@@ -41,6 +41,7 @@ def test_what_zig_compiles_for_itself_is_kept_beside_the_store(tmp_path: Path) -
     assert zig_cache().parent.name == "vbuild"
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_zig_runs_and_is_fetched_once() -> None:
     zig = provided_zig()

@@ -134,6 +134,7 @@ def test_plain_distributions_and_ones_own_interpreter_are_looked_at_as_well(pyth
     assert diagnosed(None, machine()) == ()
 
 
+@pytest.mark.nightly
 def test_a_variant_that_pip_installed_under_its_plain_name_is_found(tmp_path: Path, python: Path) -> None:
     """As redirecting sdists hand it over."""
     wheel = variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")

@@ -34,11 +34,13 @@ def documents(draw: st.DrawFn) -> Document:
     return Document(schema, shared, (NULL, *variants))
 
 
+@pytest.mark.nightly
 @given(documents())
 def test_a_document_reads_what_it_writes(found: Document) -> None:
     assert Document.parse(found.pack()) == found
 
 
+@pytest.mark.nightly
 @given(documents())
 def test_packing_what_was_parsed_gives_the_same_bytes(found: Document) -> None:
     assert Document.parse(found.pack()).pack() == found.pack()

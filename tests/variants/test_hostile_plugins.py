@@ -131,6 +131,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("body", "why"), HOSTILE.values(), ids=HOSTILE)
 def test_a_plugin_that_does_anything_else_is_refused_and_leaves_nothing_running(
     tmp_path: Path, body: str, why: str
@@ -141,6 +142,7 @@ def test_a_plugin_that_does_anything_else_is_refused_and_leaves_nothing_running(
     assert time.monotonic() - begun < 60
 
 
+@pytest.mark.nightly
 def test_a_plugin_that_breeds_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_plugin_that_is_not_there_is_refused(tmp_path: Path, endpoint: str, wh
     assert refusal(tmp_path, provider=provider) == f"failed with status 1: {why}"
 
 
+@pytest.mark.nightly
 def test_a_module_that_stops_its_guard_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_the_result_says_which_plugin_said_what(kitchen: Kitchen) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_json_says_it_too_and_a_machine_file_remembers_it(kitchen: Kitchen, tmp_path: Path) -> None:
     own, file = plugin(kitchen.packages), tmp_path / "machine.toml"
     told = json.loads(kitchen.select("--json", "--write-machine", file).stdout)
@@ -74,6 +75,7 @@ def test_a_plugin_that_knows_no_such_hardware_leaves_the_plain_wheel(kitchen: Ki
     assert again.stdout.splitlines() == told[:-2]
 
 
+@pytest.mark.nightly
 def test_where_nothing_fits_the_refusal_says_what_the_plugin_said(kitchen: Kitchen) -> None:
     plugin(kitchen.packages, "return []")
     (kitchen.dist / "demo-1.0-py3-none-any.whl").unlink()
@@ -87,6 +89,7 @@ def test_where_nothing_fits_the_refusal_says_what_the_plugin_said(kitchen: Kitch
     )
 
 
+@pytest.mark.nightly
 def test_a_plugin_that_does_not_answer_is_one_line_and_no_result(kitchen: Kitchen, tmp_path: Path) -> None:
     own = plugin(kitchen.packages, "print('\\x1b[2Jtoast'); import time; time.sleep(600)")
     ran = kitchen.select("--json", "--plugin-timeout", 0.5, "--write-machine", tmp_path / "machine.toml")
@@ -158,6 +161,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command[:1] + command[2:][-1:]) for command in COMMANDS])
 def test_unasked_nothing_runs_or_installs_a_plugin(kitchen: Kitchen, command: tuple[str, ...]) -> None:
     """The plugin is at hand, and would leave a mark; neither it nor what runs it is loaded, and no uv is started."""
@@ -212,6 +216,7 @@ def test_one_function_alone_leads_to_the_plugins() -> None:
     assert found == {"telling.py", "telling.py: _plugins"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_plugin_does_not_outlive_vbuild(kitchen: Kitchen, number: signal.Signals) -> None:
     begun = kitchen.home / "begun"
@@ -241,6 +246,7 @@ def is_running(process: int) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_each_release_is_asked_about_until_one_fits(kitchen: Kitchen) -> None:
     plugin(kitchen.packages)
     release(kitchen.dist)

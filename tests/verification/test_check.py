@@ -46,6 +46,7 @@ def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: Result
     ]
 
 
+@pytest.mark.nightly
 def test_results_of_which_none_can_be_installed_are_refused(results: Results) -> None:
     results.thin({"demo/__init__.py": ""})
     with pytest.raises(SplitError) as caught:
@@ -352,6 +353,7 @@ def test_packages_in_a_namespace_are_imported_and_folders_of_data_are_not(result
     assert results.only().imported == ("single", "space.demo")
 
 
+@pytest.mark.nightly
 def test_each_variant_of_a_name_is_installed_under_its_plain_name(results: Results) -> None:
     for label, value in (("v2", "import demo_libs"), ("v3", "raise RuntimeError('v3')")):
         results.thin({"demo/__init__.py": value}, name=f"demo-1.0-{TAG}-{label}.whl")
@@ -366,6 +368,7 @@ def test_each_variant_of_a_name_is_installed_under_its_plain_name(results: Resul
     assert notes(found[2]) == notes(found[3]) == ["import: demo: not imported: RuntimeError: v3"]
 
 
+@pytest.mark.nightly
 def test_wheels_for_another_python_are_resolved_and_not_loaded(results: Results) -> None:
     files: dict[str, bytes | str] = {"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("liba.so", rpath_=TO_LIBS)}
     for abi in (OTHER, f"{OTHER}t"):
@@ -383,6 +386,7 @@ def test_wheels_for_another_python_are_resolved_and_not_loaded(results: Results)
         ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("tag", "libs", "installer"),
     [
@@ -418,6 +422,7 @@ def test_wheels_for_other_systems_are_not_checked(results: Results) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_a_pip_configured_to_install_elsewhere_does_not_here(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_TARGET", str(results.folder / "elsewhere"))
     monkeypatch.setenv("PYTHONPATH", str(results.folder / "elsewhere"))

@@ -50,6 +50,7 @@ def official(results: Results) -> None:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -151,6 +152,7 @@ def test_a_library_of_a_torch_that_was_left_out_is_noted(results: Results) -> No
     assert notes(result)[1:] == ["resolve: demo/_c.so: needs libtorch.so, part of torch, which was left out"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("installer", Installer)
 def test_an_interrupt_ends_the_installer_and_leaves_no_environment(installer: Installer, results: Results) -> None:
     results.thin({"demo.py": ""}, requires=["nowhere"])

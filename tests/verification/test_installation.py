@@ -33,6 +33,7 @@ def test_a_wheel_that_is_not_where_it_was_installed_is_refused(tmp_path: Path) -
     assert str(caught.value) == "demo: not in packages after it was installed there, expected its .dist-info"
 
 
+@pytest.mark.nightly
 def test_a_library_that_takes_too_long_to_load_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "_SECONDS", 0.5)
     waits = "int sleep(unsigned); __attribute__((constructor)) static void start(void) { sleep(60); }"

@@ -52,6 +52,7 @@ def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, way: 
     assert printed(tmp_path / "log") == ["v1", "v3", "v4"]
 
 
+@pytest.mark.nightly
 @needs("qemu-x86_64")
 def test_an_emulator_sees_lower_levels_and_what_it_lacks_is_not_tried(tmp_path: Path) -> None:
     told = ran(leveled(tmp_path), TELLS, Way.QEMU, log=tmp_path / "log")
@@ -110,6 +111,7 @@ def test_a_test_that_one_level_fails_is_a_failure_with_its_last_line(tmp_path: P
     assert v3.failures == ("test: failed with status 1: AssertionError: v3",)
 
 
+@pytest.mark.nightly
 def test_a_test_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     told = run_levels(
         leveled(tmp_path, levels=("v3",)), check=Check("sleep 60"), indexes=lambda: ALONE, ways=[Way.MASK], timeout=1

@@ -101,6 +101,7 @@ def test_a_copy_that_makes_no_difference_is_worth_a_note(tmp_path: Path, level: 
     ]
 
 
+@pytest.mark.nightly
 def test_much_code_without_a_vector_is_worth_a_warning(tmp_path: Path) -> None:
     data = library("libvb_demo-01234567.so", source=MUCH, flags=("-O1",))
     ((severity, rule, member, what),) = found(verdict(tmp_path, {V3: data}))
@@ -145,6 +146,7 @@ def test_what_the_library_for_every_processor_has_too_is_dispatched_in_its_copy(
     assert v3.accepted == (("as in the baseline build", 1),)
 
 
+@pytest.mark.nightly
 def test_a_stub_in_the_baseline_s_wheel_stands_for_what_it_loads(tmp_path: Path) -> None:
     same = library("libvb_demo-01234567.so", source=MUCH, flags=("-O2",))
     plain = leveled(tmp_path / "plain", {STUB: stub(), BASE: same})

@@ -126,6 +126,7 @@ def test_a_pattern_allows_a_function(tmp_path: Path) -> None:
         verify(made(tmp_path), allow=("(",))
 
 
+@pytest.mark.nightly
 def test_flags_that_did_not_arrive_are_an_error_where_there_is_enough_code(tmp_path: Path) -> None:
     missing = "the compiler's flags for x86-64-v3 did not arrive"
     much, little = made(tmp_path / "much", shared_object(MUCH)), made(tmp_path / "little")
@@ -140,6 +141,7 @@ def test_flags_that_did_not_arrive_are_an_error_where_there_is_enough_code(tmp_p
     assert not verify(made(tmp_path / "v3", shared_object(MODULE + SUM, "-march=x86-64-v3")), cpu=V3).failed
 
 
+@pytest.mark.nightly
 def test_the_very_code_of_the_baseline_means_that_flags_did_not_arrive(tmp_path: Path) -> None:
     plain = made(tmp_path / "plain", shared_object(MUCH + SUM))
     v3, v2 = (made(tmp_path / x, shared_object(MUCH + SUM, f"-Wl,-z,x86-64-{x}")) for x in ("v3", "v2"))

@@ -62,6 +62,7 @@ def test_every_attack_has_its_answer() -> None:
     assert list(SAID) == list(ATTACKS)
 
 
+@pytest.mark.sampled(323)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_hostile_wheel_is_refused_in_one_line_or_opened(tmp_path: Path, attack: str) -> None:
     path = tmp_path / NAME
@@ -141,6 +142,7 @@ def bombs() -> dict[str, tuple[bytes, str | None]]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bomb", ["quoted overlap", "true sizes", "a declared size", "more than declared"])
 def test_a_small_wheel_takes_neither_memory_nor_time(tmp_path: Path, bomb: str) -> None:
     data, message = bombs()[bomb]

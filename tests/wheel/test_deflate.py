@@ -78,6 +78,7 @@ def test_a_press_may_have_nothing_to_do(tmp_path: Path) -> None:
         pressed(EditedFile.whole(SOURCE), press)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_number_of_threads_changes_nothing(codec: Codec) -> None:
     rope = slimmed(cut=3 * MIB, header=b"\x7fELF, but edited")
@@ -117,6 +118,7 @@ def test_a_reader_that_stops_midway_leaves_nobody_reading() -> None:
         source.clear()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_family_is_written_from_one_open_wheel(tmp_path: Path, codec: Codec) -> None:
     fat = wheel(tmp_path, files={"demo/_C.so": SOURCE, "demo/a.py": "1"})

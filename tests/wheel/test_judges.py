@@ -76,6 +76,7 @@ def test_wheel_unpacks_it(written: Path, tmp_path: Path) -> None:
     assert installed(tmp_path / "unpacked" / "demo-1.0") == expected(written)
 
 
+@pytest.mark.nightly
 def test_pip_installs_it(written: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", tmp_path / "target", written)
     assert installed(tmp_path / "target") == expected(written)

@@ -47,6 +47,7 @@ def test_a_record_and_its_text_are_inverses(rows: tuple[RecordRow, ...]) -> None
     assert Record.parse(str(Record(rows))).rows == rows
 
 
+@pytest.mark.nightly
 @given(st.lists(rows, unique_by=lambda row: row.path).map(tuple))
 def test_installer_reads_the_same_record(rows: tuple[RecordRow, ...]) -> None:
     read = list(parse_record_file(str(Record(rows)).splitlines()))

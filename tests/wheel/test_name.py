@@ -97,11 +97,13 @@ def test_a_name_and_its_text_are_inverses(filename: str) -> None:
     assert str(WheelName.parse(filename)) == filename
 
 
+@pytest.mark.nightly
 @given(names)
 def test_every_name_is_found_again_in_its_text(name: WheelName) -> None:
     assert WheelName.parse(str(name)) == name
 
 
+@pytest.mark.nightly
 @given(names)
 def test_packaging_reads_the_plain_name_alike(name: WheelName) -> None:
     assume("__" not in name.distribution)  # packaging refuses what setuptools once wrote

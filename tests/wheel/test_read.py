@@ -114,6 +114,7 @@ def test_a_mapping_needs_a_folder_that_is_there(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("by", ["pread", "seek"])
 def test_several_threads_read_one_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     if by == "seek":

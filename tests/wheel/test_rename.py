@@ -128,6 +128,7 @@ def named(project: str, version: str) -> WheelName:
     return WheelName(escaped(project), version, None, "py3", "none", "any")
 
 
+@pytest.mark.nightly
 @given(st.tuples(projects, versions), st.tuples(projects, versions), requirements, members)
 def test_there_and_back_gives_the_same_metadata_and_paths(
     one: tuple[str, str], other: tuple[str, str], lines: list[tuple[str, str, str]], member: str

@@ -115,6 +115,7 @@ def test_the_two_spellings_of_a_page_agree(dist: Path, tmp_path: Path) -> None:
     assert root == {"meta": {"api-version": "1.1"}, "projects": [{"name": "demo-pkg"}]}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_installers_install_from_it(url: str, tmp_path: Path, tool: str) -> None:
     uv = Path(sys.executable).with_name("uv")

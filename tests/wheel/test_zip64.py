@@ -22,6 +22,7 @@ MANY = 70_000
 LARGE = 0x1_0000_0000 + 12_345
 
 
+@pytest.mark.nightly
 def test_more_members_than_sixteen_bits_can_count(tmp_path: Path) -> None:
     path = wheel(tmp_path, compression=zipfile.ZIP_STORED, files={f"demo/{number}": b"" for number in range(MANY)})
     with open_wheel(path) as source:

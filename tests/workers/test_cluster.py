@@ -114,6 +114,7 @@ def test_a_scheduler_that_is_not_there_is_named() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_something_else_that_answers_is_no_scheduler() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -124,6 +125,7 @@ def test_something_else_that_answers_is_no_scheduler() -> None:
     assert said == "no scheduler answers there; expected one, as `dask scheduler` starts it"
 
 
+@pytest.mark.nightly
 def test_a_scheduler_without_workers_is_told_with_how_to_start_one(tmp_path: Path) -> None:
     with clustered(tmp_path) as started:
         assert refused(started.executor) == (
@@ -144,6 +146,7 @@ def other_vbuild(folder: Path, version: str = vbuild.__version__) -> Path:
     return folder
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("version", "said"),
     [
@@ -183,6 +186,7 @@ def test_a_worker_without_vbuild_is_refused(tmp_path: Path, foreign: str) -> Non
     assert found.endswith(f" has no vbuild; expected vbuild {vbuild.__version__} as here everywhere")
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_scheduler_without_vbuild_is_refused(tmp_path: Path, foreign: str) -> None:
     with clustered(tmp_path, "one", python=foreign, PYTHONPATH="") as started:
@@ -191,6 +195,7 @@ def test_a_scheduler_without_vbuild_is_refused(tmp_path: Path, foreign: str) -> 
         )
 
 
+@pytest.mark.nightly
 def test_a_worker_with_another_vbuild_that_joins_late_is_found_by_its_jobs(tmp_path: Path) -> None:
     other = other_vbuild(tmp_path / "other")
     with clustered(tmp_path / "cluster", "one") as started, connected(started.executor) as cluster:
@@ -203,6 +208,7 @@ def test_a_worker_with_another_vbuild_that_joins_late_is_found_by_its_jobs(tmp_p
     )
 
 
+@pytest.mark.nightly
 def test_what_a_lost_worker_did_is_done_elsewhere(tmp_path: Path) -> None:
     with clustered(tmp_path, "one", "two") as started, connected(started.executor) as cluster:
         data = cluster.brought(b"source", key="source")
@@ -216,6 +222,7 @@ def test_what_a_lost_worker_did_is_done_elsewhere(tmp_path: Path) -> None:
         assert cluster.result(cluster.submit("builtins:len", data, key="len of source")) == 6
 
 
+@pytest.mark.nightly
 def test_a_job_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
     with clustered(tmp_path, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as started:
         for name in ("one", "two", "three"):
@@ -231,6 +238,7 @@ def test_a_job_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
     assert said.endswith("; expected enough memory there, or fewer jobs at a time")
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_goes_away_ends_what_is_not_done(tmp_path: Path) -> None:
     with clustered(tmp_path, "one") as started, connected(started.executor) as cluster:
         short = cluster.submit(PID, key="short")
@@ -248,6 +256,7 @@ def test_a_scheduler_that_goes_away_ends_what_is_not_done(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.nightly
 def test_jobs_do_not_wait_for_ever_for_workers_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "PATIENCE", 2.0)
     with clustered(tmp_path, "one") as started, connected(started.executor) as cluster:
@@ -263,6 +272,7 @@ def test_jobs_do_not_wait_for_ever_for_workers_that_are_gone(tmp_path: Path, mon
         assert str(cluster.result(left)) == f"{started.executor}: no worker is left for this, for 2 s"
 
 
+@pytest.mark.nightly
 def test_leaving_cancels_what_is_not_done(two: Cluster) -> None:
     begun = time.monotonic()
     with connected(two.executor) as cluster:

@@ -74,6 +74,7 @@ def test_workers_make_the_same_wheels_as_this_machine(two: Cluster, tmp_path: Pa
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["git", "path"])
 def test_a_checkout_and_a_patch_of_it_are_built_there_as_here(two: Cluster, tmp_path: Path, kind: str) -> None:
     repository = tmp_path / "repository"
@@ -107,6 +108,7 @@ def test_a_checkout_and_a_patch_of_it_are_built_there_as_here(two: Cluster, tmp_
     assert told(there) == told(here)
 
 
+@pytest.mark.nightly
 def test_libraries_are_split_here_and_the_thin_wheels_tested_there(two: Cluster, tmp_path: Path) -> None:
     source = split_recipe(tmp_path, SPLIT_LEVELS + SPLIT_TEST + SPLIT)
     there, _ = both(source, tmp_path, two)
@@ -116,6 +118,7 @@ def test_libraries_are_split_here_and_the_thin_wheels_tested_there(two: Cluster,
     assert wheels(tmp_path / "there") == wheels(tmp_path / "here")
 
 
+@pytest.mark.nightly
 def test_a_thin_wheel_that_fails_its_test_there_is_not_published(two: Cluster, tmp_path: Path) -> None:
     # as long as the library is in the wheel, all is well
     only = "import demo, pathlib; assert any(pathlib.Path(demo.__file__).parents[1].glob('demo.libs/*'))"
@@ -126,6 +129,7 @@ def test_a_thin_wheel_that_fails_its_test_there_is_not_published(two: Cluster, t
     assert all(f"its log is {failure.log}" in failure.error for failure in release.failures)
 
 
+@pytest.mark.nightly
 def test_one_build_for_several_gpus_is_divided_there_as_here(two: Cluster, tmp_path: Path) -> None:
     cuda_project(tmp_path / "project", archs=(80, 90))
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{TWO}\n'})
@@ -137,6 +141,7 @@ def test_one_build_for_several_gpus_is_divided_there_as_here(two: Cluster, tmp_p
     assert codes[0] == codes[1]
 
 
+@pytest.mark.nightly
 def test_a_part_of_a_release_is_made_there_as_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     options: dict[str, Any] = {"only": ["x86_64_v3"], "is_part": True}
@@ -146,6 +151,7 @@ def test_a_part_of_a_release_is_made_there_as_here(two: Cluster, tmp_path: Path)
     assert wheels(tmp_path / "there") == wheels(tmp_path / "here")
 
 
+@pytest.mark.nightly
 def test_a_client_needs_no_compiler(two: Cluster, tmp_path: Path) -> None:
     recipe(tmp_path, f"{LEVELS}[build]\nhost = 'system'\n")
     desk = Desk.at(tmp_path)
@@ -160,6 +166,7 @@ def test_a_client_needs_no_compiler(two: Cluster, tmp_path: Path) -> None:
     assert desk.finished_work() == {}  # nothing of it is this machine's
 
 
+@pytest.mark.nightly
 def test_workers_do_not_make_again_what_they_have_from_before(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, f'{LEVELS}[build]\nenv = {{ ONLY = "{tmp_path}" }}\n')
     first = matrix(source, tmp_path / "first", executor=two.executor)
@@ -169,6 +176,7 @@ def test_workers_do_not_make_again_what_they_have_from_before(two: Cluster, tmp_
     assert wheels(tmp_path / "first") == wheels(tmp_path / "again") == wheels(tmp_path / "fresh")
 
 
+@pytest.mark.nightly
 def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, f'{LEVELS}{TEST}[build]\nenv = {{ ONLY = "{tmp_path}" }}\n')
     heard: list[tuple[str, str]] = []
@@ -183,6 +191,7 @@ def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> Non
         assert [step for target, step in heard if target == label] == steps
 
 
+@pytest.mark.nightly
 def test_a_build_that_fails_there_leaves_its_log_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     (tmp_path / "project/src/kernel.c").write_text(BROKEN)
@@ -201,6 +210,7 @@ def test_a_build_that_fails_there_leaves_its_log_here(two: Cluster, tmp_path: Pa
     assert not (tmp_path / "dist/logs").exists()
 
 
+@pytest.mark.nightly
 def test_the_log_of_an_environment_that_cannot_be_made_there_is_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
     [failure] = matrix(source, tmp_path / "dist", executor=two.executor).failures
@@ -217,6 +227,7 @@ def test_what_a_worker_lacks_is_told_with_its_name(two: Cluster, tmp_path: Path)
     assert why.startswith(f"{os.uname().nodename}: no Python '3.5' on this machine: ")
 
 
+@pytest.mark.nightly
 def test_two_targets_with_one_file_name_are_one_wheel_and_one_failure(two: Cluster, tmp_path: Path) -> None:
     setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
     source = recipe(tmp_path, f'[matrix]\ncpu = ["x86-64"]\npython = ["{shutil.which("python3")}", "3"]\n')
@@ -227,6 +238,7 @@ def test_two_targets_with_one_file_name_are_one_wheel_and_one_failure(two: Clust
     assert len(wheels(tmp_path / "dist")) == 1
 
 
+@pytest.mark.nightly
 def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None:
     where = tmp_path / "tested on"
     text = f"[matrix]\ncpu = ['x86-64-v2']\n[test]\ncommand = 'echo $WORKER >> \"{where}\"'\n"
@@ -240,6 +252,7 @@ def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None
     assert where.read_text().split() == ["telling", "telling"]
 
 
+@pytest.mark.nightly
 def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\ncpu = ['x86-64-v2', 'x86-64-v4']\n{TEST}")
     with clustered(tmp_path / "dask") as cluster:
@@ -253,6 +266,7 @@ def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) ->
     assert [product.trial for product in release.products] == can
 
 
+@pytest.mark.nightly
 def test_another_machine_is_not_built_for_where_no_worker_has_it(tmp_path: Path) -> None:
     source = recipe(tmp_path, "[matrix]\ncpu = ['armv8-a', 'armv8.2-a']\n")
     with clustered(tmp_path / "dask", "one") as cluster:

@@ -115,6 +115,7 @@ def ended(process: subprocess.Popen[str], *, seconds: float = 60) -> subprocess.
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+@pytest.mark.nightly
 def test_the_job_of_a_worker_that_is_killed_is_done_elsewhere(workplace: Workplace) -> None:
     workplace.work("one", "two")
     workplace.close("x86-64-v3")
@@ -137,6 +138,7 @@ def _store(workplace: Workplace) -> BuildCache:
     return BuildCache(workplace.desk.folder / "own store")
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_comes_back_with_its_nanny_and_finds_its_folder_clean(workplace: Workplace) -> None:
     workplace.work("only", nanny=True)
     workplace.close("x86-64-v2")
@@ -163,6 +165,7 @@ def _below(starter: int, build: Begun) -> int:
     return pid
 
 
+@pytest.mark.nightly
 def test_a_local_cluster_loses_a_worker_in_the_middle_of_a_build(workplace: Workplace) -> None:
     workplace.close("x86-64-v2")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
@@ -179,6 +182,7 @@ def test_a_local_cluster_loses_a_worker_in_the_middle_of_a_build(workplace: Work
     assert wheels(workplace.dist) == wheels(workplace.desk.folder / "here")
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_is_killed_leaves_what_is_finished(workplace: Workplace) -> None:
     workplace.work("one", "two")
     workplace.close("x86-64-v3")
@@ -201,6 +205,7 @@ def test_a_scheduler_that_is_killed_leaves_what_is_finished(workplace: Workplace
     workplace.cluster.until(lambda: not is_running(build.pid), seconds=60)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_client_leaves_at_once_and_its_builds_stop(workplace: Workplace, number: int) -> None:
     workplace.work("one", "two")
@@ -221,6 +226,7 @@ def test_an_interrupted_client_leaves_at_once_and_its_builds_stop(workplace: Wor
     assert (again.returncode, again.stderr) == (0, "")
 
 
+@pytest.mark.nightly
 def test_the_builds_of_a_client_that_is_killed_stop(workplace: Workplace) -> None:
     workplace.work("one")
     workplace.close("x86-64")
@@ -235,6 +241,7 @@ def test_the_builds_of_a_client_that_is_killed_stop(workplace: Workplace) -> Non
     assert stages(workplace.dist) == []
 
 
+@pytest.mark.nightly
 def test_a_build_that_kills_its_workers_is_a_failure_and_the_others_are_finished(workplace: Workplace) -> None:
     for name in ("one", "two", "three", "four", "five"):
         workplace.work(name)
@@ -257,6 +264,7 @@ if "x86-64-v3" in os.environ["CFLAGS"]:
     )
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_is_not_there_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     setuptools_project(tmp_path / "project")
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{LEVELS}'})

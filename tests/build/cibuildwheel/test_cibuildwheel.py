@@ -22,7 +22,11 @@ from vbuild.release.cibuildwheel import cibuildwheel, planned
 from vbuild.release.outcome import ReleaseResult
 from vbuild.verification.verify import verify
 
-pytestmark = [needs_podman, pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64")]
+pytestmark = [
+    pytest.mark.nightly,
+    needs_podman,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64"),
+]
 
 IDENTIFIER = "cp311-manylinux_x86_64"
 OPTIONS = '''

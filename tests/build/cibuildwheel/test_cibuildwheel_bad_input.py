@@ -37,6 +37,7 @@ def refused(source: Path, *arguments: str, variants: Sequence[str] = (), **varia
     return str(error.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -75,6 +76,7 @@ def test_arguments_that_give_no_variants_are_refused(arguments: list[str], messa
     assert refused(project(tmp_path / "project", TWO_LEVELS), *arguments) == message
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_variables_that_give_no_variants_are_refused(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
@@ -87,6 +89,7 @@ def test_variables_that_give_no_variants_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_a_project_that_is_not_copied_into_the_container_is_refused(tmp_path: Path) -> None:
     project(tmp_path / "other", TWO_LEVELS)
@@ -96,6 +99,7 @@ def test_a_project_that_is_not_copied_into_the_container_is_refused(tmp_path: Pa
     )
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path) -> None:
     source = project(tmp_path / "project", '[tool.cibuildwheel]\nenvironment = "PIP_NO_INDEX=1\\n"\n' + TWO_LEVELS)
@@ -105,12 +109,14 @@ def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path)
         planned()
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_a_project_without_a_recipe_is_refused(tmp_path: Path) -> None:
     source = project(tmp_path / "project", "")
     assert refused(source) == "pyproject.toml: tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_a_variant_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
@@ -120,6 +126,7 @@ def test_a_variant_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
         planned(variants=["x86_64_v9"])
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
@@ -140,6 +147,7 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
             cibuildwheel(tmp_path / "dist")
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_an_engine_that_cibuildwheel_does_not_know_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
@@ -160,6 +168,7 @@ def errors(release: ReleaseResult) -> list[str]:
     return [failure.error.splitlines()[0] for failure in release.failures]
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
@@ -176,6 +185,7 @@ def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_an_image_without_the_python_is_one_line(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
@@ -190,6 +200,7 @@ def test_an_image_without_the_python_is_one_line(tmp_path: Path) -> None:
     assert [failure.error for failure in release.failures] == [reason, reason]
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_a_repair_command_that_leaves_two_wheels_is_one_line(tmp_path: Path) -> None:
     repair = "auditwheel repair -w {dest_dir} {wheel} && cp {wheel} {dest_dir}"
@@ -208,6 +219,7 @@ def test_a_repair_command_that_leaves_two_wheels_is_one_line(tmp_path: Path) -> 
 BROKEN = f"#ifdef __AVX2__\n#error no AVX2, please\n#endif\n{KERNEL}"
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_a_variant_that_fails_leaves_the_others(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + LEVELS, kernel=BROKEN)
@@ -240,6 +252,7 @@ setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=
 """
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_a_level_whose_compiler_is_called_by_its_path_is_no_level(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + TWO_LEVELS, setup=BY_PATH)
@@ -252,6 +265,7 @@ def test_a_level_whose_compiler_is_called_by_its_path_is_no_level(tmp_path: Path
     )
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_what_keeps_the_launchers_out_is_told_in_their_words(tmp_path: Path) -> None:
     source = project(
@@ -270,6 +284,7 @@ NOT_PUT = (
 )
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_nothing_is_built_without_launchers_and_called_a_variant(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
@@ -281,6 +296,7 @@ def test_nothing_is_built_without_launchers_and_called_a_variant(tmp_path: Path)
     assert [failure.error for failure in release.failures] == 2 * [f"{IDENTIFIER}: {NOT_PUT}"]
 
 
+@pytest.mark.nightly
 @needs_podman
 def test_variants_that_fail_alike_say_the_same_of_their_last_step_alone(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
@@ -307,6 +323,7 @@ except CiError as error:
 """
 
 
+@pytest.mark.nightly
 @needs_podman
 @pytest.mark.network
 def test_a_cibuildwheel_that_cannot_add_to_options_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,11 @@ from vbuild.errors import RecipeError
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.verification.level_runs import levels_of
 
-pytestmark = [needs_podman, pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64")]
+pytestmark = [
+    pytest.mark.nightly,
+    needs_podman,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64"),
+]
 
 HWCAPS = LEVELS.replace("cpu =", 'plain = "hwcaps"\ncpu =')
 

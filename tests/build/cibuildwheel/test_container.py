@@ -78,6 +78,7 @@ def registers(file: Path) -> str:
     return str(max(re.findall(r"%([xyz]mm)", code)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", [version for version in PYTHONS if version != "3.8"])
 def test_every_python_of_an_image_puts_the_launchers_there(version: str, tmp_path: Path) -> None:
     container = Container(tmp_path)
@@ -128,6 +129,7 @@ def test_each_compiler_on_path_has_a_launcher_and_nothing_else_has(tmp_path: Pat
     assert container.call("gcc", "--version").returncode == 0
 
 
+@pytest.mark.nightly
 def test_launchers_are_the_same_file_where_they_do_the_same_and_another_where_not(tmp_path: Path) -> None:
     places = iter(range(9))
 
@@ -152,6 +154,7 @@ def test_launchers_are_the_same_file_where_they_do_the_same_and_another_where_no
         assert modified != v3[1]
 
 
+@pytest.mark.sampled(1)
 @needs("ccache")
 @pytest.mark.parametrize("check", ["content", "mtime", "%compiler% -v"])
 def test_a_cache_of_the_project_takes_no_result_of_another_level(check: str, tmp_path: Path) -> None:

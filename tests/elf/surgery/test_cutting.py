@@ -64,6 +64,7 @@ def expected(data: bytes, toolchain: Toolchain = X86_64) -> list[str]:
     return [f"{checksum(image, shortened(image)):x}", *said(data, toolchain=toolchain)[1:]]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("before", [untouched, all_stripped, elf.patchelfed])
 @every_shape
 def test_a_library_reads_what_was_kept_and_is_smaller_by_the_rest(shape: str, before: Edit) -> None:
@@ -104,6 +105,7 @@ def test_packed_relocations_are_words_that_lead_to_the_new_places() -> None:
     assert {pointer.form for blob in blobs(image) for pointer in blob.pointers} == {ElfForm.RELR}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not AARCH64.is_there, reason="needs a cross compiler for aarch64 and qemu")
 @pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
 @pytest.mark.parametrize("before", [untouched, elf.patchelfed])

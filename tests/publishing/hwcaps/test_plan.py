@@ -232,6 +232,7 @@ def test_a_bundled_library_has_copies_beside_it_under_one_name(tmp_path: Path, l
     assert said(site, "import demo._c as c; print(c.level())", level=level) == TAKEN[level]
 
 
+@pytest.mark.sampled(1)
 @here
 @pytest.mark.parametrize("runpath", [True, False], ids=["RUNPATH", "RPATH"])
 def test_what_a_copy_needs_is_found_from_its_folder(tmp_path: Path, *, runpath: bool) -> None:

@@ -168,6 +168,7 @@ DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", DAMAGED)
 def test_what_is_wrong_is_said_of_the_file(tmp_path: Path, files: Files, what: str) -> None:
     damaged, messages = DAMAGED[what](files)

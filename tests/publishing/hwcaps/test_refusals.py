@@ -153,6 +153,7 @@ BUILDS: dict[str, tuple[Callable[[], tuple[Files, Files]], str]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("what", BUILDS)
 def test_builds_that_cannot_be_joined_are_refused_in_one_line(tmp_path: Path, what: str) -> None:
     builds, message = BUILDS[what]

@@ -216,6 +216,7 @@ def test_the_order_in_which_files_came_does_not_count(
     assert said(again) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
 def test_what_matrix_makes_is_sound_and_its_plain_wheel_is_for_pypi(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_what_pypi_refuses_is_an_error_in_wheels_and_sdists(
     assert errors(tmp_path, pypi=False) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("version", "lines", "reason"), REFUSED)
 def test_twine_refuses_the_same(version: str, lines: str, reason: str, tmp_path: Path) -> None:
     assert reason

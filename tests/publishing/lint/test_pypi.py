@@ -232,6 +232,7 @@ def test_who_writes_no_markers_of_variants_is_not_told_of_them(tmp_path: Path) -
     assert odd.advice == "write it as installers read it (PEP 508)"
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize("release", ["psutil==7.0.0", "lxml==6.0.0", "numpy==2.2.6"])
 def test_what_pypi_took_has_no_error(release: str, tmp_path: Path) -> None:

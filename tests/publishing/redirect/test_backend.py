@@ -77,6 +77,7 @@ def refused(tmp_path: Path) -> str:
     return str(refusal.value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("python", interpreters().values(), ids=interpreters())
 def test_its_tags_are_those_of_packaging_in_the_same_order(python: Path) -> None:
     command = [str(python), "-I", "-c", _TAGS, str(_BACKEND)]
@@ -255,6 +256,7 @@ def test_bytes_that_are_not_pinned_are_refused_wherever_they_are(
     assert said == [f"{bytes_} bytes of sha256 {sha}, pinned {size} of {pinned}" for bytes_, sha in found.items()]
 
 
+@pytest.mark.nightly
 def test_a_mirror_sends_on_without_the_login_and_to_no_file(
     tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_login_in_the_url_is_sent_and_never_told(
     assert capsys.readouterr().err == f"passed over {url}/none/{NAME}: HTTP Error 404: File not found\n"
 
 
+@pytest.mark.sampled(1)
 @OPENSSL
 @pytest.mark.parametrize("variable", ["PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"])
 def test_a_certificate_of_ones_own_is_trusted_where_a_variable_names_it(

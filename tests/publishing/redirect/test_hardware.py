@@ -60,6 +60,7 @@ def first(choices: tuple[RedirectChoice, ...], supported: set[str]) -> str | Non
     return next((choice.label for choice in choices if supported.issuperset(choice.properties)), None)
 
 
+@pytest.mark.nightly
 @given(
     st.lists(properties, min_size=1, max_size=8),
     st.permutations(["x86_64", "nvidia", "blas"]),

@@ -261,6 +261,7 @@ def test_the_cache_hazard_is_stated_where_hardware_chooses(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.nightly
 def test_the_same_wheels_give_the_same_bytes_whoever_runs_it_and_when(tmp_path: Path) -> None:
     release(tmp_path / "dist", "v3")
     made = []

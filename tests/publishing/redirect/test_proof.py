@@ -176,6 +176,7 @@ def test_a_table_that_is_too_deep_is_told(laid: Path) -> None:
     assert found(laid)[0].startswith(f"{SDIST}: cannot be read: maximum recursion depth exceeded")
 
 
+@pytest.mark.nightly
 @settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(["file", "size", "sha256", "tags", "python", "label", "fields", "order"]),

@@ -81,6 +81,7 @@ def test_two_toolkits_share_their_components(tmp_path: Path, wheels: Path) -> No
     assert (other.root / "lib/libnccl.so").read_text() == "nccl"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["truncated", "missing", "no stamp", "no JSON", "a list", "no keys"])
 def test_a_damaged_toolkit_is_noticed_and_made_again(tmp_path: Path, wheels: Path, how: str) -> None:
     pins = core(wheels)
@@ -150,6 +151,7 @@ def _process(
     return process
 
 
+@pytest.mark.nightly
 def test_processes_at_once_lay_out_one_toolkit_and_all_get_it(tmp_path: Path, wheels: Path) -> None:
     pins = core(wheels)
     processes = [_process(tmp_path / "store", wheels, pins) for _ in range(4)]
@@ -222,6 +224,7 @@ def test_an_error_in_one_download_ends_the_others_at_once(slow: str, tmp_path: P
     assert not list(tmp_path.glob("store/components/*"))
 
 
+@pytest.mark.nightly
 def test_an_interruption_ends_downloads_and_waiting_for_other_processes_at_once(slow: str, tmp_path: Path) -> None:
     endless, waiting = (
         ToolkitPin(name, "13.0.1", f"{name}-13.0.1-py3-none-any.whl", "0" * 64) for name in ("one", "two")
@@ -275,6 +278,7 @@ def test_a_component_that_cannot_be_fetched_leaves_nothing_but_the_others(tmp_pa
     assert not list(tmp_path.glob("store/components/.*"))
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, wheels: Path) -> None:
     pins = core(wheels)
     largest = max(path.stat().st_size for path in wheels.iterdir())
