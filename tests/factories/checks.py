@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.factories.wheels import wheel
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import Installer
-from vbuild.verification.installed import Checked, checked
+from vbuild.verification.install_check import InstallCheck, checked
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_17_x86_64".format(*sys.version_info)
 OTHER = f"cp3{sys.version_info[1] + 1}"
@@ -49,7 +49,7 @@ class Results:
         metadata = "".join(f"{line}\n" for line in requires)
         wheel(self.folder / "thin", name, files, metadata=metadata)
 
-    def check(self, *using: Installer, unreached: Sequence[str] = ()) -> tuple[Checked, ...]:
+    def check(self, *using: Installer, unreached: Sequence[str] = ()) -> tuple[InstallCheck, ...]:
         place = self.folder / "environments"
         found = checked(
             self.wheels,
@@ -61,14 +61,14 @@ class Results:
         assert list(place.iterdir()) == []
         return found
 
-    def only(self, *, unreached: Sequence[str] = ()) -> Checked:
+    def only(self, *, unreached: Sequence[str] = ()) -> InstallCheck:
         (result,) = self.check(unreached=unreached)
         return result
 
 
-def failures(result: Checked) -> list[str]:
+def failures(result: InstallCheck) -> list[str]:
     return [f"{found.step}: {found.what}" for found in result.failures]
 
 
-def notes(result: Checked) -> list[str]:
+def notes(result: InstallCheck) -> list[str]:
     return [f"{found.step}: {found.what}" for found in result.notes]

@@ -25,7 +25,7 @@ from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.publish import publish
 from vbuild.recipe.model import Recipe
 from vbuild.variants.stamp import stamped
-from vbuild.verification.level_runs import run_levels
+from vbuild.verification.level_runs import LevelSettings, run_levels
 
 ROOT = Path(__file__).parents[2]
 KINDS = ROOT / "tests" / "projects" / "kinds"
@@ -173,7 +173,7 @@ def test_a_project_is_built_joined_and_passes_its_test_at_each_level(tmp_path: P
     [wheel] = (tmp_path / "site" / "hwcaps").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert {level_of(path) for path in archive.namelist()} == {None, "v3", "v4"}
-    ran = run_levels(wheel, check=Recipe.load(tmp_path / recipe.name).test)
+    ran = run_levels(wheel, LevelSettings(check=Recipe.load(tmp_path / recipe.name).test))
     assert ran.failures == ()
     assert ran.tried == LEVELS
     assert all(run.is_tested and run.loaded for run in ran.runs if run.is_tried)

@@ -12,8 +12,7 @@ from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
-from vbuild.verification.installed import Checked, check
-from vbuild.verification.trial import TrialStep
+from vbuild.verification.install_check import CheckStep, InstallCheck, check
 
 pytestmark = [pytest.mark.nightly, pytest.mark.network]
 
@@ -78,7 +77,7 @@ class Splitting:
         return split(self.wheels, self.folder / "thin", request=self.release.request)
 
     @cached_property
-    def checked(self) -> tuple[Checked, ...]:
+    def checked(self) -> tuple[InstallCheck, ...]:
         """What comes of installing the results; what else they require may have no wheels for a Python to come."""
         return check(self.result.paths, absent=self.result.absent)
 
@@ -184,5 +183,5 @@ def test_a_module_that_crashes_alone_is_loaded_after_its_package(splitting: Spli
     assert tried
     for each in tried:
         (module,) = (path for path in each.loaded if path.startswith("onnxruntime_genai/onnxruntime_genai."))
-        (note,) = (note.what for note in each.notes if note.step is TrialStep.LOAD)
+        (note,) = (note.what for note in each.notes if note.step is CheckStep.LOAD)
         assert note.startswith(f"{module}: can be loaded only after `import onnxruntime_genai`: ")

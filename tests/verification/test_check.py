@@ -9,8 +9,7 @@ from tests.factories.elf import object_file, program, rpath
 from tests.factories.extensions import laid_out, library, module
 from vbuild.errors import SplitError
 from vbuild.verification.environments import Installer
-from vbuild.verification.installed import Checked
-from vbuild.verification.trial import LoadFinding, TrialStep
+from vbuild.verification.install_check import CheckStep, InstallCheck, InstallFinding
 
 IMPORTS_C = "from demo import _c\n"
 BOTH = tuple(Installer)
@@ -67,7 +66,7 @@ def test_a_wheel_that_lacks_a_dependency_fails_where_others_can_be_installed(res
     results.thin({"demo.py": ""}, requires=["nowhere>=1"])
     results.thin({"other.py": ""}, name=f"other-1.0-{TAG}.whl", requires=[])
     lacking, other = results.check()
-    assert [found.step for found in lacking.failures] == [TrialStep.INSTALL]
+    assert [found.step for found in lacking.failures] == [CheckStep.INSTALL]
     assert next(lacking.lines()) == f"demo-1.0-{TAG}.whl: uv cannot install it"
     assert (other.ok, other.imported) == (True, ("other",))
 
@@ -220,7 +219,7 @@ def test_the_variables_of_the_loader_help_nobody(results: Results, monkeypatch: 
     cuda = laid_out(results.folder / "cuda", {"libcufft.so.11": library("libcufft.so.11")})
     monkeypatch.setenv("LD_LIBRARY_PATH", str(cuda))
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("libcufft.so.11")}, requires=[])
-    assert [found.step for found in results.only().failures] == [TrialStep.RESOLVE, TrialStep.IMPORT]
+    assert [found.step for found in results.only().failures] == [CheckStep.RESOLVE, CheckStep.IMPORT]
 
 
 def test_what_needs_the_driver_is_not_loaded_without_one(results: Results) -> None:
@@ -324,8 +323,8 @@ def test_other_files_in_memory_are_no_libraries(results: Results) -> None:
 
 
 def test_of_many_failures_the_first_are_shown() -> None:
-    many = tuple(LoadFinding(TrialStep.LOAD, f"demo/_{number}.so: lost") for number in range(15))
-    lines = list(Checked("demo.whl", Installer.UV, failures=many).lines())
+    many = tuple(InstallFinding(CheckStep.LOAD, f"demo/_{number}.so: lost") for number in range(15))
+    lines = list(InstallCheck("demo.whl", Installer.UV, failures=many).lines())
     assert (len(lines), lines[0], lines[-1]) == (
         14,
         "demo.whl: installed with uv, 15 failures: 0 NEEDED resolved",

@@ -11,7 +11,7 @@ import pytest
 from tests.factories.checks import OTHER, TAG, TO_LIBS, Results, failures, notes
 from tests.factories.extensions import library, module
 from tests.factories.processes import is_running, until
-from vbuild.verification.environments import Installer, PythonChoice
+from vbuild.verification.environments import Installer, RequirementChoice
 
 LATER = f"demo-1.0-{OTHER}-{OTHER}-manylinux_2_17_x86_64.whl"
 LATER_FREE = f"demo-1.0-{OTHER}-{OTHER}t-manylinux_2_17_x86_64.whl"
@@ -19,7 +19,7 @@ TORCH = "torch-2.9-py3-none-any.whl"
 CHECK = """
 import sys
 from pathlib import Path
-from vbuild.verification.installed import checked
+from vbuild.verification.install_check import checked
 from vbuild.verification.environments import Installer
 from vbuild.index_client.configuration import Indexes
 wheel, url, folder, installer = sys.argv[1:]
@@ -115,8 +115,8 @@ def test_what_the_loader_needs_is_never_left_out(requires: list[str], said: str,
 
 def test_requirements_that_nobody_can_read_are_nobodys() -> None:
     lines = ["demo-libs==0.1", "not one at all", "odd; python_version > 'x' and os_name > 'y'"]
-    choice = PythonChoice.of(lines, beside=["demo-libs"], markers={"python_version": "3.15"})
-    assert choice == PythonChoice(("demo-libs==0.1",), ())
+    choice = RequirementChoice.of(lines, companions=["demo-libs"], markers={"python_version": "3.15"})
+    assert choice == RequirementChoice(("demo-libs==0.1",), ())
 
 
 def test_a_library_that_the_torch_installed_does_not_have_is_noted(results: Results) -> None:

@@ -15,8 +15,8 @@ from vbuild.errors import ClaimError
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
-from vbuild.verification.level_runs import Leveled, LevelRun, run_levels
-from vbuild.verification.level_ways import LevelHost, Way
+from vbuild.verification.level_emulation import LevelHost, LevelMethod
+from vbuild.verification.level_runs import LevelReport, LevelRun, LevelSettings, run_levels
 
 V3, V4 = at_level(BASE, "v3"), at_level(BASE, "v4")
 TELLS = Check("python -c 'from demo import _c; print(_c.__doc__)'")
@@ -35,18 +35,23 @@ def printed(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines() if not line.startswith("[")]
 
 
-def ran(wheel: Path, check: Check | None = None, *ways: Way, log: Path | None = None) -> Leveled:
-    return run_levels(wheel, check=check, indexes=lambda: ALONE, ways=ways or (Way.TUNABLES,), log=log)
+def ran(wheel: Path, check: Check | None = None, *methods: LevelMethod, log: Path | None = None) -> LevelReport:
+    settings = LevelSettings(check=check or Check(), methods=methods or (LevelMethod.TUNABLES,), log=log)
+    return run_levels(wheel, settings, indexes=lambda: ALONE)
 
 
 @ONLY_V4
-@pytest.mark.parametrize("way", [Way.TUNABLES, Way.MASK])
-def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, way: Way) -> None:
-    told = ran(leveled(tmp_path), TELLS, way, log=tmp_path / "log")
-    assert told.ok
-    assert (told.levels, told.tried, told.summary) == (("v1", "v3", "v4"), ("v1", "v3", "v4"), "works as v1, v3, v4")
-    assert told.runs == tuple(
-        LevelRun(level, way, None, ("demo", "demo._c"), (path,), is_tested=True)
+@pytest.mark.parametrize("method", [LevelMethod.TUNABLES, LevelMethod.MASK])
+def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, method: LevelMethod) -> None:
+    report = ran(leveled(tmp_path), TELLS, method, log=tmp_path / "log")
+    assert report.ok
+    assert (report.levels, report.tried, report.summary) == (
+        ("v1", "v3", "v4"),
+        ("v1", "v3", "v4"),
+        "works as v1, v3, v4",
+    )
+    assert report.runs == tuple(
+        LevelRun(level, method, None, ("demo", "demo._c"), (path,), is_tested=True)
         for level, path in (("v1", BASE), ("v3", V3), ("v4", V4))
     )
     assert printed(tmp_path / "log") == ["v1", "v3", "v4"]
@@ -55,20 +60,20 @@ def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, way: 
 @pytest.mark.nightly
 @needs("qemu-x86_64")
 def test_an_emulator_sees_lower_levels_and_what_it_lacks_is_not_tried(tmp_path: Path) -> None:
-    told = ran(leveled(tmp_path), TELLS, Way.QEMU, log=tmp_path / "log")
-    v1, v3, v4 = told.runs
-    assert (told.ok, v1.loaded, v3.loaded) == (True, (BASE,), (V3,))
+    report = ran(leveled(tmp_path), TELLS, LevelMethod.QEMU, log=tmp_path / "log")
+    v1, v3, v4 = report.runs
+    assert (report.ok, v1.loaded, v3.loaded) == (True, (BASE,), (V3,))
     assert printed(tmp_path / "log")[:2] == ["v1", "v3"]
     if not v4.is_tried:  # qemu knew no AVX-512 for long
         assert v4.untried == "in qemu the loader searches for v3, not v4"
-        assert (told.untried, told.summary) == (("v4",), "works as v1, v3; v4 not tried")
+        assert (report.untried, report.summary) == (("v4",), "works as v1, v3; v4 not tried")
 
 
 def test_processes_of_a_test_see_the_level_too(tmp_path: Path) -> None:
     nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'from demo import _c; print(_c.__doc__)'])"
     check = Check(f'python -c "{nested}"')
-    told = ran(leveled(tmp_path, levels=("v3",)), check, Way.MASK, log=tmp_path / "log")
-    assert told.ok
+    report = ran(leveled(tmp_path, levels=("v3",)), check, LevelMethod.MASK, log=tmp_path / "log")
+    assert report.ok
     assert printed(tmp_path / "log") == ["v1", "v3"]
 
 
@@ -77,20 +82,20 @@ def test_a_copy_that_is_never_taken_is_a_failure(tmp_path: Path) -> None:
     # RPATH leads to a folder of its own, in which nobody has put a copy
     files[at_level("demo.libs/libvb_demo-01234567.so", "v2")] = copy("v2")
     files[STUB] = stub(runpath="$ORIGIN/../demo.libs/glibc-hwcaps/x86-64-v2:$ORIGIN/../demo.libs")
-    told = ran(leveled(tmp_path, files))
+    report = ran(leveled(tmp_path, files))
     v2 = at_level(BASE, "v2")
-    assert not told.ok
-    assert told.failures == (
+    assert not report.ok
+    assert report.failures == (
         f"v1 by GLIBC_TUNABLES: loaded: {v2}, expected {BASE}",
         f"v3 by GLIBC_TUNABLES: loaded: {v2}, expected {V3}",
     )
-    assert told.summary == "works as v2; fails as v1, v3"
+    assert report.summary == "works as v2; fails as v1, v3"
 
 
 def test_a_module_that_one_level_cannot_import_is_a_failure(tmp_path: Path) -> None:
     files = {**members(("v3",)), V3: library("libvb_demo-01234567.so", source="int nothing;")}
-    told = ran(leveled(tmp_path, files))
-    v1, v3 = told.runs
+    report = ran(leveled(tmp_path, files))
+    v1, v3 = report.runs
     why = "ImportError: dynamic module does not define module export function (PyInit__c)"
     assert (v1.failures, v1.imported) == ((), ("demo", "demo._c"))
     assert v3.failures == (f"import: demo: {why}", f"import: demo._c: {why}")
@@ -113,21 +118,22 @@ def test_a_test_that_one_level_fails_is_a_failure_with_its_last_line(tmp_path: P
 
 @pytest.mark.nightly
 def test_a_test_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    told = run_levels(
-        leveled(tmp_path, levels=("v3",)), check=Check("sleep 60"), indexes=lambda: ALONE, ways=[Way.MASK], timeout=1
+    settings = LevelSettings(check=Check("sleep 60"), methods=(LevelMethod.MASK,), timeout=1)
+    report = run_levels(leveled(tmp_path, levels=("v3",)), settings, indexes=lambda: ALONE)
+    assert report.failures == tuple(
+        f"{level} by {LevelMethod.MASK}: test: took more than 1 s" for level in ("v1", "v3")
     )
-    assert told.failures == tuple(f"{level} by {Way.MASK}: test: took more than 1 s" for level in ("v1", "v3"))
 
 
 def test_a_wheel_without_copies_is_run_as_it_is(tmp_path: Path) -> None:
-    told = ran(leveled(tmp_path, members(())), TELLS)
-    assert told == Leveled(
+    report = ran(leveled(tmp_path, members(())), TELLS)
+    assert report == LevelReport(
         NAME,
         ("v1",),
-        (LevelRun("v1", Way.NONE, None, ("demo", "demo._c"), (), is_tested=True),),
+        (LevelRun("v1", LevelMethod.NONE, None, ("demo", "demo._c"), (), is_tested=True),),
         ("no library has copies for CPU levels: run as it is",),
     )
-    assert [*told.lines()][1:3] == [
+    assert [*report.lines()][1:3] == [
         "  works on this machine",
         "  this machine as it is: 2 modules imported, test passed",
     ]
@@ -137,9 +143,9 @@ def test_what_nothing_loads_and_what_lacks_a_package_is_noted(tmp_path: Path) ->
     other = "demo.libs/libother.so"
     files = {**members(("v3",)), other: library("libother.so"), at_level(other, "v3"): library("libother.so")}
     files["lacking.py"] = "import nowhere_at_all\n"
-    told = ran(leveled(tmp_path, files))
-    assert told.ok
-    assert told.notes == (
+    report = ran(leveled(tmp_path, files))
+    assert report.ok
+    assert report.notes == (
         f"nothing loaded {other}: which copy is taken was not seen",
         "not imported for want of another package: lacking",
     )
@@ -147,8 +153,8 @@ def test_what_nothing_loads_and_what_lacks_a_package_is_noted(tmp_path: Path) ->
 
 def test_a_module_of_the_project_s_own_that_is_missing_is_a_failure(tmp_path: Path) -> None:
     files = {**members(("v3",)), "demo/__init__.py": "import demo.gone\n"}
-    told = ran(leveled(tmp_path, files))
-    assert "v1 by GLIBC_TUNABLES: import: demo: ModuleNotFoundError: No module named 'demo.gone'" in told.failures
+    report = ran(leveled(tmp_path, files))
+    assert "v1 by GLIBC_TUNABLES: import: demo: ModuleNotFoundError: No module named 'demo.gone'" in report.failures
 
 
 def test_another_python_of_this_machine_runs_its_wheels(tmp_path: Path) -> None:
@@ -157,8 +163,9 @@ def test_another_python_of_this_machine_runs_its_wheels(tmp_path: Path) -> None:
     tag = "".join(filter(str.isdigit, host.suffixes[0].split("-")[1]))
     files = {**members(("v3",)), "demo/__init__.py": ""}
     wheel = leveled(tmp_path, files, name=f"demo-1.0-cp{tag}-cp{tag}-manylinux_2_17_x86_64.whl")
-    told = run_levels(wheel, python=Path(python), indexes=lambda: ALONE, ways=[Way.TUNABLES])
-    assert (told.ok, [run.loaded for run in told.runs]) == (True, [(BASE,), (V3,)])
+    settings = LevelSettings(python=Path(python), methods=(LevelMethod.TUNABLES,))
+    report = run_levels(wheel, settings, indexes=lambda: ALONE)
+    assert (report.ok, [run.loaded for run in report.runs]) == (True, [(BASE,), (V3,)])
 
 
 def test_what_the_wheel_requires_comes_from_beside_it(tmp_path: Path) -> None:
@@ -193,16 +200,16 @@ def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_wheel_for_other_systems_is_not_tried_and_that_is_said(tmp_path: Path, platform: str, note: str) -> None:
-    told = ran(leveled(tmp_path, members(()), name=f"demo-1.0-py3-none-{platform}.whl"))
-    assert (told.runs, told.notes, told.tried, told.summary) == ((), (note,), (), "not tried")
+    report = ran(leveled(tmp_path, members(()), name=f"demo-1.0-py3-none-{platform}.whl"))
+    assert (report.runs, report.notes, report.tried, report.summary) == ((), (note,), (), "not tried")
 
 
 def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
-    told = ran(leveled(tmp_path, levels=("v3",)), TELLS, *(Way.TUNABLES, Way.MASK))
-    data = json.loads(json.dumps(told.data()))
+    report = ran(leveled(tmp_path, levels=("v3",)), TELLS, *(LevelMethod.TUNABLES, LevelMethod.MASK))
+    data = json.loads(json.dumps(report.data()))
     assert (data["levels"], data["tried"], data["ok"]) == (["v1", "v3"], ["v1", "v3"], True)
     assert data["runs"][3]["way"] == "ld.so --glibc-hwcaps-mask"
-    lines = [*told.lines()]
+    lines = [*report.lines()]
     assert lines == [
         NAME,
         "  works as v1, v3",
@@ -221,7 +228,7 @@ def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
 def test_a_terminal_is_told_some_of_the_libraries_and_every_failure() -> None:
     taken = tuple(f"demo.libs/lib{letter}.so" for letter in "abcdefgh")
     failures = tuple(f"loaded: {path}, expected another" for path in taken)
-    run = LevelRun("v1", Way.TUNABLES, imported=("demo",), loaded=taken, failures=failures)
+    run = LevelRun("v1", LevelMethod.TUNABLES, imported=("demo",), loaded=taken, failures=failures)
     assert [*run.lines()] == [
         "  v1 by GLIBC_TUNABLES: 1 module imported",
         *(f"    {path}" for path in taken[:5]),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vbuild.slimming.results import LibraryCut, Slimmed
     from vbuild.splitting.results import LibraryMove, Split, Thinned
     from vbuild.variants.doctor import Diagnosis
-    from vbuild.verification.installed import Checked
+    from vbuild.verification.install_check import InstallCheck
     from vbuild.verification.model import Verdict
 
 _WIDTH = 80
@@ -238,7 +238,7 @@ def _becomes(move: "LibraryMove") -> str:
             return f"left as it was, because {move.reason}"
 
 
-def checked_lines(checked: Iterable["Checked"]) -> Iterator[str]:
+def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:
     """What came of installing the results, a wheel and an installer at a time."""
     for one in checked:
         for line in one.lines():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vbuild.splitting.plan import Cut
     from vbuild.variants.document import Schema
     from vbuild.variants.model import Property
-    from vbuild.verification.installed import Checked
+    from vbuild.verification.install_check import InstallCheck
     from vbuild.workers.executor import Executor
 
 # what says where, and not what
@@ -252,14 +252,14 @@ def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "Cut":
     return cutting(gathered(wheels), gpus)
 
 
-def _checked(wheels: "Sequence[Path]", absent: "Sequence[str]", *, quiet: bool) -> "tuple[Checked, ...]":
-    from vbuild.verification.installed import check
+def _checked(wheels: "Sequence[Path]", absent: "Sequence[str]", *, quiet: bool) -> "tuple[InstallCheck, ...]":
+    from vbuild.verification.install_check import check
 
     with terminal.status(quiet=quiet) as status:
         return check(wheels, absent=absent, on_progress=status)
 
 
-def _refuse_failed(checked: "Sequence[Checked]") -> None:
+def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:
     if failed := list(dict.fromkeys(one.wheel for one in checked if not one.ok)):
         raise ClaimError(f"{', '.join(failed)}: does not work as it was written")
 

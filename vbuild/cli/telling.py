@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.machine import Machine
     from vbuild.variants.plugins import Plugins
-    from vbuild.verification.level_runs import Leveled
+    from vbuild.verification.level_runs import LevelReport
 
 _IMAGES = "oci:"
 
@@ -80,13 +80,13 @@ def verify(
         raise ClaimError(f"{', '.join(failed)}: does not work as every CPU level in it")
 
 
-def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tuple[Leveled, ...]":
+def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tuple[LevelReport, ...]":
     from vbuild.recipe.model import Recipe
-    from vbuild.verification.level_runs import run_levels
+    from vbuild.verification.level_runs import LevelSettings, run_levels
 
-    check = Recipe.load(recipe).test if recipe else None
+    settings = LevelSettings(check=Recipe.load(recipe).test) if recipe else None
     with terminal.status(quiet=quiet) as on_progress:
-        return tuple(run_levels(wheel, check=check, on_progress=on_progress) for wheel in wheels)
+        return tuple(run_levels(wheel, settings, on_progress=on_progress) for wheel in wheels)
 
 
 @click.command(epilog=options.example("vbuild index dist --simple site"))

@@ -20,7 +20,6 @@ from vbuild.errors import BuildError, LayoutError, RecipeError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import supervised
 from vbuild.publishing.hwcaps.plan import joined as joined_wheel
 from vbuild.publishing.model import PublishPlan
@@ -37,9 +36,9 @@ from vbuild.release.report import kinds
 from vbuild.release.split_step import Thinning
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.probes import key_of
-from vbuild.verification.level_runs import Leveled, run_levels
+from vbuild.verification.level_emulation import LevelMethod
+from vbuild.verification.level_runs import LevelReport, LevelSettings, run_levels
 from vbuild.verification.level_runs import levels_of as levels_in
-from vbuild.verification.level_ways import Way
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
 
@@ -179,16 +178,15 @@ class Joiner(Struct, frozen=True):
             note = f"{product.wheel.name}: joined, and not tested level by level: {error}"
             return tried if isinstance(tried, Failure) else (tried, [note])
         log = self._log(product.target)
-        leveled = run_levels(
-            product.wheel,
+        settings = LevelSettings(
             check=self.recipe.test,
             python=python,
-            links=[self.beside] if self.beside.is_dir() else [],
-            indexes=Indexes.configured,
-            ways=(Way.TUNABLES,),
+            links=(self.beside,) if self.beside.is_dir() else (),
+            methods=(LevelMethod.TUNABLES,),
             timeout=None,  # as long as those of the other wheels may take
             log=log,
         )
+        leveled = run_levels(product.wheel, settings)
         if not leveled.ok:
             raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{_end(leveled, log)}")
         log.unlink(missing_ok=True)
@@ -225,7 +223,7 @@ def _summary(wheel: Path, levels: Sequence[str]) -> str:
     return f"{wheel.name}: joined of {', '.join(levels)}"
 
 
-def _end(leveled: Leveled, log: Path) -> str:
+def _end(leveled: LevelReport, log: Path) -> str:
     """Where the output of all levels is, with the last lines of the first test that failed."""
     said = f"; its log is {log}"
     first = next((run for run in leveled.runs if run.output), None)

@@ -1,25 +1,32 @@
-"""Fresh environments with a wheel and all it requires in them, made by pip and by uv.
+"""Fresh environments with a wheel and all its requirements, made by pip and by uv.
 
     a wheel for this Python and this machine     a virtual environment; each of the two installers makes one
-    one for another Python or Linux machine      its files alone, in a folder: uv, or pip where uv has no word for it;
-                                                 without what has no wheels for it, and no libraries for the loader
+    one for another Python or Linux machine      a folder with its files alone, made by uv, or by pip if uv has no
+                                                 name for the target; without requirements that have no wheels for
+                                                 the target and bring no libraries for the loader
 
-Both read the configured package indexes, and keep what they download in the caches that they have anyway.
+Both installers read the configured package indexes and use their own download caches.
 
-Which requirements of a wheel matter to the loader: those that bring the libraries that its files are linked to.
+Only requirements that bring libraries matter to the loader:
 
-demo-libs==0.5              kept: made beside the wheel
-nvidia-cufft-cu12==11.2.*   kept: an official package of libraries
-cuda-toolkit[cufft]==12.4.* kept: what brings such packages
-numpy>=2                    left out
-pytest; extra == "test"     not required
+    demo-libs==0.5              kept: a companion wheel of the same split
+    nvidia-cufft-cu12==11.2.*   kept: an official package of libraries
+    cuda-toolkit[cufft]==12.4.* kept: requires such packages
+    numpy>=2                    left out
+    pytest; extra == "test"     not required
+
+How installers and markers name the target Python and machine:
+
+    cp315-cp315-manylinux_2_34_aarch64   uv   --python-version 3.15 --python-platform aarch64-manylinux_2_34
+                                         pip  --python-version 3.15 --implementation cp --abi cp315 --platform …
 """
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
@@ -30,75 +37,136 @@ import uv
 from msgspec import Struct
 from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.tags import Tag, sys_tags
+from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.catalogue import TOOLKIT, is_official
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import SplitError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.variables import for_installers, passed
-from vbuild.verification.target import LoadTarget
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
+# the minor version of glibc that most machines have, and those that uv has a platform name for
+_USUAL_GLIBC, _NAMED_GLIBC = 28, (28, *range(31, 41))
+_OLDEST_GLIBC, _MUSL = 5, ("musllinux_1_2", "musllinux_1_1")
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
+_OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
+# variables that lead an installer, or what it runs, to other packages or to another place
+_LEAD_ELSEWHERE = frozenset(
+    {
+        *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES"),
+        *("UV_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"),
+        *("PIP_DRY_RUN", "PIP_NO_DEPS", "PIP_QUIET", "PIP_LOG"),
+    }
+)
 
-class PythonChoice(Struct, frozen=True):
-    """What of a wheel's requirements is *kept*, and what is *left_out*; both as an installer takes them."""
+
+def platforms_of(name: WheelName) -> tuple[PlatformPolicy, ...]:
+    """Return the Linux platforms of the wheel called *name*."""
+    return tuple(platform for tag in sorted(name.platform.split(".")) if (platform := PlatformPolicy.parse(tag)))
+
+
+class TargetPython(Struct, frozen=True):
+    """A Python other than this one: its implementation, its version, the ABI of its modules, and its platform."""
+
+    implementation: str
+    version: str
+    abi: str
+    platform: PlatformPolicy
+
+    @classmethod
+    def of(cls, name: WheelName) -> Self | None:
+        """Return the Python that the wheel called *name* is for, or None if it is for another system than Linux."""
+        if not (platforms := platforms_of(name)):
+            return None
+        platform = max(platforms, key=lambda found: found.glibc or (0, 0))
+        tag = min(name.tags, key=str)
+        this = sys.version_info[:2]
+        if match := _CPYTHON.fullmatch(tag.interpreter):
+            own = (int(match["major"]), int(match["minor"]))
+            version = max(own, this) if tag.abi == "abi3" else own
+            abi = tag.abi if tag.abi.startswith("cp") else "cp{}{}".format(*version)
+            return cls("cp", "{}.{}".format(*version), abi, platform)
+        if not tag.interpreter.startswith("py") and (match := _OTHER.fullmatch(tag.interpreter)):
+            return cls(match["implementation"], f"{match['major']}.{match['minor']}", tag.abi, platform)
+        return cls("cp", "{}.{}".format(*this), "cp{}{}".format(*this), platform)
+
+    @property
+    def uv_platform(self) -> str | None:
+        """What uv calls the platform, or None if uv has no name for it, or for the interpreter."""
+        machine = self.platform.machine
+        if machine not in {"x86_64", "aarch64"} or self.abi != f"cp{self.version.replace('.', '')}":
+            return None
+        if self._is_musl:
+            return f"{machine}-unknown-linux-musl"
+        return f"{machine}-manylinux_2_{next((minor for minor in _NAMED_GLIBC if minor >= self._glibc), 40)}"
+
+    @property
+    def markers(self) -> Mapping[str, str]:
+        """The environment markers that may have other values there than here."""
+        return {
+            "python_version": self.version,
+            "python_full_version": f"{self.version}.0",
+            "platform_machine": self.platform.machine,
+        }
+
+    def options(self, installer: "Installer") -> list[str]:
+        """Return the options by which *installer* installs for this Python."""
+        if installer is Installer.UV:
+            return ["--python-version", self.version, "--python-platform", str(self.uv_platform)]
+        # pip takes environment markers from the Python that runs it, whatever these options say
+        words = ["--python-version", self.version, "--implementation", self.implementation, "--abi", self.abi]
+        return words + [f"--platform={tag}_{self.platform.machine}" for tag in self._platform_tags()]
+
+    def _platform_tags(self) -> list[str]:
+        """Return every tag, newest first: pip does not know that a newer glibc runs wheels for an older one."""
+        if self._is_musl:
+            return [*_MUSL, "linux"]
+        tags = [(f"manylinux_2_{minor}", _LEGACY.get(minor)) for minor in range(self._glibc, _OLDEST_GLIBC - 1, -1)]
+        return [tag for pair in tags for tag in pair if tag] + ["linux"]
+
+    @property
+    def _is_musl(self) -> bool:
+        return self.platform.tag.startswith("musllinux")
+
+    @property
+    def _glibc(self) -> int:
+        return max((self.platform.glibc or (2, 0))[1], _USUAL_GLIBC)
+
+
+class RequirementChoice(Struct, frozen=True):
+    """The requirements of a wheel that are *kept*, and those that are *left_out*; both as an installer takes them."""
 
     kept: tuple[str, ...]
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, lines: Iterable[str], *, beside: Collection[str], markers: Mapping[str, str]) -> Self:
-        """The choice among Requires-Dist *lines*, *beside* being projects made with the wheel.
+    def of(cls, lines: Iterable[str], *, companions: Collection[str], markers: Mapping[str, str]) -> Self:
+        """Choose among Requires-Dist *lines*; *companions* are the projects of companion wheels.
 
-        *markers* are the values of environment markers that are others than here.
+        *markers* are the environment markers that have other values than here.
         """
         kept: dict[str, None] = {}
         left_out: dict[str, None] = {}
-        for requirement in _applying(lines, markers):
-            project = canonicalize_name(requirement.name)
-            brings = project in beside or project == TOOLKIT or is_official(project)
-            (kept if brings else left_out)[str(requirement)] = None
+        for line in lines:
+            # a line that cannot be read is ignored, as installers do with old metadata
+            with suppress(InvalidRequirement, UndefinedComparison):
+                requirement = Requirement(line)
+                if requirement.marker and not requirement.marker.evaluate({**markers, "extra": ""}):
+                    continue
+                requirement.marker = None
+                project = canonicalize_name(requirement.name)
+                brings_libraries = project in companions or project == TOOLKIT or is_official(project)
+                (kept if brings_libraries else left_out)[str(requirement)] = None
         return cls(tuple(kept), tuple(left_out))
 
     @property
     def projects(self) -> tuple[str, ...]:
         """The projects that are left out."""
         return tuple(dict.fromkeys(canonicalize_name(Requirement(line).name) for line in self.left_out))
-
-
-def _applying(lines: Iterable[str], markers: Mapping[str, str]) -> Iterator[Requirement]:
-    """The *lines* that count where *markers* are so, without theirs; one that cannot be read is none of ours."""
-    for line in lines:
-        with suppress(InvalidRequirement, UndefinedComparison):
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({**markers, "extra": ""}):
-                requirement.marker = None
-                yield requirement
-
-
-# variables that lead an installer, or what it runs, to other packages or to another place
-_LEAD_ELSEWHERE = frozenset(
-    {
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "VIRTUAL_ENV",
-        "CONDA_PREFIX",
-        "UV_SYSTEM_PYTHON",
-        "UV_BREAK_SYSTEM_PACKAGES",
-        "UV_PYTHON",
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_ROOT",
-        "PIP_USER",
-        "PIP_PYTHON",
-        "PIP_DRY_RUN",
-        "PIP_NO_DEPS",
-        "PIP_QUIET",
-        "PIP_LOG",
-    }
-)
 
 
 class Installer(StrEnum):
@@ -108,10 +176,11 @@ class Installer(StrEnum):
     UV = "uv"
 
 
-class TestEnvironment(Struct, frozen=True):
-    """Where a wheel is installed: *packages* is site-packages, in *folder*; no *python* where none here can run it.
+class WheelEnvironment(Struct, frozen=True):
+    """Where a wheel is installed: *packages* is site-packages in *folder*; *python* is None if none here can run it.
 
-    *left_out* are projects that it requires, and that are not there for the *reason* that the installer gave.
+    *left_out* are projects that the wheel requires and that are not installed, for the *reason* that the installer
+    gave.
     """
 
     folder: Path
@@ -121,84 +190,86 @@ class TestEnvironment(Struct, frozen=True):
     reason: str = ""
 
 
+class WheelSources(Struct, frozen=True):
+    """Where installers find packages: folders of wheels, and indexes.
+
+    *companions* are the projects of the companion wheels in these folders.
+    """
+
+    links: tuple[Path, ...]
+    indexes: Indexes
+    companions: frozenset[str] = frozenset()
+
+
+@cache
 def is_native(name: WheelName) -> bool:
     """Whether this Python, on this machine, takes the wheel called *name*."""
-    return not name.tags.isdisjoint(_own_tags())
+    return not name.tags.isdisjoint(sys_tags())
 
 
 def installers(name: WheelName) -> tuple[Installer, ...]:
-    """The installers that can put the wheel called *name* somewhere; none where it is for another system."""
+    """Return the installers that can install the wheel called *name*; none if it is for another system."""
     if is_native(name):
         return (Installer.PIP, Installer.UV)
-    target = LoadTarget.of(name)
+    target = TargetPython.of(name)
     return () if target is None else (Installer.UV if target.uv_platform else Installer.PIP,)
 
 
-def installed(
-    wheel: Path,
-    installer: Installer,
-    *,
-    links: Sequence[Path],
-    indexes: Indexes,
-    folder: Path,
-    beside: Collection[str] = (),
-) -> TestEnvironment:
-    """A new environment in *folder* with the *wheel*, under its plain name, and what it requires, also from *links*.
+def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder: Path) -> WheelEnvironment:
+    """Install *wheel*, under its plain name, and its requirements into a new environment in *folder*.
 
-    For another Python or machine, what the loader does not need is left out where even alone it cannot be installed;
-    the projects made *beside* the wheel are what it needs. `SplitError`, with the line in which the installer says why,
-    where the wheel cannot be installed.
+    If the wheel is for another Python or machine, requirements that the loader does not need are left out if they
+    cannot be installed even alone. Raises `SplitError`, with the line in which the installer says why, if the wheel
+    cannot be installed.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
-    client = _Client(installer, name, tuple(links), indexes)
+    client = _Client(installer, TargetPython.of(name), sources)
     if is_native(name):
-        environment = _native(folder, installer)
-        client.run(_venv(installer, environment))
+        root = folder / f"with-{installer}"
+        paths = sysconfig.get_paths("venv", vars={"base": str(root), "platbase": str(root)})
+        environment = WheelEnvironment(root, Path(paths["purelib"]), Path(paths["scripts"]) / "python")
+        venv = [sys.executable, "-m", "venv"] if installer is Installer.PIP else _uv_venv(Path(sys.executable))
+        client.run([*venv, str(root)])
         client.install(environment, str(plain))
         return environment
-    environment = TestEnvironment(folder, folder / "packages")
+    environment = WheelEnvironment(folder, folder / "packages")
     try:
         client.install(environment, str(plain))
     except SplitError:
-        choice = _choice(wheel, name, beside)
+        with open_wheel(wheel) as source:
+            lines = source.metadata().requires_dist
+        markers = client.target.markers if client.target else {}
+        choice = RequirementChoice.of(lines, companions=sources.companions, markers=markers)
         if not (reason := client.refusal(choice.left_out, folder)):
             raise
-        environment = TestEnvironment(folder, folder / "linked", left_out=choice.projects, reason=reason)
+        environment = WheelEnvironment(folder, folder / "linked", left_out=choice.projects, reason=reason)
         if choice.kept:
             client.install(environment, *choice.kept)
         client.install(environment, "--no-deps", str(plain))
     return environment
 
 
-def equipped(
-    wheel: Path, python: Path, *, requires: Sequence[str], links: Sequence[Path], indexes: Indexes, folder: Path
-) -> TestEnvironment:
-    """A new environment of *python* in *folder*, by uv: the *wheel* and what that needs, and what a test *requires*.
+def make_environment(
+    wheel: Path, python: Path, *, requires: Sequence[str], sources: WheelSources, folder: Path
+) -> WheelEnvironment:
+    """Return a new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    `SplitError`, with the line in which uv says why, where it cannot be made.
+    Raises `SplitError`, with the line in which uv says why, if it cannot be made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
-    client = _Client(Installer.UV, name, tuple(links), indexes)
+    client = _Client(Installer.UV, TargetPython.of(name), sources)
     root = folder / "environment"
     client.run([*_uv_venv(python), str(root)])
     (packages,) = root.glob("lib/*/site-packages")
-    environment = TestEnvironment(root, packages, root / "bin" / "python")
+    environment = WheelEnvironment(root, packages, root / "bin" / "python")
     client.install(environment, str(plain), *requires)
     return environment
 
 
-def _choice(wheel: Path, name: WheelName, beside: Collection[str]) -> PythonChoice:
-    """What of the requirements of *wheel*, which is for another Python or machine, the loader needs."""
-    target = LoadTarget.of(name)
-    with open_wheel(wheel) as source:
-        lines = source.metadata().requires_dist
-    return PythonChoice.of(lines, beside=beside, markers=target.markers() if target else {})
-
-
 def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
-    """The *wheel* as installers understand its name: one with a variant label is linked into *folder* without it."""
+    """Return a path to *wheel* whose name every installer understands; a variant is linked into *folder*."""
     if name.variant is None:
         return wheel.absolute()
     link = folder / "plain" / str(name.plain())
@@ -208,79 +279,77 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
 
 
 def variables() -> dict[str, str]:
-    """The environment variables of a process in an environment: what a build sees of ours, no way to other packages."""
-    return _undisturbed(passed(os.environ))
+    """Return the variables for a process in an environment: those a build sees, less those that lead elsewhere."""
+    return _without_leads(passed(os.environ))
 
 
-def _undisturbed(before: Mapping[str, str]) -> dict[str, str]:
+def _without_leads(before: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
-def _native(folder: Path, installer: Installer) -> TestEnvironment:
-    root = folder / f"with-{installer}"
-    paths = sysconfig.get_paths("venv", vars={"base": str(root), "platbase": str(root)})
-    return TestEnvironment(root, Path(paths["purelib"]), Path(paths["scripts"]) / "python")
-
-
-def _venv(installer: Installer, environment: TestEnvironment) -> list[str]:
-    if installer is Installer.PIP:
-        return [sys.executable, "-m", "venv", str(environment.folder)]
-    return [*_uv_venv(Path(sys.executable)), str(environment.folder)]
-
-
 def _uv_venv(python: Path) -> list[str]:
-    """The command that makes an environment of *python*, its folder not named yet."""
+    """Return the command that makes an environment of *python*, without the folder, which comes last."""
     quiet = ["--no-config", "--no-progress", "--no-project", "--no-python-downloads"]
     return [uv.find_uv_bin(), "venv", *quiet, "--python", str(python)]
 
 
 class _Client(Struct, frozen=True):
-    """An *installer* for the Python of the wheel called *name*, and where it finds packages."""
+    """An *installer* that installs from *sources* for *target*, or for a Python of this machine."""
 
     installer: Installer
-    name: WheelName
-    links: tuple[Path, ...]
-    indexes: Indexes
+    target: TargetPython | None
+    sources: WheelSources
 
-    def install(self, environment: TestEnvironment, *packages: str) -> None:
-        """Put *packages* into *environment*; `SplitError` where they cannot be."""
-        places = (*self.indexes.find_links, *(link.absolute().as_uri() for link in self.links))
+    def install(self, environment: WheelEnvironment, *packages: str) -> None:
+        """Install *packages* into *environment*; raises `SplitError` if that fails."""
+        places = (*self.sources.indexes.find_links, *(link.absolute().as_uri() for link in self.sources.links))
         links = (f"--find-links={place}" for place in dict.fromkeys(places))
         self.run([*self._command(environment), *links, *packages])
 
     def refusal(self, packages: Sequence[str], folder: Path) -> str | None:
-        """Why *packages* cannot be installed even by themselves; None where they can, or are none."""
+        """Return why *packages* cannot be installed even by themselves, or None if they can or there are none."""
         try:
             if packages:
-                self.install(TestEnvironment(folder, folder / "nothing"), "--dry-run", *packages)
+                self.install(WheelEnvironment(folder, folder / "nothing"), "--dry-run", *packages)
         except SplitError as error:
             return str(error)
         return None
 
     def run(self, command: Sequence[str]) -> None:
-        _run(self.installer, command, {**_variables(self.indexes), **self.indexes.environment()})
+        ran = subprocess.run(
+            command,
+            env={**_installer_variables(self.sources.indexes), **self.sources.indexes.environment()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+        if ran.returncode:
+            reason = _reason(f"{ran.stdout}{ran.stderr}") or f"exit status {ran.returncode}"
+            raise SplitError(f"{self.installer}: {reason}")
 
-    def _command(self, environment: TestEnvironment) -> list[str]:
-        """The command, its packages not named yet."""
+    def _command(self, environment: WheelEnvironment) -> list[str]:
+        """Return the install command without the packages, which come last."""
         python = str(environment.python or sys.executable)
         if self.installer is Installer.PIP:
-            # the pip that a new environment has is the one that users have
+            # users run the pip that a new environment has
             command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
             command += ["--progress-bar=off"]
         else:
-            # a file that is a link into uv's cache would be loaded from there
+            # a link into uv's cache would make the loader find the library there
             command = [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-progress", "--link-mode=hardlink"]
             command += ["--python", python]
-        # uv has no variable for it
-        command += ["--no-index"] if self.indexes.no_index else []
-        if not environment.python and (target := LoadTarget.of(self.name)):
+        # there is no variable for it in uv
+        command += ["--no-index"] if self.sources.indexes.no_index else []
+        if not environment.python and self.target:
             command += ["--target", str(environment.packages), "--only-binary=:all:"]
-            command += target.for_uv() if self.installer is Installer.UV else target.for_pip()
+            command += self.target.options(self.installer)
         return command
 
 
-def _variables(indexes: Indexes) -> dict[str, str]:
-    """The environment of an installer: what it may see of ours, no way elsewhere, and *indexes* as pip reads them."""
+def _installer_variables(indexes: Indexes) -> dict[str, str]:
+    """Return the variables for an installer: what it may see of ours, and *indexes* as pip reads them."""
     pip = {
         "PIP_INDEX_URL": indexes.index_url,
         "PIP_EXTRA_INDEX_URL": " ".join(indexes.extra_index_urls),
@@ -290,35 +359,16 @@ def _variables(indexes: Indexes) -> dict[str, str]:
         "PIP_PROXY": indexes.proxy,
         "PIP_KEYRING_PROVIDER": indexes.keyring,
         "PIP_DEFAULT_TIMEOUT": str(round(indexes.timeout)),
-        "COLUMNS": "1000",  # or messages are broken where a terminal would end
+        "COLUMNS": "1000",  # otherwise pip breaks messages at the terminal's width
     }
-    return _undisturbed(for_installers(os.environ)) | {name: text for name, text in pip.items() if text}
-
-
-def _run(installer: Installer, command: Sequence[str], environment: Mapping[str, str]) -> None:
-    ran = subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    if ran.returncode:
-        raise SplitError(f"{installer}: {_reason(f'{ran.stdout}{ran.stderr}') or f'exit status {ran.returncode}'}")
+    return _without_leads(for_installers(os.environ)) | {name: text for name, text in pip.items() if text}
 
 
 def _reason(output: str) -> str:
-    """The line of *output* that says why: pip's last error, or uv's with its first cause."""
+    """Return the line of *output* that says why: pip's last error, or uv's error with its first cause."""
     lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
     if errors := [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]:
         return errors[-1]
-    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")][:1]
-    said += [line.removeprefix("cause: ") for line in lines if line.startswith("cause: ")][:1]
-    return ": ".join(said or lines[-1:])
-
-
-@cache
-def _own_tags() -> frozenset[Tag]:
-    return frozenset(sys_tags())
+    found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")][:1]
+    found += [line.removeprefix("cause: ") for line in lines if line.startswith("cause: ")][:1]
+    return ": ".join(found or lines[-1:])

@@ -1,8 +1,8 @@
-"""Whether the GPU code in a wheel serves the GPUs that its variant claims.
+"""Check that the GPU code in a wheel serves the GPUs that its variant claims.
 
-NN_real        machine code for that GPU; a library without any is an error if none of the project's own has some
+NN_real        machine code for that GPU; a library without it is an error unless another of the project's own has it
 M0_virtual     PTX that a driver can compile for GPUs of major version M
-lower bound    no older than the drivers that read the code: zstd came with that of CUDA 12.4
+lower bound    no older than the drivers that read the code: zstd came with CUDA 12.4
 
 The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks for 86_real ... 80_real and 80_virtual.
 """
@@ -24,12 +24,12 @@ from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule
 
 _NAMESPACE, _ARCH, _LOWER_BOUND = "nvidia", "sm_arch", "cuda_version_lower_bound"
 _VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
-# the sections that hold nothing but containers: what could not be read in them is damaged, or newer than vbuild
+# these sections hold nothing but containers: what cannot be read in them is damaged, or newer than vbuild
 DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 
 class GpuClaim(Struct, frozen=True):
-    """The GPUs that a variant names: those that get machine code, those that get PTX, and the oldest driver."""
+    """The GPUs that a variant names: those with machine code, those with PTX, and the oldest driver."""
 
     real: tuple[Arch, ...] = ()
     virtual: tuple[Arch, ...] = ()
@@ -37,7 +37,7 @@ class GpuClaim(Struct, frozen=True):
 
     @classmethod
     def of(cls, variant: Variant) -> tuple[Self, tuple[Finding, ...]]:
-        """The claim of *variant*, and what in it no installer will ever ask for."""
+        """Return the claim of *variant*, and a finding for each value that no installer ever asks for."""
         findings: list[Finding] = []
         archs: dict[str, list[Arch]] = {"real": [], "virtual": []}
         lower_bound = None
@@ -66,7 +66,7 @@ class GpuClaim(Struct, frozen=True):
 
 
 def _mistaken(value: str) -> str | None:
-    """Why no GPU asks for the sm_arch *value*; None for one that some GPU asks for."""
+    """Return why no GPU asks for the sm_arch *value*, or None if one does."""
     if not (match := _VALUE.fullmatch(value)):
         return "matches no GPU; expected 90_real, 90_virtual ..."
     if match["kind"] == "virtual" and not match["number"].endswith("0"):
@@ -75,7 +75,7 @@ def _mistaken(value: str) -> str | None:
 
 
 class LibraryCode(Struct, frozen=True):
-    """The GPU code of one library: its fatbins by what they offer, and what a verdict says of the rest."""
+    """The GPU code of one library: its fatbins by what they offer, and what a verdict says about the rest."""
 
     fatbins: Mapping[tuple[GpuOffer, ...], int]
     machine: tuple[str, ...]
@@ -87,7 +87,7 @@ class LibraryCode(Struct, frozen=True):
 
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
-        """*code* without its places in the file, of those containers that the GPU's runtime chooses from."""
+        """Summarise *code*, as far as it is in containers that the GPU's runtime chooses from."""
         containers = offered(code.containers)
         entries = [entry for container in containers for entry in container.entries]
         fatbins = Counter(offers for container in containers if (offers := _offers(container)))
@@ -110,18 +110,18 @@ class LibraryCode(Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Arch]:
-        """The NVIDIA GPUs that some of it was made for."""
+        """The NVIDIA GPUs that some of the code was made for."""
         return frozenset(
             offer.arch.device for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER
         )
 
     def has_ptx(self, device: Arch) -> int:
-        """The number of fatbins with PTX that the driver of *device* can compile."""
+        """Return the number of fatbins with PTX that the driver of *device* can compile."""
         return sum(count for offers, count in self.fatbins.items() if _has_ptx(offers, device))
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
-    """What *container* offers to NVIDIA's driver; nothing where all of it is for other libraries, as LTO-IR is."""
+    """Return what *container* offers to NVIDIA's driver; nothing if all is for libraries, as LTO-IR is."""
     offers = tuple(entry.offer for entry in container.entries if isinstance(entry.arch, Arch))
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
@@ -136,8 +136,8 @@ def _has_ptx(offers: Iterable[GpuOffer], device: Arch) -> bool:
     return service([offer for offer in offers if offer.code is GpuCodeKind.PTX], device) is Service.JIT
 
 
-class Devices:
-    """The GPU code of a wheel's *libraries*, those that have any, against its claim."""
+class GpuCodeCheck:
+    """Checks the GPU code of a wheel's *libraries* against its claim."""
 
     def __init__(self, libraries: Mapping[str, LibraryCode], claim: GpuClaim) -> None:
         self._libraries = {path: code for path, code in libraries.items() if code}
@@ -149,18 +149,18 @@ class Devices:
             for path, code in self._libraries.items()
             if code.fatbins
         }
-        # what a repair tool added may be for more GPUs than the project's own code
+        # libraries that a repair tool added may be for more GPUs than the project's own code
         judged = [path for path in self._served if not is_grafted(path)] or list(self._served)
         self._native = {device for path in judged for device, served in self._served[path].items() if served.machine}
 
     def libraries(self) -> Iterator[LibraryGpus]:
-        """What each library is for, held against the GPUs claimed and those that the wheel has code for."""
+        """Yield how each library serves the GPUs that are claimed and those that the wheel has code for."""
         for path, code in self._libraries.items():
             served = tuple(self._served.get(path, {}).values())
             yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes)
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with the code, or contradicts the claim."""
+        """Yield what is wrong with the code, or contradicts the claim."""
         for path, code in self._libraries.items():
             if code.damaged:
                 what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
@@ -179,7 +179,7 @@ class Devices:
     def _real_findings(self, path: str, served: GpuServed, code: LibraryCode) -> Iterator[Finding]:
         device, total = served.device, served.fatbins
         claim = f"{device.number}_real is claimed"
-        # some libraries are for some GPUs only, and never loaded on others
+        # some libraries are for some GPUs only, and are never loaded on others
         severity = Severity.WARNING if device in self._native else Severity.ERROR
         if served.nothing == total:
             found = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))

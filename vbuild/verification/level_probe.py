@@ -1,10 +1,10 @@
-"""Import modules in a process of their own, and read what the loader said meanwhile.
+"""Import modules in a process of their own, and read which libraries the loader took meanwhile.
 
     LD_DEBUG=libs         find library=libx.so [0]; searching
                             trying file=/…/demo.libs/glibc-hwcaps/x86-64-v3/libx.so
-    LD_DEBUG_OUTPUT=FILE  one for each process, with its number behind the name
+    LD_DEBUG_OUTPUT=FILE  one file for each process, with its number appended to the name
 
-The last file that is tried for a name is the one that was loaded, if there is such a file.
+The last file that the loader tries for a name is the one it loads, if that file exists.
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 
@@ -15,36 +15,36 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-_LINE = re.compile(r"\s*\d+:\t\s*(?:(?P<find>find library=)|trying file=(?P<tried>.*)|calling init: (?P<begun>.*))")
-_LAST = 25
+_LINE = re.compile(r"\s*\d+:\t\s*(?:(?P<find>find library=)|trying file=(?P<tried>.*)|calling init: (?P<init>.*))")
+_LAST_LINES = 25
 _PROBE = """
 import importlib, json, os, sys, traceback
 with open(sys.argv[1], "a", encoding="utf-8") as file:
-    def tell(**told):
-        file.write(json.dumps(told) + chr(10))
+    def write(**row):
+        file.write(json.dumps(row) + chr(10))
         file.flush()
     for name in sys.argv[2:]:
-        tell(begun=name)
+        write(started=name)
         try:
             importlib.import_module(name)
         except BaseException as error:
             traceback.print_exc()
             text = (str(error).strip().splitlines() or [""])[-1]
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            tell(name=name, error=f"{type(error).__name__}: {text}".removesuffix(": "), missing=missing)
+            write(name=name, error=f"{type(error).__name__}: {text}".removesuffix(": "), missing=missing)
         else:
-            tell(name=name, error=None, missing=None)
+            write(name=name, error=None, missing=None)
 os._exit(0)
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """What came of importing the module *name*: the *error*, and the module that is *missing*, where that is why."""
+class ImportResult:
+    """The result of importing the module *name*: the *error*, and the *missing* module if that caused it."""
 
     name: str
     error: str | None = None
@@ -52,28 +52,37 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command ended: in a few words, None where well, with the last lines of its *output*."""
+class CommandResult:
+    """How a command ended: *why* it failed, in a few words, or None for success; the last lines of its *output*."""
 
     why: str | None
     output: str
 
-    @classmethod
-    def of(
-        cls,
-        command: Sequence[str],
-        *,
-        cwd: Path,
-        environment: Mapping[str, str],
-        timeout: float | None,
-        log: Path | None,
-        title: str,
-    ) -> Self:
-        """How *command* ended, after *timeout* seconds at most; what it printed goes into *log*, behind *title*."""
+
+@dataclass(frozen=True, slots=True)
+class ProbeProcess:
+    """How commands are run: in *folder*, with *environment*, for *timeout* seconds at most.
+
+    Their output is appended to *log* after *title* and a description of the command.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+    timeout: float | None
+    log: Path | None
+    title: str
+
+    def on_path(self, folder: Path) -> Self:
+        """The same with *folder* first in PATH."""
+        path = os.pathsep.join([str(folder), self.environment.get("PATH", os.defpath)])
+        return replace(self, environment={**self.environment, "PATH": path})
+
+    def run(self, command: Sequence[str], description: str) -> CommandResult:
+        """Run *command*, and end its whole process group if it takes too long."""
         with subprocess.Popen(
             command,
-            cwd=cwd,
-            env=environment,
+            cwd=self.folder,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,61 +90,45 @@ class Ended:
         ) as process:
             why = None
             try:
-                output, _ = process.communicate(timeout=timeout)
+                output, _ = process.communicate(timeout=self.timeout)
             except BaseException as error:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 output, _ = process.communicate()
-                why = f"took more than {timeout:g} s"
+                why = f"took more than {self.timeout:g} s"
+        status = process.returncode
+        if status and not why:
+            why = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
         text = output.decode(errors="replace").rstrip()
-        if log:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a", encoding="utf-8") as file:
+        if self.log:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("a", encoding="utf-8") as file:
+                title = f"{self.title} {description}"
                 file.write(f"{title}\n{text}\n" if text else f"{title}\n")
-        return cls(why or _ending(process.returncode), "\n".join(text.splitlines()[-_LAST:]))
+        return CommandResult(why, "\n".join(text.splitlines()[-_LAST_LINES:]))
 
 
-def imported(
-    modules: Sequence[str],
-    python: Path,
-    *,
-    folder: Path,
-    environment: Mapping[str, str],
-    timeout: float | None,
-    log: Path | None,
-    title: str,
-) -> Iterator[Imported]:
-    """What comes of importing each of *modules* in *python*, in *folder*; behind one that crashes in a new process.
-
-    What they print goes into *log*, behind *title* and the names, with the tracebacks of errors.
-    """
+def import_each(modules: Sequence[str], python: Path, process: ProbeProcess) -> Iterator[ImportResult]:
+    """Import each of *modules* in *python*; after a crash the rest are imported in a new process."""
     left = list(modules)
     while left:
-        answer = folder / "answer"
-        answer.write_text("")
-        command = [str(python), "-I", "-c", _PROBE, str(answer), *left]
-        ended = Ended.of(
-            command,
-            cwd=folder,
-            environment=environment,
-            timeout=timeout,
-            log=log,
-            title=f"{title} import {', '.join(left)}",
-        )
-        told = [json.loads(line) for line in answer.read_text(encoding="utf-8").splitlines()]
-        done = [Imported(**one) for one in told if "name" in one]
+        file = process.folder / "answer"
+        file.write_text("")
+        ended = process.run([str(python), "-I", "-c", _PROBE, str(file), *left], f"import {', '.join(left)}")
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        done = [ImportResult(**row) for row in rows if "name" in row]
         yield from done
         if len(done) < len(left):
-            yield Imported(left[len(done)], f"the process {ended.why or 'ended'}")
+            yield ImportResult(left[len(done)], f"the process {ended.why or 'ended'}")
         left = left[len(done) + 1 :]
 
 
 def loaded(logs: Path, packages: Path) -> tuple[str, ...]:
-    """The libraries below *packages* that the loader took by name, by their paths from there, sorted.
+    """Return the libraries below *packages* that the loader took by name, as sorted paths from there.
 
-    LD_DEBUG has told it to files whose names begin as *logs*.
+    *logs* is the path with which the names of LD_DEBUG's output files begin.
     """
     found: set[str] = set()
     for log in logs.parent.glob(f"{logs.name}*"):
@@ -158,13 +151,7 @@ def _paths(text: str) -> Iterator[str]:
         if last:
             yield last
         last = None
-        if match["begun"]:
-            yield match["begun"]
+        if match["init"]:
+            yield match["init"]
     if last:
         yield last
-
-
-def _ending(status: int) -> str | None:
-    if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"failed with status {status}" if status else None

@@ -1,11 +1,10 @@
-"""What came of running a wheel as processors of several levels see it, as values and as lines for a terminal.
+"""Run a wheel with copies for CPU levels as processors of each level see it.
 
-Run a wheel with copies for CPU levels as processors of each level see it: installed, imported, tested, looked at.
+    wheel -> uv -> fresh environment -> for each level and method: import modules, run the test, read LD_DEBUG
+          -> LevelReport
 
-    wheel -> uv -> fresh environment -> each level, each way: modules imported, test run, LD_DEBUG read -> Leveled
-
-Of each library the copy must have been taken that is the best for the level: a fast copy that nobody ever loads still
-passes every test. A level that this machine cannot bring about is not tried, and that is said.
+For each library, the loader must take the best copy for the level: a fast copy that is never loaded still passes every
+test. A level that this machine cannot emulate is not tried, and the report says so.
 """
 
 import os
@@ -13,10 +12,11 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import uv
 from msgspec import Struct
@@ -26,27 +26,34 @@ from vbuild.errors import ClaimError, SplitError, at
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
-from vbuild.verification.environments import TestEnvironment, equipped, is_native, variables
-from vbuild.verification.installation import InstalledWheel
-from vbuild.verification.level_probe import Ended, imported, loaded
-from vbuild.verification.level_ways import WAYS, LevelHost, Start, Way, plain
-from vbuild.verification.target import LoadTarget, platforms_of
+from vbuild.verification.environments import (
+    TargetPython,
+    WheelEnvironment,
+    WheelSources,
+    is_native,
+    make_environment,
+    platforms_of,
+    variables,
+)
+from vbuild.verification.installed_wheel import InstalledWheel
+from vbuild.verification.level_emulation import METHODS, Launch, LevelHost, LevelMethod, plain_environment
+from vbuild.verification.level_probe import ProbeProcess, import_each, loaded
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 _WIDTH = 80
-_SHOWN = 5  # libraries of a run; those that are wrong are all told
+_SHOWN = 5  # libraries of a run; all wrong ones are shown
 
 
 class LevelRun(Struct, frozen=True):
-    """A wheel run as processors of *level* see it, which came about by *way*; *untried* says why it was not.
+    """The result of running a wheel as processors of *level* see it; *untried* says why it was not run.
 
     *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
-    It *is_tested* where the test's command was run, too, and *output* are the last lines of one that failed.
+    *is_tested* says whether the test's command ran, too; *output* are its last lines if it failed.
     """
 
     level: str
-    way: Way
+    method: LevelMethod
     untried: str | None = None
     imported: tuple[str, ...] = ()
     loaded: tuple[str, ...] = ()
@@ -55,7 +62,7 @@ class LevelRun(Struct, frozen=True):
     output: str = ""
 
     def __str__(self) -> str:
-        return str(self.way) if self.way is Way.NONE else f"{self.level} by {self.way}"
+        return str(self.method) if self.method is LevelMethod.NONE else f"{self.level} by {self.method}"
 
     @property
     def is_tried(self) -> bool:
@@ -64,7 +71,7 @@ class LevelRun(Struct, frozen=True):
     def data(self) -> dict[str, Any]:
         return {
             "level": self.level,
-            "way": self.way.value,
+            "way": self.method.value,
             "tried": self.is_tried,
             "untried": self.untried,
             "imported": list(self.imported),
@@ -75,7 +82,7 @@ class LevelRun(Struct, frozen=True):
         }
 
     def lines(self) -> Iterator[str]:
-        """The run for a terminal: a line, libraries that were taken, what failed, how a failed test ended."""
+        """The run for a terminal: a summary, loaded libraries, failures, the last lines of a failed test."""
         if self.untried is not None:
             yield from _wrapped(f"  {self}: not tried: {self.untried}")
             return
@@ -94,8 +101,8 @@ class LevelRun(Struct, frozen=True):
         return any(failure.startswith("test: ") for failure in self.failures)
 
 
-class Leveled(Struct, frozen=True):
-    """What came of a wheel's *levels*, the baseline's first: its *runs*, and *notes* on what could not be seen."""
+class LevelReport(Struct, frozen=True):
+    """The results for a wheel's *levels*, the baseline first: its *runs*, and *notes* on what no run could show."""
 
     wheel: str
     levels: tuple[str, ...]
@@ -104,17 +111,17 @@ class Leveled(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed of what was tried."""
+        """Whether no run failed."""
         return not self.failures
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What failed, level and way in front."""
+        """The failures of all runs, each after its level and method."""
         return tuple(f"{run}: {failure}" for run in self.runs for failure in run.failures)
 
     @property
     def tried(self) -> tuple[str, ...]:
-        """The levels that were tried by some way."""
+        """The levels that were run by some method."""
         return tuple(level for level in self.levels if any(run.level == level and run.is_tried for run in self.runs))
 
     @property
@@ -122,7 +129,7 @@ class Leveled(Struct, frozen=True):
         return tuple(level for level in self.levels if level not in self.tried)
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON takes it."""
+        """The result for JSON."""
         return {
             "wheel": self.wheel,
             "levels": list(self.levels),
@@ -143,17 +150,17 @@ class Leveled(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """How it ended, in a few words: ``works as v1, v3; v4 not tried``."""
+        """The result in a few words: ``works as v1, v3; v4 not tried``."""
         if not self.tried:
             return "not tried"
-        if all(run.way is Way.NONE for run in self.runs):
+        if all(run.method is LevelMethod.NONE for run in self.runs):
             return f"{'works' if self.ok else 'fails'} on this machine"
         failed = [level for level in self.tried if any(run.level == level and run.failures for run in self.runs)]
         works = [level for level in self.tried if level not in failed]
-        said = [f"works as {', '.join(works)}"] if works else []
-        said += [f"fails as {', '.join(failed)}"] if failed else []
-        said += [f"{', '.join(self.untried)} not tried"] if self.untried else []
-        return "; ".join(said)
+        parts = [f"works as {', '.join(works)}"] if works else []
+        parts += [f"fails as {', '.join(failed)}"] if failed else []
+        parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
+        return "; ".join(parts)
 
 
 def _counted(number: int, noun: str) -> str:
@@ -170,107 +177,99 @@ def _wrapped(text: str) -> Iterator[str]:
 OnProgress = Callable[[str], None]
 
 _BASELINE = X86_64_LEVELS[0]
-_SECONDS = 1800.0
 _MODULE = re.compile(r"[^\W\d]\w*")
+
+
+class LevelSettings(Struct, frozen=True, kw_only=True):
+    """How to run a wheel at each level.
+
+    *check* is the test to run. The wheel is installed for *python*, by default one of this machine that takes it; its
+    requirements may also be in *links*, by default the wheel's folder. Each level is emulated by each of *methods*. A
+    command may take *timeout* seconds; its output is appended to *log*.
+    """
+
+    check: Check = Check()
+    python: Path | None = None
+    links: tuple[Path, ...] | None = None
+    methods: tuple[LevelMethod, ...] = METHODS
+    timeout: float | None = 1800.0
+    log: Path | None = None
 
 
 def run_levels(
     wheel: Path,
+    settings: LevelSettings | None = None,
     *,
-    check: Check | None = None,
-    python: Path | None = None,
-    links: Sequence[Path] | None = None,
     indexes: Callable[[], Indexes] = Indexes.configured,
-    ways: Collection[Way] = WAYS,
-    timeout: float | None = _SECONDS,
-    log: Path | None = None,
     on_progress: OnProgress = lambda _: None,
-) -> Leveled:
-    """What comes of *wheel*, and of the test in *check*, as processors of the baseline and of each level in it see it.
+) -> LevelReport:
+    """Run *wheel* as processors of the baseline and of each of its levels see it.
 
-    It is installed for *python*, or else for one of this machine that takes it; what it requires may be in *links*, or
-    else beside it. Each level comes about in each of *ways*; no command may take more than *timeout* seconds, and what
-    they print goes into *log*, too. `ClaimError` where it cannot be installed, or this machine lacks the Python.
+    Raises `ClaimError` if the wheel cannot be installed, or this machine lacks the Python.
     """
+    settings = settings or LevelSettings()
     name = WheelName.parse(wheel.name)
     levels = levels_of(wheel)
     if note := _why_not_here(name):
-        return Leveled(wheel.name, levels, notes=(note,))
+        return LevelReport(wheel.name, levels, notes=(note,))
     with TemporaryDirectory(prefix="vbuild-levels-") as text, at(wheel.name):
         folder = Path(text).resolve()
         on_progress(f"{wheel.name}: installing it")
-        beside = (wheel.parent,) if links is None else links
-        environment = _environment(wheel, name, python, check, links=beside, indexes=indexes(), folder=folder)
-        installation = InstalledWheel.of(environment.packages, name.project)
-        bench = _LevelRunner.of(environment, installation, check or Check(), folder=folder, timeout=timeout, log=log)
-        why_none = bench.host.why_no_levels
+        sources = WheelSources((wheel.parent,) if settings.links is None else settings.links, indexes())
+        try:
+            python = settings.python or _python(name)
+            requires = settings.check.requires
+            environment = make_environment(wheel, python, requires=requires, sources=sources, folder=folder)
+        except SplitError as error:
+            raise ClaimError(f"cannot be installed: {error}") from error
+        installed = InstalledWheel.of(environment.packages, name.project)
+        runner = _LevelRunner.of(environment, installed, settings, folder=folder)
+        why_none = runner.host.why_no_levels
         if len(levels) == 1:
             why_none = "no library has copies for CPU levels: run as it is"
-        if why_none:
-            runs = [bench.run(_BASELINE, Way.NONE)]
-        else:
-            runs = [_told(bench, level, way, wheel, on_progress) for level in levels for way in ways]
-        notes = [why_none] if why_none else []
-        notes += bench.notes(runs)
-    return Leveled(wheel.name, levels, tuple(runs), tuple(notes))
+        runs = [] if why_none else [*_run_each(runner, levels, wheel.name, on_progress)]
+        runs = runs or [runner.run(_BASELINE, LevelMethod.NONE)]
+        notes = [*([why_none] if why_none else []), *runner.notes(runs)]
+    return LevelReport(wheel.name, levels, tuple(runs), tuple(notes))
+
+
+def _run_each(runner: "_LevelRunner", levels: Iterable[str], name: str, on_progress: OnProgress) -> Iterator[LevelRun]:
+    for level in levels:
+        for method in runner.settings.methods:
+            on_progress(f"{name}: {level} by {method}")
+            yield runner.run(level, method)
 
 
 def levels_of(wheel: Path) -> tuple[str, ...]:
-    """The levels that *wheel* has copies of libraries for, behind the baseline's."""
+    """Return the baseline, and the levels that *wheel* has copies of libraries for."""
     with open_wheel(wheel) as source:
         found = {level for member in source.members if (level := level_of(member.path))}
     return (_BASELINE, *sorted(found))
 
 
-def _told(bench: "_LevelRunner", level: str, way: Way, wheel: Path, on_progress: OnProgress) -> LevelRun:
-    on_progress(f"{wheel.name}: {level} by {way}")
-    return bench.run(level, way)
-
-
 def _why_not_here(name: WheelName) -> str | None:
-    """Why this machine cannot run the wheel called *name* whatever Python there is, in a line."""
+    """Return why this machine cannot run the wheel called *name* with any Python, or None if it may."""
     here = os.uname().machine
-    machines = {platform.machine for platform in platforms_of(name)}
+    platforms = platforms_of(name)
+    machines = {platform.machine for platform in platforms}
     if machines and here not in machines:
         return f"for {', '.join(sorted(machines))}, and this machine is {here}: nothing was run"
-    if not platforms_of(name) and name.platform != "any":
+    if not platforms and name.platform != "any":
         return f"for {name.platform}, expected a Linux wheel: nothing was run"
-    wanted = {"musl" if platform.tag.startswith("musllinux") else "glibc" for platform in platforms_of(name)}
-    if wanted and _libc() not in wanted:
+    wanted = {"musl" if platform.tag.startswith("musllinux") else "glibc" for platform in platforms}
+    libc = "musl"
+    with suppress(ValueError, OSError):  # musl does not know the name
+        libc = "glibc" if os.confstr("CS_GNU_LIBC_VERSION") else "musl"
+    if wanted and libc not in wanted:
         return f"for {' or '.join(sorted(wanted))}, and the C library of this machine is another: nothing was run"
     return None
 
 
-def _libc() -> str:
-    try:
-        return "glibc" if os.confstr("CS_GNU_LIBC_VERSION") else "musl"
-    except (ValueError, OSError):  # musl has no such name
-        return "musl"
-
-
-def _environment(
-    wheel: Path,
-    name: WheelName,
-    python: Path | None,
-    check: Check | None,
-    *,
-    links: Sequence[Path],
-    indexes: Indexes,
-    folder: Path,
-) -> TestEnvironment:
-    requires = check.requires if check else ()
-    try:
-        found = python or _python(name)
-        return equipped(wheel, found, requires=requires, links=links, indexes=indexes, folder=folder)
-    except SplitError as error:
-        raise ClaimError(f"cannot be installed: {error}") from error
-
-
 def _python(name: WheelName) -> Path:
-    """A Python of this machine for the wheel called *name*; `ClaimError` where there is none."""
+    """Return a Python of this machine for the wheel called *name*; raises `ClaimError` if there is none."""
     if is_native(name):
         return Path(sys.executable)
-    target = LoadTarget.of(name)
+    target = TargetPython.of(name)
     version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
     command = [uv.find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
     ran = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
@@ -280,82 +279,64 @@ def _python(name: WheelName) -> Path:
 
 
 class _LevelRunner(Struct, frozen=True):
-    """An environment with the wheel in it, and all that is to be done in it; *copies* are by the baseline's paths."""
+    """Runs an installed wheel at a level; *copies* are the levels of its libraries by the path of the baseline's."""
 
-    environment: TestEnvironment
+    environment: WheelEnvironment
+    python: Path
     host: LevelHost
     modules: tuple[str, ...]
     copies: Mapping[str, tuple[str, ...]]
-    check: Check
+    settings: LevelSettings
     folder: Path
-    timeout: float | None
-    log: Path | None
 
     @classmethod
     def of(
-        cls,
-        environment: TestEnvironment,
-        installation: InstalledWheel,
-        check: Check,
-        *,
-        folder: Path,
-        timeout: float | None,
-        log: Path | None,
-    ) -> "_LevelRunner":
-        assert environment.python  # noqa: S101 - `equipped` says so
-        host = LevelHost.of(environment.python)
+        cls, environment: WheelEnvironment, installed: InstalledWheel, settings: LevelSettings, *, folder: Path
+    ) -> Self:
+        python = environment.python
+        assert python  # noqa: S101 - `make_environment` gives one
+        host = LevelHost.of(python)
         copies: dict[str, list[str]] = {}
-        for path in installation.files:
+        for path in installed.files:
             if level := level_of(path):
                 copies.setdefault(baseline_of(path), []).append(level)
-        found = {base: tuple(sorted(levels)) for base, levels in copies.items()}
-        modules = tuple(dict.fromkeys((*installation.imports, *_modules(installation, host.suffixes))))
-        return cls(environment, host, modules, found, check, folder, timeout, log)
+        levels = {base: tuple(sorted(found)) for base, found in copies.items()}
+        modules = tuple(dict.fromkeys((*installed.imports, *_modules(installed, host.suffixes))))
+        return cls(environment, python, host, modules, levels, settings, folder)
 
-    def run(self, level: str, way: Way) -> LevelRun:
-        """What comes of processors of *level*, brought about by *way*."""
-        start = Start() if way is Way.NONE else self.host.start(way, level)
-        if isinstance(start, str):
-            return LevelRun(level, way, untried=start)
-        python = self.environment.python
-        assert python  # noqa: S101 - as above
-        with start.instead_of(python), TemporaryDirectory(dir=self.folder, prefix="run-") as text:
-            folder = Path(text)
-            said = folder / "said"
-            # what a test does with its folder is its own matter
-            (place := folder / "work").mkdir()
-            environment = start.environment(plain()) | {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(said)}
-            title = f"[{level} by {way}]"
-            told = imported(
-                self.modules,
-                python,
-                folder=place,
-                environment=environment,
-                timeout=self.timeout,
-                log=self.log,
-                title=title,
-            )
-            answers = [*told]
+    def run(self, level: str, method: LevelMethod) -> LevelRun:
+        """Run the wheel as processors of *level* see it, emulated by *method*."""
+        launch = Launch() if method is LevelMethod.NONE else self.host.launch(method, level)
+        if isinstance(launch, str):
+            return LevelRun(level, method, untried=launch)
+        settings, command = self.settings, self.settings.check.command
+        with launch.replacing(self.python), TemporaryDirectory(dir=self.folder, prefix="run-") as text:
+            logs, place = Path(text, "loader-log"), Path(text, "work")
+            # in a folder of its own, because the test may write there
+            place.mkdir()
+            variables = launch.environment(plain_environment()) | {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)}
+            process = ProbeProcess(place, variables, settings.timeout, settings.log, f"[{level} by {method}]")
+            results = [*import_each(self.modules, self.python, process)]
             failures = [
-                f"import: {one.name}: {one.error}" for one in answers if one.error and not self._lacks(one.missing)
+                f"import: {one.name}: {one.error}" for one in results if one.error and not self._lacks(one.missing)
             ]
             output = ""
-            if self.check.command:
-                ended = self._test(self.check.command, place, environment, title=title)
+            if command:
+                ended = process.on_path(self.python.parent).run(["sh", "-c", command], command.strip())
                 if ended.why:
                     failures.append(": ".join(["test", ended.why, *ended.output.splitlines()[-1:]]))
                     output = ended.output
-            taken = loaded(said, self.environment.packages)
-        done = tuple(path for path in taken if baseline_of(path) in self.copies)
-        failures += self._wrong(level if way is not Way.NONE else _BASELINE, done)
-        names = tuple(one.name for one in answers if not one.error)
-        return LevelRun(level, way, None, names, done, self.check.command is not None, tuple(failures), output)
+            taken = loaded(logs, self.environment.packages)
+        copies = tuple(path for path in taken if baseline_of(path) in self.copies)
+        failures += self._wrong_copies(level if method is not LevelMethod.NONE else _BASELINE, copies)
+        names = tuple(one.name for one in results if not one.error)
+        return LevelRun(level, method, None, names, copies, command is not None, tuple(failures), output)
 
     def notes(self, runs: Iterable[LevelRun]) -> Iterator[str]:
-        """What no run could show: libraries that nothing loaded, and modules that lack what they import."""
+        """Yield what no run could show: libraries that nothing loaded, and modules that lack what they import."""
         tried = [run for run in runs if run.is_tried]
-        seen = {baseline_of(path) for run in tried for path in run.loaded}
-        if tried and (unseen := sorted(self.copies.keys() - seen)):
+        loaded_bases = {baseline_of(path) for run in tried for path in run.loaded}
+        if tried and (unseen := sorted(self.copies.keys() - loaded_bases)):
             yield f"nothing loaded {', '.join(unseen)}: which copy is taken was not seen"
         never = [name for name in self.modules if not any(name in run.imported for run in tried)]
         failed = {failure.split(": ")[1] for run in tried for failure in run.failures if failure.startswith("import: ")}
@@ -363,27 +344,14 @@ class _LevelRunner(Struct, frozen=True):
             yield f"not imported for want of another package: {', '.join(lacking)}"
 
     def _lacks(self, missing: str | None) -> bool:
-        """Whether the module *missing* is another project's, which the wheel does not require."""
+        """Whether the module *missing* belongs to another project, which the wheel does not require."""
         if missing is None:
             return False
         top = missing.partition(".")[0]
         return not any(name.partition(".")[0] == top for name in self.modules)
 
-    def _test(self, command: str, place: Path, environment: Mapping[str, str], *, title: str) -> Ended:
-        python = self.environment.python
-        assert python  # noqa: S101 - as above
-        path = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
-        return Ended.of(
-            ["sh", "-c", command],
-            cwd=place,
-            environment={**environment, "PATH": path},
-            timeout=self.timeout,
-            log=self.log,
-            title=f"{title} {command.strip()}",
-        )
-
-    def _wrong(self, level: str, taken: Sequence[str]) -> Iterator[str]:
-        """The libraries of which a processor of *level* should have taken another copy."""
+    def _wrong_copies(self, level: str, taken: Sequence[str]) -> Iterator[str]:
+        """Yield a failure for each library of which a processor of *level* should take another copy."""
         rank = X86_64_LEVELS.index(level)
         for path in taken:
             base = baseline_of(path)
@@ -393,15 +361,15 @@ class _LevelRunner(Struct, frozen=True):
                 yield f"loaded: {path}, expected {expected}"
 
 
-def _modules(installation: InstalledWheel, suffixes: Sequence[str]) -> Iterator[str]:
-    """The extension modules in *installation* that a Python imports which takes *suffixes*, also behind stubs."""
-    behind: dict[str, set[str]] = {}
-    for path, file in installation.files.items():
-        behind.setdefault(PurePosixPath(path).name, set()).update(file.modules)
-    for path, file in installation.files.items():
+def _modules(installed: InstalledWheel, suffixes: Sequence[str]) -> Iterator[str]:
+    """Yield the extension modules that a Python with *suffixes* imports; a stub has its module in what it needs."""
+    exports: dict[str, set[str]] = {}
+    for path, file in installed.files.items():
+        exports.setdefault(PurePosixPath(path).name, set()).update(file.modules)
+    for path, file in installed.files.items():
         *folders, name = path.split("/")
         suffix = next((suffix for suffix in suffixes if name.endswith(suffix)), None)
         parts = [*folders, name.removesuffix(suffix)] if suffix else []
-        exported = set(file.modules).union(*(behind.get(need, ()) for need in file.outline.needed))
-        if parts and parts[-1] in exported and all(_MODULE.fullmatch(part) for part in parts):
+        modules = set(file.modules).union(*(exports.get(need, ()) for need in file.outline.needed))
+        if parts and parts[-1] in modules and all(_MODULE.fullmatch(part) for part in parts):
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -1,9 +1,9 @@
-"""Whether the code in a wheel keeps to the CPU level that the wheel claims, and whether it makes use of it.
+"""Check that the code in a wheel keeps to the CPU level that the wheel claims, and that it makes use of it.
 
 too high   a function that every caller runs needs a feature that the level does not have
-too low    the compiler's flags did not arrive: no VEX instruction at v3 or v4, or the baseline's very code
+too low    the compiler's flags did not arrive: no VEX instruction at v3 or v4, or the same code as the baseline
 marks      the x86 ISA property, by which glibc refuses a library on a lesser processor
-copies     what lies in a glibc-hwcaps folder keeps to the level of that folder: processors below it never load it
+copies     a library in a glibc-hwcaps folder keeps to the level of that folder: lesser processors never load it
 """
 
 import re
@@ -25,18 +25,18 @@ from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule,
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
 _V4 = X86_64_LEVELS.index("v4")
-# bytes of own code in which a compiler for v3 has found a use for a VEX instruction: a move of 32 bytes, a shift by a
-# variable; start-up code and an empty module are 2 KB
+# bytes of own code in which a compiler for v3 always finds a use for a VEX instruction, such as a move of 32 bytes or a
+# shift by a variable; start-up code and an empty module have 2 KB
 _ENOUGH = 16384
 _SHOWN = 3
-# in how many functions the instructions are looked for, which takes longer than all the rest
+# the number of functions for which instructions are looked up, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
 
 
 class Claim(Struct, frozen=True):
-    """The level that code has to keep to, and whether somebody named it or it is merely the baseline.
+    """The level that code has to keep to; *is_explicit* if somebody named it, otherwise it is the baseline.
 
-    It *is_folders* where the glibc-hwcaps folder of that level has the code.
+    *is_folders* says that the claim is that of a glibc-hwcaps folder.
     """
 
     cpu: Cpu
@@ -44,7 +44,7 @@ class Claim(Struct, frozen=True):
     is_folders: bool = False
 
     def on(self, path: str) -> "Claim":
-        """The claim on the library at *path*, where this one is on its wheel: that of its folder, where it is higher.
+        """Return the claim on the library at *path* of a wheel with this claim: that of its folder, if that is higher.
 
         Only processors of that level load it, whatever the wheel is for.
         """
@@ -55,7 +55,7 @@ class Claim(Struct, frozen=True):
 
     @property
     def severity(self) -> Severity:
-        """What breaking it is: nobody promised that a plain wheel runs on the first x86-64 processors."""
+        """The severity of breaking the claim: a plain wheel does not promise to run on the first x86-64 processors."""
         return Severity.ERROR if self.is_explicit else Severity.WARNING
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Claim(Struct, frozen=True):
 
 
 class Levels:
-    """The libraries of one wheel against its claim; those of the *baseline* build by the same paths."""
+    """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Levels:
         self._asks = any(asks_processor(self._libraries[path], isa) for path, isa in self._isas.items())
 
     def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
-        """Each library's instruction sets, with what is wrong or worth knowing about them."""
+        """Yield each library's instruction sets, with the findings about them."""
         for path, elf in self._libraries.items():
             if path in self._isas:
                 yield self._verdict(path, elf, self._isas[path])
@@ -95,7 +95,7 @@ class Levels:
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:
-        """What is wrong with the wheel as a whole: flags that reached none of its own code."""
+        """Yield what is wrong with the wheel as a whole: flags that reached none of its own code."""
         own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
         size = sum(isa.code_size for isa in own.values())
         rank = self._claim.cpu.rank
@@ -126,7 +126,7 @@ class Levels:
         yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, None, what)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
-        """The libraries in words, if each has the very code that it has in the baseline build."""
+        """Return a description of the *own* libraries if each has the same code as the baseline build, or None."""
         if not self._baseline:
             return None
         for path in own:
@@ -152,7 +152,7 @@ class Levels:
         return library, tuple(findings)
 
     def _build_for_all(self, path: str) -> Elf | None:
-        """What the library at *path* is where nobody asked for a level: beside its copy, or in the baseline's wheel."""
+        """Return the build for all processors of the library at *path*: outside its level folder, or the baseline's."""
         if level_of(path):
             return self._libraries.get(baseline_of(path))
         return self._baseline(path) if self._baseline else None
@@ -167,7 +167,7 @@ class Levels:
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, path, what)
 
     def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
-        """What is wrong with the copy of a library at *path* beside the others of it, or makes it a waste."""
+        """Yield what is wrong with the copy of a library at *path* or makes it useless."""
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
         nearest = next((other for other in (*lower, base) if other in self._libraries), None)

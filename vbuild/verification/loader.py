@@ -1,12 +1,13 @@
-"""What glibc's loader does with a library and all that it needs, played on the files of an environment.
+"""A model of how glibc's loader finds a library and all that it needs, in the files of an environment.
 
-    breadth-first from a root; the first that matches gives the file
+    breadth-first from a root; the first match gives the file
     a name that is loaded already                          as SONAME, or as it was asked for
     DT_RPATH of the consumer, then of what loaded it ...   unless the consumer has a DT_RUNPATH
     DT_RUNPATH of the consumer
 
-Nothing else counts here, neither LD_LIBRARY_PATH nor /etc/ld.so.cache: what they have is the machine's, and may only be
-what the platform promises. Left out are the glibc-hwcaps folders: what is there stands in for a file that is beside.
+Nothing else counts, neither LD_LIBRARY_PATH nor /etc/ld.so.cache: these belong to the machine, and a wheel may only
+use what its platform promises. glibc-hwcaps folders are left out: a library there replaces one that exists elsewhere.
+`vbuild.elf.linkage` answers the same for the files of one wheel alone, before it is installed.
 https://man7.org/linux/man-pages/man8/ld.so.8.html and _dl_map_object in glibc's elf/dl-load.c
 """
 
@@ -28,16 +29,16 @@ from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
-# newer than all lists there are: for packages that say nothing of the platform they are for
+# newer than every known list: for packages whose platform is not known
 _NEWEST = "manylinux_2_99"
 
 
 class LoaderNeed(Struct, frozen=True):
-    """One NEEDED name as the loader meets it: which way it is found, or why it is not.
+    """One NEEDED name as the loader meets it, with the way in which it is found or the reason why it is not.
 
-    *via* is how RPATHs find it, whether or not it *is_loaded* before they are asked. *provider* is the file that is
-    meant, from site-packages; the absolute path of one outside of the environment; None for the platform's, the
-    driver's and none at all. *searched* are the entries of the RPATHs that were asked.
+    *via* is how RPATHs find it, even if it *is_loaded* already. *provider* is the file found, relative to
+    site-packages, or absolute if it is outside the environment; it is None for a library of the platform or the
+    driver, and if there is no file. *searched* are the entries of the RPATHs that the loader reads.
     """
 
     consumer: str
@@ -49,28 +50,28 @@ class LoaderNeed(Struct, frozen=True):
 
     @property
     def is_met(self) -> bool:
-        """Whether the loader goes on."""
+        """Whether the loader continues."""
         return self.is_loaded or self.via not in {Via.NAME, Via.OUTSIDE, Via.MISSING}
 
     @property
     def is_met_by_order(self) -> bool:
-        """Whether the loader goes on only since something else was loaded before."""
+        """Whether the loader continues only because something else was loaded before."""
         return self.is_loaded and self.via in {Via.NAME, Via.OUTSIDE, Via.MISSING}
 
 
 class _Object(Struct, frozen=True):
-    """A loaded file, and the one that it was loaded for."""
+    """A loaded file, and the file that loaded it."""
 
     path: str
     outline: Outline
-    loader: Self | None
+    loaded_by: Self | None
 
 
 class Loader:
-    """The loader in an environment: *folder* is all of it, *packages* the site-packages that paths are relative to.
+    """The loader in the environment in *folder*; paths are relative to its site-packages, *packages*.
 
-    *own* are the paths of the wheels under test, which may take what *platforms* promise; other packages may take what
-    any platform does.
+    *own* are the paths of the wheels under test, which may use what *platforms* promise; other packages may use what
+    any platform promises.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class Loader:
         self._places: dict[str, str] | None = None
 
     def needs(self, root: str) -> Iterator[LoaderNeed]:
-        """Every NEEDED of the file *root* and of what it brings in, in the order in which the loader asks for them."""
+        """Yield every NEEDED of the file *root* and of what it loads, in the order in which the loader asks."""
         if not (outline := self.outline(root)):
             return
         loaded = [_Object(root, outline, None)]
         names: dict[str, str | None] = {outline.soname: root} if outline.soname else {}
         paths = {root}
-        for consumer in loaded:  # which grows meanwhile: breadth-first
+        for consumer in loaded:  # grows meanwhile: breadth-first
             for name in consumer.outline.needed:
                 need = self._found(consumer, name)
                 if name in names:
@@ -106,7 +107,7 @@ class Loader:
                     names.setdefault(outline.soname or name, path)
 
     def outline(self, path: str) -> Outline | None:
-        """The headers of the ELF file at *path*; None where there is none, or where it is damaged."""
+        """Return the headers of the ELF file at *path*, or None if there is none or it is damaged."""
         if path not in self._outlines:
             try:
                 with mapped(self._packages / path) as data:
@@ -116,11 +117,11 @@ class Loader:
         return self._outlines[path]
 
     def _found(self, consumer: _Object, name: str) -> LoaderNeed:
-        need = LoaderNeed(consumer.path, name, Via.MISSING, None, is_loaded=False, searched=tuple(_entries(consumer)))
+        need = LoaderNeed(consumer.path, name, Via.MISSING, None, is_loaded=False, searched=_searched(consumer))
         outside: str | None = None
         for via, path in self._candidates(consumer, name):
             outline = self.outline(path)
-            # the loader passes over files for another machine
+            # the loader skips files for another machine
             if outline and (outline.machine, outline.bits) == (consumer.outline.machine, consumer.outline.bits):
                 if not path.startswith("/"):
                     return replace(need, via=via, provider=path)
@@ -132,22 +133,22 @@ class Loader:
             return replace(need, via=Via.PLATFORM)
         if outside:
             return replace(need, via=Via.OUTSIDE, provider=outside)
-        if place := self._somewhere(name):
+        if place := self._anywhere(name):
             return replace(need, via=Via.NAME, provider=place)
         return need
 
     def _candidates(self, consumer: _Object, name: str) -> Iterator[tuple[Via, str]]:
-        """Where the loader looks, in order: from site-packages, absolute where that is outside of the environment."""
+        """Yield the paths where the loader looks, in order: relative to site-packages, or absolute if outside."""
         if "/" in name:
             yield from ((Via.OWN, path) for path in self._expanded(consumer, name))
             return
-        for one in _asked(consumer):
+        for one in _rpath_sources(consumer):
             via = Via.OWN if one is consumer else Via.INHERITED
             for entry in one.outline.runpath or one.outline.rpath:
                 yield from ((via, path) for path in self._expanded(one, f"{entry}/{name}"))
 
     def _expanded(self, consumer: _Object, path: str) -> Iterator[str]:
-        """The *path* with the folder of *consumer* for $ORIGIN; nothing where it depends on the working directory."""
+        """Yield *path* with the folder of *consumer* for $ORIGIN; nothing if it depends on the working directory."""
         origin = (self._packages / consumer.path).parent
         whole = _ORIGIN.sub(lambda _: str(origin), path)
         if whole.startswith("/") and "$" not in whole:
@@ -161,8 +162,8 @@ class Loader:
         newest = PlatformPolicy.parse(f"{_NEWEST}_{consumer.outline.machine}")
         return (*self._platforms, newest) if newest else self._platforms
 
-    def _somewhere(self, name: str) -> str | None:
-        """The first file of the environment that is called *name*."""
+    def _anywhere(self, name: str) -> str | None:
+        """Return the first file of the environment that is called *name*."""
         if self._places is None:
             found = sorted(path for path in self._packages.rglob("*.so*") if path.is_file())
             self._places = {path.name: path.relative_to(self._packages).as_posix() for path in reversed(found)}
@@ -171,7 +172,7 @@ class Loader:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """The ELF file at *path* as a view of the mapped file; `BinaryError` where it is none."""
+    """Map the ELF file at *path* into memory; raises `BinaryError` if it is not one."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise BinaryError(f"{path.name}: not an ELF file")
@@ -179,21 +180,23 @@ def mapped(path: Path) -> Iterator[memoryview]:
             yield view
 
 
-def _asked(consumer: _Object) -> Iterator[_Object]:
-    """The files whose RPATH or RUNPATH the loader asks for what *consumer* needs."""
+def _rpath_sources(consumer: _Object) -> Iterator[_Object]:
+    """Yield the files whose RPATH or RUNPATH the loader reads for what *consumer* needs."""
     if consumer.outline.runpath:
         yield consumer
         return
     one: _Object | None = consumer
     while one:
-        # a RUNPATH is for its own file alone, and an RPATH beside it counts for nothing
+        # a RUNPATH is for its own file alone, and cancels the RPATH of that file
         if one.outline.rpath and not one.outline.runpath:
             yield one
-        one = one.loader
+        one = one.loaded_by
 
 
-def _entries(consumer: _Object) -> Iterator[str]:
-    """What was asked, for people."""
-    for one in _asked(consumer):
-        whose = "" if one is consumer else f" of {one.path}"
-        yield from (f"{entry}{whose}" for entry in one.outline.runpath or one.outline.rpath)
+def _searched(consumer: _Object) -> tuple[str, ...]:
+    """Return the entries that the loader reads, each with the file that has it, for messages."""
+    return tuple(
+        entry if one is consumer else f"{entry} of {one.path}"
+        for one in _rpath_sources(consumer)
+        for entry in one.outline.runpath or one.outline.rpath
+    )

@@ -1,35 +1,27 @@
-"""What a check of a wheel found, as values: findings, and for each library what its code needs.
+"""The result of `vbuild verify`, as values: findings, and for each library what its code needs.
 
-A finding has a rule, a stable word that a script can look for; the text may change. Every value here has ``data()``,
-which JSON takes, and ``of_data``, which gives the value back.
-
-Whether the binaries in a wheel are of the kind that its tags say.
-
-any, Root-Is-Purelib   no binaries at all
-x86_64, aarch64 ...    binaries for that machine
-cp311, abi3, none      extension modules that such a Python imports
+A finding's rule is a stable word for scripts; its text may change. ``data()`` gives a value for JSON, and ``of_data``
+turns that back into the value.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
 
-from vbuild.elf.file import Elf
 from vbuild.elf.library_names import level_of
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Arch, GpuServed
-from vbuild.wheel.archive import Wheel
 
 _SM = "sm_"
+_GRAFTED = re.compile(r"(^|/)[^/]+\.libs/")
 
 
 class Severity(StrEnum):
-    """How much a finding weighs: an error breaks a promise, a warning may, a note is good to know."""
+    """How serious a finding is: an error breaks a promise, a warning may break one, a note is informative."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -37,7 +29,7 @@ class Severity(StrEnum):
 
 
 class VerifyRule(StrEnum):
-    """Which promise a finding is about."""
+    """The promise that a finding is about."""
 
     ARCHIVE = "archive"
     VARIANT = "variant"
@@ -65,7 +57,7 @@ class VerifyRule(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One thing found: how bad, under which rule, in which member; None for the wheel as a whole."""
+    """One finding: its severity, its rule, the member it is about or None for the whole wheel, and a sentence."""
 
     severity: Severity
     rule: VerifyRule
@@ -86,7 +78,7 @@ class Finding(Struct, frozen=True):
 class Violation(Struct, frozen=True):
     """A function that needs more than the claimed level, with the first instruction for each feature.
 
-    In a library with thousands of them the later ones come without instructions.
+    In a library with thousands of violations, only the first have instructions.
     """
 
     function: str
@@ -113,9 +105,9 @@ class Violation(Struct, frozen=True):
 
 
 class LibraryIsa(Struct, frozen=True):
-    """What the code of one library needs: bytes of code, the highest level in use, and the functions above the claim.
+    """What the code of one library needs: bytes of code, the highest level used, and the functions above the claim.
 
-    *accepted* counts the functions above the claim by the reason why they are no violations.
+    *accepted* counts the functions above the claim that are no violations, by reason.
     """
 
     member: str
@@ -153,11 +145,11 @@ class LibraryIsa(Struct, frozen=True):
 
 
 class LibraryGpus(Struct, frozen=True):
-    """What GPUs the code of one library is for.
+    """The GPUs that the code of one library is for.
 
-    *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name the architectures in them, as
-    the vendor does; *served* says how each GPU fares that the wheel claims or has code for. *notes* tell what was not
-    understood.
+    *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name their architectures, as the
+    vendor does; *served* says how the code serves each GPU that the wheel claims or has code for. *notes* say what was
+    not understood.
     """
 
     member: str
@@ -190,16 +182,16 @@ class LibraryGpus(Struct, frozen=True):
 
 
 def _served(data: Mapping[str, Any]) -> GpuServed:
-    # not Arch.parse: there may be code for a GPU that is newer than vbuild
+    # not Arch.parse, because the code may be for a GPU that is newer than vbuild
     device = Arch(int(data["gpu"].removeprefix(_SM)))
     return GpuServed(device, data["machine"], data["jit"], data["nothing"])
 
 
 class Verdict(Struct, frozen=True):
-    """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all that was found.
+    """Whether a wheel keeps what its name and metadata promise: the level it was checked for, and all findings.
 
-    *claimed* says whether the wheel or the caller named that level; without a claim it is the baseline's. *gpus* are
-    the libraries with GPU code, and *claimed_gpus* the GPUs that the wheel's variant names.
+    *claimed* says whether the wheel or the caller named that level; otherwise it is the baseline. *gpus* are the
+    libraries with GPU code, and *claimed_gpus* the GPUs that the wheel's variant names.
     """
 
     wheel: Path
@@ -216,7 +208,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def isa(self) -> str:
-        """The verdict on the instruction sets in a few words, for a table."""
+        """The result for the instruction sets in a few words, for a table."""
         if not any(library.level for library in self.libraries):
             return "not checked" if self.libraries else "no code"
         if any(
@@ -231,12 +223,12 @@ class Verdict(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels that some library has a copy for in a glibc-hwcaps folder, lowest first: ``v3``, ``v4``."""
+        """The levels for which a library has a copy in a glibc-hwcaps folder, lowest first: ``v3``, ``v4``."""
         return tuple(sorted({level for library in self.libraries if (level := level_of(library.member))}))
 
     @property
     def gpu(self) -> str:
-        """The verdict on the GPU code in a few words, for a table."""
+        """The result for the GPU code in a few words, for a table."""
         if not (self.gpus or self.claimed_gpus):
             return "no code"
         rules = {finding.rule for finding in self.findings if finding.severity is Severity.ERROR}
@@ -246,13 +238,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def gpu_codes(self) -> tuple[str, ...]:
-        """What there is GPU code for in any library, PTX last: ``sm_90``, ``PTX for sm_90``."""
+        """The architectures with GPU code in any library, PTX last: ``sm_90``, ``PTX for sm_90``."""
         machine = dict.fromkeys(name for library in self.gpus for name in library.machine)
         ptx = dict.fromkeys(f"PTX for {name}" for library in self.gpus for name in library.ptx)
         return (*machine, *ptx)
 
     def data(self) -> dict[str, Any]:
-        """The verdict as JSON takes it."""
+        """The verdict for JSON."""
         return {
             "wheel": self.wheel.name,
             "cpu": str(self.cpu) if self.cpu else None,
@@ -268,7 +260,7 @@ class Verdict(Struct, frozen=True):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], wheel: Path) -> Self:
-        """The verdict on *wheel* that was written as *data*, which has no more than its name."""
+        """Return the verdict on *wheel* that was written as *data*, which has only the wheel's file name."""
         return cls(
             wheel=wheel,
             cpu=Cpu.parse(data["cpu"]) if data["cpu"] else None,
@@ -280,58 +272,6 @@ class Verdict(Struct, frozen=True):
         )
 
 
-# foo.cpython-311-x86_64-linux-gnu.so: only that Python looks for it (PEP 3149)
-_TAGGED = re.compile(r"\.cpython-(?P<version>\d+)(?P<flags>[a-z]*)-[\w-]+\.so$")
-_ABI_TAG = re.compile(r"cp(?P<module>\d+[a-z]*)")
-# i386 to i686, armv6l to armv8l: one instruction set to ELF
-_KINDS = (re.compile(r"i[3-6]86"), re.compile(r"armv[678]l"))
-
-_GRAFTED = re.compile(r"(^|/)[^/]+\.libs/")
-
-
 def is_grafted(path: str) -> bool:
-    """Whether a repair tool put the library at *path* beside the package: others built it, before the wheel."""
+    """Whether a repair tool copied the library at *path* into the wheel: it was built elsewhere, with other flags."""
     return _GRAFTED.search(path) is not None
-
-
-def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Finding]:
-    """What the *libraries* of *wheel* contradict in its tags and its WHEEL file."""
-    tags = wheel.name.platform.split(".")
-    linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-    if linked and "any" in tags:
-        what = (
-            f"{len(linked)} binaries, {next(iter(linked))} first, in a wheel for any platform; expected a platform tag"
-        )
-        yield Finding(Severity.ERROR, VerifyRule.PURE, None, what)
-    elif linked and wheel.wheel_file().root_is_purelib:
-        what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
-        yield Finding(Severity.WARNING, VerifyRule.PURE, None, what)
-    machines = {platform.machine for tag in tags if (platform := PlatformPolicy.parse(tag))}
-    for path, elf in linked.items():
-        if machines and not any(_same_machine(machine, elf.machine) for machine in machines):
-            what = f"code for {elf.machine} in a wheel for {', '.join(sorted(machines))}"
-            yield Finding(Severity.ERROR, VerifyRule.MACHINE, path, what)
-    yield from _module_findings(wheel, linked)
-
-
-def _same_machine(tag: str, machine: str) -> bool:
-    return tag == machine or any(kind.fullmatch(tag) and kind.fullmatch(machine) for kind in _KINDS)
-
-
-def _module_findings(wheel: Wheel, paths: Iterable[str]) -> Iterator[Finding]:
-    """The extension modules that no Python of the wheel's tags looks for, or only one of many."""
-    modules: dict[str, dict[str, str]] = {}
-    for path in paths:
-        if match := _TAGGED.search(path):
-            modules.setdefault(path[: match.start()], {})[match["version"] + match["flags"]] = path
-    abis = wheel.name.abi.split(".")
-    exact = {found["module"] for abi in abis if (found := _ABI_TAG.fullmatch(abi))}
-    for copies in modules.values():
-        module, path = next(iter(copies.items()))
-        said = f"an extension module of CPython {module} only, in a wheel for {wheel.name.python}-{wheel.name.abi}"
-        if exact and exact.isdisjoint(copies):
-            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, path, f"{said}, which does not look for it")
-        elif not exact and len(copies) == 1:
-            yield Finding(
-                Severity.WARNING, VerifyRule.EXTENSION, path, f"{said}; expected .abi3.so, or a copy for each"
-            )

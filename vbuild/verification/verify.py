@@ -1,9 +1,9 @@
-"""`vbuild verify`: whether the bytes of a wheel keep what its name and its metadata promise.
+"""`vbuild verify`: check that the bytes of a wheel keep what its name and metadata promise.
 
     wheel -> archive and RECORD, variant.json, tags against contents, what the loader needs, instruction sets,
              GPU code -> Verdict
 
-Everything that is wrong is collected; a wheel that cannot be read at all is an error of its room instead.
+Every fault becomes a finding; a wheel that cannot be read at all raises an error.
 """
 
 import posixpath
@@ -22,7 +22,6 @@ from vbuild.elf.file import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.library_names import is_shared_object, level_of
 from vbuild.elf.outline import MAGIC
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
@@ -30,15 +29,15 @@ from vbuild.hardware.gpu import GpuOffer
 from vbuild.sbom.keeping import contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
-from vbuild.verification.gpu_code import DEVICE_SECTIONS, Devices, GpuClaim, LibraryCode
+from vbuild.verification.contents import LinkageCheck, content_findings
+from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck, LibraryCode
 from vbuild.verification.levels import Claim, Levels
-from vbuild.verification.linkage import Linkage
-from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, content_findings
+from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
 
 _X86_64 = "x86_64"
-# auditwheel's hash in libfoo-1a2b3c4d.so is that of the library it grafted, so it differs between builds
+# auditwheel puts the hash of the original library into libfoo-1a2b3c4d.so, so the name differs between builds
 _GRAFT_HASH = re.compile(r"-[0-9a-f]{8}(?=\.so|\.[^/]*\.so|\.so\.)")
 _LEVEL_FEATURE = "level"
 
@@ -51,30 +50,32 @@ def verify(
     allow: Sequence[str] = (),
     jobs: int | None = None,
 ) -> Verdict:
-    """What is wrong with *wheel*, held against the level in its variant.json, or else *cpu*, or else plain x86-64.
+    """Check *wheel* against the level in its variant.json, or else *cpu*, or else plain x86-64.
 
-    *baseline* is the same project's wheel built without flags: what its code has too was not caused by them. *allow*
-    are regular expressions for names of functions, or paths of libraries, that may go above the level. *jobs*
-    processes disassemble, as many as there are cores for None.
+    *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
+    *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
+    the number of processes that disassemble, by default that of the cores.
     """
     patterns = tuple(map(_pattern, allow))
     with ExitStack() as stack:
         source = stack.enter_context(open_wheel(wheel))
         executor = stack.enter_context(processes(jobs))
-        find = stack.enter_context(_libraries_of(baseline)) if baseline else None
+        find = stack.enter_context(_finder(baseline)) if baseline else None
         contents = _Contents.of(source)
         claims = _Claims.of(source, cpu)
         libraries = contents.libraries
-        slips = source.record.slips(source.record_path)
         findings = [*contents.findings, *claims.findings]
-        findings += (Finding(Severity.WARNING, VerifyRule.ARCHIVE, source.record_path, what) for what in slips)
+        findings += (
+            Finding(Severity.WARNING, VerifyRule.ARCHIVE, source.record_path, what)
+            for what in source.record.slips(source.record_path)
+        )
         findings += content_findings(source, libraries)
         findings += (
             Finding(Severity.ERROR, VerifyRule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)
         )
-        findings += _linkage_findings(source, libraries)
-        devices = Devices(contents.codes, claims.gpus)
-        findings += devices.findings()
+        findings += LinkageCheck.of(source, libraries).findings()
+        gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
+        findings += gpu_code.findings()
         claim = claims.cpu
         levels = Levels(libraries, claim, baseline=find, allow=patterns, executor=executor)
         isas: list[LibraryIsa] = []
@@ -89,15 +90,15 @@ def verify(
         claim.is_explicit,
         tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
         tuple(isas),
-        tuple(devices.libraries()),
+        tuple(gpu_code.libraries()),
         claims.gpus.values,
     )
 
 
 def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
-    """How many fatbins each library of *wheel* has, by what they offer; those without GPU code are left out.
+    """Return how many fatbins each library of *wheel* has, by what they offer; only libraries with GPU code are in it.
 
-    `WheelError`, `BinaryError` or `DeviceError` where one cannot be read.
+    Raises `WheelError`, `BinaryError` or `DeviceError` if one cannot be read.
     """
     found: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
@@ -121,12 +122,12 @@ class _Contents:
     """The ELF files of a wheel by path, with the GPU code in them, and what is damaged."""
 
     libraries: dict[str, Elf] = field(default_factory=dict)
-    codes: dict[str, LibraryCode] = field(default_factory=dict)
+    gpu_codes: dict[str, LibraryCode] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     @classmethod
     def of(cls, wheel: Wheel) -> Self:
-        """Every member of *wheel* is read once, and held against RECORD; one at a time is in memory."""
+        """Read every member of *wheel* once and check it against RECORD; one member at a time is in memory."""
         contents = cls()
         for member in wheel.members:
             try:
@@ -144,20 +145,20 @@ class _Contents:
         try:
             self.libraries[path] = elf = Elf.parse(data)
         except BinaryError as error:
-            # test data of other tools may be broken on purpose
+            # packages contain broken files for their own tests
             severity = Severity.ERROR if is_shared_object(path) else Severity.WARNING
             self.findings.append(Finding(severity, VerifyRule.ELF, path, str(error)))
             return
         if not any(section.name in DEVICE_SECTIONS for section in elf.sections):
             return
         try:
-            self.codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
+            self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
         except (BinaryError, DeviceError) as error:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, str(error)))
 
 
 class _Claims(Struct, frozen=True):
-    """What to hold the code against: a level and GPUs, and what is wrong with what the wheel says of itself."""
+    """The level and the GPUs that the code is checked against, and what is wrong with the wheel's claims."""
 
     cpu: Claim
     gpus: GpuClaim = GpuClaim()
@@ -165,28 +166,28 @@ class _Claims(Struct, frozen=True):
 
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
-        """The claims in the variant.json of *wheel*; where that names no level, *cpu* is held against the code."""
-        asked = Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None)
+        """Return the claims in the variant.json of *wheel*; if that names no level, the level is *cpu*."""
+        default = Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
             document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
             if document is None:
-                return cls(asked)
+                return cls(default)
             variant = document.variants[0]
-            said = _level(variant)
+            level = _level(variant)
         except (VariantError, HardwareError) as error:
-            return cls(asked, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, path, str(error)),))
+            return cls(default, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, path, str(error)),))
         gpus, findings = GpuClaim.of(variant)
-        if said is None:
-            return cls(asked, gpus, findings)
-        if cpu and said != cpu:
-            what = f"claims {said} in its variant.json, expected {cpu}"
+        if level is None:
+            return cls(default, gpus, findings)
+        if cpu and level != cpu:
+            what = f"claims {level} in its variant.json, expected {cpu}"
             findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, None, what), *findings)
-        return cls(Claim(said, is_explicit=True), gpus, findings)
+        return cls(Claim(level, is_explicit=True), gpus, findings)
 
 
 def _level(variant: Variant) -> Cpu | None:
-    """The lowest x86-64 level that *variant* names."""
+    """Return the lowest x86-64 level that *variant* names, or None if it names none."""
     levels = [
         Cpu.known(_X86_64, found.value)
         for found in variant.properties
@@ -195,19 +196,11 @@ def _level(variant: Variant) -> Cpu | None:
     return min(levels, key=lambda level: level.rank, default=None)
 
 
-def _linkage_findings(wheel: Wheel, libraries: dict[str, Elf]) -> Iterator[Finding]:
-    linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-    platforms = [platform for tag in wheel.name.platform.split(".") if (platform := PlatformPolicy.parse(tag))]
-    linkage = Linkage(linked, platforms, has_requirements=bool(wheel.metadata().requires_dist))
-    for path in linked:
-        yield from linkage.findings(path)
-
-
 @contextmanager
-def _libraries_of(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
-    """A function that finds the library of *wheel* at a path, whatever hash its name has there.
+def _finder(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
+    """Yield a function that finds the library of *wheel* at a path, whatever hash its name has there.
 
-    For a stub without code that is what the stub loads where the processor has no level.
+    For a stub without code it returns the library that the stub loads on processors without a level.
     """
     with open_wheel(wheel) as source:
         members = {_GRAFT_HASH.sub("", member.path): member for member in source.members}

@@ -1,11 +1,11 @@
-"""How a process comes to see the processor of another CPU level, as far as glibc's loader asks for it.
+"""Make a process see the processor of another CPU level, as far as glibc's loader asks for it.
 
-    GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F    takes features of this processor away, for all processes below
+    GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F    hides features of this processor from all child processes
     ld.so --glibc-hwcaps-mask LIST              searches no other folders than those of LIST
-    qemu-x86_64 -cpu NAME                       is another processor
+    qemu-x86_64 -cpu NAME                       emulates another processor
 
-The loader itself says which folders it then searches (``ld.so --help``): what it does not say is not tried. None of the
-three makes code of a higher level stop: that a library keeps to its level is for a disassembler to say.
+``ld.so --help`` lists the folders that the loader then searches; a level is tried only if they are those of that level.
+None of the three stops code of a higher level from running: only a disassembler shows whether code keeps to its level.
 https://sourceware.org/glibc/manual/latest/html_node/Hardware-Capability-Tunables.html and
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
@@ -30,16 +30,16 @@ from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.verification.environments import variables
 
 _QEMU = "qemu-x86_64"
-# the feature of each level that is taken away, or the processor that has it
+# the feature that is hidden to go below each level, and the processor of each level that qemu emulates
 _MASKED = {"v4": "AVX512F", "v3": "AVX2", "v2": "SSE4_2"}
 _PROCESSORS = {"v1": "qemu64", "v2": "Nehalem", "v3": "max,-avx512f", "v4": "max"}
 _SEARCHED = re.compile(r"^\s+x86-64-(v[234]) \(supported, searched\)", re.MULTILINE)
-# what would lead the loader elsewhere, or make it talk
-_OF_THE_LOADER = frozenset(
+# variables that lead the loader to other libraries, or make it print
+_LOADER_VARIABLES = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "GLIBC_TUNABLES"}
 )
 _SECONDS = 60.0
-_ASK = """
+_PROBE = """
 import importlib.machinery, json, os, sys
 with open("/proc/self/maps") as lines:
     files = {line.rstrip().split(None, 5)[5] for line in lines if "/" in line}
@@ -51,8 +51,8 @@ print(json.dumps({"loader": loader, "libc": libc, "machine": os.uname().machine,
 """
 
 
-class Way(StrEnum):
-    """How a level is brought about."""
+class LevelMethod(StrEnum):
+    """How a process is made to see a level."""
 
     TUNABLES = "GLIBC_TUNABLES"
     MASK = "ld.so --glibc-hwcaps-mask"
@@ -60,13 +60,13 @@ class Way(StrEnum):
     NONE = "this machine as it is"
 
 
-WAYS = (Way.TUNABLES, Way.MASK, Way.QEMU)
+METHODS = (LevelMethod.TUNABLES, LevelMethod.MASK, LevelMethod.QEMU)
 
 
 class LevelHost(Struct, frozen=True):
     """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
 
-    *suffixes* are how the names of extension modules end that the Python takes, and *program* is its file.
+    *program* is the Python's file, and *suffixes* are those of the extension modules that it imports.
     """
 
     program: Path
@@ -77,22 +77,21 @@ class LevelHost(Struct, frozen=True):
 
     @classmethod
     def of(cls, python: Path) -> Self:
-        """The host of *python*; `ClaimError` where that does not run."""
+        """Return the host of *python*; raises `ClaimError` if that does not run."""
         try:
-            ran = subprocess.run(
-                [python, "-I", "-c", _ASK], capture_output=True, text=True, check=True, timeout=_SECONDS, env=plain()
-            )
-            told = json.loads(ran.stdout)
+            ran = _run([str(python), "-I", "-c", _PROBE], plain_environment())
+            ran.check_returncode()
+            answer = json.loads(ran.stdout)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise ClaimError(f"{python}: not a Python that runs: {error}") from error
-        version = told["libc"].split()[-1] if told["libc"] else ""
+        version = answer["libc"].split()[-1] if answer["libc"] else ""
         glibc = tuple(map(int, re.findall(r"\d+", version)[:2])) or None
-        loader = Path(told["loader"][0]) if told["loader"] else None
-        return cls(Path(os.path.realpath(python)), told["machine"], loader, glibc, tuple(told["suffixes"]))
+        loader = Path(answer["loader"][0]) if answer["loader"] else None
+        return cls(Path(os.path.realpath(python)), answer["machine"], loader, glibc, tuple(answer["suffixes"]))
 
     @property
     def why_no_levels(self) -> str | None:
-        """Why its loader knows no levels, in a line; None where it does."""
+        """Why its loader knows no levels, in a line, or None if it knows them."""
         taken = "it takes the copies for every processor"
         if self.machine != "x86_64":
             return f"glibc has no levels for {self.machine}: {taken}"
@@ -103,51 +102,49 @@ class LevelHost(Struct, frozen=True):
             return f"glibc {here} knows no glibc-hwcaps, as {oldest} does: {taken}"
         return None
 
-    def start(self, way: Way, level: str) -> "Start | str":
-        """How a process sees *level* by *way*; or why that cannot be, in a few words."""
-        start = self._start(way, level)
-        if isinstance(start, str):
-            return start
-        found = self.searched(start)
+    def launch(self, method: LevelMethod, level: str) -> "Launch | str":
+        """Return how to launch a process that sees *level* by *method*, or a few words why that is impossible."""
+        launch = self._launch(method, level)
+        if isinstance(launch, str):
+            return launch
+        found = self.searched(launch)
         highest = found[-1] if found else X86_64_LEVELS[0]
         if highest == level:
-            return start
-        where = "in qemu" if way is Way.QEMU else "on this machine"
+            return launch
+        where = "in qemu" if method is LevelMethod.QEMU else "on this machine"
         return f"{where} the loader searches for {highest}, not {level}"
 
-    def searched(self, start: "Start") -> tuple[str, ...]:
-        """The levels whose folders the loader says that it searches, lowest first."""
-        command = [*start.before, str(self.loader), *start.options, "--help"]
+    def searched(self, launch: "Launch") -> tuple[str, ...]:
+        """Return the levels whose folders the loader lists as searched, lowest first."""
+        command = [*launch.before, str(self.loader), *launch.options, "--help"]
         try:
-            ran = subprocess.run(
-                command, env=start.environment(plain()), capture_output=True, text=True, check=False, timeout=_SECONDS
-            )
+            ran = _run(command, launch.environment(plain_environment()))
         except (OSError, subprocess.SubprocessError):
             return ()
         return tuple(sorted(_SEARCHED.findall(ran.stdout)))
 
-    def _start(self, way: Way, level: str) -> "Start | str":
+    def _launch(self, method: LevelMethod, level: str) -> "Launch | str":
         above = LEVELS[X86_64_LEVELS.index(level) :]
-        match way:
-            case Way.TUNABLES:
+        match method:
+            case LevelMethod.TUNABLES:
                 masked = ",".join(f"-{_MASKED[name]}" for name in above)
-                return Start(variables={"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={masked}"} if masked else {})
-            case Way.MASK:
+                return Launch(variables={"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={masked}"} if masked else {})
+            case LevelMethod.MASK:
                 below = [f"x86-64-{name}" for name in LEVELS if name not in above]
                 # an empty list would mask nothing
                 options = ("--glibc-hwcaps-mask", ":".join(below) or "none")
-                return Start(options=options, loader=self.loader, program=self.program)
-            case Way.QEMU:
+                return Launch(options=options, loader=self.loader, program=self.program)
+            case LevelMethod.QEMU:
                 if (qemu := shutil.which(_QEMU)) is None:
                     return f"{_QEMU} is not installed"
-                return Start(before=(qemu, "-cpu", _PROCESSORS[level]), program=self.program)
-        return Start()
+                return Launch(before=(qemu, "-cpu", _PROCESSORS[level]), program=self.program)
+        return Launch()
 
 
-class Start(Struct, frozen=True):
-    """How processes are started: with *variables*, and Python's program behind other words, where it has any.
+class Launch(Struct, frozen=True):
+    """How processes are launched: with *variables*, and, if *program* is given, Python by other commands.
 
-    *before* are the words of an emulator, and *options* those of the *loader*, each where there is one.
+    *before* is the command of an emulator, and *options* are those of the *loader*, if there is one.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -160,30 +157,28 @@ class Start(Struct, frozen=True):
         return {**before, **self.variables}
 
     @contextmanager
-    def instead_of(self, python: Path) -> Iterator[None]:
-        """In the block, whoever starts *python* of a virtual environment, a script or a test, starts it so."""
+    def replacing(self, python: Path) -> Iterator[None]:
+        """Within the block, make every start of *python* in its virtual environment go through this command."""
         if self.program is None:
             yield
             return
+        # by the name that follows, Python finds its environment
+        command = [str(self.loader), *self.options, "--argv0"] if self.loader else [*self.before, "-0"]
         link = python.readlink()
         python.unlink()
         try:
-            python.write_text(
-                f'#!/bin/sh\nexec {shlex.join(self._words())} "$0" {shlex.quote(str(self.program))} "$@"\n'
-            )
+            python.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$0" {shlex.quote(str(self.program))} "$@"\n')
             python.chmod(0o755)
             yield
         finally:
             python.unlink(missing_ok=True)
             python.symlink_to(link)
 
-    def _words(self) -> Sequence[str]:
-        """The command up to the name that Python is to see as its own, by which it finds its environment."""
-        if self.loader:
-            return [str(self.loader), *self.options, "--argv0"]
-        return [*self.before, "-0"]
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS)
 
 
-def plain() -> dict[str, str]:
-    """The environment variables of what is run: ours without those that lead Python or the loader elsewhere."""
-    return {name: text for name, text in variables().items() if name not in _OF_THE_LOADER}
+def plain_environment() -> dict[str, str]:
+    """Return our environment variables without those that lead Python or the loader elsewhere."""
+    return {name: text for name, text in variables().items() if name not in _LOADER_VARIABLES}

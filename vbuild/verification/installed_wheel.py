@@ -1,14 +1,14 @@
-"""What of an environment came out of a wheel and its companions: their ELF files, and what a user imports.
+"""The files of an installed wheel, and what happens when a process loads or imports them.
 
-RECORD -> the ELF files the loader takes       -> roots: where loading begins
-       -> packages and modules at the top      -> imports
+RECORD -> the ELF files that the loader takes   -> roots: where loading begins
+       -> top-level packages and modules        -> imports
 
-Try a file, or a package, in a process of its own that knows nothing but where it is.
+Each probe runs in a process of its own, which knows only where the file or the package is:
 
-    opened(path)      dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
-    imported(name)    import, as a user does it
+    try_load(path)      dlopen with RTLD_NOW, as for an extension module: every symbol and version has to be there
+    try_import(name)    import, as a user does it
 
-What the process has in memory afterwards says where the libraries came from, whatever way they were found.
+The process's memory map then says which libraries were loaded, and from where.
 """
 
 import json
@@ -36,10 +36,10 @@ _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 
 
 class InstalledWheel(Struct, frozen=True):
-    """The ELF files of a wheel and its companions by path from site-packages, and those that are *damaged*.
+    """The ELF files of a wheel and its companion wheels by path from site-packages, and those that are *damaged*.
 
-    *named* are libraries whose names Python code or another file has, to open them; *imports* are the top-level
-    packages and modules of the wheel; *projects* is all that is installed.
+    *named* are libraries whose names stand in Python code or another file, which may open them; *imports* are the
+    top-level packages and modules of the wheel; *projects* are all projects installed.
     """
 
     files: Mapping[str, Loading]
@@ -50,7 +50,7 @@ class InstalledWheel(Struct, frozen=True):
 
     @classmethod
     def of(cls, packages: Path, project: str) -> Self:
-        """What *packages* has of *project*; `SplitError` where nothing."""
+        """Return the files of *project* in *packages*; raises `SplitError` if there are none."""
         found = tuple(distributions(path=[str(packages)]))
         own = [one for one in found if _project(one) == project]
         if not own:
@@ -69,23 +69,20 @@ class InstalledWheel(Struct, frozen=True):
                 continue
             if loading.outline.is_loadable:
                 files[path] = loading
-        named = frozenset((*_named(packages, paths, files), *_mentioned(files)))
+        named = frozenset((*_named_in_code(packages, paths, files), *_named_in_data(files)))
         projects = frozenset(filter(None, map(_project, found)))
-        return cls(files, named, tuple(_imports(_paths_of(own))), tuple(damaged), projects)
+        own_paths = sorted({path for one in own for path in _paths(one)})
+        return cls(files, named, tuple(_imports(own_paths)), tuple(damaged), projects)
 
     def roots(self) -> tuple[str, ...]:
-        """The files with which loading begins: modules, programs, named ones, and libraries that nothing needs."""
+        """Return the files with which loading begins: modules, programs, named ones, libraries that nothing needs."""
         needed = {name for file in self.files.values() for name in file.outline.needed}
-        begun = (
+        roots = (
             path
             for path, file in self.files.items()
             if file.modules or file.is_program or path in self.named or not _names(path, file) & needed
         )
-        return tuple(sorted(begun))
-
-
-def _paths_of(found: Iterable[Distribution]) -> list[str]:
-    return sorted({path for one in found for path in _paths(one)})
+        return tuple(sorted(roots))
 
 
 def _paths(one: Distribution) -> Iterator[str]:
@@ -93,7 +90,7 @@ def _paths(one: Distribution) -> Iterator[str]:
 
 
 def _project(one: Distribution) -> str | None:
-    """The project of *one*; None where it is no .dist-info that says so."""
+    """Return the project of *one*, or None if it has no METADATA that names it."""
     with suppress(WheelError):
         return canonicalize_name(Metadata.parse(one.read_text("METADATA") or "").name)
     return None
@@ -118,28 +115,28 @@ def _names(path: str, file: Loading) -> set[str]:
     return {PurePosixPath(path).name, file.outline.soname or ""} - {""}
 
 
-def _named(packages: Path, paths: Iterable[str], files: Mapping[str, Loading]) -> Iterator[str]:
-    """The libraries whose names Python code has, as it does that opens them."""
+def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loading]) -> Iterator[str]:
+    """Yield the libraries whose names stand in Python code, which may open them."""
     libraries = {path: _names(path, file) for path, file in files.items() if not file.modules}
     names = sorted({re.escape(name.encode()) for found in libraries.values() for name in found}, key=len, reverse=True)
     if not names:
         return
     pattern = re.compile(rb"(?<![\w.-])(?:" + b"|".join(names) + rb")(?![\w-]|\.\w)")
-    said: set[str] = set()
+    found_names: set[str] = set()
     for path in paths:
         if path.endswith(".py"):
-            said |= {match.decode() for match in pattern.findall((packages / path).read_bytes())}
-    yield from (path for path, found in libraries.items() if found & said)
+            found_names |= {match.decode() for match in pattern.findall((packages / path).read_bytes())}
+    yield from (path for path, found in libraries.items() if found & found_names)
 
 
-def _mentioned(files: Mapping[str, Loading]) -> Iterator[str]:
-    """The libraries whose names other files have in their data."""
-    said = {name for file in files.values() for name in file.mentioned}
-    yield from (path for path, file in files.items() if _names(path, file) & said)
+def _named_in_data(files: Mapping[str, Loading]) -> Iterator[str]:
+    """Yield the libraries whose names stand in the data of other files."""
+    mentioned = {name for file in files.values() for name in file.mentioned}
+    yield from (path for path, file in files.items() if _names(path, file) & mentioned)
 
 
 def _imports(paths: Iterable[str]) -> Iterator[str]:
-    """The packages and modules at the top: ``demo`` of ``demo/__init__.py``, ``space.demo`` in a namespace package."""
+    """Yield the top-level packages and modules: ``demo`` of ``demo/__init__.py``, ``space.demo`` in a namespace."""
     seen: set[str] = set()
     packages = {str(PurePosixPath(path).parent) for path in paths if re.search(r"/__init__\.(py|.*\.so)$", path)}
     modules = {match["name"] for path in paths if (match := _MODULE.fullmatch(path))}
@@ -153,7 +150,7 @@ def _imports(paths: Iterable[str]) -> Iterator[str]:
 
 _SECONDS = 300.0
 _ABSENT = re.compile(r"(?P<name>[^\s:]+): cannot open shared object file")
-# what dlopen says of a library that is there, and does not have what was linked against
+# what dlopen says if a library, or something in it that was linked against, is missing
 _UNRESOLVED = re.compile(
     r"undefined symbol: .+|version `.+' not found|cannot open shared object file|symbol .+ not found"
 )
@@ -176,8 +173,8 @@ def causes(error):
         error = error.__cause__ or error.__context__
     return found
 
-answer, path, *modules = sys.argv[1:]
-told = {"error": None, "causes": [], "mapped": []}
+result_file, path, *modules = sys.argv[1:]
+result = {"error": None, "causes": [], "mapped": []}
 try:
     for module in modules:
         __import__(module)
@@ -185,23 +182,22 @@ try:
         import ctypes
         before = mapped()
         ctypes.CDLL(path, os.RTLD_NOW)
-        told["mapped"] = sorted(mapped() - before)
+        result["mapped"] = sorted(mapped() - before)
 except BaseException as error:
     last = (str(error).strip().splitlines() or [""])[-1]
-    told["error"] = last if path else f"{type(error).__name__}: {last}".removesuffix(": ")
-    told["causes"] = causes(error)
-with open(answer, "w", encoding="utf-8") as file:
-    json.dump(told, file)
+    result["error"] = last if path else f"{type(error).__name__}: {last}".removesuffix(": ")
+    result["causes"] = causes(error)
+with open(result_file, "w", encoding="utf-8") as file:
+    json.dump(result, file)
     file.flush()
     os._exit(0)
 """
 
 
-class Answer(Struct, frozen=True):
-    """What came of it: the last line of the *error*, the loader's own words among its *causes*.
+class ProbeResult(Struct, frozen=True):
+    """What happened: the last line of the *error*, and its *causes*, among them the loader's message.
 
-    *mapped* are the files that were loaded for it, as the kernel names them. *killed_by* is the signal that ended the
-    process.
+    *mapped* are the files that were loaded, as the kernel names them. *killed_by* is the signal that ended the process.
     """
 
     error: str | None = None
@@ -210,46 +206,46 @@ class Answer(Struct, frozen=True):
     killed_by: int | None = None
 
     @property
-    def is_unable(self) -> bool:
-        """Whether this machine's processor lacks instructions."""
+    def lacks_instructions(self) -> bool:
+        """Whether this machine's processor lacks an instruction that the code uses."""
         return self.killed_by == signal.SIGILL
 
     @property
     def has_crashed(self) -> bool:
-        return self.killed_by is not None and not self.is_unable
+        return self.killed_by is not None and not self.lacks_instructions
 
     @property
     def absent(self) -> str | None:
-        """The library that was not found."""
+        """The library that was not found, or None if that was not the error."""
         return next((match["name"] for text in self.causes if (match := _ABSENT.search(text))), None)
 
     @property
     def unresolved(self) -> str | None:
-        """What the loader said, where it found no library, symbol or version; None where something else was wrong."""
+        """The loader's message if a library, symbol or version is missing, or None if something else was wrong."""
         return next((text for text in self.causes if _UNRESOLVED.search(text)), None)
 
     @property
     def lacks_symbol(self) -> bool:
-        """Whether all libraries are there, and one symbol, without a version, is not."""
-        said = self.unresolved
-        return said is not None and self.absent is None and not _VERSIONED.search(said)
+        """Whether only a symbol without a version is missing."""
+        message = self.unresolved
+        return message is not None and self.absent is None and not _VERSIONED.search(message)
 
 
-def opened(path: Path, python: Path, *, after: Sequence[str] = ()) -> Answer:
-    """What comes of loading the file at *path* into *python*, the modules *after* imported first."""
-    return _asked(python, str(path), after)
+def try_load(path: Path, python: Path, *, after: Sequence[str] = ()) -> ProbeResult:
+    """Load the file at *path* into a process of *python*, which imports the modules *after* first."""
+    return _probed(python, str(path), after)
 
 
-def imported(name: str, python: Path) -> Answer:
-    """What comes of importing *name* in *python*."""
-    return _asked(python, "", [name])
+def try_import(name: str, python: Path) -> ProbeResult:
+    """Import *name* in a process of *python*."""
+    return _probed(python, "", [name])
 
 
-def _asked(python: Path, path: str, modules: Sequence[str]) -> Answer:
+def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
     clean = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
     with tempfile.TemporaryDirectory(prefix="vbuild-probe-") as folder:
-        answer = Path(folder) / "answer"
-        command = [str(python), "-I", "-c", _PROBE, str(answer), path, *modules]
+        file = Path(folder) / "result"
+        command = [str(python), "-I", "-c", _PROBE, str(file), path, *modules]
         try:
             ran = subprocess.run(
                 command,
@@ -261,13 +257,10 @@ def _asked(python: Path, path: str, modules: Sequence[str]) -> Answer:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Answer(f"took more than {_SECONDS:g} s")
-        if not answer.exists():
-            killed = -ran.returncode if ran.returncode < 0 else None
-            return Answer(f"the process ended with {_ending(ran.returncode)}", killed_by=killed)
-        told = json.loads(answer.read_text(encoding="utf-8"))
-    return Answer(told["error"], tuple(told["causes"]), tuple(told["mapped"]))
-
-
-def _ending(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"status {status}"
+            return ProbeResult(f"took more than {_SECONDS:g} s")
+        if not file.exists():
+            killed_by = -ran.returncode if ran.returncode < 0 else None
+            ending = signal.Signals(killed_by).name if killed_by else f"status {ran.returncode}"
+            return ProbeResult(f"the process ended with {ending}", killed_by=killed_by)
+        result = json.loads(file.read_text(encoding="utf-8"))
+    return ProbeResult(result["error"], tuple(result["causes"]), tuple(result["mapped"]))

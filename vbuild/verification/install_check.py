@@ -1,0 +1,398 @@
+"""Check that the wheels of a split work: install them as users do, load them as the loader does, import them.
+
+    wheel -> pip, uv -> fresh environment -> resolve, load, import -> InstallCheck
+
+    resolve    every NEEDED, from each file with which loading begins, through RPATHs only
+    load       each of these files, by dlopen with RTLD_NOW in a process of its own
+    import     each top-level package
+
+A wheel for another Python or another machine is installed and resolved only: loading needs a Python that runs here.
+Such a wheel may lack requirements, because few wheels are published for a future Python.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec import Struct
+
+from vbuild.elf.catalogue import by_soname, framework, is_driver
+from vbuild.elf.linkage import Via
+from vbuild.elf.outline import Outline
+from vbuild.elf.policy import PlatformPolicy
+from vbuild.errors import BinaryError, SplitError, at
+from vbuild.index_client.configuration import Indexes
+from vbuild.verification.environments import (
+    Installer,
+    WheelEnvironment,
+    WheelSources,
+    install,
+    installers,
+    platforms_of,
+)
+from vbuild.verification.installed_wheel import InstalledWheel, ProbeResult, try_import, try_load
+from vbuild.verification.loader import Loader, LoaderNeed, mapped
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.extract import gathered
+from vbuild.wheel.metadata import is_companion
+from vbuild.wheel.name import WheelName
+
+OnProgress = Callable[[str], None]
+
+_SHOWN = 12
+_UNREACHED_BEFORE = "which no RPATH led to before either"
+
+
+class CheckStep(StrEnum):
+    """A step of the check."""
+
+    INSTALL = "install"
+    RESOLVE = "resolve"
+    LOAD = "load"
+    IMPORT = "import"
+
+
+class InstallFinding(Struct, frozen=True):
+    """One finding: the step, and a sentence that begins with the place."""
+
+    step: CheckStep
+    what: str
+
+    def data(self) -> dict[str, str]:
+        return {"step": self.step.value, "what": self.what}
+
+
+class InstallCheck(Struct, frozen=True):
+    """The result for one wheel and one installer; *installer* is None if no installer here can install the wheel.
+
+    *resolved* counts the NEEDED entries that were found, *loaded* are paths from site-packages, *imported* are modules.
+    """
+
+    wheel: str
+    installer: Installer | None
+    resolved: int = 0
+    loaded: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
+    failures: tuple[InstallFinding, ...] = ()
+    notes: tuple[InstallFinding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed; what could not be tried is in the notes."""
+        return not self.failures
+
+    @property
+    def is_installed(self) -> bool:
+        return not any(failure.step is CheckStep.INSTALL for failure in self.failures)
+
+    def data(self) -> dict[str, Any]:
+        """The result for JSON."""
+        return {
+            "wheel": self.wheel,
+            "installer": self.installer and self.installer.value,
+            "ok": self.ok,
+            "resolved": self.resolved,
+            "loaded": list(self.loaded),
+            "imported": list(self.imported),
+            "failures": [finding.data() for finding in self.failures],
+            "notes": [finding.data() for finding in self.notes],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The result for a terminal: a summary, then the first failures and the first notes, a line each."""
+        yield f"{self.wheel}: {self._summary()}"
+        yield from _first([f"    {finding.step} failed: {finding.what}" for finding in self.failures])
+        yield from _first([f"    {finding.step}: {finding.what}" for finding in self.notes])
+
+    def _summary(self) -> str:
+        if self.installer is None:
+            return "not checked"
+        if not self.is_installed:
+            return f"{self.installer} cannot install it"
+        done = [f"{self.resolved} NEEDED resolved"]
+        done += [_counted(len(self.loaded), "file") + " loaded"] if self.loaded else []
+        done += [f"{', '.join(self.imported)} imported"] if self.imported else []
+        verdict = _counted(len(self.failures), "failure") if self.failures else "works"
+        return f"installed with {self.installer}, {verdict}: {', '.join(done)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _first(lines: Sequence[str]) -> Iterator[str]:
+    yield from lines[:_SHOWN]
+    if len(lines) > _SHOWN:
+        yield f"    and {len(lines) - _SHOWN} more"
+
+
+def check(
+    paths: Sequence[Path],
+    *,
+    absent: Collection[str] = (),
+    indexes: Callable[[], Indexes] = Indexes.configured,
+    on_progress: OnProgress = lambda _: None,
+) -> tuple[InstallCheck, ...]:
+    """Install the wheels at *paths*, files or folders of them, with pip and with uv, and try them.
+
+    A library in *absent* had no path that led to it before the split; it is no failure if there is none now. Raises
+    `SplitError` if no wheel can be installed.
+    """
+    with TemporaryDirectory(prefix="vbuild-check-") as folder:
+        return checked(gathered(paths), indexes=indexes, folder=Path(folder), on_progress=on_progress, unreached=absent)
+
+
+def checked(
+    wheels: Sequence[Path],
+    *,
+    indexes: Callable[[], Indexes],
+    folder: Path,
+    on_progress: OnProgress = lambda _: None,
+    unreached: Collection[str] = (),
+    using: Collection[Installer] = tuple(Installer),
+) -> tuple[InstallCheck, ...]:
+    """Install and try each of *wheels*, the results of one split; companion wheels come with those that need them.
+
+    Each environment exists in *folder* only while it is checked. *unreached* are SONAMEs that no RPATH led to before
+    the split; if none leads to them now, that is a note. *using* are the installers for wheels of this Python. Raises
+    `SplitError` if no wheel can be installed.
+    """
+    companions = {wheel for wheel in wheels if _is_companion(wheel)}
+    projects = frozenset(WheelName.parse(wheel.name).project for wheel in companions)
+    links = tuple(dict.fromkeys(wheel.parent for wheel in wheels))
+    folder.mkdir(parents=True, exist_ok=True)
+    results: list[InstallCheck] = []
+    for wheel in (wheel for wheel in wheels if wheel not in companions):
+        name = WheelName.parse(wheel.name)
+        if not (found := installers(name)):
+            what = f"for {name.platform}, expected a Linux wheel"
+            results.append(InstallCheck(wheel.name, None, notes=(InstallFinding(CheckStep.INSTALL, what),)))
+        for installer in (one for one in found if one in using or len(found) == 1):
+            on_progress(f"{wheel.name}: installing it with {installer}, and trying it")
+            with TemporaryDirectory(prefix="vbuild-check-", dir=folder) as place:
+                sources = WheelSources(links, indexes(), projects)
+                root = Path(place).resolve()
+                results.append(_checked(wheel, installer, sources, folder=root, unreached=frozenset(unreached)))
+    tried = [result for result in results if result.installer]
+    if tried and not any(result.is_installed for result in tried):
+        raise SplitError(f"{tried[0].wheel}: cannot be installed: {tried[0].failures[0].what}")
+    return tuple(results)
+
+
+def _is_companion(wheel: Path) -> bool:
+    with open_wheel(wheel) as source:
+        return is_companion(source.metadata(), source.wheel_file())
+
+
+def _checked(
+    wheel: Path, installer: Installer, sources: WheelSources, *, folder: Path, unreached: frozenset[str]
+) -> InstallCheck:
+    name = WheelName.parse(wheel.name)
+    try:
+        environment = install(wheel, installer, sources, folder=folder)
+    except SplitError as error:
+        return InstallCheck(wheel.name, installer, failures=(InstallFinding(CheckStep.INSTALL, str(error)),))
+    with at(wheel.name):
+        installed = InstalledWheel.of(environment.packages, name.project)
+    steps = _CheckSteps(environment, installed, platforms_of(name), unreached)
+    if environment.left_out:
+        what = f"{', '.join(environment.left_out)} left out, which the loader does not need: {environment.reason}"
+        steps.note(CheckStep.INSTALL, what)
+    steps.resolve()
+    return InstallCheck(
+        wheel.name,
+        installer,
+        resolved=sum(need.is_met for need in steps.needs),
+        loaded=tuple(steps.load()),
+        imported=tuple(steps.import_packages()),
+        failures=tuple(steps.failures),
+        notes=tuple(steps.notes),
+    )
+
+
+@dataclass(slots=True)
+class _CheckSteps:
+    """The steps of the check in one environment, and the findings so far.
+
+    *excused* has, for each missing library that is no failure, the reason.
+    """
+
+    environment: WheelEnvironment
+    installed: InstalledWheel
+    platforms: tuple[PlatformPolicy, ...]
+    unreached: frozenset[str]
+    excused: dict[str, str] = field(default_factory=dict)
+    needs: tuple[LoaderNeed, ...] = ()
+    roots: tuple[str, ...] = ()
+    failures: list[InstallFinding] = field(default_factory=list)
+    notes: list[InstallFinding] = field(default_factory=list)
+
+    def note(self, step: CheckStep, what: str) -> None:
+        self.notes.append(InstallFinding(step, what))
+
+    def resolve(self) -> None:
+        """Resolve every NEEDED entry as the loader does; an entry that one root does not find counts as not found."""
+        environment = self.environment
+        loader = Loader(
+            environment.packages, folder=environment.folder, own=tuple(self.installed.files), platforms=self.platforms
+        )
+        worst: dict[tuple[str, str], tuple[str, LoaderNeed]] = {}
+        reached: set[str] = set()
+        # GPU code stored as ELF files, and libraries for other machines, are not for this loader
+        machines = {platform.machine for platform in self.platforms} or {os.uname().machine}
+        loadable = tuple(path for path, file in self.installed.files.items() if file.outline.machine in machines)
+        first = self.installed.roots()
+        # a file that something needs, and that nothing leads to, can only be loaded on its own
+        for root in dict.fromkeys((*first, *loadable)):
+            if root not in loadable or (root in reached and root not in first):
+                continue
+            self.roots += (root,)
+            reached.add(root)
+            for need in loader.needs(root):
+                key = (need.consumer, need.name)
+                if key not in worst or _badness(need) > _badness(worst[key][1]):
+                    worst[key] = (root, need)
+                if need.is_met and need.provider:
+                    reached.add(need.provider)
+        self.needs = tuple(need for _, need in worst.values())
+        for what in self.installed.damaged:
+            self.note(CheckStep.RESOLVE, what)
+        self._report(worst.values(), loader)
+
+    def _report(self, needs: Collection[tuple[str, LoaderNeed]], loader: Loader) -> None:
+        """Add a finding for each group of *needs* that one file has and that are wrong in the same way."""
+        failures: dict[tuple[str, str], list[str]] = {}
+        notes: dict[tuple[str, str], list[str]] = {}
+        for root, need in needs:
+            place = need.consumer if need.consumer == root else f"{need.consumer}, which {root} loads"
+            if need.is_met_by_order:
+                what = f", found only since {need.provider} is loaded before"
+                notes.setdefault((place, what), []).append(need.name)
+            elif not need.is_met and (excuse := self._excuse(need)):
+                self.excused[need.name] = excuse
+                notes.setdefault((place, f", {excuse}"), []).append(need.name)
+            elif not need.is_met:
+                what = f", {_lack(need)}; {_search(need, loader.outline(need.consumer))}"
+                failures.setdefault((place, what), []).append(need.name)
+        self.failures += _grouped(failures)
+        self.notes += _grouped(notes)
+
+    def _excuse(self, need: LoaderNeed) -> str | None:
+        """Return why the split did not cause the unmet *need*, or None if it may have."""
+        if need.name in self.unreached:
+            return _UNREACHED_BEFORE
+        project = known.project if need.via is Via.MISSING and (known := framework(need.name)) else None
+        if project in self.installed.projects:
+            return f"which the {project} installed does not have: a build for other hardware?"
+        return f"part of {project}, which was left out" if project in self.environment.left_out else None
+
+    def load(self) -> Iterator[str]:
+        """Yield the roots that load; nothing if no Python here takes the wheel."""
+        if not (python := self.environment.python):
+            return
+        for root in self.roots:
+            file = self.installed.files[root]
+            if file.is_program:
+                continue
+            result = try_load(self.environment.packages / root, python)
+            if result.lacks_symbol or result.has_crashed or result.absent in self.unreached:
+                result = self._load_after_imports(root, python, result)
+            if result.error is None:
+                yield root
+                self.failures += self._foreign_libraries(root, result)
+            elif result.lacks_symbol and not file.modules:
+                what = f"{root}: not loaded: {self._error(result)}, which is for the one that opens it to bring"
+                self.note(CheckStep.LOAD, what)
+            else:
+                self._add_failed(CheckStep.LOAD, root, result, counts=True)
+
+    def _load_after_imports(self, root: str, python: Path, before: ProbeResult) -> ProbeResult:
+        """Load the file *root* after importing the packages, which may load what it needs."""
+        imports = self.installed.imports
+        if not imports:
+            return before
+        result = try_load(self.environment.packages / root, python, after=imports)
+        if result.error is not None:
+            return before
+        what = f"{root}: can be loaded only after `import {', '.join(imports)}`: {self._error(before)}"
+        self.note(CheckStep.LOAD, what)
+        return result
+
+    def _foreign_libraries(self, root: str, result: ProbeResult) -> Iterator[InstallFinding]:
+        """Yield a finding for each library that came from outside, and that a package here should have brought."""
+        wanted = {need.name for need in self.needs if need.via not in {Via.PLATFORM, Via.DRIVER}} - self.unreached
+        for path in map(Path, result.mapped):
+            if path.is_relative_to(self.environment.folder):
+                continue
+            names = {path.name, _soname(path)} - {""}
+            if found := sorted(name for name in names if name in wanted or (by_soname(name) and not is_driver(name))):
+                what = f"{root}: {found[0]} was loaded from {path}, which is outside of the environment"
+                yield InstallFinding(CheckStep.LOAD, what)
+
+    def import_packages(self) -> Iterator[str]:
+        """Yield the top-level packages and modules that can be imported; nothing if no Python here takes the wheel."""
+        if not (python := self.environment.python):
+            return
+        for name in self.installed.imports:
+            result = try_import(name, python)
+            if result.error is None:
+                yield name
+            else:
+                counts = result.unresolved is not None or result.has_crashed
+                self._add_failed(CheckStep.IMPORT, name, result, counts=counts)
+
+    def _add_failed(self, step: CheckStep, place: str, result: ProbeResult, *, counts: bool) -> None:
+        """Add a failure for *place*, or a note if it does not *count* or this machine is the reason."""
+        missing, what = result.absent, f"{place}: not {step}ed: {self._error(result)}"
+        if missing and is_driver(missing):
+            self.note(step, f"{place}: not {step}ed: needs {missing}, which comes with the driver")
+        elif missing and (excuse := _UNREACHED_BEFORE if missing in self.unreached else self.excused.get(missing)):
+            self.note(step, f"{place}: not {step}ed: needs {missing}, {excuse}")
+        elif result.lacks_instructions or not counts:
+            self.note(step, what)
+        elif step is not CheckStep.LOAD or missing not in {need.name for need in self.needs if not need.is_met}:
+            self.failures.append(InstallFinding(step, what))
+
+    def _error(self, result: ProbeResult) -> str:
+        return (result.error or "").replace(f"{self.environment.packages}/", "")
+
+
+def _grouped(found: Mapping[tuple[str, str], Sequence[str]]) -> list[InstallFinding]:
+    return [
+        InstallFinding(CheckStep.RESOLVE, f"{place}: needs {', '.join(names)}{what}")
+        for (place, what), names in found.items()
+    ]
+
+
+def _badness(need: LoaderNeed) -> int:
+    return 2 * (not need.is_met) + need.is_met_by_order
+
+
+def _lack(need: LoaderNeed) -> str:
+    if need.via is Via.NAME:
+        return f"which is at {need.provider}, but no RPATH leads there"
+    if need.via is Via.OUTSIDE:
+        return f"and is led out of the environment, to {need.provider}"
+    if entries := by_soname(need.name):
+        return f"which nothing here brings; part of {' or '.join(sorted({entry.project for entry in entries}))}"
+    if known := framework(need.name):
+        return f"which nothing here brings; part of {known.project}"
+    return "which nothing here brings"
+
+
+def _search(need: LoaderNeed, consumer: Outline | None) -> str:
+    if consumer and consumer.runpath:
+        searched = ", ".join(need.searched)
+        return f"its RUNPATH is {searched}, and keeps the loader from the RPATHs of what loads it"
+    return f"searched {', '.join(need.searched)}" if need.searched else "there is no RPATH to search"
+
+
+def _soname(path: Path) -> str:
+    with suppress(BinaryError, OSError), mapped(path) as data:
+        return Outline.parse(data).soname or ""
+    return ""
