@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
-from vbuild.build.caching import Cache, Caching, Running, found
+from vbuild.build.caching import Caching, CompilerCache, Running, found
 from vbuild.errors import BuildError
 
 GCC = shutil.which("gcc") or "gcc"
@@ -50,7 +50,7 @@ def compiled(caching: Caching, stage: Path, environment: Mapping[str, str]) -> b
         command = [*dict(wrapped.programs)["gcc"], "-O2", "-g", f"-I{stage}/environments", "-c", f"{project}/src/a.c"]
         inside = {**environment, **running.variables, **dict(wrapped.variables)}
         subprocess.run([*command, "-o", "a.o", *wrapped.mapping], cwd=project, env=inside, check=True)
-        if caching.cache is Cache.SCCACHE:
+        if caching.cache is CompilerCache.SCCACHE:
             show = [str(caching.program), "--show-stats", "--stats-format=json"]
             stats = json.loads(subprocess.run(show, env=inside, capture_output=True, check=True).stdout)["stats"]
             print("sccache has found", stats["cache_hits"]["counts"].get("C/C++", 0))
@@ -253,7 +253,7 @@ def test_a_ccache_that_cannot_write_is_passed_over_or_refused(tmp_path: Path) ->
     folder = f"{tmp_path}/file/ccache"
     environment = {"PATH": str(Path(str(shutil.which("ccache"))).parent), "CCACHE_DIR": folder}
     caching = found("auto", environment)
-    assert caching is None or caching.cache is Cache.SCCACHE
+    assert caching is None or caching.cache is CompilerCache.SCCACHE
     with pytest.raises(BuildError) as caught:
         found("ccache", environment)
     assert str(caught.value).endswith(
@@ -327,7 +327,7 @@ def test_a_ccache_that_does_not_run_is_refused_with_what_it_says(tmp_path: Path)
 
 
 def test_what_a_cache_does_not_help_is_left_alone(tmp_path: Path) -> None:
-    ccache, sccache = (Caching(cache, tmp_path / cache) for cache in Cache)
+    ccache, sccache = (Caching(cache, tmp_path / cache) for cache in CompilerCache)
     (tmp_path / "ccache").write_text("")
     (tmp_path / "masked-gcc").symlink_to(tmp_path / "ccache")
     assert ccache.prefix(("/bin/gcc",)) == (str(tmp_path / "ccache"),)
@@ -341,7 +341,7 @@ def test_what_a_cache_does_not_help_is_left_alone(tmp_path: Path) -> None:
 
 @needs("gcc")
 def test_the_script_behind_sccache_hands_every_word_on_and_says_nothing_of_the_build(tmp_path: Path) -> None:
-    caching = Caching(Cache.SCCACHE, tmp_path / "sccache")
+    caching = Caching(CompilerCache.SCCACHE, tmp_path / "sccache")
     texts = []
     for name in ("one", "another tree"):
         wrapped = caching.wrapped((("gcc", ("/bin/echo",)),), tmp_path / name / "scripts", source=tmp_path / name)

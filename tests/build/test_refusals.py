@@ -15,6 +15,7 @@ from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.native_cache import NativeCache
 from vbuild.errors import FetchError, NativeError
+from vbuild.files.cache import DAY, Cache, Part
 from vbuild.hardware.cpu import Cpu
 
 pytestmark = [
@@ -35,7 +36,7 @@ def test_a_build_that_fails_says_where_its_log_is_and_leaves_nothing(tmp_path: P
     log = works.logs / "native-depth-x86_64_v1.log"
     assert said == f"native depth: sh failed with status 3; its log is {log}, which ends:\nso"
     assert log.read_text().endswith("so\n")
-    assert [path.suffix for path in works.root.iterdir()] == [".lock"]
+    assert [path.name for path in works.root.iterdir()] == [".locks"]
 
 
 def test_a_failure_is_told_to_everybody_and_made_once(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_a_build_that_is_killed_is_built_again(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-    assert [path.suffix for path in works.root.iterdir()] == [".lock"]
+    assert [path.name for path in works.root.iterdir()] == [".locks"]
     (tmp_path / "go").touch()
     (prefix,) = Works.at(tmp_path / "other", root=works.root).built(step(folder, "script", half), "x86-64")
     assert library(prefix).is_file()
@@ -184,24 +185,19 @@ def test_a_shelf_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     works = Works.at(tmp_path / "works", root=tmp_path / "file")
     said = _refused(works, step(script_library(tmp_path / "depth"), "script"))
-    assert said == f"native depth: {tmp_path / 'file'}: cannot be written to: File exists"
+    assert said == f"native depth: {tmp_path / 'file'}: cannot be written to: Not a directory"
 
 
 def test_what_nobody_uses_is_swept_and_what_is_in_use_is_not(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
     text = step(script_library(tmp_path / "depth"), "script")
     one, three = works.built(text, "x86-64", "x86-64-v3")
-    shelf = NativeCache(works.root)
-    shelf.sweep(limit=0)
+    shelf, cache = NativeCache(works.root), Cache(Part.NATIVE, works.root)
+    assert cache.sweep(most=0).count == 0
     assert shelf.has(one)
     assert shelf.has(three)
-    long_ago = time.time() - 40 * 86400
-    os.utime(one.folder.parent, (long_ago, long_ago))
-    shelf.sweep()
+    os.utime(one.folder.parent, (time.time() - 40 * DAY,) * 2)
+    assert cache.sweep().count == 1
     assert not one.folder.parent.exists()
     assert shelf.has(three)
-    (three.folder.parent / "entry.json").unlink()
-    os.utime(three.folder.parent, (long_ago, long_ago))
-    shelf.sweep()
-    assert [path.suffix for path in works.root.iterdir()] == [".lock"] * 2
     assert not shelf.has(dataclasses.replace(three, folder=works.root / "gone-0/prefix"))

@@ -31,7 +31,7 @@ def _only(url: str) -> Indexes:
 
 
 def _cached(cache: Path) -> list[str]:
-    return sorted(path.name for path in cache.rglob("*") if path.is_file())
+    return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.parent.name != ".locks")
 
 
 def test_an_sdist_comes_from_an_index_that_speaks_html_only(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`vbuild toolkit` as a user meets it: in a process, with a cache of his own, in 80 columns."""
 
-import fcntl
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from tests.factories.desk import WIDTH, Desk, everything, refusal, without_insta
 from vbuild.cli.building import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.toolchain.toolkit.cache import ToolkitCache
 from vbuild.toolchain.toolkit.pins import releases
 from vbuild.toolchain.toolkit.provision import packaged
 
@@ -199,8 +199,7 @@ def test_nothing_is_pruned_while_a_toolkit_is_made(tmp_path: Path) -> None:
     desk = stocked(tmp_path)
     desk.vbuild("toolkit", "install", "13.0")
     store = desk.cache / "vbuild/toolkits"
-    with (store / ".locks/store").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with ToolkitCache(store).locked("cuda-13.0-0123"):
         said = refusal(desk.vbuild("toolkit", "prune"))
     assert said == f"{store}: a toolkit is being fetched there; try again when it is done"
     assert len(kept(desk)) == 1

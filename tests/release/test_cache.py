@@ -47,7 +47,7 @@ def test_what_is_kept_comes_back(store: BuildCache, tmp_path: Path) -> None:
     assert kept.record == RECORD
     assert json.dumps(kept.record) == json.dumps(RECORD)  # in its order, too
     assert store.taken(BuildKind.PRODUCT, KEY, tmp_path / "into") is None
-    assert not list(store.root.glob(".keeping*"))
+    assert not list(store.root.glob("**/.*part"))
 
 
 def test_it_comes_back_as_often_as_one_likes(store: BuildCache, tmp_path: Path) -> None:
@@ -116,18 +116,19 @@ def test_fresh_passes_over_what_is_there_and_replaces_it(store: BuildCache, tmp_
 KEEP = """
 import sys
 from pathlib import Path
-from vbuild.release.cache import Kind, Store
-store, folder, key = Store(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
+from vbuild.files.cache import Cache, Part
+from vbuild.release.cache import BuildCache, BuildKind
+store, folder, key = BuildCache(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3]
 for number in range(100):
     wheel = folder / "NAME"
     wheel.unlink(missing_ok=True)
     wheel.write_text("x" * 100_000 + str(number))
-    note = store.keep(Kind.BUILD, key, wheel, {"number": number})
-    kept = store.taken(Kind.BUILD, key, folder / "into")
+    note = store.keep(BuildKind.BUILD, key, wheel, {"number": number})
+    kept = store.taken(BuildKind.BUILD, key, folder / "into")
     assert note is None, note
     assert kept is None or kept.wheel.read_text().endswith("x" + str(kept.record["number"])), kept
     if number % 10 == 0:
-        store.sweep(limit=0)
+        Cache(Part.BUILDS, store.root).sweep(most=0)
 """.replace("NAME", NAME)
 
 
@@ -141,7 +142,7 @@ def test_processes_at_work_on_one_key_do_not_disturb_each_other(store: BuildCach
     for process in processes:
         _, said = process.communicate(timeout=120)
         assert (process.returncode, said) == (0, "")
-    assert not list(store.root.glob(".keeping*"))
+    assert not list(store.root.glob("**/.*part"))
 
 
 @pytest.mark.nightly
@@ -158,10 +159,11 @@ def test_a_killed_run_leaves_a_whole_entry_or_none(store: BuildCache, tmp_path: 
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from vbuild.release.cache import Kind, Store
+from vbuild.files.cache import Cache, Part
+from vbuild.release.cache import BuildCache, BuildKind
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
-note = Store(Path(sys.argv[1])).keep(Kind.BUILD, "key", Path(sys.argv[2]), {"a": 1})
+note = BuildCache(Path(sys.argv[1])).keep(BuildKind.BUILD, "key", Path(sys.argv[2]), {"a": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(note)
 """
@@ -171,7 +173,7 @@ def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: BuildCache, tmp
     command = [sys.executable, "-c", FULL, str(store.root), str(wheel(tmp_path))]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == f"{NAME}: not kept in {store.root}: File too large\n"
-    assert [path.name for path in store.root.rglob("*")] == []
+    assert [path for path in store.root.rglob("*") if path.is_file() and path.parent.name != ".locks"] == []
 
 
 def test_all_runs_of_a_user_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +189,6 @@ def test_a_store_that_cannot_be_is_a_note(tmp_path: Path) -> None:
     note = store.keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD)
     assert note == f"{NAME}: not kept in {store.root}: Not a directory"
     assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
-    store.sweep()
 
 
 def test_no_room_for_the_wheel_is_no_reason_to_drop_the_entry(store: BuildCache, tmp_path: Path) -> None:
@@ -208,28 +209,6 @@ def test_a_wheel_on_another_file_system_is_copied(store: BuildCache, tmp_path: P
     finally:
         shutil.rmtree(folder)
     assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
-
-
-def test_what_is_not_used_for_long_is_swept(store: BuildCache, tmp_path: Path) -> None:
-    for key in ("old", "used", "new"):
-        store.keep(BuildKind.BUILD, key, wheel(tmp_path / key), RECORD)
-    for key in ("old", "used"):
-        os.utime(entry(store, key), (1, 1))
-    assert store.taken(BuildKind.BUILD, "used", tmp_path / "into")
-    for name, age in ((".keeping-dead", 90000), (".keeping-alive", 0)):
-        (store.root / name).mkdir()
-        os.utime(store.root / name, (time.time() - age,) * 2)
-    store.sweep()
-    assert sorted(path.name for path in (store.root / "builds").iterdir()) == ["new", "used"]
-    assert [path.name for path in store.root.glob(".keeping*")] == [".keeping-alive"]
-
-
-def test_a_store_that_is_too_large_loses_what_was_used_longest_ago(store: BuildCache, tmp_path: Path) -> None:
-    for number in range(4):
-        store.keep(BuildKind.PRODUCT, str(number), wheel(tmp_path / str(number), "x" * 1000), RECORD)
-        os.utime(store.root / "products" / str(number), (time.time() - number,) * 2)
-    store.sweep(limit=3500)
-    assert sorted(path.name for path in (store.root / "products").iterdir()) == ["0", "1"]
 
 
 TARGET = Target("x86_64_v3", "3.12", Cpu.parse("x86-64-v3"), ("x86_64 :: level :: v3",))

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.factories.tools import needs
+from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import unsealed
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import ambient, forget, is_script, named, remembered
+from vbuild.toolchain.probes import ambient, is_script, named, remembered
 
 ENVIRONMENT = {"PATH": "/nowhere", "LANG": "C"}
 
@@ -157,9 +158,8 @@ def test_answers_that_nobody_asks_for_are_forgotten(tmp_path: Path) -> None:
         if json.loads(unsealed(file.read_bytes()))["question"] != "new":
             os.utime(file, (1, 1))
     remembered("used", compiler, environment={}, ask=asked, memory=memory)
-    forget(memory)
-    assert {json.loads(unsealed(file.read_bytes()))["question"] for file in memory.iterdir()} == {"used", "new"}
-    forget(tmp_path / "not there")
+    Cache(Part.PROBES, memory).sweep()
+    assert {json.loads(unsealed(file.read_bytes()))["question"] for file in memory.glob("*.json")} == {"used", "new"}
 
 
 def test_noise_is_left_out_and_all_else_is_in() -> None:
@@ -223,7 +223,7 @@ def test_the_second_process_starts_no_compiler(tmp_path: Path) -> None:
         command = [sys.executable, "-c", FIND]
         said.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
         said.append(log.read_text())
-    assert said[0].startswith("Compilers(family=<Family.GCC")
+    assert said[0].startswith("Compilers(family=<CompilerFamily.GCC")
     assert said[1]
     assert said[:2] == said[2:]
 

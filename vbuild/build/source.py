@@ -22,7 +22,6 @@ import shutil
 import stat
 import struct
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -31,10 +30,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from msgspec import Struct
-from platformdirs import user_cache_path
 
 from vbuild.build import git, packing
 from vbuild.errors import BuildError, at, reason_of
+from vbuild.files.cache import Cache, Part, cache_folder
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import STAGE
 from vbuild.files.tar import BoundedInfo
@@ -174,12 +173,12 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
     `FetchError` or `BuildError` where the source is not there, or is not what the recipe pinned; nothing stays in the
     cache then.
     """
-    folder = cache or user_cache_path("vbuild")
+    folder = cache or cache_folder()
     match source:
         case Sdist() | Debian():
-            return _archive(source, folder / "sdists", indexes)
+            return _archive(source, Cache(Part.SDISTS, folder / Part.SDISTS), indexes)
         case Git():
-            return _commit(source, folder / "commits")
+            return _commit(source, Cache(Part.COMMITS, folder / Part.COMMITS))
         case Folder():
             if not source.path.is_dir():
                 raise BuildError(f"{source.path}: no such folder")
@@ -287,35 +286,38 @@ def _content(path: str) -> tuple[int, bytes]:
         raise BuildError(f"cannot be read: {error.strerror}") from error
 
 
-def _archive(source: Sdist | Debian, cache: Path, indexes: Indexes | None) -> Path:
-    cached = cache / source.sha256
-    if cached.is_file() and sha256_of(cached) == source.sha256:
+def _archive(source: Sdist | Debian, cache: Cache, indexes: Indexes | None) -> Path:
+    cached = cache.folder / source.sha256
+
+    def is_there() -> bool:
+        return cached.is_file() and sha256_of(cached) == source.sha256
+
+    if is_there():
+        cache.mark(cached)
         return cached
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
-        archive = Path(temporary) / "archive"
-        indexes = indexes or Indexes.configured()
-        if isinstance(source, Debian):
-            fetch_debian(source.name, source.version, source.sha256, archive, indexes=indexes)
-        else:
-            download(Wanted(source.name, source.version, source.sha256), archive, indexes=indexes)
-        archive.replace(cached)
+    with cache.locked(cached.name):
+        if is_there():  # another process fetched it while this one waited
+            return cached
+        with cache.replacing(cached.name) as archive:
+            indexes = indexes or Indexes.configured()
+            if isinstance(source, Debian):
+                fetch_debian(source.name, source.version, source.sha256, archive, indexes=indexes)
+            else:
+                download(Wanted(source.name, source.version, source.sha256), archive, indexes=indexes)
     return cached
 
 
-def _commit(source: Git, cache: Path) -> Path:
-    cached = cache / source.commit
+def _commit(source: Git, cache: Cache) -> Path:
+    cached = cache.folder / source.commit
     if git.is_clean(cached, source.commit):
+        cache.mark(cached)
         return cached
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-", ignore_cleanup_errors=True) as temporary:
-        folder = Path(temporary) / "tree"
-        folder.mkdir()
-        with at(source):
+    with cache.locked(cached.name):
+        if git.is_clean(cached, source.commit):  # as above
+            return cached
+        with cache.replacing(cached.name) as folder, at(source):
+            folder.mkdir()
             git.checkout(source.url, source.commit, folder=folder)
-        if cached.is_dir():
-            cached.rename(Path(temporary) / "damaged")
-        folder.rename(cached)
     return cached
 
 

@@ -9,7 +9,6 @@ What the folder for work in progress is called: such a folder in a project is no
 """
 
 import errno
-import fcntl
 import secrets
 import shutil
 import time
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from filelock import lock_descriptor
 
 from vbuild.errors import RecipeError, refusal_of
 from vbuild.process.signals import uninterrupted
@@ -77,7 +78,7 @@ def _opened(folder: Path, stage: Path) -> IO[str]:
 def _lock(alive: IO[str], stage: Path) -> None:
     """Say that *stage* lives for as long as the file *alive* is open; its children do not inherit that."""
     with suppress(OSError):  # some network file systems have no locks
-        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_descriptor(alive.fileno(), blocking=False)
         (stage / _NEW).rename(stage / _ALIVE)
 
 
@@ -105,7 +106,8 @@ def _remove_if_dead(stage: Path) -> None:
             shutil.rmtree(stage, ignore_errors=True)
         return
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, where its run lives
+        if not lock_descriptor(file.fileno(), blocking=False):  # its run lives
+            return
         for path in stage.iterdir():
             if path.name != _ALIVE:
                 _remove(path)

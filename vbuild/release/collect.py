@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from vbuild.build.agreement import TrialCompile, tried
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import linked
+from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -31,7 +32,6 @@ from vbuild.release.publication import published
 from vbuild.release.report import Report
 from vbuild.release.split_step import request_of, thinned
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import forget
 from vbuild.wheel.name import WheelName
 
 _LACKING = "no part has it"
@@ -97,7 +97,7 @@ def collect(
             inputs=[whole.file] if whole else [],
             parts=[part.folder for part in parts],
         )
-    forget()
+    sweep_daily()
     return release
 
 

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from vbuild.build.frontend import Job
+from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS, staging
 from vbuild.recipe.lock import lock_file
 from vbuild.recipe.model import Recipe
@@ -29,7 +30,6 @@ from vbuild.release.report import Report
 from vbuild.release.run import Run
 from vbuild.release.split_step import request_of, thinned
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import forget
 from vbuild.toolchain.toolkit.provision import FORESEEN
 from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
@@ -99,8 +99,7 @@ def matrix(
             before=before,
             inputs=[recipe.file, *([lock_file(recipe.file)] if recipe.build.lock else [])],
         )
-    store.sweep()
-    forget()
+    sweep_daily()
     return release
 
 

@@ -30,6 +30,7 @@ from vbuild.build.environment import Environments
 from vbuild.build.packing import SUFFIX
 from vbuild.build.source import unpacked
 from vbuild.errors import BuildError, ExecutorError, VbuildError
+from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -42,7 +43,6 @@ from vbuild.release.messages import LOGS_HERE, Finished, Lost, RunMessage, Task,
 from vbuild.release.order import BuildOrder, ordered
 from vbuild.release.outcome import Failure, Product
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import forget
 from vbuild.toolchain.toolkit.provision import FETCHED
 from vbuild.workers.calls import opened, packed
 from vbuild.workers.executor import scratch, tell, while_wanted
@@ -138,8 +138,7 @@ class WorkerState:
     def close(self) -> None:
         """Remove its folder, and from the stores what nobody has used for long."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._shop.store.sweep()
-        forget()
+        sweep_daily()
 
 
 class _Benches:

@@ -6,7 +6,6 @@ official/<sha256>.json in the user's cache: the same, by the hash that the index
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,11 +16,10 @@ from threading import Lock
 from typing import Any, Generic, Self, TypeVar
 
 from msgspec import Struct, to_builtins
-from platformdirs import user_cache_path
 from unearth.fetchers import PyPIClient
 
 from vbuild.errors import WheelError
-from vbuild.files.hashing import sealed, unsealed
+from vbuild.files.cache import Cache, Part
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import ListedFile, files_of
 from vbuild.index_client.places import client_of
@@ -107,7 +105,7 @@ class OfficialCache:
 
     def __init__(self, machine: str, indexes: Callable[[], Indexes], store: Path | None) -> None:
         self.machine = machine
-        self._store = store or user_cache_path("vbuild") / "official"
+        self._store = Cache.of(Part.OFFICIAL, store)
         self._ask = indexes
         self._indexes: Once[None, Indexes] = Once()
         self._listed: Once[str, tuple[ListedFile, ...]] = Once()
@@ -150,22 +148,16 @@ class OfficialCache:
         """What is kept of *listed*; None for what is torn or foreign."""
         if not listed.sha256:
             return None
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            facts = Facts.parse(json.loads(unsealed((self._store / f"{listed.sha256}.json").read_bytes())))
+        with suppress(ValueError, KeyError, TypeError):
+            facts = Facts.parse(json.loads(self._store.text(f"{listed.sha256}.json") or ""))
             return facts if facts.file == listed.file else None
         return None
 
     def _read(self, listed: ListedFile, read: Callable[[], Facts]) -> Facts:
         facts = read()
         if listed.sha256:
-            with suppress(OSError):  # a cache that cannot be written is none
-                self._store.mkdir(parents=True, exist_ok=True)
-                part = self._store / f".{listed.sha256}.{os.getpid()}"
-                try:
-                    part.write_text(sealed(json.dumps(to_builtins(facts))), encoding="utf-8")
-                    part.replace(self._store / f"{listed.sha256}.json")
-                finally:
-                    part.unlink(missing_ok=True)
+            with suppress(OSError):  # it is read again next time
+                self._store.keep_text(f"{listed.sha256}.json", json.dumps(to_builtins(facts)))
         return facts
 
 

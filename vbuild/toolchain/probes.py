@@ -10,20 +10,14 @@ cache: what cannot be read there is asked again, what cannot be written is asked
 import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
-from platformdirs import user_cache_path
-
-from vbuild.files.atomic import replacing
-from vbuild.files.hashing import sealed, unsealed
+from vbuild.files.cache import Cache, Part
 
 T = TypeVar("T")
-
-KEPT = 30 * 86400  # seconds that an answer stays without being asked for
 
 # what differs between two sessions of one user, or two jobs of a build server or a cluster, and says nothing of what
 # is built there; all else may be read by some build, and no list of what builds read could be complete
@@ -104,34 +98,12 @@ def remembered(
             ambient(environment),
         ]
     )
-    file = (memory or user_cache_path("vbuild") / "probes") / f"{key}.json"
-    for text in _read(file, question):
-        return cast("T", json.loads(text))
+    cache = Cache.of(Part.PROBES, memory)
+    with suppress(ValueError, LookupError, TypeError):
+        entry = json.loads(cache.text(f"{key}.json") or "")
+        if entry["question"] == question and (answer := json.loads(entry["answer"])) is not None:
+            return cast("T", answer)
     text = json.dumps(ask())
-    _write(file, sealed(json.dumps({"question": question, "answer": text})))
+    with suppress(OSError):  # it is asked again next time
+        cache.keep_text(f"{key}.json", json.dumps({"question": question, "answer": text}))
     return cast("T", json.loads(text))
-
-
-def forget(memory: Path | None = None, *, kept: float = KEPT) -> None:
-    """Remove the answers that nobody has asked for in *kept* seconds."""
-    with suppress(OSError):
-        for file in (memory or user_cache_path("vbuild") / "probes").iterdir():
-            if file.stat().st_mtime < time.time() - kept:
-                file.unlink()
-
-
-def _read(file: Path, question: str) -> Iterator[str]:
-    """The answer in *file*, as JSON, if there is one."""
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        entry = json.loads(unsealed(file.read_bytes()))
-        if entry["question"] == question and json.loads(entry["answer"]) is not None:
-            os.utime(file)  # for `forget`
-            yield entry["answer"]
-
-
-def _write(file: Path, text: str) -> None:
-    """Put *text* into *file*, all of it or nothing; nothing where the disk is full, or not to be written to."""
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as part:
-            part.write_text(text, encoding="utf-8")

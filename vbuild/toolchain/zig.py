@@ -23,9 +23,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from vbuild.errors import BuildError, FetchError, ToolkitError
+from vbuild.files.cache import Cache, Part
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
@@ -91,7 +90,7 @@ def _pin(machine: str) -> ToolkitPin:
 
 def zig_cache(store: Path | None = None) -> Path:
     """The folder where zig keeps what it compiles of libc++ and the like, beside *store*."""
-    return (store or user_cache_path("vbuild") / "toolkits").absolute().with_name("zig")
+    return Cache.of(Part.TOOLKITS, store).folder.absolute().with_name(Part.ZIG.value)
 
 
 _WHY = "no C compiler on PATH: zig from the package index is used"
@@ -148,7 +147,8 @@ def zig_compilers(
             f"(-linux-gnu.so); with build.host = 'system' the system's compiler is used"
         )
     target = f"{cpu.machine}-linux-gnu.{version}"
-    program, variables = str(zig()), (("ZIG_GLOBAL_CACHE_DIR", str(zig_cache())),)
+    program, own = str(zig()), Cache(Part.ZIG, zig_cache())
+    own.mark(own.folder)
     always = (*_ALWAYS, *_headers(interpreter, cpu.machine, writes=writes))
     commands = {
         **dict.fromkeys(_names(_C, interpreter.cc, cpu), (program, "cc", "-target", target, *always)),
@@ -163,7 +163,7 @@ def zig_compilers(
         cxx="c++",
         programs=tuple(sorted(commands.items())),
         rust=found_rust(environment),
-        variables=variables,
+        variables=(("ZIG_GLOBAL_CACHE_DIR", str(own.folder)),),
         zig_target=target,
         why=why,
     )
@@ -185,9 +185,11 @@ def _headers(interpreter: Interpreter, machine: str, *, writes: bool) -> tuple[s
     if not interpreter.multiarch or not (own / "pyconfig.h").is_file():
         return ()
     name = hashlib.sha256(f"{own} {machine}".encode()).hexdigest()[:16]
-    place = user_cache_path("vbuild") / "cross" / f"headers-{name}"
+    cache = Cache.of(Part.CROSS)
+    place = cache.folder / f"headers-{name}"
     if writes:
         _link(place / f"{machine}-linux-gnu" / interpreter.include.name, own)
+        cache.mark(place)
     return ("-idirafter", str(place))
 
 

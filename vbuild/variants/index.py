@@ -5,8 +5,6 @@
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from msgspec import Struct
 
 from vbuild.errors import VariantError, at
 from vbuild.files.atomic import replacing
+from vbuild.files.locks import locked
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import peek
 from vbuild.wheel.extract import wheels_in
@@ -77,13 +76,10 @@ def indexing(folder: Path) -> Iterator[None]:
 
     Else the one that looked first may write last, and what came between is in no index.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with ExitStack() as stack:
         with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            stack.enter_context(locked(folder))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:

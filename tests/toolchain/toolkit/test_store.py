@@ -129,10 +129,10 @@ LAYING_OUT = """
 import sys
 from pathlib import Path
 from tests.factories.toolkits import laid_out, places
-from vbuild.toolchain.toolkit.model import Pin
+from vbuild.toolchain.toolkit.model import ToolkitPin
 
 store, wheels = map(Path, sys.argv[1:])
-pins = tuple(Pin(*line.split()) for line in sys.stdin)
+pins = tuple(ToolkitPin(*line.split()) for line in sys.stdin)
 print(laid_out(store, pins, places(wheels)).is_new)
 """
 

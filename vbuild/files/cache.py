@@ -1,0 +1,355 @@
+"""The user's cache: what vbuild has fetched, built and asked before, in one folder with one table of rules.
+
+    vbuild/CACHEDIR.TAG          tells backup programs to leave the folder out
+    vbuild/.swept                its time is that of the last sweep
+    vbuild/<part>/…              the entries of a part, files or folders; `PARTS` says which
+    vbuild/<part>/.locks/<name>  locked while a process makes the entry of that name
+    vbuild/<part>/.….part        an entry that is being made
+
+An entry is made under a name of its own and renamed when it is complete. Its time is when it was used last. Nothing is
+flushed to the disk, which takes seconds for every large wheel: each part checks the hashes of an entry before it uses
+it, and makes a damaged entry again.
+https://bford.info/cachedir/
+"""
+
+import glob
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+from platformdirs import user_cache_path
+
+from vbuild.files.atomic import replacing
+from vbuild.files.hashing import sealed, unsealed
+from vbuild.files.locks import NO_LOCKS, locked
+from vbuild.process.run import check_running
+from vbuild.process.signals import uninterrupted
+
+DAY = 86400  # seconds
+_GB = 10**9
+
+_LOCKS = ".locks"
+_GATE = "store"
+_TAG = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# vbuild makes all of this again when it needs it.\n"
+_SWEPT = ".swept"
+
+
+class Part(StrEnum):
+    """The parts of the cache, by the names of their folders."""
+
+    BUILDS = "builds"
+    NATIVE = "native"
+    SDISTS = "sdists"
+    COMMITS = "commits"
+    TOOLKITS = "toolkits"
+    ZIG = "zig"
+    CROSS = "cross"
+    OFFICIAL = "official"
+    PROBES = "probes"
+    SCCACHE = "sccache"
+
+
+class PartRule(Struct, frozen=True):
+    """What is in a part of the cache, and when an entry is removed.
+
+    *entries* are patterns of paths in the part's folder; if there are none, the folder is one entry, and so is each
+    ``<name>-<number>`` next to it. An entry goes after *days* without use, never by itself for None, and the entries
+    used longest ago go while all of them take more than *most* bytes. What was used within *grace* seconds stays in
+    any case: a build may be at work with it.
+    """
+
+    holds: str
+    entries: tuple[str, ...] = ("[!.]*",)
+    days: float | None = 30
+    most: int | None = 20 * _GB
+    grace: float = DAY
+    mark: str = ""  # the file whose time counts, if it is not the entry's own
+
+
+PARTS = {
+    Part.BUILDS: PartRule(
+        "repaired builds, and wheels that are verified and tested",
+        ("builds/[!.]*", "products/[!.]*", "joined/[!.]*"),
+        most=50 * _GB,
+        grace=0,  # builds get links or copies
+    ),
+    Part.NATIVE: PartRule("native dependencies"),
+    Part.SDISTS: PartRule("source archives"),
+    Part.COMMITS: PartRule("git checkouts"),
+    # a shell that has the CUDA_HOME of `vbuild toolkit path` does not mark it as used
+    Part.TOOLKITS: PartRule(
+        "CUDA toolkits, and zig",
+        ("cuda-*", "components/[!.]*", "pins/*.json"),
+        days=None,
+        most=None,
+        mark=".vbuild.json",
+    ),
+    Part.ZIG: PartRule("what zig compiles for itself", ()),
+    Part.CROSS: PartRule("settings for builds for another machine"),
+    Part.OFFICIAL: PartRule("contents of NVIDIA's wheels"),
+    Part.PROBES: PartRule("answers of compilers and interpreters"),
+    Part.SCCACHE: PartRule("what sccache has compiled", ()),
+}
+
+
+class CacheEntry(Struct, frozen=True):
+    """An entry at *path*: its size in bytes, and when it was *used* last, in seconds since 1970."""
+
+    path: Path
+    size: int
+    used: float
+
+
+class Removed(Struct, frozen=True):
+    """How many entries of *part* were removed, and the bytes of disk that are free now."""
+
+    part: Part
+    count: int
+    size: int
+
+
+class Cache(Struct, frozen=True):
+    """One part of the cache, in *folder*."""
+
+    part: Part
+    folder: Path
+
+    @classmethod
+    def of(cls, part: Part, folder: Path | None = None) -> Self:
+        """The *part* in *folder*, or in the user's cache."""
+        return cls(part, folder or cache_folder() / part)
+
+    @property
+    def rule(self) -> PartRule:
+        return PARTS[self.part]
+
+    def mark(self, path: Path) -> None:
+        """Note that the entry at *path* is used now, if that can be written: it may be another user's."""
+        with suppress(OSError):
+            os.utime(path / self.rule.mark if self.rule.mark and path.is_dir() else path)
+
+    def text(self, name: str) -> str | None:
+        """The text kept under *name*; None if there is none, or if a bit of it is damaged."""
+        path = self.folder / name
+        with suppress(OSError, ValueError):
+            text = unsealed(path.read_bytes())
+            self.mark(path)
+            return text
+        return None
+
+    def keep_text(self, name: str, text: str) -> None:
+        """Keep *text* under *name*, with its hash; `OSError` if it cannot be written."""
+        path = self.folder / name
+        self.make_folder(path.parent)
+        with replacing(path) as part:
+            part.write_text(sealed(text), encoding="utf-8")
+
+    @contextmanager
+    def locked(self, name: str, *, wait: bool = True, check: Callable[[], None] = check_running) -> Iterator[bool]:
+        """Hold the lock of the entry *name* for the block, and remove what a killed process left of it.
+
+        Gives False if another holds it and *wait* is off. *check* is called while this waits, and may raise; the
+        default raises `BuildError` once this thread has to stop. `OSError`
+        if nothing can be written here.
+        """
+        path, locks = self.folder / name, self.folder / _LOCKS
+        self.make_folder(locks)
+        with ExitStack() as stack:
+            try:
+                is_held = stack.enter_context(locked(locks / path.name, wait=wait, check=check))
+                if is_held:
+                    with locked(locks / _GATE, check=check):  # until whoever empties the cache has done so
+                        pass
+                    for left in path.parent.glob(f".{glob.escape(path.name)}.*part*"):
+                        remove(left)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                is_held = True  # two may make the entry at the same time; one of them is renamed last
+            yield is_held
+
+    @contextmanager
+    def replacing(self, name: str) -> Iterator[Path]:
+        """The path to write the entry *name* to, file or folder; it takes its place if the block ends well.
+
+        The caller holds the lock of *name*. `OSError` of all this passes.
+        """
+        path = self.folder / name
+        self.make_folder(path.parent)
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            yield part
+            if part.is_dir():
+                self.drop(path)
+            part.replace(path)
+        finally:
+            with uninterrupted(), suppress(OSError):
+                remove(part)
+
+    def drop(self, path: Path) -> int:
+        """Remove the entry at *path*, at once for all who look for it; gives the bytes that no hard link keeps."""
+        if not self.rule.entries:  # a part of the cache may be a link to another disk
+            path = path.resolve()
+        gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}.removed")
+        with uninterrupted():
+            try:
+                path.rename(gone)
+            except FileNotFoundError:
+                return 0
+            freed = sum(found.st_size for found in _files(gone) if found.st_nlink == 1)
+            remove(gone)
+        return freed
+
+    def entries(self) -> Iterator[CacheEntry]:
+        """Every entry, in no order; bytes that two entries share on the disk count for the first."""
+        seen = set[tuple[int, int]]()
+        for path in self._paths():
+            with suppress(OSError):
+                used = (path / self.rule.mark if (path / self.rule.mark).is_file() else path).stat().st_mtime
+                size = 0
+                for found in _files(path):
+                    size += found.st_size if (found.st_dev, found.st_ino) not in seen else 0
+                    seen.add((found.st_dev, found.st_ino))
+                yield CacheEntry(path, size, used)
+
+    def sweep(self, *, days: float | None = None, most: int | None = None) -> Removed:
+        """Remove what the part's rule says, or what was not used for *days* or is more than *most* bytes.
+
+        Entries that are being made, or used within the rule's grace, stay.
+        """
+        rule, now, total, count, freed = self.rule, time.time(), 0, 0, self._sweep_remains(DAY)
+        days, most = rule.days if days is None else days, rule.most if most is None else most
+        if days is None:
+            return Removed(self.part, 0, freed)
+        for entry in sorted(self.entries(), key=lambda entry: entry.used, reverse=True):
+            total += entry.size
+            is_spare = entry.used < now - days * DAY or (most is not None and total > most)
+            if is_spare and entry.used <= now - rule.grace:
+                with suppress(OSError), locked(lock := self._lock(entry.path), wait=False) as is_held:
+                    if is_held:
+                        freed += self.drop(entry.path)
+                        count += 1
+                        lock.unlink()
+        return Removed(self.part, count, freed)
+
+    @contextmanager
+    def idle(self) -> Iterator[bool]:
+        """Nobody begins to make an entry in the block; gives False if somebody is making one already."""
+        with ExitStack() as stack:
+            is_free = True
+            if self.rule.entries and self.folder.is_dir():
+                locks = self.folder / _LOCKS
+                locks.mkdir(exist_ok=True)
+                is_free = stack.enter_context(locked(locks / _GATE, wait=False))
+            yield is_free and not any(map(_is_locked, self._locks()))
+
+    def empty(self, *, before: float | None = None) -> Removed | None:
+        """Remove every entry, or those not used since *before*, and what killed processes left.
+
+        None, and nothing is removed, if an entry is being made. `OSError` if something cannot be removed.
+        """
+        with self.idle() as is_idle:
+            if not is_idle:
+                return None
+            freed = self._sweep_remains(0)
+            old = [entry for entry in self.entries() if before is None or entry.used < before]
+            freed += sum(self.drop(entry.path) for entry in old)
+        return Removed(self.part, len(old), freed)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make *folder*, in this part, and mark the user's cache as a cache."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tag = cache_folder() / _TAG
+        if self.folder.parent == tag.parent and not tag.exists():
+            with suppress(OSError), replacing(tag) as part:
+                part.write_text(_SIGNATURE, encoding="ascii")
+
+    def _paths(self) -> Iterator[Path]:
+        if self.rule.entries:
+            for pattern in self.rule.entries:
+                yield from self.folder.glob(pattern)
+        else:
+            folders = (self.folder, *self.folder.parent.glob(f"{glob.escape(self.folder.name)}-[0-9]*"))
+            yield from (folder for folder in folders if folder.is_dir())
+
+    def _lock(self, path: Path) -> Path:
+        """The lock of the entry at *path*."""
+        if not self.rule.entries:
+            return path.with_name(f"{path.name}.lock")
+        self.make_folder(self.folder / _LOCKS)
+        return self.folder / _LOCKS / path.name
+
+    def _locks(self) -> list[Path]:
+        found = [path for path in (self.folder / _LOCKS).glob("*") if path.name != _GATE]
+        return found if self.rule.entries else [lock for path in self._paths() if (lock := self._lock(path)).exists()]
+
+    def _sweep_remains(self, age: float) -> int:
+        """Remove what is left of processes that ended *age* seconds ago, and locks that nobody waits for."""
+        freed, names = 0, {path.name for path in self._paths()}
+        if not self.rule.entries:
+            return 0
+        for folder in {self.folder, *((self.folder / pattern).parent for pattern in self.rule.entries)}:
+            for left in folder.glob(".*"):
+                with suppress(OSError):
+                    if left.name != _LOCKS and left.lstat().st_mtime <= time.time() - age:
+                        freed += sum(found.st_size for found in _files(left) if found.st_nlink == 1)
+                        remove(left)
+        for lock in self._locks():
+            with suppress(OSError):
+                if lock.name not in names and lock.stat().st_mtime < time.time() - DAY and not _is_locked(lock):
+                    lock.unlink()
+        return freed
+
+
+def cache_folder() -> Path:
+    """The folder of the user's cache; it need not exist."""
+    return user_cache_path("vbuild")
+
+
+def sweep_daily() -> None:
+    """Sweep the user's cache unless that was done within a day; what cannot be removed stays."""
+    stamp = cache_folder() / _SWEPT
+    with suppress(OSError):
+        if not cache_folder().is_dir() or (stamp.exists() and stamp.stat().st_mtime > time.time() - DAY):
+            return
+        stamp.touch()
+        prune()
+
+
+def prune(older_than: float | None = None) -> tuple[Removed, ...]:
+    """Remove from the user's cache what the rules say, or what was not used for so many days."""
+    return tuple(Cache.of(part).sweep(days=older_than) for part in PARTS)
+
+
+def sizes() -> dict[Part, tuple[CacheEntry, ...]]:
+    """The entries of every part of the user's cache."""
+    return {part: tuple(Cache.of(part).entries()) for part in PARTS}
+
+
+def remove(path: Path) -> None:
+    """Remove the file or folder *path* if it exists."""
+    with suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _is_locked(lock: Path) -> bool:
+    with locked(lock, wait=False) as is_held:
+        return not is_held
+
+
+def _files(path: Path) -> Iterable[os.stat_result]:
+    """What the file system says of *path*, a file, or of every file below it."""
+    if not path.is_dir():
+        return [path.lstat()]
+    return (Path(folder, name).lstat() for folder, _, names in os.walk(path) for name in names)
