@@ -38,7 +38,7 @@ def release(tmp_path: Path) -> Path:
 def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
     said = vbuild("--help").stdout
     commands = ["lock", "matrix", "cibuildwheel", "collect", "repair", "slim", "split", "inspect", "verify", "stamp"]
-    commands += ["index", "select", "check", "publish", "toolkit"]
+    commands += ["index", "select", "check", "publish", "toolkit", "cache"]
     assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
     assert max(map(len, said.splitlines())) <= WIDTH
 
@@ -53,7 +53,7 @@ def test_every_command_has_help_that_fits_a_terminal_and_ends_in_an_example(comm
 def test_help_loads_no_library_but_click() -> None:
     program = "import sys, vbuild.cli.main; print(sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    for heavy in ("rich", "packaging", "iced_x86", "elftools", "archspec", "unearth", "build", "uv"):
+    for heavy in ("rich", "packaging", "filelock", "iced_x86", "elftools", "archspec", "unearth", "build", "uv"):
         assert repr(heavy) not in loaded
 
 

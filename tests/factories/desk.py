@@ -78,7 +78,8 @@ class Desk:
 
     def finished_work(self) -> dict[str, str]:
         """What the store of builds and wheels has; what is being put into it, too."""
-        return {path: digest for path, digest in everything(self.cache / "vbuild/builds").items() if path != ".lock"}
+        found = everything(self.cache / "vbuild/builds")
+        return {path: digest for path, digest in found.items() if not path.startswith(".locks")}
 
     def seems(self, program: str, text: str, *, folder: str = "programs") -> Path:
         """A script *text* called *program* in *folder*, for the PATH."""

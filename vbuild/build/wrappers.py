@@ -29,8 +29,7 @@ from vbuild.build.environment import mapping as prefix_mapping
 from vbuild.build.plan import Rewriting
 from vbuild.errors import BuildError
 from vbuild.toolchain import compiler_wrapper as launching
-from vbuild.toolchain import nvcc, rewriting
-from vbuild.toolchain import zig_options as zigwords
+from vbuild.toolchain import nvcc, rewriting, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_code import CudaRules
@@ -166,7 +165,7 @@ def install(
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
             "log": str(launchers.folder / nvcc.LOG),
         }
-    modules = (zigwords.__file__,) if compilers.zig_target else ()
+    modules = (zig_options.__file__,) if compilers.zig_target else ()
     launching.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
     return launchers
 

@@ -7,6 +7,7 @@ import click
 
 from vbuild import DISTRIBUTION, __version__
 from vbuild.cli.building import cibuildwheel, collect, lock, matrix, toolkit
+from vbuild.cli.cache import cache
 from vbuild.cli.group import Commands
 from vbuild.cli.publishing import publish
 from vbuild.cli.repackaging import repair, slim, split, stamp
@@ -22,7 +23,7 @@ def main() -> None:
 # in the order of a wheel's way
 ORDER = (
     *(lock, matrix, cibuildwheel, collect, repair, slim, split, inspect, verify),
-    *(stamp, index, select, check, publish, toolkit),
+    *(stamp, index, select, check, publish, toolkit, cache),
 )
 for command in ORDER:
     main.add_command(command)

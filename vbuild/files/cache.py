@@ -26,6 +26,7 @@ from typing import Self
 from msgspec import Struct
 from platformdirs import user_cache_path
 
+from vbuild.errors import BuildError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sealed, unsealed
 from vbuild.files.locks import NO_LOCKS, locked
@@ -327,6 +328,17 @@ def sweep_daily() -> None:
 def prune(older_than: float | None = None) -> tuple[Removed, ...]:
     """Remove from the user's cache what the rules say, or what was not used for so many days."""
     return tuple(Cache.of(part).sweep(days=older_than) for part in PARTS)
+
+
+def clean(parts: Iterable[Part] = PARTS) -> tuple[Removed, ...]:
+    """Empty *parts* of the user's cache; `BuildError` if an entry of one is being made now."""
+    removed = []
+    for part in parts:
+        cache = Cache.of(part)
+        if (emptied := cache.empty()) is None:
+            raise BuildError(f"{cache.folder}: in use by another process; try again when it is done")
+        removed.append(emptied)
+    return tuple(removed)
 
 
 def sizes() -> dict[Part, tuple[CacheEntry, ...]]:

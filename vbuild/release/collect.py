@@ -18,7 +18,6 @@ from packaging.utils import canonicalize_name
 from vbuild.build.agreement import TrialCompile, tried
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import linked
-from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -86,7 +85,7 @@ def collect(
             thinning = joiner.joined(thinning)
         notes = dict.fromkeys([*_notes(parts), *strangers(gathered.wheels), *gathering.notes])
         source = str(whole.source) if whole else _source(parts)
-        release = published(
+        return published(
             name,
             source,
             thinning,
@@ -97,8 +96,6 @@ def collect(
             inputs=[whole.file] if whole else [],
             parts=[part.folder for part in parts],
         )
-    sweep_daily()
-    return release
 
 
 def _joiner(

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from vbuild.build.frontend import Job
-from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS, staging
 from vbuild.recipe.lock import lock_file
 from vbuild.recipe.model import Recipe
@@ -89,7 +88,7 @@ def matrix(
             if not is_part:
                 thinning = joiner.joined(thinning)
         notes = tuple(dict.fromkeys([*stale, *made.notes, *joiner.notes]))
-        release = published(
+        return published(
             recipe.name,
             str(recipe.source),
             thinning,
@@ -99,8 +98,6 @@ def matrix(
             before=before,
             inputs=[recipe.file, *([lock_file(recipe.file)] if recipe.build.lock else [])],
         )
-    sweep_daily()
-    return release
 
 
 def planned(

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import VbuildError
 from vbuild.files.atomic import linked
+from vbuild.files.cache import sweep_daily
 from vbuild.recipe.target import Target
 from vbuild.release.outcome import Failure, Product, ReleaseResult
 from vbuild.release.report import REPORT, Report
@@ -66,6 +67,7 @@ def published(
         files = (*wheels, *(item.path for item in indexed), *reports, *stated)
         for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
             file.replace(folder / file.name)
+    sweep_daily()
     return replace(
         release,
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),

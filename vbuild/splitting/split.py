@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import at
+from vbuild.files.cache import sweep_daily
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.batch import Whole, batch
 from vbuild.splitting.official import Officials
@@ -72,6 +73,7 @@ def split(
             )
         whole = Whole(tuple(batches), codec)
         written = _written(folder, whole, on_progress=progress.wrote) if folder else {}
+        sweep_daily()
         return results(whole, written)
 
 

@@ -314,9 +314,9 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         raise SystemExit(f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")
     if settings["rules"]["zig"] and name != RUSTC:
         sys.path.insert(0, folder)
-        zigwords = __import__("zigwords")  # compiled beside this program
-        command = zigwords.command_for(command, result.arguments, target=settings["rules"]["zig"][0])
-        result.arguments = zigwords.for_zig(result.arguments)
+        zig_options = __import__("zig_options")  # compiled beside this program
+        command = zig_options.command_for(command, result.arguments, target=settings["rules"]["zig"][0])
+        result.arguments = zig_options.for_zig(result.arguments)
     # with link-time optimisation, it is the link that compiles
     compiles = result.sources or any(word.startswith("-flto") for word in result.arguments)
     os.execvp(command[0], [*command, *result.arguments, *(mapping if compiles else ())])

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from vbuild.errors import HardwareError, ToolkitError
+from vbuild.files.cache import sweep_daily
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.native import ToolkitLibrary
@@ -97,7 +98,9 @@ def install(
     version: str, libraries: Iterable[str] = (), *, store: Path | None = None, on_progress: OnProgress = silently
 ) -> Provision:
     """The toolkit *version* of the package index with *libraries*, fetched unless it is kept."""
-    return Provision(packaged(_spec(version, libraries), store=store, on_progress=on_progress))
+    provision = Provision(packaged(_spec(version, libraries), store=store, on_progress=on_progress))
+    sweep_daily()
+    return provision
 
 
 def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:

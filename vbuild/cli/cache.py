@@ -1,0 +1,86 @@
+"""`vbuild cache`: what the user's cache has, and removing it."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.group import Commands
+
+if TYPE_CHECKING:
+    from vbuild.files.cache import Removed
+
+# spelled out, as `vbuild --help` must not load the cache; a test compares them
+PARTS = ("builds", "native", "sdists", "commits", "toolkits", "zig", "cross", "official", "probes", "sccache")
+
+
+@click.group(cls=Commands, epilog=options.example("vbuild cache size"))
+def cache() -> None:
+    """Show or empty the user's cache: fetched, built and tested files."""
+
+
+@cache.command("dir", epilog=options.example('du -sh "$(vbuild cache dir)"'))
+def cache_dir() -> None:
+    """Print the folder of the cache."""
+    from vbuild.files.cache import cache_folder
+
+    terminal.write(f"{cache_folder()}\n")
+
+
+@cache.command("size", epilog=options.example("vbuild cache size --json"))
+@options.as_json
+def cache_size(*, as_json: bool) -> None:
+    """Print how many entries each part of the cache has, and their size."""
+    from vbuild.files.cache import PARTS as RULES
+    from vbuild.files.cache import cache_folder, sizes
+
+    found = {part: (len(entries), sum(entry.size for entry in entries)) for part, entries in sizes().items()}
+    total = sum(size for _, size in found.values())
+    parts = [{"name": str(part), "entries": count, "size": size} for part, (count, size) in found.items()]
+    lines = [f"{'part':<10} {'entries':>8} {'size':>12}  contents"]
+    lines += [
+        f"{part:<10} {count:>8} {size / 1e6:>9.1f} MB  {RULES[part].holds}" for part, (count, size) in found.items()
+    ]
+    lines += [f"{'':<10} {sum(count for count, _ in found.values()):>8} {total / 1e6:>9.1f} MB"]
+    terminal.show({"folder": str(cache_folder()), "parts": parts, "size": total}, lines, as_json=as_json)
+
+
+@cache.command("prune", epilog=options.example("vbuild cache prune --older-than 7"))
+@click.option(
+    "--older-than",
+    type=click.IntRange(0, 36500),
+    metavar="DAYS",
+    help="Remove every entry that was not used for so many days.  [default: each part's own rule]",
+)
+def cache_prune(*, older_than: int | None) -> None:
+    """Remove what was not used for long, or is too much.
+
+    Commands that use the cache do so once a day. Entries that a running build may use stay: those that are being made,
+    and those used within a day. CUDA toolkits stay unless you give DAYS.
+    """
+    from vbuild.files.cache import prune
+
+    terminal.show(None, _removed(prune(older_than)), as_json=False)
+
+
+@cache.command("clean", epilog=options.example("vbuild cache clean builds probes"))
+@click.argument("parts", nargs=-1, type=click.Choice(PARTS), metavar="[PART]...")
+def cache_clean(parts: tuple[str, ...]) -> None:
+    """Empty the cache, or only the PARTs named as in `vbuild cache size`.
+
+    No build should be running: one that has begun does not show which entries it uses.
+    """
+    from vbuild.files.cache import Part, clean
+
+    terminal.show(None, _removed(clean(map(Part, parts or PARTS))), as_json=False)
+
+
+def _removed(removed: "Iterable[Removed]") -> Iterator[str]:
+    """One line for each part of which something was removed, then the sum."""
+    size = 0
+    for one in removed:
+        size += one.size
+        if one.count:
+            yield f"{one.part}: {one.count} {'entry' if one.count == 1 else 'entries'} removed"
+    yield f"{size / 1e6:.0f} MB free now"
