@@ -36,7 +36,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_a_lock_stands_beside_its_recipe() -> None:
     assert lock_file(Path("recipes/demo.toml")) == Path("recipes/demo.lock")
-    assert lock_file(Path("demo/pyproject.toml")) == Path("demo/vbuild.release.lock")
+    assert lock_file(Path("demo/pyproject.toml")) == Path("demo/vbuild.lock")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
     artefact                       where its pin is                      held again when it is used
     sdist, Debian source           recipe: sha256                        test_caches: an archive
     commit, its submodules         recipe: the commit's own hash         test_caches: a checkout
-    wheel of a CUDA toolkit        pins.json, the recipe, vbuild.release.lock    test_caches: components, toolkits
+    wheel of a CUDA toolkit        pins.json, the recipe, vbuild.lock            test_caches: components, toolkits
     zig                            vbuild/toolchain/zig.py                 as a component
-    build requirement              vbuild.release.lock                           by uv, in each new environment
+    build requirement              vbuild.lock                                   by uv, in each new environment
     wheel of a provider's plugin   uv's lock, made for one question      as above: tests/variants/test_installation.py
     library for `publish hwcaps`   its wheel: the hash of the file       tests/publishing/hwcaps/test_added.py
     wheel behind a stub            the stub                              tests/publishing/redirect/test_backend.py

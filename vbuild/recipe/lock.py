@@ -1,6 +1,6 @@
 """The lock of a recipe: what its sources, toolkits and build requirements were found to be, each with its hash.
 
-    demo.toml -> demo.lock        pyproject.toml -> vbuild.release.lock        beside the recipe
+    demo.toml -> demo.lock        pyproject.toml -> vbuild.lock        beside the recipe
 
     {"lock": 1,
      "vbuild": "0.5",                                                 what wrote it
@@ -115,7 +115,7 @@ class Lock(Struct, frozen=True):
 
 def lock_file(recipe: Path) -> Path:
     """Where the lock of the recipe in the file *recipe* is, if there is one."""
-    return recipe.with_name("vbuild.release.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
+    return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
 
 
 def hashed(text: str) -> str:
