@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +14,15 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
+from vbuild.build.frontend import Job
 from vbuild.build.identity import build_key, canonical
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.source import digest, unpacked
@@ -35,12 +37,12 @@ from vbuild.recipe.source import Folder, Git, Sdist
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.toolkit.model import Toolkit
 
 V3 = Cpu.parse("x86-64-v3")
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True):
     """All that a key is made of."""
 
     target: Target
@@ -54,17 +56,9 @@ class Inputs:
     environment: dict[str, str]
 
     def key(self) -> str:
-        return build_key(
-            self.target,
-            self.plan,
-            source=self.source,
-            settings=self.settings,
-            compilers=self.compilers,
-            interpreter=self.interpreter,
-            repair=self.repair,
-            toolkit=self.toolkit,
-            environment=self.environment,
-        )
+        toolkit = Toolkit(Dotted(13, 0), Path(), self.toolkit) if self.toolkit else None
+        job = Job(self.target, self.settings, self.plan, self.compilers, self.interpreter, toolkit)
+        return build_key(job, source=self.source, repair=self.repair, environment=self.environment)
 
 
 def inputs(folder: Path) -> Inputs:
@@ -123,23 +117,23 @@ def _configured(one: Inputs) -> Inputs:
 
 
 def _settings(**changes: object) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, settings=replace(one.settings, **changes))  # type: ignore[arg-type]
+    return lambda one: replace(one, settings=replace(one.settings, **changes))
 
 
 def _compilers(**changes: object) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, compilers=replace(one.compilers, **changes))  # type: ignore[arg-type]
+    return lambda one: replace(one, compilers=replace(one.compilers, **changes))
 
 
 def _plan(**changes: object) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, plan=replace(one.plan, **changes))  # type: ignore[arg-type]
+    return lambda one: replace(one, plan=replace(one.plan, **changes))
 
 
 def _target(**changes: object) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, target=replace(one.target, **changes))  # type: ignore[arg-type]
+    return lambda one: replace(one, target=replace(one.target, **changes))
 
 
 def _python(**changes: object) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, interpreter=replace(one.interpreter, **changes))  # type: ignore[arg-type]
+    return lambda one: replace(one, interpreter=replace(one.interpreter, **changes))
 
 
 def _variables(**changes: str) -> Callable[[Inputs], Inputs]:
@@ -154,7 +148,7 @@ CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
     "no patch": _settings(patches=()),
     "target's variables": _target(env=(("BLAS", "2"),)),
     "cuda": _target(cuda=CUDA),
-    "architectures": _target(cuda=replace(CUDA, archs=GpuList.parse("80,90"))),
+    "architectures": _target(cuda=CudaBuild(CUDA.toolkit, GpuList.parse("80,90"))),
     "plan's variables": _plan(environment=(("CFLAGS", "-O2"),)),
     "config settings": _plan(config_settings=()),
     "launcher rules": _plan(rewriting=Rewriting(compile=("-march=v4",))),

@@ -3,10 +3,11 @@
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.nvcc import COMPILERS, INTERPRETER, OUTSIDE, Build
 from tests.factories.plans import plan as planned_without

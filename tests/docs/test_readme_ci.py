@@ -22,7 +22,7 @@ from tests.factories.projects import setuptools_project
 from tests.factories.tools import needs
 from tests.factories.workflows import run
 from vbuild.hardware.machine import Machine
-from vbuild.release.matrix import matrix
+from vbuild.release.matrix import MatrixOptions, matrix
 from vbuild.wheel.name import WheelName
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workspace")
     setuptools_project(folder / "project")
     (folder / "demo.toml").write_text(RECIPE, encoding="utf-8")
-    assert matrix(folder / "demo.toml", folder / "dist", jobs=2).failures == ()
+    assert matrix(folder / "demo.toml", folder / "dist", MatrixOptions(jobs=2)).failures == ()
     for job in ("index", "pypi"):
         for script in scripts(job):
             run(script, folder)

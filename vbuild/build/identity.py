@@ -16,24 +16,24 @@ import functools
 import os
 import platform
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 import vbuild
-from vbuild.build.plan import FlagPlan
+from vbuild.build.frontend import Job
 from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.model import BuildSettings, Repair
-from vbuild.recipe.target import Target
+from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import is_asked, passed
-from vbuild.toolchain.compilers import Compilers, behind_rustup, cargo_home
+from vbuild.toolchain.compilers import behind_rustup, cargo_home
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.probes import ambient, facts, key_of, named
 
@@ -47,26 +47,14 @@ _PACKAGES = ("/var/lib/dpkg/status", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/
 _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
 
 
-def build_key(
-    target: Target,
-    plan: FlagPlan,
-    *,
-    source: str,
-    settings: BuildSettings,
-    compilers: Compilers,
-    interpreter: Interpreter,
-    repair: Repair,
-    toolkit: str | None = None,
-    natives: Sequence[str] = (),
-    environment: Mapping[str, str] = os.environ,
-) -> str:
-    """The key, 64 hex digits, of the build of *target* by *plan* from *source*, a `source.digest`.
+def build_key(job: Job, *, source: str, repair: Repair, environment: Mapping[str, str] = os.environ) -> str:
+    """The key, 64 hex digits, of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
 
-    *toolkit* is a toolkit's identity, *natives* are the keys of native dependencies, *environment* is what vbuild runs
-    with. The target's label and properties do not count, as no build sees them. `BuildError` where a patch, or a Python
-    without isolation, cannot be asked.
+    *environment* is what vbuild runs with. The target's label and properties do not count, as no build sees them.
+    `BuildError` if a patch cannot be read, or if a Python without isolation cannot list its packages.
     """
-    variables = {**counted(environment, settings.pass_env), **dict(target.env), **dict(plan.environment)}
+    settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
+    variables = {**counted(environment, settings.pass_env), **dict(job.target.env), **dict(job.plan.environment)}
     path = variables.get("PATH", os.defpath)
     # a setting that only says how fast, and five that are here in full already
     how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None)
@@ -74,12 +62,12 @@ def build_key(
         {
             "source": source,
             "patches": [_digest(patch) for patch in settings.patches],
-            "plan": canonical(plan),
-            "cuda": canonical(target.cuda),
+            "plan": canonical(job.plan),
+            "cuda": canonical(job.target.cuda),
             "settings": canonical(how),
             "repair": canonical(repair),
-            "toolkit": toolkit,
-            "natives": list(natives),
+            "toolkit": job.toolkit.identity if job.toolkit else None,
+            "natives": [prefix.key for prefix in job.prefixes],
             "compilers": canonical(compilers),
             "programs": named({name for name, _ in compilers.programs}.union(_BINUTILS), path),
             "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],
@@ -110,7 +98,7 @@ def locked(lock: Lock | None, interpreter: Interpreter) -> dict[str, Any] | None
 
 
 def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
-    """*value* as JSON takes it, different for different values; of frozen dataclasses, paths, enums, sets and more."""
+    """*value* as JSON takes it, different for different values; of frozen values, paths, enums, sets and more."""
     kind = type(value).__name__
     match value:
         case Enum():
@@ -125,6 +113,8 @@ def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
             form = {kind: sorted((canonical(item) for item in value), key=key_of)}
         case Mapping():
             form = {kind: [[canonical(key), canonical(item)] for key, item in sorted(value.items())]}
+        case Struct():
+            form = {kind: {name: canonical(getattr(value, name)) for name in value.__struct_fields__}}
         case Struct():
             form = {kind: {name: canonical(getattr(value, name)) for name in value.__struct_fields__}}
         case _ if is_dataclass(value) and not isinstance(value, type):

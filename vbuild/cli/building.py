@@ -82,30 +82,27 @@ def matrix(
     if install or runner:
         raise click.UsageError("--install and --runner are for --emit")
     from vbuild.release import matrix as verb
-    from vbuild.release.cache import BuildCache
 
+    asked = verb.MatrixOptions(
+        jobs=jobs,
+        only=only,
+        pythons=pythons,
+        executor=executor,
+        is_part=is_part,
+        is_locked=is_locked,
+        fresh=fresh,
+        pass_env=pass_env,
+        schema=schema,
+        compare=compare,
+    )
     if dry_run:
-        plan = verb.planned(source, only=only, pythons=pythons, is_part=is_part, pass_env=pass_env, is_locked=is_locked)
+        plan = verb.planned(source, asked)
         terminal.show([job.data() for job in plan], report.job_lines(plan), as_json=as_json)
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, --dry-run, or --emit SYSTEM")
     with terminal.progress(quiet=as_json) as on_progress:
-        release = verb.matrix(
-            source,
-            folder,
-            jobs=jobs,
-            only=only,
-            pythons=pythons,
-            executor=executor,
-            pass_env=pass_env,
-            is_locked=is_locked,
-            is_part=is_part,
-            compare=compare,
-            schema=schema,
-            store=BuildCache.of_user(fresh=fresh),
-            on_progress=on_progress,
-        )
+        release = verb.matrix(source, folder, asked, on_progress=on_progress)
     _show(release, as_json=as_json)
 
 

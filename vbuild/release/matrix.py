@@ -11,6 +11,8 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 
+from msgspec import Struct
+
 from vbuild.build.frontend import Job
 from vbuild.files.staging import LOGS, staging
 from vbuild.recipe.lock import lock_file
@@ -34,45 +36,61 @@ from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
 
 
+class MatrixOptions(Struct, frozen=True, kw_only=True):
+    """What a run of `vbuild matrix` is asked for; nothing, which is the default, builds every target here.
+
+    *only* and *pythons* name targets and Pythons of the recipe, each empty for all. *jobs* builds run at a time on this
+    machine; another *executor* has workers, with caches of their own. Builds see the user's variables of `passed`, and
+    those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name. What
+    is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
+    `vbuild.release.collect` verifies across parts, splits, and joins them. *schema* is that of each variant.json, and
+    the report tells what differs from the one at *compare*.
+    """
+
+    jobs: int = 1
+    only: Collection[str] = ()
+    pythons: Collection[str] = ()
+    executor: Executor = LOCAL
+    is_part: bool = False
+    is_locked: bool = False
+    fresh: bool = False
+    pass_env: Collection[str] = ()
+    schema: Schema = Schema.PEP_850
+    compare: Path | None = None
+
+
+_DEFAULT = MatrixOptions()
+
+
 def matrix(
     source: Path,
     folder: Path,
+    options: MatrixOptions = _DEFAULT,
     *,
-    jobs: int = 1,
-    only: Collection[str] = (),
-    pythons: Collection[str] = (),
-    is_part: bool = False,
-    schema: Schema = Schema.PEP_850,
     store: BuildCache | None = None,
-    compare: Path | None = None,
-    executor: Executor = LOCAL,
-    pass_env: Collection[str] = (),
-    is_locked: bool = False,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
-    """Build the recipe or project at *source* into *folder*: every target, or those called as in *only*.
+    """Build the recipe or project at *source* into *folder*, as *options* say, with *store*, by default the user's.
 
-    *pythons* are those of the recipe's to build for, all where there are none. *jobs* builds run at a time on this
-    machine; the workers of another *executor* have their own stores. Of the user's variables, builds see those called
-    as in *pass_env* besides those of `passed`. What the recipe's lock says counts, where it is not stale; where the run
-    *is_locked*, nothing else does. *on_progress* hears of each step of each target. Builds and wheels that
-    *store*, the user's where None, has from before are taken from there. Of a release that is made in parts, each
-    *is_part*: `vbuild.release.collect` verifies, splits and joins all of it. The folder gets the finished wheels, the
-    release's variants.json, ``report.json``, ``report.html``, and the logs of what failed; the page tells what is not
-    as in the report at *compare*. A `VbuildError` is raised, and no wheel written, where no build can start or where
-    the wheels would contradict others in the folder.
+    *on_progress* is called with each target and each step of it. The folder gets the finished wheels, the release's
+    variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no
+    wheel written, if no build can start or if the wheels would contradict others in the folder.
     """
-    recipe, stale = held(Recipe.load(source).passing(pass_env), is_locked=is_locked)
-    request = None if is_part else request_of(recipe)
-    before = Report.previous(compare, recipe.name)
-    targets = recipe.chosen(only=only, pythons=pythons)
-    if not is_part:
+    recipe, stale = held(Recipe.load(source).passing(options.pass_env), is_locked=options.is_locked)
+    request = None if options.is_part else request_of(recipe)
+    before = Report.previous(options.compare, recipe.name)
+    targets = recipe.chosen(only=options.only, pythons=options.pythons)
+    if not options.is_part:
         check_chosen(recipe, targets)
-    family = ReleaseFamily.of(recipe, targets, schema=schema)
-    store = store or BuildCache.of_user()
+    family = ReleaseFamily.of(recipe, targets, schema=options.schema)
+    store = store or BuildCache.of_user(fresh=options.fresh)
     with staging(folder) as stage:
-        run = Run(recipe, targets, family, folder, stage, store, is_part=is_part, on_progress=on_progress)
-        with there(run, executor) if executor.address else nullcontext(here(run, jobs=jobs)) as made:
+        run = Run(recipe, targets, family, folder, stage, store, is_part=options.is_part, on_progress=on_progress)
+        with (
+            there(run, options.executor)
+            if options.executor.address
+            else nullcontext(here(run, jobs=options.jobs)) as made
+        ):
             thinning = thinned(without_twins(made.outcomes), request, stage / "thin", tried=made.tried)
             joiner = Joiner(
                 recipe=recipe,
@@ -83,9 +101,9 @@ def matrix(
                 pythons=_python,
                 tried=made.tried,
                 on_progress=on_progress,
-                store=None if executor.address else store,
+                store=None if options.executor.address else store,
             )
-            if not is_part:
+            if not options.is_part:
                 thinning = joiner.joined(thinning)
         notes = tuple(dict.fromkeys([*stale, *made.notes, *joiner.notes]))
         return published(
@@ -100,19 +118,11 @@ def matrix(
         )
 
 
-def planned(
-    source: Path,
-    *,
-    only: Collection[str] = (),
-    pythons: Collection[str] = (),
-    is_part: bool = False,
-    pass_env: Collection[str] = (),
-    is_locked: bool = False,
-) -> tuple[Job, ...]:
+def planned(source: Path, options: MatrixOptions = _DEFAULT) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
-    recipe, _ = held(Recipe.load(source).passing(pass_env), is_locked=is_locked)
-    targets = recipe.chosen(only=only, pythons=pythons)
-    if not is_part:
+    recipe, _ = held(Recipe.load(source).passing(options.pass_env), is_locked=options.is_locked)
+    targets = recipe.chosen(only=options.only, pythons=options.pythons)
+    if not options.is_part:
         request_of(recipe)
         check_chosen(recipe, targets)
     with tempfile.TemporaryDirectory() as folder:

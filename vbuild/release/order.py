@@ -32,22 +32,8 @@ def ordered(
     """The orders of *jobs*, to be built from what has the digest *source* and tested on *machine*."""
     jobs = tuple(jobs)
     distinct = {job.target.build_key: job for job in jobs}
-    builds = {key: _build(job, recipe, source) for key, job in distinct.items()}
+    builds = {key: build_key(job, source=source, repair=recipe.repair) for key, job in distinct.items()}
     return tuple(_order(job, jobs, builds, recipe=recipe, family=family, machine=machine) for job in jobs)
-
-
-def _build(job: Job, recipe: Recipe, source: str) -> str:
-    return build_key(
-        job.target,
-        job.plan,
-        source=source,
-        settings=job.settings,
-        compilers=job.compilers,
-        interpreter=job.interpreter,
-        repair=recipe.repair,
-        toolkit=job.toolkit.identity if job.toolkit else None,
-        natives=[prefix.key for prefix in job.prefixes],
-    )
 
 
 def _order(
