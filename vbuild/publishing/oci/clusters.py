@@ -8,11 +8,7 @@ Values of one feature are alternatives; features are all needed. What has no wor
 https://kubernetes-sigs.github.io/node-feature-discovery/v0.20/usage/image-compatibility.html
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 
-YAML as clusters take it: nested maps and lists in block style, and every text in quotes where it could be another.
-
-{"a": [{"b": "v1"}], "c": 2}   ->   a:
-                                    - b: v1
-                                    c: 2
+Both are written as JSON, which is YAML 1.2; the comments before a claim make that file YAML alone.
 """
 
 import json
@@ -27,48 +23,6 @@ from vbuild.hardware.gpu import Arch
 from vbuild.variants.model import Feature, Variant
 
 Value = str | int | Mapping[str, "Value"] | Sequence["Value"]
-
-# what no reader of YAML takes for a number, a date, a truth value or a null
-_PLAIN = re.compile(r"[A-Za-z][\w./-]*[A-Za-z\d]|[A-Za-z]", re.ASCII)
-_OTHERS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "inf", "nan"})
-
-
-def yaml(value: Mapping[str, Value]) -> str:
-    """*value* as a YAML document; texts of several lines keep them."""
-    return "\n".join(_block(value)) + "\n"
-
-
-def _block(value: Mapping[str, Value] | Sequence[Value]) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _entry(f"{_scalar(key)}:", item)
-    else:
-        for item in value:
-            if isinstance(item, str | int) or not item:
-                yield f"- {_scalar(item)}"
-            else:
-                first, *rest = _block(item)
-                yield f"- {first}"
-                yield from (f"  {line}" for line in rest)
-
-
-def _entry(key: str, item: Value) -> Iterator[str]:
-    if isinstance(item, str) and "\n" in item:
-        yield f"{key} |-"
-        yield from (f"  {line}" for line in item.split("\n"))
-    elif isinstance(item, str | int) or not item:
-        yield f"{key} {_scalar(item)}"
-    else:
-        yield key
-        indent = "  " if isinstance(item, Mapping) else ""
-        yield from (f"{indent}{line}" for line in _block(item))
-
-
-def _scalar(value: Value) -> str:
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _OTHERS:
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
 
 NFD_ARTIFACT = "application/vnd.nfd.image-compatibility.v1alpha1"
 NFD_SPEC = "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
@@ -108,7 +62,10 @@ def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
 
 
 def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
-    """The compatibility specification of *variant* as YAML, None where it says nothing; and notes on what it lacks."""
+    """Returns NFD's compatibility specification of *variant* as JSON, and notes on what it cannot express.
+
+    The specification is None if every node fits.
+    """
     rules, notes = [], []
     for feature in variant.features:
         if (rule := _rule(feature)) is None:
@@ -118,7 +75,7 @@ def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
     if not rules:
         return None, tuple(notes)
     compatibility: Value = {"description": f"variant {variant.label}", "tag": variant.label, "rules": rules}
-    return yaml({"version": "v1alpha1", "compatibilities": [compatibility]}), tuple(notes)
+    return _json({"version": "v1alpha1", "compatibilities": [compatibility]}), tuple(notes)
 
 
 def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, tuple[str, ...]]:
@@ -140,7 +97,7 @@ def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, t
         notes.append(f"a claim has {_MOST} alternatives at most; left out: {left}")
     claimed = [(_dns(variant.label), ref, terms) for _, ref, variant, terms in requests[:_MOST]]
     said = "".join(f"# device gpu/{request}: the image {ref}\n" for request, ref, _ in claimed)
-    return said + yaml(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
+    return said + _json(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
 
 
 def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Value]:
@@ -245,3 +202,7 @@ def _newest(variant: Variant) -> tuple[tuple[int, int], ...]:
 def _dns(text: str) -> str:
     """*text* as names in clusters are: lower case, digits and dashes (RFC 1123)."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-")
+
+
+def _json(value: Mapping[str, Value]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
