@@ -6,13 +6,6 @@
 
 Without a URL commands work in the layout's folder, also where blanks are in its path: uv ends a URL at one, and pip
 knows no relative ones.
-
-Lines of Requires-Dist where layouts have to decide them: for a minor version of CPython 3, a machine, a system.
-
-    tomli; python_version < "3.11"     3.10: holds     3.11: does not
-    click; extra == "cli"              never: whoever decides here asks for no extra
-
-https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
 """
 
 import re
@@ -20,10 +13,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 from urllib.parse import urlsplit
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-
-from vbuild.errors import LayoutError, at
+from vbuild.errors import LayoutError
 
 # what a consumer is told where other indexes may have wheels of that name and version
 RIVALS = " (pip takes another index's where that is for a newer platform tag)"
@@ -78,47 +68,3 @@ def of_uv(url: str | None, folder: str = ".") -> str:
 
 def _index(url: str | None, folder: str) -> str:
     return quote(below(url, PurePosixPath(folder, _INDEX)))
-
-
-# a marker that the patch version decides holds where it does in the first one, or in one that never will be
-_PATCHES = (0, 99)
-SYSTEMS = {"linux": ("posix", "Linux"), "win32": ("nt", "Windows"), "darwin": ("posix", "Darwin")}
-
-
-def requirement_of(line: str) -> Requirement:
-    """The requirement that *line* is; `LayoutError` where it is none."""
-    with at(f"Requires-Dist {line}"):
-        try:
-            return Requirement(line)
-        except (InvalidRequirement, RecursionError) as error:
-            raise LayoutError("expected a requirement as PEP 508 writes it") from error
-
-
-def holds(requirement: Requirement, minor: int, *, machine: str, system: str = "linux") -> bool:
-    """Whether *requirement* holds in some patch version of Python 3.*minor*; `LayoutError` where none can say."""
-    if requirement.marker is None:
-        return True
-    try:
-        return any(requirement.marker.evaluate(_environment(minor, patch, machine, system)) for patch in _PATCHES)
-    except (UndefinedComparison, UndefinedEnvironmentName) as error:
-        raise LayoutError(f"Requires-Dist {requirement}: its marker cannot be decided") from error
-
-
-def _environment(minor: int, patch: int, machine: str, system: str) -> dict[str, str]:
-    """Every marker variable, so that nothing of this machine is taken for the missing ones."""
-    os_name, platform_system = SYSTEMS[system]
-    full = f"3.{minor}.{patch}"
-    return {
-        "os_name": os_name,
-        "sys_platform": system,
-        "platform_system": platform_system,
-        "platform_machine": machine,
-        "platform_release": "",
-        "platform_version": "",
-        "platform_python_implementation": "CPython",
-        "implementation_name": "cpython",
-        "implementation_version": full,
-        "python_version": f"3.{minor}",
-        "python_full_version": full,
-        "extra": "",
-    }

@@ -47,13 +47,14 @@ from vbuild.publishing.lint.names import slots
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
 from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.renamed import renamed
-from vbuild.publishing.siblings import read, varied
+from vbuild.publishing.siblings import varied
 from vbuild.splitting.bundle import Reader
 from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.rename import dist_info_of
+from vbuild.wheel.requirements import read_requirement, required_project, spelled
 
 _INIT = "__init__.py"
 _ENTRY_POINTS = "entry_points.txt"
@@ -164,11 +165,11 @@ def _of_plugin(metadata: Metadata, requires: Sequence[str], backend: PluginBacke
 
 def _requirements(variant: Offered, base: Offered) -> tuple[str, ...]:
     """What *variant* requires beyond *base*; `LayoutError` where a plugin cannot say it, or nothing could fulfil it."""
-    mine, theirs = ({_spelled(line): line for line in wheel.metadata.requires_dist} for wheel in (variant, base))
+    mine, theirs = ({spelled(line): line for line in wheel.metadata.requires_dist} for wheel in (variant, base))
     only_base = [line for key, line in theirs.items() if key not in mine]
     more = [line for key, line in mine.items() if key not in theirs]
     for line in more:
-        found = read(line)
+        found = read_requirement(line)
         if found is None or "extra" in str(found.marker):
             raise LayoutError(f"requires {line}, which the plain wheel does not; expected it without an extra")
         for other in _pinned(canonicalize_name(found.name), only_base):
@@ -180,17 +181,8 @@ def _requirements(variant: Offered, base: Offered) -> tuple[str, ...]:
 def _pinned(project: str, lines: Iterable[str]) -> Iterator[str]:
     """Those of *lines* that require *project* exactly."""
     for line in lines:
-        if (found := read(line)) and canonicalize_name(found.name) == project and "==" in line:
+        if required_project(line) == project and "==" in line:
             yield line
-
-
-def _spelled(line: str) -> str:
-    """*line* of Requires-Dist so that two that say the same are equal."""
-    found = read(line)
-    if found is None:
-        return line
-    found.name = canonicalize_name(found.name)
-    return str(found)
 
 
 _EXTRA = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")

@@ -24,9 +24,9 @@ from vbuild.publishing.lint.files import found, releases
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.lint.names import slots
 from vbuild.publishing.offer import Offered
-from vbuild.publishing.siblings import read
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import escaped
+from vbuild.wheel.requirements import read_requirement
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout extras"
 _FILE = f"/{MODULE}.py"
@@ -123,7 +123,7 @@ def _damaged(wheels: Sequence[Offered], sound: list[Offered]) -> Iterator[Proble
 def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Problem]:
     """What is wrong with the extras of *base*."""
     wheel = base.wheel
-    lines = {line: asked for line in wheel.metadata.requires_dist if (asked := read(line))}
+    lines = {line: asked for line in wheel.metadata.requires_dist if (asked := read_requirement(line))}
     known = {plugin.wheel.name.project for plugin in plugins if plugin.version == base.version}
     asked_for = set()
     for line, asked in lines.items():
@@ -163,7 +163,7 @@ def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Problem]:
         return
     base = fitting[0]
     project, version = base.wheel.name.project, base.wheel.metadata.version
-    asked = (read(line) for line in wheel.metadata.requires_dist)
+    asked = (read_requirement(line) for line in wheel.metadata.requires_dist)
     pins = [str(one.specifier) for one in asked if one and canonicalize_name(one.name) == project]
     if pins != [f"=={version}"]:
         yield _problem(Demand.REQUIREMENT, wheel.path.name, f"does not require {project}=={version}, which it is for")

@@ -23,9 +23,9 @@ from msgspec import Struct
 from vbuild.errors import LayoutError, at
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import Record, RecordRow, unpadded
+from vbuild.wheel.paths import scheme_of
 from vbuild.wheel.zip_read import Member
 
-_DATA = re.compile(r"[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 _SHEBANG = re.compile(rb"#!python[^\n]*\n?")
 _SCRIPT_NAME = re.compile(r"\w[\w.\- ]*")
 _REFERENCE = re.compile(r"(?P<module>\w+(\.\w+)*)\s*:\s*(?P<object>\w+(\.\w+)*)\s*(\[.*\])?")
@@ -139,12 +139,9 @@ def _is_dropped(wheel: Wheel, member: Member) -> bool:
 
 def _placed(wheel: Wheel, member: Member, environment: InstallEnvironment) -> InstalledFile:
     """The file that *member* becomes."""
-    match = _DATA.fullmatch(member.path)
-    if match is None:
-        return InstalledFile(f"{environment.site_packages}/{member.path}", member, member.is_executable)
-    rest = match["rest"]
-    match match["scheme"]:
-        case "purelib" | "platlib":
+    scheme, rest = scheme_of(member.path)
+    match scheme:
+        case "purelib":
             return InstalledFile(f"{environment.site_packages}/{rest}", member, member.is_executable)
         case "scripts":
             path = f"{environment.scripts}/{rest}"

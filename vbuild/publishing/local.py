@@ -38,7 +38,8 @@ from vbuild.publishing.local_uses import page, uses
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text
 from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.renamed import renamed, renaming
-from vbuild.publishing.siblings import TIES, beside, check_ties, labelled, labels_of, need_of, needs, read, varied
+from vbuild.publishing.siblings import TIES, beside, check_ties, labelled, labels_of, need_of, needs, varied
+from vbuild.wheel.requirements import admits, read_requirement
 
 
 class Local(Struct, frozen=True):
@@ -238,14 +239,12 @@ def _pins(wheel: Offered, wheels: Sequence[Offered], label: str) -> Iterator[Pro
     """The requirements of *wheel* for siblings that are not pinned to *label*, or to what is not there."""
     varied = {other.name.project for other in wheels if _is_of(other, label)} - {wheel.name.project}
     for line in wheel.metadata.requires_dist:
-        found = read(line)
+        found = read_requirement(line)
         project = canonicalize_name(found.name) if found else ""
         if not found or project not in varied or not (tied := [one for one in found.specifier if one.operator in TIES]):
             continue
         admitted = [
-            other
-            for other in wheels
-            if other.name.project == project and found.specifier.contains(other.name.version, prereleases=True)
+            other for other in wheels if other.name.project == project and admits(found, project, other.name.version)
         ]
         is_pinned = any(one.operator == "==" and _ends(one.version, label) for one in tied)
         if not admitted:

@@ -9,13 +9,14 @@ https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.errors import LayoutError
 from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.variants.model import Variant
+from vbuild.wheel.requirements import admits, read_requirement
 
 # who writes one of these means a release that was built together with this one
 TIES = frozenset({"==", "~=", "==="})
@@ -46,14 +47,6 @@ class SiblingRequirement(Struct, frozen=True):
         return any(one.operator in TIES for one in self.requirement.specifier)
 
 
-def read(line: str) -> Requirement | None:
-    """The requirement *line*; None where packaging cannot read it, as in old METADATA."""
-    try:
-        return Requirement(line)
-    except (InvalidRequirement, RecursionError):
-        return None
-
-
 def needs(wheel: Offered, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
     """The lines of *wheel* that name other projects of *offers*, in its order."""
     for line in wheel.metadata.requires_dist:
@@ -63,7 +56,7 @@ def needs(wheel: Offered, offers: Sequence[OfferedRelease]) -> Iterator[SiblingR
 
 def need_of(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
     """What *line* asks for, where that is a project of *offers*."""
-    if (found := read(line)) is None or found.url:
+    if (found := read_requirement(line)) is None or found.url:
         return None
     project = canonicalize_name(found.name)
     releases = sorted((offer for offer in offers if offer.project == project), key=lambda offer: Version(offer.version))
@@ -133,10 +126,5 @@ def beside(wheels: Sequence[Offered], companions: Sequence[Offered]) -> tuple[Of
 
 def _asks(wheel: Offered, other: Offered) -> bool:
     """Whether *wheel* requires what *other* is of."""
-    lines = (read(line) for line in wheel.metadata.requires_dist)
-    return any(
-        canonicalize_name(line.name) == other.name.project
-        and line.specifier.contains(other.name.version, prereleases=True)
-        for line in lines
-        if line
-    )
+    lines = wheel.metadata.requires_dist
+    return any(admits(read_requirement(line), other.name.project, other.name.version) for line in lines)

@@ -44,7 +44,7 @@ from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.model import ConsumerUse, Copied, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
 from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.renamed import renamed, renaming
-from vbuild.publishing.siblings import check_ties, labelled, labels_of, latest, read, variants_of, varied
+from vbuild.publishing.siblings import check_ties, labelled, labels_of, latest, variants_of, varied
 from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.preload import hooked, is_namespace, package_of
 from vbuild.wheel.archive import open_wheel
@@ -52,6 +52,7 @@ from vbuild.wheel.metadata import Metadata, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.rename import dist_info_of, requirement_of
+from vbuild.wheel.requirements import admits, read_requirement, required_project
 
 MODULE = "_vbuild_guard"
 
@@ -213,11 +214,11 @@ def _files(wheel: Offered) -> Iterator[str]:
 def _requirements(wheel: Offered, files: Mapping[Offered, frozenset[str]]) -> Iterator[Problem]:
     """What is wrong with what *wheel* requires of projects in the folder, where *files* of each wheel are given."""
     for line in wheel.metadata.requires_dist:
-        found = read(line)
+        found = read_requirement(line)
         known = [other for other in files if found and other.name.project == canonicalize_name(found.name)]
         if found is None or not known:
             continue
-        there = [other for other in known if found.specifier.contains(other.name.version, prereleases=True)]
+        there = [other for other in known if admits(found, other.name.project, other.name.version)]
         same = frozenset[str]().union(*(files[wheel] & files[other] for other in there or known))
         if same and known[0].name.project != wheel.name.project:
             what = f"requires {line}, which has the same files: {min(same)}"
@@ -283,7 +284,7 @@ class Suffix(Struct, frozen=True):
 
     def _check(self, known: Sequence[OfferedRelease]) -> None:
         lines = [line for offer in known for wheel in offer.variants for line in wheel.metadata.requires_dist]
-        asked = {canonicalize_name(found.name) for line in lines if (found := read(line))}
+        asked = {project for line in lines if (project := required_project(line))}
         for sibling in map(canonicalize_name, self.siblings):
             if sibling not in asked:
                 said = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"

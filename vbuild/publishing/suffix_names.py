@@ -13,13 +13,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidName, canonicalize_name
 
 from vbuild.errors import LayoutError
 from vbuild.publishing.offer import Offered
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
+from vbuild.wheel.requirements import required_project
 
 _METADATA = ("version", "metadata", "files", "requires", "distribution", "Distribution.from_name")
 _CALLS = frozenset(
@@ -148,7 +148,4 @@ def _names(node: ast.expr, path: str, constants: Mapping[str, str]) -> set[str]:
 
 def _project(text: str) -> str:
     """The project that *text* names, which pkg_resources allows to be a requirement."""
-    try:
-        return canonicalize_name(Requirement(text).name)
-    except (InvalidRequirement, RecursionError):
-        return canonicalize_name(text)
+    return required_project(text) or canonicalize_name(text)

@@ -81,15 +81,24 @@ def folded(path: str) -> str:
 _DATA = re.compile(r"[^/]+-[^/]+\.data/(?P<scheme>[^/]+)/(?P<rest>.+)")
 
 
-def installed_path(path: str) -> str | None:
-    """The place of the member *path* below site-packages; None where it goes elsewhere: scripts, headers, data."""
+def scheme_of(path: str) -> tuple[str, str]:
+    """Returns the installation scheme of the member *path*, and its path in that scheme's folder.
+
+    Members outside of the ``.data`` folder are of the scheme ``purelib``, as are those in its folder ``platlib``:
+    installers put both into site-packages.
+    """
     if not (match := _DATA.fullmatch(path)):
-        return path
-    return match["rest"] if match["scheme"] in {"platlib", "purelib"} else None
+        return "purelib", path
+    return "purelib" if match["scheme"] == "platlib" else match["scheme"], match["rest"]
+
+
+def installed_path(path: str) -> str | None:
+    """Returns where the member *path* is below site-packages, or None if it is a script, a header or data."""
+    scheme, rest = scheme_of(path)
+    return rest if scheme == "purelib" else None
 
 
 _SCHEMES = ("data", "headers", "platlib", "purelib", "scripts")
-_SITE = ("platlib", "purelib")
 # file systems of others tell apart what differs in case or Unicode form alone
 _EXACT = ("linux", "manylinux", "musllinux")
 
@@ -133,13 +142,14 @@ def _place(path: str, data: str) -> str:
     top, _, rest = path.partition("/")
     if not top.endswith(".data"):
         return path
-    scheme, _, place = rest.partition("/")
     if top != data:
         raise WheelError(f"in a .data folder that is not {data}: some installers put it elsewhere")
-    if scheme not in _SCHEMES or not place:
+    folder, _, below = rest.partition("/")
+    if folder not in _SCHEMES or not below:
         raise WheelError(f"expected one of the folders {', '.join(_SCHEMES)} in {data}, and the file below it")
+    scheme, place = scheme_of(path)
     if scheme == "scripts":
         if "/" in place:
             raise WheelError("a folder among scripts")
         return f"{data}/data/bin/{place}"
-    return place if scheme in _SITE else path
+    return place if scheme == "purelib" else path

@@ -30,8 +30,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import LayoutError, at
-from vbuild.publishing.address import SYSTEMS, holds, requirement_of
 from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.requirements import SYSTEMS, applies, checked_requirement
 
 _ANY = ".*"
 
@@ -149,7 +149,7 @@ def depends_on_machine(metadata: Metadata) -> bool:
     """Whether what *metadata* requires differs between operating systems or machines."""
     places = [(system, machine) for system in SYSTEMS for machine in ("x86_64", "aarch64")]
     return any(
-        len({holds(requirement, minor, machine=machine, system=system) for system, machine in places}) > 1
+        len({applies(requirement, minor, machine=machine, system=system) for system, machine in places}) > 1
         for requirement in _read(metadata)
         for minor in range(NEWEST + 1)
     )
@@ -162,7 +162,7 @@ def extras_of(metadata: Metadata) -> tuple[str, ...]:
 
 def _read(metadata: Metadata) -> Iterator[Requirement]:
     for line in metadata.requires_dist:
-        requirement = requirement_of(line)
+        requirement = checked_requirement(line)
         with at(f"Requires-Dist {line}"):
             if requirement.url:
                 raise LayoutError("conda has no equivalent of a URL; expected a version")
@@ -187,7 +187,7 @@ def _asked(requirements: Sequence[Requirement], minor: int, machine: str, names:
     """The match specifications of those *requirements* that hold in Python 3.*minor*, sorted, one for each project."""
     found: dict[str, SpecifierSet] = {}
     for requirement in requirements:
-        if holds(requirement, minor, machine=machine):
+        if applies(requirement, minor, machine=machine):
             name = names.of(requirement.name)
             found[name] = found.get(name, SpecifierSet()) & requirement.specifier
     return tuple(f"{name} {matchspec(specifiers)}".rstrip() for name, specifiers in sorted(found.items()))

@@ -27,15 +27,15 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from posixpath import basename
 
-from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.publishing.lint.files import Published, ReadySdist, ReadyWheel, sdist_name
-from vbuild.publishing.lint.metadata import CHOSEN_BY, REQUIRES_DIST, MetadataDifference, Stated, requirement
+from vbuild.publishing.lint.metadata import CHOSEN_BY, REQUIRES_DIST, MetadataDifference, Stated
 from vbuild.publishing.lint.model import Demand, Problem, Terms
 from vbuild.publishing.lint.names import FileSlot
+from vbuild.wheel.requirements import required_project
 
 
 def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterator[Problem]:
@@ -121,15 +121,8 @@ def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
     """Whether only requirements differ that a variant alone needs: the vendor's packages, and those *beside*."""
     if difference.field != REQUIRES_DIST:
         return False
-    projects = [_project(line) for line in (*difference.lacks, *difference.has)]
+    projects = [required_project(line) or "" for line in (*difference.lacks, *difference.has)]
     return all(project == TOOLKIT or is_official(project) or project in beside for project in projects)
-
-
-def _project(line: str) -> str:
-    try:
-        return canonicalize_name(requirement(line).name)
-    except InvalidRequirement:
-        return ""
 
 
 def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> Problem:

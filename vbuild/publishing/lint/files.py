@@ -27,19 +27,19 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
 from vbuild.errors import PublishError, VbuildError, at
 from vbuild.files.tar import BoundedInfo
-from vbuild.publishing.lint.metadata import Stated, requirement, stated
+from vbuild.publishing.lint.metadata import Stated, stated
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.lint.names import FileSlot, slots
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
+from vbuild.wheel.requirements import read_requirement
 
 T = TypeVar("T")
 
@@ -368,9 +368,6 @@ def lacking_companions(release: Published, *, known: Collection[Published]) -> I
 def _made_by_split(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The projects and versions among the requirements *lines* that are those of shared libraries."""
     for line in lines:
-        try:
-            found = requirement(line)
-        except InvalidRequirement:
-            continue
-        if match := _OF_CONTENTS.fullmatch(str(found.specifier)):
+        found = read_requirement(line)
+        if found and (match := _OF_CONTENTS.fullmatch(str(found.specifier))):
             yield canonicalize_name(found.name), match["version"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.errors import WheelError
 from vbuild.publishing.lint.names import has_license_files, refused
 from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.requirements import parsed_requirement, read_requirement, spelled
 
 REQUIRES_DIST = "Requires-Dist"
 # what installers choose by, and what they install besides
@@ -109,18 +110,10 @@ def stated(data: bytes) -> Stated:
         frozenset(value.lower() for value in headers.values("dynamic")),
         is_static=_is_static(headers.value("metadata-version") or ""),
         unreadable=tuple(_unreadable(metadata.requires_dist)),
-        direct=tuple(line for line in metadata.requires_dist if _is_direct(line)),
+        direct=tuple(line for line in metadata.requires_dist if (found := read_requirement(line)) and found.url),
         licenses=headers.values("license-file") if has_license_files(headers) else (),
         refused=tuple(refused(text, headers)),
     )
-
-
-def requirement(line: str) -> Requirement:
-    """What *line* of Requires-Dist requires; `InvalidRequirement` where installers cannot read it."""
-    try:
-        return Requirement(line)
-    except RecursionError as error:
-        raise InvalidRequirement("brackets in brackets, too deep to be read") from error
 
 
 def _values(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -130,23 +123,13 @@ def _values(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
 def _spelled(name: str, value: str) -> str:
     match name:
         case "requires-dist":
-            return _requirement(value)
+            return spelled(value)
         case "requires-python":
             return _specifiers(value)
         case "provides-extra":
             return canonicalize_name(value)
         case _:
             return " ".join(value.split())
-
-
-def _requirement(line: str) -> str:
-    """The requirement *line* in packaging's spelling; as it is where packaging cannot read it."""
-    try:
-        found = requirement(line)
-    except InvalidRequirement:
-        return " ".join(line.split())
-    found.name = canonicalize_name(found.name)
-    return str(found)
 
 
 def _specifiers(text: str) -> str:
@@ -159,16 +142,9 @@ def _specifiers(text: str) -> str:
 def _unreadable(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for line in lines:
         try:
-            requirement(line)
+            parsed_requirement(line)
         except InvalidRequirement as error:
             yield line, str(error).partition("\n")[0]
-
-
-def _is_direct(line: str) -> bool:
-    try:
-        return requirement(line).url is not None
-    except InvalidRequirement:
-        return False
 
 
 def _is_static(metadata_version: str) -> bool:

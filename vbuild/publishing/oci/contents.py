@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
-from packaging.utils import canonicalize_name
 
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.publishing.address import holds, requirement_of
 from vbuild.publishing.installing import InstallEnvironment, installed
 from vbuild.publishing.oci.families import is_for_linux
 from vbuild.publishing.oci.model import (
@@ -45,6 +43,7 @@ from vbuild.publishing.oci.reading import ImageFolder, placed
 from vbuild.publishing.offer import Offered
 from vbuild.publishing.siblings import required
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.requirements import admits, applies, checked_requirement
 
 PREFIX = "usr/local"
 _CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
@@ -101,18 +100,14 @@ def companions_of(wheel: Offered, companions: Sequence[Offered], machine: str) -
 def lacking(wheel: Offered, companions: Sequence[Offered], python: Python, machine: str) -> Iterator[str]:
     """The requirements of *wheel* that hold in an image and that none of *companions* meets, those of extras left out.
 
-    `LayoutError` for a line that is no requirement.
+    `WheelError` for a line that is not a requirement.
     """
     minor = _ANY_MINOR if python.minor is None else python.minor
     for line in wheel.metadata.requires_dist:
         with at(wheel.path.name):
-            requirement = requirement_of(line)
-            is_met = any(
-                canonicalize_name(requirement.name) == one.name.project
-                and requirement.specifier.contains(one.name.version, prereleases=True)
-                for one in companions
-            )
-            if not is_met and holds(requirement, minor, machine=machine):
+            requirement = checked_requirement(line)
+            is_met = any(admits(requirement, one.name.project, one.name.version) for one in companions)
+            if not is_met and applies(requirement, minor, machine=machine):
                 yield str(requirement)
 
 

@@ -1,0 +1,100 @@
+"""Lines of Requires-Dist: read, spelled alike, and evaluated for one Python, machine and operating system.
+
+    tomli; python_version < "3.11"     3.10: applies     3.11: does not
+    click; extra == "cli"              never applies: no extra is asked for
+
+https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+"""
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from vbuild.errors import WheelError, at
+
+SYSTEMS = {"linux": ("posix", "Linux"), "win32": ("nt", "Windows"), "darwin": ("posix", "Darwin")}
+"""``sys_platform`` of each operating system, with its ``os_name`` and ``platform_system``."""
+
+# a marker that depends on the patch version counts if it applies to the first one, or to one later than all
+_PATCHES = (0, 99)
+
+
+def parsed_requirement(line: str) -> Requirement:
+    """Returns the requirement in *line*; `InvalidRequirement` if installers cannot read it."""
+    try:
+        return Requirement(line)
+    except RecursionError as error:
+        raise InvalidRequirement("brackets in brackets, too deep to be read") from error
+
+
+def read_requirement(line: str) -> Requirement | None:
+    """Returns the requirement in *line*, or None if packaging cannot read it, as in old METADATA."""
+    try:
+        return parsed_requirement(line)
+    except InvalidRequirement:
+        return None
+
+
+def checked_requirement(line: str) -> Requirement:
+    """Returns the requirement in *line*; `WheelError` if it cannot be read."""
+    with at(f"Requires-Dist {line}"):
+        if (found := read_requirement(line)) is None:
+            raise WheelError("expected a requirement as PEP 508 writes it")
+        return found
+
+
+def required_project(line: str) -> str | None:
+    """Returns the project that *line* requires, as package indexes spell it, or None if *line* cannot be read."""
+    found = read_requirement(line)
+    return canonicalize_name(found.name) if found else None
+
+
+def spelled(line: str) -> str:
+    """Returns *line* in packaging's spelling, so that equal requirements are equal texts; unreadable ones as they are.
+
+    Runs of blanks become one blank.
+    """
+    if (found := read_requirement(line)) is None:
+        return " ".join(line.split())
+    found.name = canonicalize_name(found.name)
+    return str(found)
+
+
+def admits(requirement: Requirement | None, project: str, version: str) -> bool:
+    """Whether *requirement* names *project* and its *version* is one of those allowed, pre-releases included."""
+    if requirement is None or canonicalize_name(requirement.name) != project:
+        return False
+    return requirement.specifier.contains(version, prereleases=True)
+
+
+def applies(requirement: Requirement, minor: int, *, machine: str, system: str = "linux") -> bool:
+    """Whether *requirement* applies to some patch version of CPython 3.*minor*; no extra is asked for.
+
+    `WheelError` if its marker cannot be evaluated.
+    """
+    if requirement.marker is None:
+        return True
+    try:
+        return any(requirement.marker.evaluate(_environment(minor, patch, machine, system)) for patch in _PATCHES)
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise WheelError(f"Requires-Dist {requirement}: its marker cannot be decided") from error
+
+
+def _environment(minor: int, patch: int, machine: str, system: str) -> dict[str, str]:
+    """Returns every marker variable, so that packaging takes none from the machine at hand."""
+    os_name, platform_system = SYSTEMS[system]
+    full = f"3.{minor}.{patch}"
+    return {
+        "os_name": os_name,
+        "sys_platform": system,
+        "platform_system": platform_system,
+        "platform_machine": machine,
+        "platform_release": "",
+        "platform_version": "",
+        "platform_python_implementation": "CPython",
+        "implementation_name": "cpython",
+        "implementation_version": full,
+        "python_version": f"3.{minor}",
+        "python_full_version": full,
+        "extra": "",
+    }
