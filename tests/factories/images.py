@@ -14,8 +14,8 @@ from tests.factories.extensions import MODULE, library
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.publishing.oci.plan import Oci
-from vbuild.publishing.offer import offers
-from vbuild.publishing.writing import written
+from vbuild.publishing.publish import written
+from vbuild.publishing.releases import offers
 
 PYTHON = f"cp3{sys.version_info.minor}"
 TAG = f"{PYTHON}-{PYTHON}-manylinux_2_17_x86_64"

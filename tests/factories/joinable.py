@@ -18,8 +18,8 @@ from tests.factories.wheels import dist_info_of, wheel
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import PublishPlan
-from vbuild.publishing.offer import Offered
-from vbuild.publishing.writing import written
+from vbuild.publishing.publish import written
+from vbuild.publishing.releases import Offered
 from vbuild.variants.stamp import stamped
 
 PYTHON = "cp{}{}".format(*sys.version_info)

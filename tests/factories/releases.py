@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.publishing.offer import OfferedRelease, offers
+from vbuild.publishing.releases import OfferedRelease, offers
 from vbuild.variants.stamp import stamped
 
 V3, V4 = "x86_64_v3", "x86_64_v4"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.publishing.lint.check import check
+from vbuild.publishing.check import check
 from vbuild.variants.index import index
 
 LINUX = "manylinux_2_17_x86_64"

@@ -3,7 +3,7 @@
 import pytest
 
 from vbuild.errors import LayoutError
-from vbuild.publishing.address import below, folder_url, install
+from vbuild.publishing.install_commands import below, folder_url, install
 
 
 @pytest.mark.parametrize(

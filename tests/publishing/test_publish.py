@@ -14,10 +14,10 @@ from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.cli.publishing import LAYOUTS
 from vbuild.errors import LayoutError, PublishError, VbuildError
-from vbuild.publishing.lint.check import check_layout
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text
-from vbuild.publishing.offer import Offered, OfferedRelease, offers, only
 from vbuild.publishing.publish import publish
+from vbuild.publishing.releases import Offered, OfferedRelease, offers, only
 from vbuild.publishing.variants import Variants
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel

@@ -9,10 +9,10 @@ from tests.factories.tools import needs
 from tests.factories.variants import variant
 from vbuild.errors import VbuildError
 from vbuild.files.epoch import LATEST
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
 from vbuild.publishing.oci.plan import Oci

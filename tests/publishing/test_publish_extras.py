@@ -12,8 +12,8 @@ from tests.factories.published import Published, Shelf
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, record_of, with_entries
-from vbuild.publishing.address import install
 from vbuild.publishing.extras import Extras
+from vbuild.publishing.install_commands import install
 from vbuild.publishing.publish import Laid, publish
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.simple_index import write_simple

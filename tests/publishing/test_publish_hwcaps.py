@@ -21,8 +21,8 @@ from tests.factories.joinable import (
     so,
 )
 from tests.factories.variants import variant
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.publish import publish
 from vbuild.variants.stamp import stamped
 from vbuild.verification.verify import verify

@@ -12,7 +12,7 @@ import pytest
 from tests.factories.customers import Customer, served
 from tests.factories.releases import TOOL, V3, V4, companion, release
 from tests.factories.wheels import contents
-from vbuild.publishing.lint.check import check_layout
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import ConsumerUse
 from vbuild.publishing.publish import publish

@@ -18,9 +18,9 @@ import pytest
 from tests.factories.customers import Customer
 from tests.factories.marched import files, levels_wheel, runs
 from tests.factories.tools import needs
+from vbuild.publishing.check import check
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.check import check
 from vbuild.publishing.lint.model import Demand
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout

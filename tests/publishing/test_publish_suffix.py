@@ -12,7 +12,7 @@ from tests.factories.releases import V3, V4, release
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
-from vbuild.publishing.lint.check import check_layout
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix
 from vbuild.variants.stamp import stamped

@@ -20,8 +20,8 @@ from tests.factories.variants import variant
 from vbuild.build.source import fetched
 from vbuild.elf.library_names import level_of
 from vbuild.hardware.cpu import Cpu
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.publish import publish
 from vbuild.recipe.model import Recipe
 from vbuild.variants.stamp import stamped

@@ -19,7 +19,7 @@ from tests.factories.installing import Outcome, installed
 from tests.factories.memberattacks import LISTED, MEMBERS, PATHS
 from tests.factories.toldattacks import TOLD
 from vbuild.errors import WheelError
-from vbuild.publishing.lint.check import check
+from vbuild.publishing.check import check
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 

@@ -102,7 +102,7 @@ def _mapped(text: str) -> tuple[str, str]:
 
 
 def _folder_url(text: str) -> str:
-    from vbuild.publishing.address import folder_url
+    from vbuild.publishing.install_commands import folder_url
 
     return folder_url(text)
 

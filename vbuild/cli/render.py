@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vbuild.build.cibuildwheel.runs import CibuildwheelRun
     from vbuild.build.frontend import Job
     from vbuild.inspection.model import Contents
-    from vbuild.publishing.lint.check import Checklist
+    from vbuild.publishing.check import Checklist
     from vbuild.publishing.publish import Laid
     from vbuild.release.outcome import Failure, Product, ReleaseResult
     from vbuild.slimming.results import LibraryCut, Slimmed

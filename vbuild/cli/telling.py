@@ -250,8 +250,8 @@ def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None
 @options.as_json
 def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
     """Check that the releases in FOLDER can be published."""
-    from vbuild.publishing.lint.check import check as checked
-    from vbuild.publishing.lint.check import check_layout
+    from vbuild.publishing.check import check as checked
+    from vbuild.publishing.check import check_layout
 
     if layouts and pypi:
         raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")

@@ -40,14 +40,24 @@ from vbuild.elf.loading import Loading
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
-from vbuild.publishing.address import install
-from vbuild.publishing.extras_loader import MODULE, PLAIN, PluginBackend, group, in_order, loader, variable, with_loader
-from vbuild.publishing.extras_payload import BESIDE, Payload, installed, payload
+from vbuild.publishing.extras_plugin import (
+    BESIDE,
+    MODULE,
+    PLAIN,
+    Payload,
+    PluginBackend,
+    group,
+    in_order,
+    installed,
+    loader,
+    payload,
+    variable,
+    with_loader,
+)
+from vbuild.publishing.install_commands import install
 from vbuild.publishing.lint.names import slots
-from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
-from vbuild.publishing.offer import Offered, OfferedRelease
-from vbuild.publishing.renamed import renamed
-from vbuild.publishing.siblings import varied
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex, renamed
+from vbuild.publishing.releases import Offered, OfferedRelease, varied
 from vbuild.splitting.bundle import Reader
 from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel

@@ -17,13 +17,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.errors import VbuildError
-from vbuild.publishing.extras_loader import MODULE, group
-from vbuild.publishing.indexes import index_problems, wheels_in
+from vbuild.publishing.extras_plugin import MODULE, group
 from vbuild.publishing.lint.agreement import collisions
 from vbuild.publishing.lint.files import found, releases
+from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.model import Demand, Problem
 from vbuild.publishing.lint.names import slots
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import escaped
 from vbuild.wheel.requirements import read_requirement

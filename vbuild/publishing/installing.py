@@ -11,16 +11,21 @@ As pip has it, but for ``.pyc`` files: they would take the Python that the files
 left out: signatures of the old RECORD, and pip's marks of what was asked for, and from where.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#installing-a-wheel-distribution-1-0-py32-none-any-whl
 https://packaging.python.org/en/latest/specifications/entry-points/
+
+The time that a layout's archives state: SOURCE_DATE_EPOCH, or else the newest METADATA's time of their wheels.
 """
 
+import calendar
 import posixpath
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 from itertools import pairwise
 
 from msgspec import Struct
 
 from vbuild.errors import LayoutError, at
+from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import Record, RecordRow, unpadded
 from vbuild.wheel.paths import scheme_of
@@ -175,3 +180,17 @@ def _seen(path: str, environment: InstallEnvironment) -> str:
     if path.startswith("python-scripts/"):
         path = f"bin/{path.removeprefix('python-scripts/')}"
     return posixpath.join("../../..", path)
+
+
+def moment_of(wheels: Iterable[Wheel]) -> int:
+    """Returns the time of what is made of *wheels*, in seconds since 1970; without wheels it is 1980-01-01."""
+    epoch = source_date_epoch()
+    return max(map(_time, wheels), default=OLDEST) if epoch is None else epoch
+
+
+def _time(wheel: Wheel) -> int:
+    [header] = (member.header for member in wheel.members if member.path == f"{wheel.dist_info}/METADATA")
+    date, time = header.date, header.time
+    # archives made without a time have month and day 0; zip archives have no time zone
+    day = (1980 + (date >> 9), min(max(date >> 5 & 0xF, 1), 12), max(date & 0x1F, 1))
+    return calendar.timegm((*day, time >> 11, time >> 5 & 0x3F, (time & 0x1F) * 2))

@@ -16,30 +16,225 @@ x86_64_v3/*.whl    all wheels of a release are +x86.64.v3, or none is, where it 
                    METADATA of a version is the same in all its wheels; siblings are pinned to that label
 x86_64_v3/simple   says of each file what it is
 index.html         is there
+
+Variant labels as local versions: which can be some, and in which order an index that had all would have them.
+
+    x86_64_v3  ->  1.0+x86.64.v3      separators become dots, as PEP 440 normalises them
+    cu12.6     ->  1.0+cu12.6
+    cu126, cu1210: refused            compared as text 1210 comes first, and a request without +label takes the last
+
+https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
+
+How consumers get local versions: commands for pip and uv, uv's tables of indexes and sources, and a page of all.
+
+An exact ``==1.0+label`` is never found anywhere else: PyPI takes no local versions.
+https://docs.astral.sh/uv/concepts/projects/dependencies/#index
 """
 
-from collections.abc import Iterator, Sequence
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from pathlib import Path, PurePosixPath
+from itertools import chain, combinations
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.errors import LayoutError
-from vbuild.publishing.indexes import index_problems, wheels_in
+from vbuild.publishing.install_commands import RIVALS, below, install
 from vbuild.publishing.lint.metadata import CHOSEN_BY, MetadataDifference, stated
-from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.local_labels import PLAIN, check_labels, in_order, local_part, local_version
-from vbuild.publishing.local_uses import page, uses
-from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text
-from vbuild.publishing.offer import Offered, OfferedRelease
-from vbuild.publishing.renamed import renamed, renaming
-from vbuild.publishing.siblings import TIES, beside, check_ties, labelled, labels_of, need_of, needs, varied
-from vbuild.wheel.requirements import admits, read_requirement
+from vbuild.publishing.model import ConsumerUse, LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text, renamed, renaming
+from vbuild.publishing.releases import (
+    Offered,
+    OfferedRelease,
+    beside,
+    check_ties,
+    labelled,
+    labels_of,
+    latest,
+    need_of,
+    needs,
+    required,
+    variants_of,
+    varied,
+)
+
+_HTML = """<!DOCTYPE html>
+<html>
+  <head>
+    <meta charset="utf-8">
+    <title>{title}</title>
+  </head>
+  <body>
+    <h1>{title}</h1>
+    <p>An index for each; take one of them only.</p>
+    <table>
+      <tr><th>index</th><th>version</th><th>for machines with</th></tr>
+{rows}
+    </table>
+  </body>
+</html>
+"""
+
+
+def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> Iterator[ConsumerUse]:
+    """How to get each of *labels*, and the plain wheels; *url* is where the layout's folder will be served."""
+    for label, variant in variants_of(offers, labels).items():
+        yield ConsumerUse(
+            f"{variant}, with pip and with uv; what else is required comes from the index that they have:",
+            install(" ".join(_exact_pins(offers, label)), folder=label, url=url),
+        )
+    if plain := " ".join(f"{offer.project}==={offer.version}" for offer in _latest(offers) if offer.plain):
+        yield ConsumerUse(
+            f"The plain wheel, for every machine{RIVALS}:", install(plain, folder=PLAIN, url=url, has_rivals=True)
+        )
+    yield ConsumerUse(
+        f"In the pyproject.toml of a project{'' if url else ', here relative to it'}; then: "
+        f"uv sync --extra {_extra(labels[-1])}",
+        _tables(offers, labels, url=url),
+        "toml",
+    )
+
+
+def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: bool) -> str:
+    """The page that says which index is for whom, with the properties of *offers* as variants."""
+    rows = [(PLAIN, "", "anything")] if has_plain else []
+    for label, variant in variants_of(offers, labels).items():
+        said = ", ".join(map(str, variant.features)) or "anything"
+        rows.append((label, f"+{local_part(label)}", said))
+    title = ", ".join(map(str, offers))
+    return _HTML.format(title=html.escape(title), rows="\n".join(_row(*row) for row in rows))
+
+
+def _row(label: str, version: str, machines: str) -> str:
+    link = f'<a href="{label}/simple/">{label}</a>'
+    return f"      <tr><td>{link}</td><td>{version}</td><td>{html.escape(machines)}</td></tr>"
+
+
+def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> str:
+    """What uv reads: an extra for each label, an index that is asked for nothing else, and who comes from where."""
+    extras = {label: [*_exact_pins(offers, label), *_required_companions(offers, label)] for label in labels}
+    lines = ["[project.optional-dependencies]"]
+    for label, wanted in extras.items():
+        said = ", ".join(f'"{each}"' for each in wanted)
+        lines.append(f"{_extra(label)} = [{said}]")
+    if len(labels) > 1:
+        said = ", ".join(f'{{ extra = "{_extra(label)}" }}' for label in labels)
+        lines += ["", "[tool.uv]", f"conflicts = [[{said}]]"]
+    for label in labels:
+        there = below(url, f"{label}/simple")
+        lines += ["", "[[tool.uv.index]]", f'name = "{_extra(label)}"', f'url = "{there}"', "explicit = true"]
+    lines += ["", "[tool.uv.sources]"]
+    projects = dict.fromkeys(each.partition("==")[0] for wanted in extras.values() for each in wanted)
+    for project in projects:
+        sources = [label for label, wanted in extras.items() if any(_names_project(each, project) for each in wanted)]
+        lines += [f"{project} = [", *(f"    {_source(label)}," for label in sources), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _source(label: str) -> str:
+    return f'{{ index = "{_extra(label)}", extra = "{_extra(label)}" }}'
+
+
+def _names_project(requirement: str, project: str) -> bool:
+    return requirement.partition("==")[0] == project
+
+
+def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
+    """The exact requirements that get the wheels of *label*, and the plain ones of projects that have no such."""
+    for offer in _latest(offers, label):
+        if label in offer.labels:
+            yield f"{offer.project}=={local_version(offer.version, label)}"
+        elif offer.plain:
+            yield f"{offer.project}=={offer.version}"
+
+
+def _required_companions(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
+    """The companions that these require: an explicit index is asked only for what a project names."""
+    wheels = [wheel for offer in _latest(offers, label) for wheel in labelled(offer, label) or offer.plain]
+    known = [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
+    found = {(wheel.name.project, wheel.name.normalised().version) for wheel in required(wheels, known)}
+    yield from (f"{project}=={version}" for project, version in sorted(found))
+
+
+def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
+    """The last releases of projects that are no companions."""
+    return latest([offer for offer in offers if not offer.is_companion], label)
+
+
+def _extra(label: str) -> str:
+    """*label* as an extra is spelled, and as uv lets an index be called."""
+    return local_part(label).replace(".", "-")
+
+
+PLAIN = "plain"
+
+_NUMBER = re.compile(r"[0-9]+")
+_GLUED = re.compile(r"(?<=[a-z])(?=[0-9])")
+
+
+def local_version(version: str, label: str) -> str:
+    """*version* with the local part that *label* becomes, after one it has; `LayoutError` where it becomes none."""
+    try:
+        return str(Version(f"{version}{'.' if Version(version).local else '+'}{label}"))
+    except ValueError as error:  # too many digits for an int is one as well
+        raise LayoutError(
+            f"label {label!r}: no local version (PEP 440); expected letters and digits with single . or _ between "
+            "them: stamp the wheels under another label"
+        ) from error
+
+
+def local_part(label: str) -> str:
+    """What of a version *label* becomes: ``x86.64.v3``."""
+    return _version(label).local or ""
+
+
+def check_labels(labels: Iterable[str]) -> None:
+    """`LayoutError` for the first of *labels* that cannot have an index of its own, or two that should not be."""
+    known = {label: _version(label) for label in labels}
+    if PLAIN in known:
+        raise LayoutError(
+            f"label {PLAIN!r}: the plain wheels' index is called so; stamp the wheels under another label"
+        )
+    for one, other in combinations(known, 2):
+        if known[one] == known[other]:
+            raise LayoutError(
+                f"labels {one!r} and {other!r}: both become +{known[one].local} (PEP 440); expected labels that differ "
+                "in more than separators: stamp one of them anew"
+            )
+        low, high = sorted((one, other), key=lambda label: known[label])
+        if _pattern(low) == _pattern(high) and _numbers(low) > _numbers(high):
+            raise LayoutError(
+                f"labels {low!r} and {high!r}: compared as text (PEP 440), {high} is the later of the two, which an "
+                f"unpinned request would take; expected numbers that are parts of their own, as in {_apart(high)} and "
+                f"{_apart(low)}: stamp them anew"
+            )
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """The *labels* as installers order their local versions: a request without one takes the last."""
+    return tuple(sorted(labels, key=_version))
+
+
+def _version(label: str) -> Version:
+    return Version(local_version("0", label))
+
+
+def _apart(label: str) -> str:
+    """The label with a dot before each number that follows a letter: ``cu126`` as ``cu.126``."""
+    return _GLUED.sub(".", label)
+
+
+def _pattern(label: str) -> str:
+    """The label with its numbers left open: what is called by one pattern is expected to be in their order."""
+    return _NUMBER.sub("#", local_part(label))
+
+
+def _numbers(label: str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(local_part(label))]
 
 
 class Local(Struct, frozen=True):
@@ -183,114 +378,3 @@ def _unlike(offer: OfferedRelease) -> Iterator[str]:
     for wheel in offer.plain[1:]:
         for difference in _differences(offer.plain[0], wheel):
             yield f"{wheel.path.name}: not as in {offer.plain[0].path.name}: {difference}; uv takes one's for all."
-
-
-_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout local"
-
-
-def problems(folder: Path) -> Iterator[Problem]:
-    """What is wrong with the indexes in *folder*."""
-    places = sorted(path for path in folder.iterdir() if path.is_dir())
-    labels = [place.name for place in places if place.name != PLAIN]
-    if not labels:
-        yield _problem(Demand.LABELS, folder.resolve().name, "has no index of a label; expected a folder for each")
-    try:
-        check_labels(labels)
-    except LayoutError as error:
-        yield _problem(Demand.LABELS, folder.resolve().name, str(error))
-        return
-    if labels and not (folder / "index.html").is_file():
-        yield _problem(Demand.INDEX, "index.html", "is not there; expected the page that says which index is for whom")
-    for place in places:
-        for problem in _place(place, labels):
-            yield replace(problem, files=tuple(f"{place.name}/{file}" for file in problem.files))
-
-
-def _place(place: Path, labels: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong in the folder *place* of one index."""
-    wheels: list[Offered] = []
-    yield from wheels_in(place, wheels)
-    if place.name == PLAIN:
-        yield from (_labelled(wheel) for wheel in wheels if wheel.label)
-    else:
-        yield from _checked_index(wheels, place.name, labels)
-    yield from _unlike_index(wheels)
-    yield from index_problems(place)
-
-
-def _checked_index(wheels: Sequence[Offered], label: str, labels: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong among the *wheels* in the index of *label*, one of *labels*."""
-    own = {_release(wheel) for wheel in wheels if _is_of(wheel, label)}
-    if not own:
-        yield _problem(Demand.LOCAL_VERSION, "*.whl", f"none is of a version +{local_part(label)}")
-    for wheel in wheels:
-        if wheel.label:
-            yield _labelled(wheel)
-        if not _is_of(wheel, label):
-            if _release(wheel) in own:
-                what = f"is not +{local_part(label)}, as others of {' '.join(_release(wheel))} in this index are"
-                yield _problem(Demand.LOCAL_VERSION, wheel.path.name, what)
-            elif other := next((other for other in labels if _is_of(wheel, other)), None):
-                yield _problem(Demand.LOCAL_VERSION, wheel.path.name, f"is of the index {other}")
-        yield from _pins(wheel, wheels, label)
-
-
-def _pins(wheel: Offered, wheels: Sequence[Offered], label: str) -> Iterator[Problem]:
-    """The requirements of *wheel* for siblings that are not pinned to *label*, or to what is not there."""
-    varied = {other.name.project for other in wheels if _is_of(other, label)} - {wheel.name.project}
-    for line in wheel.metadata.requires_dist:
-        found = read_requirement(line)
-        project = canonicalize_name(found.name) if found else ""
-        if not found or project not in varied or not (tied := [one for one in found.specifier if one.operator in TIES]):
-            continue
-        admitted = [
-            other for other in wheels if other.name.project == project and admits(found, project, other.name.version)
-        ]
-        is_pinned = any(one.operator == "==" and _ends(one.version, label) for one in tied)
-        if not admitted:
-            what = f"requires {line}, and only other releases are in this index"
-            yield Problem(Demand.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False)
-        elif not is_pinned and any(_is_of(other, label) for other in admitted):
-            what = f"requires {line}, which other builds than +{local_part(label)} are, too"
-            yield _problem(Demand.REQUIREMENT, wheel.path.name, what)
-
-
-def _unlike_index(wheels: Sequence[Offered]) -> Iterator[Problem]:
-    first: dict[tuple[str, Version], Offered] = {}
-    for wheel in wheels:
-        like = first.setdefault((wheel.name.project, Version(wheel.name.version)), wheel)
-        one, other = (stated(str(each.metadata).encode()) for each in (like, wheel))
-        for difference in one.differences(other):
-            if difference.field in CHOSEN_BY and not wheel.is_companion:
-                what = f"not as in {like.path.name}: {difference}"
-                advice = "state the same in all: uv takes one wheel's METADATA for all of a version"
-                # the plain wheels are as their publisher made them
-                is_error = Version(wheel.name.version).local is not None
-                yield Problem(Demand.METADATA, (wheel.path.name,), what, advice, is_error=is_error)
-
-
-def _release(wheel: Offered) -> tuple[str, str]:
-    """Project and version of *wheel*, without the local part of that."""
-    return wheel.name.project, Version(wheel.name.version).public
-
-
-def _is_of(wheel: Offered, label: str) -> bool:
-    return _ends(wheel.name.version, label)
-
-
-def _ends(version: str, label: str) -> bool:
-    """Whether *version* is a local one of *label*, whatever local part it had before."""
-    try:
-        local = Version(version).local or ""
-    except ValueError:  # ==1.*
-        return False
-    return f".{local}".endswith(f".{local_part(label)}")
-
-
-def _labelled(wheel: Offered) -> Problem:
-    what = "has a variant label, which only installers of variants read"
-    return _problem(Demand.VARIANT, wheel.path.name, what)
-
-
-def _problem(demand: Demand, place: str, what: str) -> Problem:
-    return Problem(demand, (place,), what, _AGAIN, is_error=True)

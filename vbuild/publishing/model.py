@@ -2,10 +2,14 @@
 
     Layout, with its options -> planned(offers) -> Plan: outputs, and how consumers use them
 
-A plan is a value: nothing is written before `vbuild.publishing.writing` carries it out.
+A plan is a value: nothing is written before `vbuild.publishing.publish` carries it out.
+
+A wheel of a release under another name, as an output: nothing in it is inflated but METADATA.
+
+renamed(wheel, name, folder=…) -> NewWheel: members copied to their new paths, METADATA put
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -13,10 +17,13 @@ from msgspec import Struct
 
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import LayoutError
-from vbuild.publishing.conda.package import CondaIndex, CondaPackage
-from vbuild.publishing.oci.model import Images
-from vbuild.publishing.offer import OfferedRelease
+from vbuild.files.hashing import Digests
+from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.rename import Renaming, dist_info_of
 
 
 class LinkedFile(Struct, frozen=True):
@@ -84,7 +91,22 @@ class SimpleIndex(Struct, frozen=True):
     files: tuple[PurePosixPath, ...]
 
 
-Output = LinkedFile | Text | NewWheel | SimpleIndex | Images | CondaPackage | CondaIndex
+class LayoutOutput(Protocol):
+    """An output of one layout alone, which writes itself."""
+
+    @property
+    def target(self) -> PurePosixPath:
+        """Its place in the layout's folder."""
+
+    @property
+    def files(self) -> tuple[PurePosixPath, ...]:
+        """The outputs written before it whose hashes it contains."""
+
+    def write(self, folder: Path, *, digests: Digests) -> None:
+        """Write it into the layout's *folder*; *digests* may know the hashes of *files* already."""
+
+
+Output = LinkedFile | Text | NewWheel | SimpleIndex | LayoutOutput
 
 
 class ConsumerUse(Struct, frozen=True):
@@ -128,3 +150,44 @@ class PublishLayout(Protocol):
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """What it makes of *offers*; `LayoutError` where these wheels cannot be laid out so."""
+
+
+def renaming(wheel: Offered, name: WheelName, *, project: str | None = None) -> Renaming:
+    """The way from *wheel* to the wheel *name*; *project* as METADATA is to spell it."""
+    return Renaming(wheel.name, name, wheel.dist_info, project)
+
+
+def renamed(
+    wheel: Offered,
+    name: WheelName,
+    *,
+    folder: str = "",
+    project: str | None = None,
+    metadata: Metadata | None = None,
+    changed: Mapping[str, Member | None] | None = None,
+) -> NewWheel:
+    """The wheel called *name*, in *folder* of a layout, with what *wheel* has.
+
+    *metadata* is its METADATA, else the old wheel's under the new name, which *project* spells. *changed* are members
+    in place of those at these paths of the new wheel, or further ones at its end; None leaves one out. Members come in
+    the old wheel's order with their permissions and times.
+    """
+    way = renaming(wheel, name, project=project)
+    described = f"{dist_info_of(name)}/METADATA"
+    text = str(metadata or way.metadata(wheel.metadata)).encode()
+    found = ((path, row.path) for row in wheel.rows if (path := way.path(row.path)) is not None)
+    members: dict[str, Member | None] = {path: Copied(wheel.path, old, path) for path, old in found}
+    members |= {described: Put(described, text), **_bills(wheel, way), **(changed or {})}
+    return NewWheel(
+        PurePosixPath(folder), name, wheel.path, tuple(member for member in members.values() if member is not None)
+    )
+
+
+def _bills(wheel: Offered, way: Renaming) -> dict[str, Member]:
+    """The bills of materials of *wheel* by new path, as they are after the renaming; without those that are endless."""
+    paths = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
+    if not paths:
+        return {}
+    with open_wheel(wheel.path) as opened:
+        bills = {way.path(path) or path: renamed_bill(opened.read(path), way.old, way.new) for path in paths}
+    return {path: Put(path, data) for path, data in bills.items()}

@@ -3,21 +3,187 @@
     wheels -> Offer, one a release -> Layout.planned -> Plan -> written, each into a folder of its own
 
 All layouts are planned before the first file is written, and become visible together.
+
+Carry out the plan of a layout: the one place where a layout's files are written.
+
+Plan -> links, texts, wheels of copied and relinked members, indexes -> a folder, and a README in it
+
+The README of a layout's folder: what is there, and the commands that its consumers copy.
 """
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from vbuild.elf.library_names import is_shared_object
+from vbuild.elf.surgery.relink import relinked
 from vbuild.errors import LayoutError, at
+from vbuild.files.atomic import linked
+from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.files.staging import staging
-from vbuild.publishing.model import PublishLayout, PublishPlan
-from vbuild.publishing.offer import offers
-from vbuild.publishing.writing import WrittenLayout, written
+from vbuild.publishing.model import (
+    Copied,
+    LinkedFile,
+    Member,
+    NewWheel,
+    Output,
+    PublishLayout,
+    PublishPlan,
+    Put,
+    Relinked,
+    SimpleIndex,
+    Text,
+)
+from vbuild.publishing.releases import offers
+from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
+from vbuild.sbom.model import BillChange
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.deflate import Deflater
+from vbuild.wheel.metadata import is_dist_info
+from vbuild.wheel.simple_index import write_index_of
+from vbuild.wheel.write import WheelWriter, write_wheel
+
+README = "README.md"
+
+
+def readme(plan: PublishPlan) -> str:
+    """The README of what *plan* makes, as Markdown."""
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: PublishPlan) -> Iterator[str]:
+    yield f"# Layout `{plan.layout}`"
+    for use in plan.uses:
+        yield from ("", use.what, "", f"```{use.language}", use.text.rstrip("\n"), "```")
+    if plan.notes:
+        yield from ("", "Good to know:", "")
+        yield from (f"- {note}" for note in plan.notes)
+    yield ""
+
+
+_HOW = "vbuild publish: led to other libraries"
+
+
+class WrittenLayout(Struct, frozen=True):
+    """A file of a layout, by its path in the layout's folder; *is_linked* where no byte of it was written."""
+
+    path: PurePosixPath
+    size: int
+    is_linked: bool
+
+
+def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) -> tuple[WrittenLayout, ...]:
+    """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
+
+    Plans that share *digests* hash the files that they have in common once. `VbuildError` where an output cannot be
+    made; *folder* is then the caller's to remove.
+    """
+    folder.mkdir(parents=True)
+    known: set[tuple[int, int]] = set()
+    whole = (LinkedFile, Text, NewWheel)
+    indexed = {file for output in plan.outputs if not isinstance(output, whole) for file in output.files}
+    with Deflater(remembers=True) as press, nullcontext(digests) if digests else Digests() as hashing:
+        for output in plan.outputs:
+            with at(output.target):
+                _make(output, folder, press, hashing)
+            if output.target in indexed:
+                hashing.begin(folder / output.target)
+            if isinstance(output, LinkedFile):
+                known.add(_file(output.source))
+    (folder / README).write_text(readme(plan), encoding="utf-8")
+    return tuple(_made(folder, known))
+
+
+def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[WrittenLayout]:
+    """The files in *folder*; those that are one with a file in *known*, or with one before them, took no room."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        file = _file(path)
+        yield WrittenLayout(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
+        known.add(file)
+
+
+def _file(path: Path) -> tuple[int, int]:
+    """What two hard links of one file have in common."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _make(output: Output, folder: Path, press: Deflater, digests: Digests) -> None:
+    target = folder / output.target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    match output:
+        case LinkedFile(source=source):
+            linked(source.resolve(), target)
+        case Text(data=data):
+            target.write_bytes(data)
+        case NewWheel():
+            _write_wheel(output, target.parent, press)
+        case SimpleIndex(files=files):
+            write_index_of([folder / file for file in files], target, digests=digests)
+        case _:
+            output.write(folder, digests=digests)
+
+
+def _write_wheel(output: NewWheel, folder: Path, press: Deflater) -> None:
+    dist_info = next((member.path.partition("/")[0] for member in output.members if is_dist_info(member.path)), "")
+    bill = path_of(dist_info)
+    with ExitStack() as stack:
+        wheels: dict[Path, Wheel] = {}
+
+        def opened(path: Path) -> Wheel:
+            if path not in wheels:
+                wheels[path] = stack.enter_context(open_wheel(path))
+            return wheels[path]
+
+        with write_wheel(folder, output.name, like=opened(output.like), press=press) as writer:
+            for member in output.members:
+                wheel = None if isinstance(member, Put) else opened(member.wheel)
+                if member.path != bill:
+                    _write_member(member, wheel, writer, folder)
+            has_one = any(member.path == bill for member in output.members)
+            if has_one or (_has_compiled(output) and any(map(carries, wheels.values()))):
+                _write_bill(bill, output, wheels, writer)
+
+
+def _has_compiled(output: NewWheel) -> bool:
+    return any(is_shared_object(member.path) for member in output.members)
+
+
+def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], writer: WheelWriter) -> None:
+    """Put the bill of materials of *output* at *path*: of what is written, with what those of *wheels* know of it.
+
+    A wheel with files of another and no bill of its never had the libraries that went from there.
+    """
+    edited: dict[str, BillChange] = {}
+    for member in output.members:
+        if isinstance(member, Relinked) and (found := wheels[member.wheel].find(member.member)):
+            before = listed([wheels[member.wheel].row(found)], also=[found.path])
+            edited.update((member.path, BillChange(digest, _HOW)) for digest in before.values())
+    bills = [bill for wheel in wheels.values() if (bill := bill_of(wheel))]
+    if not any(member.path == path for member in output.members):
+        bills = [replace(bill, gone=()) for bill in bills]
+    writer.write_after(path, lambda rows: revised(output.name, rows, earlier=bills, changes=Changes(edited)))
+
+
+def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, folder: Path) -> None:
+    match member, wheel:
+        case Put(path=path, data=data, mode=mode), None:
+            writer.write(path, data, mode=mode)
+        case Copied(member=name, path=path), Wheel():
+            if (found := wheel.find(name)) is None:
+                raise LayoutError(f"{wheel.path.name}: {name}: no such member")
+            writer.copy(wheel, found, path=path)
+        case Relinked(member=name, path=path, order=order), Wheel():
+            with wheel.mapped(name, folder=folder) as view, at(name), relinked(EditedFile.whole(view), order) as after:
+                writer.write(path, after, mode=0o755)
+        case _:
+            raise TypeError(member)
 
 
 class Laid(Struct, frozen=True):

@@ -38,13 +38,31 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import LayoutError, at
-from vbuild.publishing.address import RIVALS, below, install
-from vbuild.publishing.indexes import index_problems, wheels_in
+from vbuild.publishing.install_commands import RIVALS, below, install
+from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.model import ConsumerUse, Copied, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
-from vbuild.publishing.offer import Offered, OfferedRelease
-from vbuild.publishing.renamed import renamed, renaming
-from vbuild.publishing.siblings import check_ties, labelled, labels_of, latest, variants_of, varied
+from vbuild.publishing.model import (
+    ConsumerUse,
+    Copied,
+    LinkedFile,
+    Member,
+    NewWheel,
+    PublishPlan,
+    Put,
+    SimpleIndex,
+    renamed,
+    renaming,
+)
+from vbuild.publishing.releases import (
+    Offered,
+    OfferedRelease,
+    check_ties,
+    labelled,
+    labels_of,
+    latest,
+    variants_of,
+    varied,
+)
 from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.preload import hooked, is_namespace, package_of
 from vbuild.wheel.archive import open_wheel

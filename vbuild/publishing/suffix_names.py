@@ -16,7 +16,7 @@ from msgspec import Struct
 from packaging.utils import InvalidName, canonicalize_name
 
 from vbuild.errors import LayoutError
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.requirements import required_project

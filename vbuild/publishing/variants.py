@@ -16,15 +16,14 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from vbuild.publishing.address import RIVALS, install, of_uv
-from vbuild.publishing.indexes import index_problems
+from vbuild.publishing.install_commands import RIVALS, install, of_uv
 from vbuild.publishing.lint.agreement import metadata_problems
 from vbuild.publishing.lint.files import found, releases, strays, twins
+from vbuild.publishing.lint.index_check import index_problems
 from vbuild.publishing.lint.labels import label_problems
 from vbuild.publishing.lint.model import Problem
 from vbuild.publishing.model import ConsumerUse, LinkedFile, PublishPlan, SimpleIndex, Text
-from vbuild.publishing.offer import OfferedRelease
-from vbuild.publishing.siblings import latest
+from vbuild.publishing.releases import OfferedRelease, latest
 from vbuild.variants.document import combine
 from vbuild.wheel.name import escaped
 

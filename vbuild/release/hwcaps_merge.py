@@ -23,8 +23,8 @@ from vbuild.hardware.machine import Machine
 from vbuild.process.run import supervised
 from vbuild.publishing.hwcaps.plan import joined as joined_wheel
 from vbuild.publishing.model import PublishPlan
-from vbuild.publishing.offer import Offered
-from vbuild.publishing.writing import written
+from vbuild.publishing.publish import written
+from vbuild.publishing.releases import Offered
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target

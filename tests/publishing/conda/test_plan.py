@@ -13,11 +13,12 @@ from tests.factories.variants import variant
 from tests.factories.wheels import everything, hashed, wheel
 from vbuild.errors import LayoutError, VbuildError, WheelError
 from vbuild.publishing.conda.check import problems
-from vbuild.publishing.conda.package import CondaPackage, CondaRecord
+from vbuild.publishing.conda.package import CondaRecord
 from vbuild.publishing.conda.plan import Conda
+from vbuild.publishing.conda.writing import CondaPackage
 from vbuild.publishing.model import PublishPlan
-from vbuild.publishing.offer import offers
 from vbuild.publishing.publish import publish
+from vbuild.publishing.releases import offers
 from vbuild.variants.providers import metadata_for
 from vbuild.variants.stamp import stamped
 

@@ -16,7 +16,7 @@ from tests.factories.marched import INIT, labelled, levels_wheel, release, runs
 from tests.factories.tools import needs
 from vbuild.errors import LayoutError
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.extras_loader import PluginBackend, loader, variable, with_loader
+from vbuild.publishing.extras_plugin import PluginBackend, loader, variable, with_loader
 from vbuild.publishing.publish import publish
 from vbuild.variants.model import Property
 

@@ -14,10 +14,10 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.errors import LayoutError
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.extras_payload import Payload, payload, placed
+from vbuild.publishing.extras_plugin import Payload, payload, placed
 from vbuild.publishing.model import Copied, Relinked
-from vbuild.publishing.offer import Offered
 from vbuild.publishing.publish import publish
+from vbuild.publishing.releases import Offered
 from vbuild.splitting.bundle import Reader
 
 pytestmark = [needs("gcc"), runs("v3")]

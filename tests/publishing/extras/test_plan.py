@@ -11,8 +11,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import LayoutError
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.model import NewWheel, PublishPlan
-from vbuild.publishing.offer import offers
 from vbuild.publishing.publish import publish
+from vbuild.publishing.releases import offers
 
 pytestmark = needs("gcc")
 

@@ -9,8 +9,8 @@ import pytest
 from tests.factories.marched import BASE, MODULE, TAG, release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, record_of, wheel, with_entries
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.publish import publish
 
 pytestmark = needs("gcc")

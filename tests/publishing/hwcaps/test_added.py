@@ -26,12 +26,11 @@ from tests.factories.wheels import contents, dist_info_of, everything, hashed, r
 from vbuild.elf.library_names import level_of
 from vbuild.errors import LayoutError, WheelError
 from vbuild.hardware.cpu import Cpu
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan
-from vbuild.publishing.offer import offers
-from vbuild.publishing.publish import publish
-from vbuild.publishing.writing import written
+from vbuild.publishing.publish import publish, written
+from vbuild.publishing.releases import offers
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel
 

@@ -32,7 +32,7 @@ from vbuild.elf.library_names import at_level, level_of
 from vbuild.elf.loading import Loading
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import Copied
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.wheel.archive import open_wheel
 
 Files = dict[str, dict[str, bytes | str]]

@@ -12,8 +12,8 @@ from tests.factories.repaired import repaired
 from tests.factories.wheels import contents
 from vbuild.elf.library_names import at_level, baseline_of, level_of
 from vbuild.elf.surgery.stub import stub
+from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.check import check_layout
 from vbuild.publishing.publish import publish
 
 LEVELS = ("v1", "v3")

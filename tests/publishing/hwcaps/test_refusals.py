@@ -15,7 +15,7 @@ from tests.factories.variants import variant
 from tests.factories.wheels import contents
 from vbuild.errors import LayoutError, VbuildError
 from vbuild.publishing.hwcaps.plan import joined
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.variants.stamp import stamped
 
 V3 = NAME.replace(".whl", "-x86_64_v3.whl")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.factories.shelf import LINUX, PLAIN, SDIST, V2, V3, plain_release, release, said, sdist, shipped, tarball
 from tests.factories.wheels import wheel
-from vbuild.publishing.lint.check import check
+from vbuild.publishing.check import check
 from vbuild.variants.index import index
 
 

@@ -14,7 +14,7 @@ from tests.factories.projects import setuptools_project, tree
 from tests.factories.shelf import PLAIN, SDIST, V2, V3, plain_release, release, said, sdist, shipped
 from tests.factories.wheels import wheel
 from vbuild.errors import PublishError
-from vbuild.publishing.lint.check import Checklist, check
+from vbuild.publishing.check import Checklist, check
 from vbuild.release.matrix import matrix
 
 

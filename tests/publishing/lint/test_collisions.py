@@ -6,7 +6,7 @@ import pytest
 
 from tests.factories.shelf import LINUX, release, shipped
 from tests.factories.wheels import wheel
-from vbuild.publishing.lint.check import check
+from vbuild.publishing.check import check
 from vbuild.publishing.lint.model import Demand, Problem
 
 INIT = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": "code"}

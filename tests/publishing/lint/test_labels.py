@@ -9,7 +9,7 @@ import pytest
 from tests.factories.shelf import LINUX, PLAIN, SDIST, V2, V3, release, said, shipped
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
-from vbuild.publishing.lint.check import check
+from vbuild.publishing.check import check
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
 from vbuild.variants.metadata import VariantMetadata

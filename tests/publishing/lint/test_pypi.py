@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tests.factories.shelf import LINUX, PLAIN, SDIST, V3, plain_release, release, said, sdist, shipped, tarball
 from tests.factories.wheels import wheel
-from vbuild.publishing.lint.check import check
+from vbuild.publishing.check import check
 from vbuild.variants.index import index
 
 MB = 1 << 20

@@ -10,8 +10,7 @@ from packaging.version import Version
 
 from tests.factories.releases import V3, V4, companion, offered, release
 from vbuild.errors import LayoutError
-from vbuild.publishing.local import Local
-from vbuild.publishing.local_labels import check_labels, in_order, local_part, local_version
+from vbuild.publishing.local import Local, check_labels, in_order, local_part, local_version
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put, SimpleIndex, Text
 
 LIBS = "Requires-Dist: demo-libs==0.187650320598251\n"

@@ -12,7 +12,7 @@ from tests.factories.tools import needs
 from tests.factories.variants import tiny_wheel
 from vbuild.errors import LayoutError
 from vbuild.publishing.oci.plan import Oci
-from vbuild.publishing.offer import offers
+from vbuild.publishing.releases import offers
 
 pytestmark = needs("umoci")
 

@@ -14,7 +14,7 @@ from tests.factories.wheels import everything, record_of, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.oci.contents import Python, files_of, python_for
 from vbuild.publishing.oci.model import File, PlannedLayer
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 
 MINOR = sys.version_info.minor
 SITE = f"usr/local/lib/python3.{MINOR}/site-packages"

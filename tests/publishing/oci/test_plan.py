@@ -17,11 +17,11 @@ from tests.factories.images import (
 from tests.factories.tools import needs
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.errors import LayoutError, VbuildError
+from vbuild.errors import LayoutError, VbuildError, WheelError
 from vbuild.publishing.model import PublishPlan
-from vbuild.publishing.oci.model import Images
 from vbuild.publishing.oci.plan import Emit, Oci
-from vbuild.publishing.offer import offers
+from vbuild.publishing.oci.writing import Images
+from vbuild.publishing.releases import offers
 
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
@@ -303,7 +303,7 @@ def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, l
     ids=["no requirement", "no marker"],
 )
 def test_a_requirement_that_is_none_is_refused(tmp_path: Path, line: str, message: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(WheelError) as refusal:
         planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=f"Requires-Dist: {line}\n"))
     assert str(refusal.value) == f"demo-1.0-{LINUX}.whl: {message}"
 

@@ -21,9 +21,9 @@ from tests.factories.wheels import wheel
 from vbuild.errors import LayoutError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import LinkedFile, PublishPlan, Text
-from vbuild.publishing.offer import offers
 from vbuild.publishing.redirect.plan import PINS, Redirect
 from vbuild.publishing.redirect.sdist import admitted
+from vbuild.publishing.releases import offers
 
 EXPECTED = "expected the URL of a folder, https, http or file, as in https://example.org/whl"
 LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"

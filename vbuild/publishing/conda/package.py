@@ -195,22 +195,3 @@ class CondaRecord(Struct, frozen=True):
         if self.license:
             data["license"] = self.license
         return data
-
-
-class CondaPackage(Struct, frozen=True):
-    """The package *record* at *target*, of the wheel at *wheel*; without one it holds nothing.
-
-    *twin* is an earlier package of the same contents, in the same layout: they are compressed once.
-    """
-
-    target: PurePosixPath
-    record: CondaRecord
-    wheel: Path | None = None
-    twin: PurePosixPath | None = None
-
-
-class CondaIndex(Struct, frozen=True):
-    """The repodata at *target*, a ``repodata.json``, of *files*, packages before it, and the same compressed."""
-
-    target: PurePosixPath
-    files: tuple[PurePosixPath, ...]

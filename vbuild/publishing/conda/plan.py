@@ -41,10 +41,10 @@ from vbuild.publishing.conda.depends import (
     resolved,
 )
 from vbuild.publishing.conda.hardware import LEVEL_PACKAGE, Tags, condition, conditions, level_packages, tags_of
-from vbuild.publishing.conda.package import NOARCH, CondaIndex, CondaPackage, CondaRecord, Independent
-from vbuild.publishing.conda.writing import platforms, system_requirements
+from vbuild.publishing.conda.package import NOARCH, CondaRecord, Independent
+from vbuild.publishing.conda.writing import CondaIndex, CondaPackage, platforms, system_requirements
 from vbuild.publishing.model import ConsumerUse, PublishPlan
-from vbuild.publishing.offer import Offered, OfferedRelease
+from vbuild.publishing.releases import Offered, OfferedRelease
 from vbuild.variants.document import Document, combine
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.order import ranked

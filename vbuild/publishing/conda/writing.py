@@ -25,7 +25,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import zstandard
@@ -40,14 +40,11 @@ from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
 from vbuild.publishing.conda.package import (
     NOARCH,
     PLACEHOLDER,
-    CondaIndex,
-    CondaPackage,
     CondaRecord,
     Independent,
     opened_package,
 )
-from vbuild.publishing.installing import InstalledFile, installed, scripts_of
-from vbuild.publishing.moment import moment_of
+from vbuild.publishing.installing import InstalledFile, installed, moment_of, scripts_of
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import mapped
 from vbuild.wheel.metadata import sha256_said
@@ -57,6 +54,38 @@ from vbuild.wheel.zip_write import PassedStream, write_stored
 _LEVEL, _SMALL_LEVEL = 3, 19
 _MOST_THREADS = 8
 _BLOCK = tarfile.BLOCKSIZE
+
+
+class CondaPackage(Struct, frozen=True):
+    """The package *record* at *target*, made of the wheel at *wheel*; without a wheel it holds no files.
+
+    *twin* is an earlier package of the same layout with the same contents: they are compressed once.
+    """
+
+    target: PurePosixPath
+    record: CondaRecord
+    wheel: Path | None = None
+    twin: PurePosixPath | None = None
+
+    @property
+    def files(self) -> tuple[PurePosixPath, ...]:
+        """The outputs whose hashes it contains: none."""
+        return ()
+
+    def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - every output is written alike
+        """Write it into the channel *folder*; `VbuildError` if its wheel is damaged."""
+        write_package(self, folder)
+
+
+class CondaIndex(Struct, frozen=True):
+    """The repodata at *target*, a ``repodata.json``, of *files*, the packages written before it; and compressed."""
+
+    target: PurePosixPath
+    files: tuple[PurePosixPath, ...]
+
+    def write(self, folder: Path, *, digests: Digests) -> None:
+        """Write it into the channel *folder*, with what *digests* know of its packages."""
+        write_repodata(self, folder, digests=digests)
 
 
 def write_package(package: CondaPackage, folder: Path) -> None:

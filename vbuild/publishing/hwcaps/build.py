@@ -32,7 +32,7 @@ from vbuild.elf.loading import Loading
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import BinaryError, LayoutError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.splitting.naming import is_meant, is_pattern
 from vbuild.verification.levels import Claim, Levels

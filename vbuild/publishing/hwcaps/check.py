@@ -21,9 +21,9 @@ from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed
-from vbuild.publishing.indexes import index_problems, wheels_in
+from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity

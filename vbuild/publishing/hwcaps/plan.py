@@ -9,21 +9,326 @@ Whatever is the same at two levels is there once. A wheel that is out already, w
 gets a build tag, by which installers prefer it; where copies need a newer system than its tags promise, also the tag of
 the wheel that they are from, and the old wheel stays beside it.
 https://man7.org/linux/man-pages/man8/ld.so.8.html (glibc-hwcaps)
+
+What the wheels of one set come to: the members of the joined wheel, its name, its size, and what to say of it.
+
+    JoinSet, opened -> Joined -> NewWheel
+
+Of wheels that are added to one that is out, the join gets a build tag, by which installers prefer it; where copies need
+a newer system than the old wheel's tags promise, the tag of the wheel that they are from, and the old one stays.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
+
+Which wheels are joined: the plain one and those of x86-64 levels, of one release, one Python and one platform.
+
+release -> one set for each tag: the plain wheel, other levels' lowest first, and what is added
 """
 
+import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
+from vbuild.elf.disassembly import processes
+from vbuild.elf.library_names import LEVELS
+from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import LayoutError
-from vbuild.hardware.cpu import Cpu
-from vbuild.publishing.address import install
-from vbuild.publishing.hwcaps.joined import opened
-from vbuild.publishing.hwcaps.sets import JoinSet, sets
-from vbuild.publishing.model import ConsumerUse, LinkedFile, NewWheel, PublishPlan, SimpleIndex
-from vbuild.publishing.offer import Offered, OfferedRelease
+from vbuild.hardware.cpu import Cpu, available_cores
+from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault, shown
+from vbuild.publishing.hwcaps.join import Join, LevelFamily
+from vbuild.publishing.hwcaps.places import Placement, further_members
+from vbuild.publishing.install_commands import install
+from vbuild.publishing.model import ConsumerUse, Copied, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
+from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import VARIANT_JSON
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.paths import installed_path
+
+
+class JoinSet(Struct, frozen=True):
+    """The wheels of one join: the plain one, and the others with their levels, lowest first; *added* are named."""
+
+    base: Offered
+    others: tuple[tuple[Cpu, Offered], ...]
+    added: tuple[Offered, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, wheels: Sequence[Offered], added: Sequence[tuple[Cpu, Offered]] = (), *, notes: tuple[str, ...] = ()
+    ) -> Self:
+        """The join of *wheels*, which are of one release, and what is *added*; `LayoutError` where one cannot be."""
+        if not wheels:
+            raise LayoutError("no wheel to join; expected a plain one, and others for x86-64 levels")
+        for wheel in wheels:
+            _check_alike(wheels[0], wheel)
+        levels = [(_level_of(wheel), wheel) for wheel in wheels]
+        plain = [wheel for cpu, wheel in levels if cpu.is_baseline]
+        # a variant of the baseline beside the plain wheel is one wheel under two names
+        base = [wheel for wheel in plain if wheel.label is None] or plain
+        others = [*((cpu, wheel) for cpu, wheel in levels if not cpu.is_baseline), *added]
+        if not base:
+            there = ", ".join(str(cpu) for cpu, _ in others)
+            raise LayoutError(f"{wheels[0].path.name}: found {there} and no plain wheel of this tag; expected one")
+        for several in (base, *([wheel for cpu, wheel in others if cpu.level == level] for level in LEVELS)):
+            if len(several) > 1:
+                names = " and ".join(wheel.path.name for wheel in several)
+                raise LayoutError(f"{names}: two wheels of one level; expected one")
+        if refused := next((cpu for cpu, _ in added if cpu.machine != "x86_64" or cpu.is_baseline), None):
+            raise LayoutError(f"{refused}: no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4")
+        for cpu, wheel in added:
+            _check_stated(cpu, wheel)
+        if others:
+            _check_platform(base[0])
+        ordered = tuple(sorted(others, key=lambda pair: pair[0].rank))
+        return cls(base[0], ordered, tuple(wheel for _, wheel in added), notes)
+
+
+def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, Offered]]) -> Iterator[JoinSet]:
+    """The joins of a release, by tag."""
+    if offer.is_companion:
+        yield from (JoinSet(wheel, ()) for wheel in offer.wheels)
+        return
+    levels: list[Offered] = []
+    left: list[Offered] = []
+    for wheel in offer.wheels:
+        (left if wheel.label is not None and not _is_level(wheel) else levels).append(wheel)
+    said = tuple(f"{wheel.path.name} is not in it: its variant is more than an x86-64 level" for wheel in left)
+    for tag in dict.fromkeys(wheel.tag for wheel in levels):
+        same = [wheel for wheel in levels if wheel.tag == tag]
+        plain = [wheel for wheel in same if wheel.label is None]
+        if "musllinux" in tag[2] and "manylinux" not in tag[2] and len(plain) == 1:
+            notes = (f"{plain[0].path.name} stays as it is: musl knows no CPU levels",) if len(same) > 1 else ()
+            yield JoinSet(plain[0], (), notes=notes)
+            continue
+        fitting = [(cpu, wheel) for cpu, wheel in added if _fits(wheel, same[0])]
+        yield JoinSet.of(same, fitting, notes=said)
+
+
+def _is_level(wheel: Offered) -> bool:
+    """Whether a processor of some x86-64 level is all that the variant *wheel* asks for."""
+    return len(wheel.properties) <= 1 and (not wheel.properties or _named(wheel) is not None)
+
+
+def _named(wheel: Offered) -> Cpu | None:
+    found = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
+    return found if found and found.machine == "x86_64" else None
+
+
+def _level_of(wheel: Offered) -> Cpu:
+    """The level of *wheel*; `LayoutError` where it is for more than that, or for another machine."""
+    if wheel.label is not None and not _is_level(wheel):
+        asked = ", ".join(map(str, wheel.properties))
+        raise LayoutError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
+    return _named(wheel) or BASELINE
+
+
+def _release(wheel: Offered) -> tuple[str, str]:
+    return wheel.name.project, wheel.name.normalised().version
+
+
+def _check_alike(one: Offered, other: Offered) -> None:
+    if _release(one) != _release(other):
+        found, expected = (" ".join(_release(wheel)) for wheel in (other, one))
+        raise LayoutError(f"{other.path.name}: found {found}; expected {expected}, as {one.path.name} is")
+    if one.tag != other.tag:
+        found, expected = ("-".join(wheel.tag) for wheel in (other, one))
+        raise LayoutError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
+
+
+def _check_stated(cpu: Cpu, added: Offered) -> None:
+    """`LayoutError` where the variant *added* as *cpu* says that it is for another one, or for more."""
+    stated = _level_of(added)
+    if added.properties and stated != cpu:
+        raise LayoutError(f"{added.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
+
+
+def _fits(added: Offered, base: Offered) -> bool:
+    """Whether *added* may be joined with *base*: the platforms may differ."""
+    same = _release(added) == _release(base) and added.tag[:2] == base.tag[:2]
+    return same and added.machine == base.machine == "x86_64"
+
+
+def _check_platform(base: Offered) -> None:
+    platform = base.name.platform
+    if base.machine != "x86_64" or "linux" not in platform:
+        raise LayoutError(f"{base.path.name}: for {platform}; expected Linux on x86_64, where glibc knows CPU levels")
+    if "musllinux" in platform and "manylinux" not in platform:
+        raise LayoutError(f"{base.path.name}: for {platform}; expected glibc: musl knows no CPU levels")
+
+
+# of one wheel, or over one wheel's RECORD
+_LEFT = ("RECORD", "RECORD.jws", "RECORD.p7s", VARIANT_JSON)
+_SHOWN = 4
+
+
+@contextmanager
+def opened(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
+    """The join of *one*, its wheels open."""
+    if not one.others:
+        yield JoinedWheel(one, None)
+        return
+    pairs = ((BASELINE, one.base), *one.others)
+    same = frozenset.intersection(*(frozenset(row.hash for row in offered.rows) for _, offered in pairs))
+    judge = Judge(tuple(map(_pattern, allow)))
+    with ExitStack() as stack:
+        judge = replace(judge, executor=stack.enter_context(processes()))
+        wheels = [stack.enter_context(open_wheel(offered.path)) for _, offered in pairs]
+        added = [offered in one.added for _, offered in pairs]
+        with ThreadPoolExecutor(available_cores()) as pool:
+            reading = [
+                pool.submit(LevelBuild.of, cpu, offered, wheel, is_added=is_added, same=same)
+                for (cpu, offered), wheel, is_added in zip(pairs, wheels, added, strict=True)
+            ]
+            base, *others = [future.result() for future in reading]
+        yield JoinedWheel(one, Join(base, others, judge))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise LayoutError(f"allow: {text!r} is not a regular expression: {error}") from error
+
+
+class JoinedWheel(Struct, frozen=True):
+    """What a set of wheels comes to; *join* is None for one wheel alone."""
+
+    set: JoinSet
+    join: Join | None
+
+    def outputs(self) -> Iterator[LinkedFile | NewWheel]:
+        """The joined wheel; the plain one as it is where there is nothing to join, or for older systems."""
+        base = self.set.base
+        wheel = self.wheel()
+        is_same = not self.families
+        if is_same or wheel.name.platform != base.name.platform:
+            yield LinkedFile(PurePosixPath(base.path.name), base.path)
+        if not is_same:
+            yield wheel
+
+    @property
+    def families(self) -> tuple[LevelFamily, ...]:
+        return tuple(self.join.families.values()) if self.join else ()
+
+    def wheel(self) -> NewWheel:
+        base = self.set.base
+        if not self.families:
+            name = base.name.plain()
+            return NewWheel(PurePosixPath(), name, base.path, tuple(self._rest(name)))
+        name = self._name()
+        return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *self._further()))
+
+    def _rest(self, name: WheelName) -> Iterator[Member]:
+        """The members of the baseline's wheel in their order; copies behind what they stand beside."""
+        base = self.set.base
+        families = self.join.families if self.join else {}
+        for row in base.rows:
+            path = row.path
+            if path in {f"{base.dist_info}/{file}" for file in _LEFT}:
+                continue
+            if self.join and (family := families.get(installed_path(path) or "")):
+                yield from Placement(self.join, family).members()
+            elif path == f"{base.dist_info}/WHEEL" and name != base.name.plain():
+                told = base.wheel_file.with_build(name.build).with_tags(sorted(map(str, name.tags)))
+                yield Put(path, str(told).encode())
+            else:
+                yield Copied(base.path, path, path)
+
+    def _further(self) -> Iterator[Member]:
+        if self.join:
+            yield from further_members(self.join, self.families)
+
+    def _name(self) -> WheelName:
+        """The name of the joined wheel: that of the plain one, or one that may be published beside it."""
+        name = self.set.base.name.plain()
+        if platform := self._newer_platform():
+            return replace(name, platform=platform)
+        if any(copy.build.is_added for family in self.families for copy in family.copies):
+            order = name.build_order
+            return replace(name, build=str(order[0] + 1 if order else 1))
+        return name
+
+    def _newer_platform(self) -> str | None:
+        """The tag of the added wheel that needs the newest system, where the plain wheel's promises too little."""
+        found: list[tuple[tuple[int, int], str]] = []
+        for copy in (copy for family in self.families for copy in family.copies if copy.build.is_added):
+            if not (fault := self._platform_fault(copy, self.set.base)):
+                continue
+            offered = copy.build.offered
+            own = _platforms(offered)
+            if not all(platform.promises and platform.glibc for platform in own) or self._platform_fault(copy, offered):
+                what = f"{fault}; expected a wheel with a tag that does: repair it"
+                raise LayoutError(f"{copy}: {what}")
+            found.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
+        return max(found)[1] if found else None
+
+    def _platform_fault(self, copy: LevelFile, offered: Offered) -> str | None:
+        join = self.join
+        names = {edge.name for edge, _ in join.leads(copy)} if join else set()
+        return platform_fault(copy, _platforms(offered), own=lambda name: name in names)
+
+    def notes(self) -> Iterator[str]:
+        """What a publisher should know."""
+        if not self.join:
+            return
+        join, name = self.join, self._name() if self.families else self.set.base.name.plain()
+        copied: dict[str, list[str]] = {}
+        for family in self.families:
+            levels = ", ".join(copy.build.level for copy in family.copies)
+            copied.setdefault(levels, []).append(family.base.path)
+        for levels, paths in copied.items():
+            yield f"{name}: copies for {levels} of {shown(paths)}"
+        if same := ", ".join(build.level for build in join.others if not self._taken(build)):
+            yield f"{name}: no copies for {same}: the same as the level below"
+        if name.build != self.set.base.name.build:
+            yield f"{name}: has the build tag {name.build}, by which installers prefer it to the wheel that is out"
+        if name.platform != self.set.base.name.platform:
+            yield f"{name}: needs a newer system than {self.set.base.path.name}, which is for the others: publish both"
+        yield from join.notes
+
+    def _taken(self, build: LevelBuild) -> list[str]:
+        """What of *build* is in the joined wheel, by the plain wheel's paths."""
+        return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
+
+    def check_added(self) -> None:
+        """`LayoutError` where a wheel was added and nothing of it can be taken, with the first reason."""
+        if not self.join:
+            return
+        for build in self.join.others:
+            # taken first: what is left is known then
+            is_taken = bool(self._taken(build))
+            begin = f"not taken from {build}: "
+            left = [note.removeprefix(begin) for note in self.join.notes if note.startswith(begin)]
+            if build.is_added and left and not is_taken:
+                more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+                raise LayoutError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
+
+    def check_size(self, most: int | None) -> None:
+        """`LayoutError` where the joined wheel would take more than *most* bytes, with what takes them."""
+        if most is None:
+            return
+        parts = {"the plain wheel": self.set.base.size}
+        parts |= {
+            f"{copy.build.cpu}'s {family.base.path}": copy.build.member(copy.path).compressed_size
+            for family in self.families
+            for copy in family.copies
+        }
+        if (size := sum(parts.values())) > most:
+            largest = sorted(parts.items(), key=lambda part: -part[1])[:_SHOWN]
+            said = ", ".join(f"{what} {number}" for what, number in largest)
+            raise LayoutError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {said}")
+
+
+def _platforms(offered: Offered) -> tuple[PlatformPolicy, ...]:
+    return tuple(platform for tag in offered.name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))
+
 
 _OLDER = "glibc before 2.33, and musl, load the baseline's copies: as fast as the plain wheel, no faster"
 _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2 takes the lower level's"

@@ -13,7 +13,7 @@ https://github.com/opencontainers/image-spec/blob/main/image-index.md
 import re
 from collections.abc import Mapping
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
@@ -186,19 +186,6 @@ class ImageFamily(Struct, frozen=True):
     ref: str
     images: tuple[OciImage, ...]
     said: tuple[tuple[str, str], ...]
-
-
-class Images(Struct, frozen=True):
-    """An OCI image layout whose index is *target*: *families* of images over *layers*, all as of *moment*.
-
-    *said* are annotations of every image, *moment* seconds since 1970.
-    """
-
-    target: PurePosixPath
-    layers: tuple[Layer, ...]
-    families: tuple[ImageFamily, ...]
-    said: tuple[tuple[str, str], ...]
-    moment: int
 
 
 def label_key(key: str) -> str:

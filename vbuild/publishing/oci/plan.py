@@ -23,20 +23,23 @@ from shlex import quote
 from msgspec import Struct
 
 from vbuild.errors import LayoutError
+from vbuild.publishing.installing import moment_of
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
-from vbuild.publishing.moment import moment_of
 from vbuild.publishing.oci.clusters import NFD_ARTIFACT, NFD_SPEC, dra, nfd
 from vbuild.publishing.oci.contents import (
+    BASELINES,
     PREFIX,
     BaseFolder,
+    ImageGroup,
     Python,
     companions_of,
     files_of,
+    groups,
     lacking,
     layered,
+    name_of,
     python_for,
 )
-from vbuild.publishing.oci.families import BASELINES, ImageGroup, groups, name_of
 from vbuild.publishing.oci.model import (
     KEY,
     REFERRERS,
@@ -44,14 +47,14 @@ from vbuild.publishing.oci.model import (
     Base,
     File,
     ImageFamily,
-    Images,
     Layer,
     OciImage,
     OciPlatform,
     document_key,
     label_key,
 )
-from vbuild.publishing.offer import Offered, OfferedRelease
+from vbuild.publishing.oci.writing import Images
+from vbuild.publishing.releases import Offered, OfferedRelease
 from vbuild.variants.document import combine
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import open_wheel

@@ -36,6 +36,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.errors import LayoutError, at
+from vbuild.files.hashing import Digests
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     CONFIG_TYPE,
@@ -50,7 +51,6 @@ from vbuild.publishing.oci.model import (
     Descriptor,
     File,
     ImageFamily,
-    Images,
     Layer,
     OciImage,
 )
@@ -189,6 +189,28 @@ _SEARCH = "PYTHONPATH="
 _BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
+class Images(Struct, frozen=True):
+    """An OCI image layout whose index is *target*: *families* of images over *layers*, all with the time *moment*.
+
+    *annotations* are those of every image; *moment* is in seconds since 1970.
+    """
+
+    target: PurePosixPath
+    layers: tuple[Layer, ...]
+    families: tuple[ImageFamily, ...]
+    annotations: tuple[tuple[str, str], ...]
+    moment: int
+
+    @property
+    def files(self) -> tuple[PurePosixPath, ...]:
+        """The outputs whose hashes it contains: none."""
+        return ()
+
+    def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - every output is written alike
+        """Write it into *folder*, but for the blobs of its bases; `VbuildError` if a wheel is damaged."""
+        write_images(self, (folder / self.target).parent)
+
+
 def write_images(images: Images, folder: Path) -> None:
     """Write *images* into *folder*, all but the blobs of their bases; `VbuildError` where a wheel is damaged."""
     blobs = folder / "blobs" / "sha256"
@@ -225,7 +247,7 @@ class _Writer:
                 "schemaVersion": 2,
                 "mediaType": INDEX_TYPE,
                 "manifests": [image.data() for image in listed],
-                "annotations": dict((*self._images.said, *family.said)),
+                "annotations": dict((*self._images.annotations, *family.said)),
             },
         )
         named = [
@@ -237,7 +259,7 @@ class _Writer:
     def _image(self, image: OciImage) -> Descriptor:
         layers = [self._layers[place] for place in image.layers]
         below = image.base.layers if image.base else ()
-        said = dict((*self._images.said, *image.said))
+        said = dict((*self._images.annotations, *image.said))
         base = {_BASE_DIGEST: image.base.digest} if image.base else {}
         config = self._json(CONFIG_TYPE, self._config(image, layers, said))
         return self._json(

@@ -22,9 +22,9 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import stated
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.redirect.plan import PINS, WHEELS
 from vbuild.publishing.redirect.sdist import PKG_INFO, TABLE, left_out, order, row_of
+from vbuild.publishing.releases import Offered, OfferedRelease
 from vbuild.wheel.name import WheelName
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout redirect"

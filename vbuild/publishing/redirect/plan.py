@@ -21,11 +21,10 @@ from msgspec.structs import replace
 
 from vbuild.errors import LayoutError, at
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.address import folder_url
+from vbuild.publishing.install_commands import folder_url
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
-from vbuild.publishing.offer import Offered, OfferedRelease
 from vbuild.publishing.redirect.sdist import HAZARD, RedirectSource, is_handed_over, packed
-from vbuild.publishing.siblings import labels_of
+from vbuild.publishing.releases import Offered, OfferedRelease, labels_of
 
 WHEELS = "wheels"
 PINS = "requirements.txt"

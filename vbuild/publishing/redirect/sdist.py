@@ -38,7 +38,7 @@ from vbuild.errors import LayoutError
 from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
-from vbuild.publishing.offer import Offered, OfferedRelease
+from vbuild.publishing.releases import Offered, OfferedRelease
 from vbuild.variants.document import Document, combine
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property, Variant

@@ -3,20 +3,47 @@
     folder -> wheels, sdists, variants.json -> releases -> what an index refuses, what installers trip over
 
 Nothing is changed, and no payload is read: a thousand wheels of fifty files take a second.
+
+Which proof goes with which layout: what is wrong with a folder that exists, read from the disk alone.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from vbuild.errors import PublishError
-from vbuild.publishing.checks import problems
+from vbuild.publishing import extras_check as extras
+from vbuild.publishing import local_check as local
+from vbuild.publishing import suffix, variants
+from vbuild.publishing.conda import check as conda
+from vbuild.publishing.hwcaps import check as hwcaps
 from vbuild.publishing.lint.agreement import collisions, metadata_problems, sdist_problems
 from vbuild.publishing.lint.files import found, lacking_companions, releases, strays, twins
 from vbuild.publishing.lint.index_rules import refusals, totals
 from vbuild.publishing.lint.labels import label_problems
 from vbuild.publishing.lint.model import DEFAULT_LIMIT, Problem, Terms, gathered
+from vbuild.publishing.oci import check as oci
+from vbuild.publishing.redirect import check as redirect
+
+_PROOFS: Mapping[str, Callable[[Path], Iterator[Problem]]] = {
+    "hwcaps": hwcaps.problems,
+    "redirect": redirect.problems,
+    "local": local.problems,
+    "suffix": suffix.problems,
+    "extras": extras.problems,
+    "oci": oci.problems,
+    "conda": conda.problems,
+    "variants": variants.problems,
+}
+
+
+def problems(layout: str, folder: Path) -> Iterator[Problem]:
+    """What is wrong with *folder* as that *layout*; `PublishError` where vbuild knows no layout of that name."""
+    if layout not in _PROOFS:
+        raise PublishError(f"no layout {layout!r}; expected one of {', '.join(_PROOFS)}")
+    return _PROOFS[layout](folder)
 
 
 class Checklist(Struct, frozen=True):

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.offer import Offered
+from vbuild.publishing.releases import Offered
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.simple_index import IndexedFile, project_link
 
