@@ -147,3 +147,15 @@ DAMAGES = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_nobody_can_read_is_no_bill(name: str) -> None:
     assert read(DAMAGES[name]) is None
+
+
+def test_the_references_of_materials_never_change() -> None:
+    whole = document(FULL)
+    built = [part["bom-ref"] for part in whole["formulation"][0]["components"]]
+    assert built == [
+        "build-0:26396fc5b7a21fb9",
+        "build-0:6954c8c7ec73f8dd",
+        "build-0:a9dc6baed4199a4e",
+        "build-0:dafeb87f0aa2f945",
+    ]
+    assert "native:bf7ec96150be370d" in [part["bom-ref"] for part in whole["components"]]

@@ -26,6 +26,7 @@ FILE = "sboms/vbuild.cdx.json"
 _PREFIX = "vbuild:"
 _BUNDLED = ".libs/"
 _GONE = "#gone-"
+_KEYED = ("name", "version", "purl", "sha256", "url", "commit", "identity")
 _Json = dict[str, Any]
 
 
@@ -155,8 +156,13 @@ def _numbered(materials: Iterable[Material], prefix: str) -> Iterator[_Json]:
 
 
 def _key(material: Material) -> str:
-    """What tells *material* from others, in 16 hex digits."""
-    return sha256(repr(material).encode()).hexdigest()[:16]
+    """Returns 16 hex digits that tell *material* from others.
+
+    The text that is hashed belongs to the format: another one would change every bill that has been written.
+    """
+    values = ", ".join(f"{name}={getattr(material, name)!r}" for name in _KEYED)
+    text = f"Material(role=<Role.{material.role.name}: {material.role.value!r}>, {values})"
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def _material(material: Material, reference: str) -> _Json:
