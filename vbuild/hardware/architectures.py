@@ -15,13 +15,12 @@ https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
 """
 
 from collections.abc import Mapping
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from vbuild.hardware.driver import Dotted
 
 
-class Architecture(Struct, frozen=True, kw_only=True):
+class Architecture(NamedTuple):
     """One architecture: the toolkits that compile for it, and whether it is a Tegra, that is a Jetson or a DRIVE."""
 
     since: Dotted
