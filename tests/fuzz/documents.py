@@ -160,7 +160,7 @@ def _recipes() -> Iterator[bytes]:
     for recipe in sorted(RECIPES.glob("*.toml")):
         yield recipe.read_bytes()
     start = f'name = "demo"\nsource = {{sdist = "demo==1.0", sha256 = "{_HASH}"}}\n'
-    for block in _TOML.findall((RECIPES / "README.md").read_text(encoding="utf-8")):
+    for block in _TOML.findall((RECIPES.parent / "docs" / "reference" / "recipe.md").read_text(encoding="utf-8")):
         cpu = "" if "[matrix" in block else 'matrix.cpu = ["x86-64-v3"]\n'
         yield (block if "[source]" in block else start + cpu + block).encode()
 

@@ -1,4 +1,4 @@
-"""recipes/README.md against the code: what it lists is what the reader asks for, and what it shows can be read."""
+"""docs/reference/recipe.md against the code: what it lists is what the reader asks for, and what it shows can be read."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,8 @@ from vbuild.recipe.source import Folder, Git, Sdist, Source
 from vbuild.splitting.request import SplitRequest
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-README = (RECIPES / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+PAGE = (RECIPES.parent / "docs" / "reference" / "recipe.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 # one recipe that has something in every place where names are the reader's choice
 EVERYTHING = f"""{SOURCE}
@@ -114,7 +114,7 @@ def _documented(key: str) -> str:
 
 def test_the_table_lists_exactly_the_keys_that_are_read(asked: set[str]) -> None:
     files = {path.name for path in RECIPES.iterdir()}
-    listed = [key for key in re.findall(r"^\| `([^`]+)` \|", README, re.MULTILINE) if key not in files]
+    listed = [key for key in re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE) if key not in files]
     # the variant table is another reader's, but for the variants listed in it; these two are one value or a table
     others = {"variant", "matrix.cuda[].toolkit", "native[].configure"}
     assert sorted(listed) == sorted(_deepest({_documented(key) for key in _deepest(asked)}) | others)
@@ -135,7 +135,7 @@ def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: P
     (example,) = (text for text in EXAMPLES if "matrix.cuda" in text)
     (tmp_path / "demo.toml").write_text(example)
     targets = Recipe.load(tmp_path / "demo.toml").targets()
-    assert "Two builds, one for each CPU level, both compiled for 75, 80, 86, 89, 90, 90a and 120 with PTX" in README
+    assert "Two builds, one for each CPU level, both compiled for 75, 80, 86, 89, 90, 90a and 120 with PTX" in PAGE
     assert {str(target.cuda.archs) for target in targets if target.cuda} == {
         "sm_75,sm_80,sm_86,sm_89,sm_90,sm_90a,sm_120+PTX"
     }
@@ -145,7 +145,7 @@ def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: P
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
 def test_every_recipe_here_is_listed_and_builds_all_levels_or_for_groups_of_gpus(path: Path) -> None:
     found = Recipe.load(path)
-    assert f"| `{path.name}` |" in README
+    assert f"| `{path.name}` |" in PAGE
     assert isinstance(found.source, Sdist)
     assert found.test.command
     groups = [group.label for entry in found.matrix.cuda for group in entry.groups]

@@ -1,4 +1,4 @@
-"""README's way from zero to a published index: its workflow is sound, and its commands do what it says of them."""
+"""The pages on GitHub Actions and cibuildwheel: the workflow is sound, and its commands do what the pages say."""
 
 import functools
 import http.server
@@ -25,9 +25,11 @@ from vbuild.hardware.machine import Machine
 from vbuild.release.matrix import MatrixOptions, matrix
 from vbuild.wheel.name import WheelName
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-WORKFLOW = re.findall(r"^```yaml\n((?:.*\n)*?)```$", README, re.MULTILINE)[0]
-UNDER = README.partition("## Under cibuildwheel")[2].partition("\n## ")[0]
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+WORKFLOW = re.findall(
+    r"^```yaml\n((?:.*\n)*?)```$", (HOWTO / "github-actions.md").read_text(encoding="utf-8"), re.MULTILINE
+)[0]
+CIBUILDWHEEL = (HOWTO / "cibuildwheel.md").read_text(encoding="utf-8")
 RECIPE = 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the levels are those of x86-64")
@@ -123,9 +125,11 @@ def installed(*words: list[str], target: Path) -> str:
 
 @pytest.mark.nightly
 @needs_podman
-def test_what_readme_says_to_a_project_with_cibuildwheel_makes_a_release(tmp_path: Path) -> None:
-    table = re.findall(r"^```toml\n((?:.*\n)*?)```$", UNDER, re.MULTILINE)[0]
-    commands = re.findall(r"^vbuild .*$", re.findall(r"^```sh\n((?:.*\n)*?)```$", UNDER, re.MULTILINE)[0], re.MULTILINE)
+def test_what_the_page_says_to_a_project_with_cibuildwheel_makes_a_release(tmp_path: Path) -> None:
+    table = re.findall(r"^```toml\n((?:.*\n)*?)```$", CIBUILDWHEEL, re.MULTILINE)[0]
+    commands = re.findall(
+        r"^vbuild .*$", re.findall(r"^```sh\n((?:.*\n)*?)```$", CIBUILDWHEEL, re.MULTILINE)[0], re.MULTILINE
+    )
     source = projects.project(tmp_path / "project", f"{projects.OFFLINE}{table}")
     with projects.inside(source):
         for command in commands:

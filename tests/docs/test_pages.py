@@ -1,0 +1,20 @@
+"""The other pages of docs/: every command runs as it is written, and prints what the page shows."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import QUICK, ROOT, differences, examples, pages
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.nightly,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the pages build for x86-64"),
+]
+PAGES = [page for page in pages() if page not in QUICK and examples(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    assert differences(page, tmp_path) == []

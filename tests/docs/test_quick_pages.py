@@ -1,0 +1,18 @@
+"""README and the tutorial: every command runs as it is written, and prints what the page shows."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import QUICK, ROOT, differences
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the pages build for x86-64"),
+]
+
+
+@pytest.mark.parametrize("page", QUICK, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    assert differences(page, tmp_path) == []
