@@ -1,4 +1,4 @@
-"""What README and docs/ say without running it: options that exist, links that lead somewhere, lists that are complete."""
+"""What README and docs/ say without being run: options that exist, links that lead somewhere, lists without gaps."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ from vbuild.verification.model import VerifyRule
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
 # options of other programs that pages name
-_OTHERS = {"--only-binary", "--no-build", "--no-index", "--offline", "--exclude", "--plat", "--all"}
+_OTHERS = {"--only-binary", "--no-build", "--no-index", "--offline", "--exclude", "--plat", "--preview-features"}
 
 
 def _commands(group: click.Group) -> list[click.Command]:
@@ -58,7 +58,7 @@ def test_every_option_that_a_page_names_exists() -> None:
 
 def test_every_option_of_a_vbuild_command_in_a_shell_block_exists() -> None:
     for page, text in TEXTS.items():
-        for line in re.findall(r"^(?:\w+=\S+ )?vbuild .*$", "\n".join(_shell(text)), re.MULTILINE):
+        for line in re.findall(r"^vbuild .*$", "\n".join(_shell(text)), re.MULTILINE):
             words = line.partition("#")[0].split()
             words = words[words.index("vbuild") + 1 :]
             command: Any = main
@@ -116,6 +116,18 @@ def test_links_lead_to_files_that_are_there(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     targets = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert [target for target in targets if target and not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = re.findall(r"([\w/-]+\.md)$", (ROOT / ".ci" / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(navigation) == sorted(str(page.relative_to(DOCS)) for page in TEXTS if page != README)
+
+
+def test_security_names_tests_that_are_there() -> None:
+    text = (ROOT / ".github" / "SECURITY.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/.]+)`", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert len(named) > 10
 
 
 def test_readme_is_short_enough_to_read() -> None:

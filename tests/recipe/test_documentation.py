@@ -1,4 +1,4 @@
-"""docs/reference/recipe.md against the code: what it lists is what the reader asks for, and what it shows can be read."""
+"""docs/reference/recipe.md against the code: its table has the keys that are read, and its examples can be read."""
 
 import re
 from pathlib import Path
