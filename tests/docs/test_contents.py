@@ -152,6 +152,6 @@ def test_the_pages_run_with_each_change_are_there() -> None:
 )
 def test_mkdocs_builds_the_pages_without_a_warning(tmp_path: Path) -> None:
     mkdocs = Path(sys.executable).with_name("mkdocs")
-    command = [mkdocs, "build", "--strict", "-f", ROOT / ".ci" / "mkdocs.yml", "-d", tmp_path / "site"]
+    command = [str(mkdocs), "build", "--strict", "-f", str(ROOT / ".ci" / "mkdocs.yml"), "-d", str(tmp_path / "site")]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (built.returncode, "WARNING" in built.stderr) == (0, False), built.stderr
