@@ -28,7 +28,7 @@ from vbuild.gpu_code.compression import decompressed, recompressed
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
-from vbuild.slimming.library import CutLibrary
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.verification.levels import Claim, Levels
 
@@ -87,7 +87,7 @@ def _disassemble(data: bytes) -> None:
 
 
 def _slim(data: bytes) -> None:
-    library = CutLibrary.of("demo/_C.so", memoryview(data))
+    library = GpuLibrary.of("demo/_C.so", memoryview(data))
     for cuts in _ORDERS:
         with suppress(VbuildError):
             rope, outcome = library.slimmed(Share(_SHARE), cuts)

@@ -16,7 +16,7 @@ from vbuild.elf.surgery.cutting import Replacement, Strip, cut
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Nvidia
 from vbuild.hardware.gpu import Arch, GpuList, Ptx
-from vbuild.slimming.library import CutLibrary
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -53,7 +53,7 @@ def ran(library: Path, *, loading: str, functions: str = "both") -> str:
 
 def slimmed(library: Path, device: Arch, cuts: Cuts) -> tuple[Path, LibraryCut]:
     share = Share(GpuList.parse(str(device)))
-    rope, account = CutLibrary.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
+    rope, account = GpuLibrary.of(library.name, memoryview(library.read_bytes())).slimmed(share, cuts)
     path = library.with_name("slim.so")
     path.write_bytes(bytes(rope))
     return path, account

@@ -13,7 +13,7 @@ from tests.factories.published import Shelf
 from tests.factories.rule import digests
 from vbuild.elf.surgery.strip import Strip
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import CutLibrary
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 
 SLOW = pytest.mark.slow
@@ -94,7 +94,7 @@ def check(fat: Path) -> None:
     assert before[0] == "5058 -1"
     for gpus in ("80", "90", "80,120"):
         for cuts in (Cuts(), Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True)):
-            rope, account = CutLibrary.of(fat.name, memoryview(data)).slimmed(Share(GpuList.parse(gpus)), cuts)
+            rope, account = GpuLibrary.of(fat.name, memoryview(data)).slimmed(Share(GpuList.parse(gpus)), cuts)
             assert account.after < account.before
             slim = fat.with_name("slim.so")
             slim.write_bytes(bytes(rope))

@@ -4,7 +4,7 @@ import pytest
 
 from vbuild.errors import SlimError
 from vbuild.hardware.gpu import Arch, GpuServed
-from vbuild.slimming.output import claims, cuda_major
+from vbuild.slimming.output import claimed_properties, cuda_major
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.metadata import Metadata
 
@@ -21,7 +21,7 @@ def machine(number: int) -> GpuServed:
 
 
 def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
-    return [f"{prop.feature} {prop.value}" for prop in claims(cuts, major=major)]
+    return [f"{prop.feature} {prop.value}" for prop in claimed_properties(cuts, major=major)]
 
 
 def test_each_gpu_that_some_library_has_machine_code_for_is_claimed_once_and_in_order() -> None:
@@ -47,7 +47,7 @@ def test_the_oldest_driver_is_that_of_the_cuda_linked_or_one_that_reads_zstd() -
 @pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(GpuServed(Arch(89), jit=1)),)])
 def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut, ...]) -> None:
     with pytest.raises(SlimError) as caught:
-        claims(cuts, major=None)
+        claimed_properties(cuts, major=None)
     assert str(caught.value) == "PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others"
 
 

@@ -7,7 +7,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.errors import SlimError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.gpu import Ptx
-from vbuild.slimming.library import CutLibrary
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -21,7 +21,7 @@ def code(*archs: int, ptx: tuple[int, ...] = ()) -> bytes:
 
 def cut(data: bytes, gpus: str = "90", cuts: Cuts | None = None) -> LibraryCut:
     share = Share(Share.parse(f"any={gpus}").gpus)
-    rope, account = CutLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
+    rope, account = GpuLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
     assert rope.size == account.after
     return account
 

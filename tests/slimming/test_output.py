@@ -8,7 +8,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import SlimError
-from vbuild.slimming.output import SlimOutput, outputs
+from vbuild.slimming.output import SlimOutput, slim_outputs
 from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.variants.stamp import stamped
@@ -21,7 +21,7 @@ PLAIN = Share(Share.parse("any=90").gpus)
 
 def found(path: Path, *shares: Share) -> list[SlimOutput]:
     with open_wheel(path) as source, planned(source, shares, Cuts()) as plan:
-        return list(outputs(source, plan, shares))
+        return list(slim_outputs(source, plan, shares))
 
 
 def test_without_a_label_a_wheel_keeps_its_name_as_it_is_spelt(tmp_path: Path) -> None:
@@ -46,10 +46,10 @@ def test_only_the_variants_own_document_is_made_anew(tmp_path: Path) -> None:
     v3 = stamped(wheel(tmp_path, NAME, {"a.so": FAT}), tmp_path / "v3", variant=variant("v3", "x86_64 :: level :: v3"))
     share = Share.parse("a=90")
     with open_wheel(v3) as source, planned(source, (share,), Cuts()) as plan:
-        (output,) = outputs(source, plan, (share,))
+        (output,) = slim_outputs(source, plan, (share,))
         paths = [member.path for member in source.members]
         assert [path for path in paths if output.remakes(source, path)] == [f"{source.dist_info}/variant.json"]
-        (kept,) = outputs(source, plan, (PLAIN,))
+        (kept,) = slim_outputs(source, plan, (PLAIN,))
         assert not any(kept.remakes(source, path) for path in paths)
 
 

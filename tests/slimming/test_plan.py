@@ -9,7 +9,7 @@ from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.wheels import wheel
 from vbuild.errors import SlimError
-from vbuild.slimming.output import outputs
+from vbuild.slimming.output import slim_outputs
 from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel
@@ -23,8 +23,8 @@ SHARES = (Share.parse("a=90"), Share.parse("b=80"))
 def told(folder: Path, files: Mapping[str, bytes], cuts: Cuts | None = None) -> list[tuple[str, ...]]:
     """The members that change, that are worth a word, that go, and the names of what comes of them."""
     with open_wheel(wheel(folder, NAME, files)) as source, planned(source, SHARES, cuts or Cuts()) as plan:
-        names = tuple(str(output.name) for output in outputs(source, plan, SHARES))
-        return [tuple(plan.ropes(0)), tuple(cut.member for cut in plan.cuts(0)), tuple(sorted(plan.dropped)), names]
+        names = tuple(str(output.name) for output in slim_outputs(source, plan, SHARES))
+        return [tuple(plan.files(0)), tuple(cut.member for cut in plan.cuts(0)), tuple(sorted(plan.dropped)), names]
 
 
 def test_only_libraries_with_gpu_code_change_or_are_told_of(tmp_path: Path) -> None:

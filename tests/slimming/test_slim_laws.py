@@ -25,7 +25,7 @@ from vbuild.gpu_code.model import GpuEntry
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Arch, GpuList, GpuRequest, Ptx, Service, service
 from vbuild.inspection.gpu_code import GpuCode, devices
-from vbuild.slimming.library import CutLibrary
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -133,7 +133,7 @@ cuts = st.builds(
 
 
 def slimmed(data: bytes, share: Share, how: Cuts) -> tuple[bytes, LibraryCut]:
-    rope, account = CutLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, how)
+    rope, account = GpuLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, how)
     assert (len(data), rope.size) == (account.before, account.after)
     return bytes(rope), account
 
@@ -285,7 +285,7 @@ def test_a_damaged_library_is_left_as_it_was_or_cut_as_a_sound_one(fat: Fat, wan
     account.data()
     if after == data:
         return
-    CutLibrary.of("demo/_C.so", memoryview(after))
+    GpuLibrary.of("demo/_C.so", memoryview(after))
     try:
         # the judge is made for sound files, and has no say about one it cannot read
         with damage_refused():

@@ -20,7 +20,7 @@ from vbuild.errors import SlimError
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes
-from vbuild.slimming.slim import cutting
+from vbuild.slimming.slim import library_cutter
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
@@ -42,7 +42,11 @@ ASKS = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
 def thinned(folder: Path, *wheels: Path, gpus: GpuList | None = None, **asked: object) -> Split:
     request = SplitRequest(**{"smallest": 0, **asked})  # type: ignore[arg-type]
     return split(
-        wheels, folder / "thin", request=request, cut=cutting(wheels, gpus) if gpus else None, indexes=lambda: ALONE
+        wheels,
+        folder / "thin",
+        request=request,
+        cut=library_cutter(wheels, gpus) if gpus else None,
+        indexes=lambda: ALONE,
     )
 
 

@@ -246,10 +246,10 @@ def _state(made: "Sequence[Path]", inputs: "Sequence[Path]") -> None:
 
 
 def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "Cut":
-    from vbuild.slimming.slim import cutting
+    from vbuild.slimming.slim import library_cutter
     from vbuild.wheel.extract import gathered
 
-    return cutting(gathered(wheels), gpus)
+    return library_cutter(gathered(wheels), gpus)
 
 
 def _checked(wheels: "Sequence[Path]", absent: "Sequence[str]", *, quiet: bool) -> "tuple[InstallCheck, ...]":

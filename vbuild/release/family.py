@@ -14,7 +14,7 @@ from vbuild.files.atomic import linked
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.slimming.request import Cuts, Share
-from vbuild.slimming.slim import family as cut_into
+from vbuild.slimming.slim import slim_wheel
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantMetadata, read_providers
 from vbuild.variants.model import Property, Variant
@@ -71,7 +71,7 @@ def divided(wheel: Path, targets: Sequence[Target], *, family: ReleaseFamily, fo
     """
     shares = [_share(target, family) for target in targets]
     # whoever builds a project may change what comes of it; whether it has a bill of materials, its build has decided
-    cut = cut_into(wheel, folder, shares=shares, cuts=Cuts(unsupported=True, bill=False), accept_license=True)
+    cut = slim_wheel(wheel, folder, shares=shares, cuts=Cuts(unsupported=True, bill=False), accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise SlimError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
     return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}

@@ -1,22 +1,22 @@
-"""One wheel that slimming is to write: its name, what its libraries become, and the variant that it is.
+"""One wheel that slimming writes: its name, its cut libraries, its variant, and whether its licence allows the change.
 
-share without a label   the wheel's own name, and its variant.json if it has one
-share with a label      a variant: what the wheel claimed of other hardware, and what its GPU code is for now
+    share without a label   the wheel's own name, and its variant.json if it has one
+    share with a label      a variant: the wheel's claims about other hardware, and what its GPU code is for now
 
-What a slimmed wheel may promise: the properties of its variant, from the code that is left in it.
+The properties of the variant follow from the code that remains:
 
     nvidia :: sm_arch :: 90_real                     machine code that a GPU of capability 9.0 runs
     nvidia :: sm_arch :: 90_virtual                  PTX that its driver compiles; only for M.0, by the providers
     nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver, by the CUDA major that the wheel links
 
-https://github.com/wheelnext/nvidia-variant-provider (the meaning of the two features)
+https://github.com/wheelnext/nvidia-variant-provider defines the two features.
 
-Whether a wheel's licence forbids to modify what is in it, as NVIDIA's SDK licence does (1.2, limitations, 2).
+Some licences forbid to modify what is in the wheel, as NVIDIA's SDK licence does (1.2, limitations, 2):
 
     you may not copy, sell, rent, sublicense, transfer, distribute, modify, or create derivative works of any portion
 
-Only sentences that name both modification and derivative works count: free licences that say "may not copy, modify"
-allow it in the same breath. What the sentence means for a user is for the user to judge; it is shown with its place.
+Only a sentence that names both modification and derivative works counts, because free licences also say "may not copy,
+modify" before "except". The sentence is shown with its place; the user decides what it means.
 """
 
 import re
@@ -42,23 +42,23 @@ from vbuild.wheel.write import WheelWriter
 
 NAMESPACE = "nvidia"
 
-# libraries whose SONAME carries CUDA's own major version; those of 11 carry 11.0 and 11.2
+# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
 _SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
 _REQUIREMENTS = re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE)
 
 
 def cuda_major(needed: Iterable[str], metadata: Metadata) -> int | None:
-    """The major version of CUDA that a wheel with these NEEDED entries is for; None unless it is exactly one."""
+    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
     found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
     if not found:
         found = {int(match["major"]) for text in metadata.requires_dist if (match := _REQUIREMENTS.match(text))}
     return found.pop() if len(found) == 1 else None
 
 
-def claims(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
-    """The properties of the wheel that holds these libraries; *major* is that of CUDA, None where it is not known.
+def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
+    """Return the properties of the wheel with these libraries; *major* is CUDA's, or None if unknown.
 
-    `SlimError` where no property can say what the wheel is for.
+    Raises `SlimError` if no property can say what the wheel is for.
     """
     with_code = tuple(cut for cut in cuts if cut.has_gpu_code)
     values = (*_real(with_code), *_virtual(with_code))
@@ -73,14 +73,14 @@ def claims(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, 
 
 
 def _real(cuts: tuple[LibraryCut, ...]) -> Iterator[str]:
-    """Each GPU that runs machine code of some library; what single fatbins lack was lacking before."""
+    """Yield each GPU that runs machine code of some library; what single fatbins lack, they lacked before."""
     yield from sorted(
         {f"{served.device.number}_real" for cut in cuts for served in cut.served if served.machine}, key=_number
     )
 
 
 def _virtual(cuts: tuple[LibraryCut, ...]) -> Iterator[str]:
-    """Each GPU of a new major that PTX of every library serves."""
+    """Yield each GPU of a new major that PTX of every library serves."""
     shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in cuts)) if cuts else frozenset()
     yield from (f"{arch.number}_virtual" for arch in sorted(shared))
 
@@ -91,7 +91,7 @@ def _number(value: str) -> int:
 
 _LICENCE = re.compile(r"(^|/)(licen[cs]es?|copying|eula|notice)[^/]*($|/)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[^.;]+")
-# one after the other, each looked for once: a licence is anybody's text, and one pattern for all could take hours
+# searched one after the other, each once: a licence is untrusted text, and one pattern for all could take hours
 _FORBIDS = tuple(
     re.compile(words, re.IGNORECASE)
     for words in (r"\b(?:may|must|shall)\s+not\b", r"\bmodif(?:y|ies)\b", r"\bderivative\s+works\b")
@@ -101,7 +101,7 @@ _LONGEST = 300
 
 
 class Prohibition(Struct, frozen=True):
-    """A sentence of a licence that forbids modification: the file it is in, its line, and the words."""
+    """A sentence of a licence that forbids modification: its file, its line, and its words."""
 
     member: str
     line: int
@@ -112,7 +112,7 @@ class Prohibition(Struct, frozen=True):
 
 
 def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
-    """The sentences of the licence files of *wheel* that forbid to modify it, the first in each file."""
+    """Yield the first sentence of each licence file of *wheel* that forbids to modify it."""
     prefix = f"{wheel.dist_info}/"
     for member in wheel.members:
         if not member.path.startswith(prefix) or not _LICENCE.search(member.path.removeprefix(prefix)):
@@ -126,7 +126,7 @@ def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
 
 
 def _forbidding(text: str) -> Iterator[range]:
-    """Where in *text* sentences forbid modification, from the words that do to the end."""
+    """Yield the range of each sentence in *text* that forbids modification, from those words to its end."""
     for sentence in _SENTENCE.finditer(text):
         starts = []
         place = sentence.start()
@@ -143,21 +143,21 @@ _HOW = "vbuild slim"
 
 
 class SlimOutput(Struct, frozen=True):
-    """A wheel to be written; *document* is its variant.json where that is made anew."""
+    """A wheel to write; *document* is its variant.json if that is new."""
 
     name: WheelName
-    ropes: dict[str, EditedFile]
+    files: dict[str, EditedFile]
     cuts: tuple[LibraryCut, ...]
     document: Document | None = None
 
     @property
     def properties(self) -> tuple[Property, ...]:
-        """What it is a variant of, as far as slimming says so."""
+        """The properties of the variant that slimming makes, or none."""
         return self.document.variants[0].properties if self.document else ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What whoever ships it should know."""
+        """What publishers should know about the wheel."""
         fragile = "{}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
         zstd = "{}: has GPU code compressed with zstd: no driver before that of CUDA {} reads it"
         return (
@@ -166,9 +166,9 @@ class SlimOutput(Struct, frozen=True):
         )
 
     def finish(self, wheel: Wheel, writer: WheelWriter, *, dropped: Iterable[str] = (), bill: bool = True) -> None:
-        """Write what cannot be copied from *wheel*, less what is *dropped*: its variant.json, its bill of materials.
+        """Write the new variant.json and bill of materials; *dropped* are the members of *wheel* that are left out.
 
-        The wheel gets a *bill* where it has none.
+        With *bill*, a wheel without a bill of materials gets one.
         """
         if self.document:
             path = f"{wheel.dist_info}/{VARIANT_JSON}"
@@ -177,17 +177,17 @@ class SlimOutput(Struct, frozen=True):
             put(writer, wheel, changes=self._changes(wheel, dropped))
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
-        """Whether the member of *wheel* at *path* is made anew."""
+        """Whether the member of *wheel* at *path* is written anew."""
         is_document = self.document is not None and path == f"{wheel.dist_info}/{VARIANT_JSON}"
         return is_document or path == path_of(wheel.dist_info)
 
     def _changes(self, wheel: Wheel, dropped: Iterable[str]) -> Changes:
-        """What becomes of the compiled files of *wheel*, as its bill of materials tells it."""
-        before = listed((wheel.row(member) for member in wheel.members), also=self.ropes)
+        """Return the changes to the compiled files of *wheel*, for its bill of materials."""
+        before = listed((wheel.row(member) for member in wheel.members), also=self.files)
         cuts = {cut.member: cut for cut in self.cuts}
         edited = {
             path: BillChange(before[path], _HOW, cuts[path].gpus_before if path in cuts else ())
-            for path in self.ropes
+            for path in self.files
             if path in before
         }
         return Changes(
@@ -201,31 +201,31 @@ class SlimOutput(Struct, frozen=True):
         )
 
 
-def outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Iterator[SlimOutput]:
-    """The wheels that come of *wheel*: one for each share, or a single one where there is no GPU code to share.
+def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Iterator[SlimOutput]:
+    """Yield a wheel to write for each share, or a single one if *wheel* has no GPU code.
 
-    `SlimError` where the result would be a variant that contradicts what the wheel says of itself.
+    Raises `SlimError` if the result would be a variant that contradicts the wheel's own claims.
     """
     claimed = _claimed(wheel)
     if not plan.has_gpu_code:
-        yield SlimOutput(wheel.name, plan.ropes(0), plan.cuts(0))
+        yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0))
         return
     labels: dict[tuple[Property, ...], str] = {}
     for place, share in enumerate(shares):
         cuts = plan.cuts(place)
         if share.label is None:
             _check_unlabelled(wheel, share, claimed)
-            yield SlimOutput(wheel.name, plan.ropes(place), cuts)
+            yield SlimOutput(wheel.name, plan.files(place), cuts)
         else:
             document = share.document or _document(wheel, plan, share.label, claimed, cuts)
             properties = document.variants[0].properties
             if (other := labels.setdefault(properties, share.label)) != share.label:
                 raise SlimError(f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others")
-            yield SlimOutput(wheel.name.normalised().labelled(share.label), plan.ropes(place), cuts, document)
+            yield SlimOutput(wheel.name.normalised().labelled(share.label), plan.files(place), cuts, document)
 
 
 def _claimed(wheel: Wheel) -> Document | None:
-    """What *wheel* says of itself, if it is a variant."""
+    """Return the variant.json of *wheel*, or None if it is no variant."""
     path = f"{wheel.dist_info}/{VARIANT_JSON}"
     return Document.parse(wheel.read(path)) if wheel.find(path) else None
 
@@ -239,10 +239,10 @@ def _check_unlabelled(wheel: Wheel, share: Share, claimed: Document | None) -> N
 def _document(
     wheel: Wheel, plan: SlimPlan, label: str, claimed: Document | None, cuts: tuple[LibraryCut, ...]
 ) -> Document:
-    """The variant.json of the share *label*: the claims on other hardware stay, NVIDIA's come first."""
+    """Return the variant.json of the share *label*: claims about other hardware stay, NVIDIA's come first."""
     kept = [prop for variant in claimed.variants for prop in variant.properties] if claimed else []
     others = [prop for prop in kept if prop.namespace != NAMESPACE]
-    properties = (*others, *claims(cuts, major=cuda_major(plan.needed, wheel.metadata())))
+    properties = (*others, *claimed_properties(cuts, major=cuda_major(plan.needed, wheel.metadata())))
     beside = [name for name in claimed.metadata.namespaces if name != NAMESPACE] if claimed else []
     given = dict(claimed.metadata.providers) if claimed else {}
     metadata = metadata_for((NAMESPACE, *beside), {name: given[name] for name in beside if name in given})

@@ -1,4 +1,4 @@
-"""What to take out of a wheel, as values: the same for every library in it, and what each output keeps."""
+"""What to take out of a wheel, as values: the cuts for every library, and what each output keeps."""
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -15,9 +15,9 @@ from vbuild.wheel.archive import Wheel
 
 
 class Empty(StrEnum):
-    """What becomes of a fatbin that has nothing for the GPUs asked for.
+    """What to leave of a fatbin that has nothing for the GPUs asked for.
 
-    The smallest entry is what every driver has seen before; a fatbin without entries is smaller.
+    Every driver has seen a fatbin with one small entry; a fatbin without entries is smaller.
     """
 
     SMALLEST = "smallest"
@@ -25,9 +25,9 @@ class Empty(StrEnum):
 
 
 class Share(Struct, frozen=True):
-    """One output: the GPUs it is for, None to leave GPU code alone; its variant label, None to keep the name.
+    """One output: *gpus* to keep code for, or None to keep all GPU code; the variant *label*, or None to keep the name.
 
-    *document* is the variant.json of a labelled one, where it is known before; else it says what the code is for.
+    *document* is the variant.json of a labelled output if it is known before; otherwise it follows from the GPU code.
     """
 
     gpus: GpuList | None = None
@@ -36,7 +36,7 @@ class Share(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A share written ``label=gpus``, as ``sm90=90,90a``; the error of the part that is not as it should be."""
+        """Parse ``label=gpus``, such as ``sm90=90,90a``; raises the error of the part that is wrong."""
         label, equals, gpus = text.partition("=")
         if not (label and equals):
             raise SlimError(f"no variant {text!r}; expected a label and GPUs, as in sm90=90,90a")
@@ -48,11 +48,11 @@ class Share(Struct, frozen=True):
 
 
 class Cuts(Struct, frozen=True, kw_only=True):
-    """What is done to every wheel: the fate of PTX, of symbols, of whole members, and of fatbins with nothing left.
+    """What to do to every wheel: which PTX to keep, what to strip and drop, what to leave of empty fatbins.
 
-    *zstd* compresses kept GPU code again, which drivers read from CUDA 12.4 on; *force* allows a cut after which
-    GNU strip destroys the library; *unsupported* lets a library go that has nothing for a GPU asked for. *bill*
-    puts a bill of materials into a wheel that has none; one that is there is kept true in any case.
+    *zstd* compresses the kept GPU code again, which drivers read since CUDA 12.4; *force* allows a cut after which GNU
+    strip destroys the library; *unsupported* allows a library without code for a GPU asked for. *bill* adds a bill of
+    materials to a wheel that has none; an existing one is always updated.
     """
 
     ptx: Ptx = Ptx.AUTO
@@ -66,13 +66,13 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
     @property
     def more(self) -> bool:
-        """Whether something is asked for besides GPUs."""
+        """Whether something besides GPUs is asked for."""
         return bool(self.drop) or self.zstd or self.strip is not Strip.NOTHING
 
     def dropped(self, wheel: Wheel) -> frozenset[str]:
-        """The paths in *wheel* that the globs of *drop* name; ``*`` also crosses slashes.
+        """Return the paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.
 
-        `SlimError` where one names what a wheel cannot be without.
+        Raises `SlimError` if a glob matches a member that a wheel needs.
         """
         paths = {member.path: glob for member in wheel.members for glob in self.drop if _matches(member.path, glob)}
         for path, glob in paths.items():
@@ -82,5 +82,5 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
 
 def _matches(path: str, glob: str) -> bool:
-    # **/*.a is meant to find x.a at the top, too
+    # **/*.a should match x.a at the top, too
     return fnmatchcase(path, glob) or fnmatchcase(f"/{path}", glob)

@@ -1,4 +1,4 @@
-"""What slimming did, as values: for each library the bytes and the GPU code that went, for each wheel the whole.
+"""The results of slimming, as values: what each library lost in bytes and GPU code, and what each wheel lost.
 
 Sizes are bytes. A container is one fatbin, the GPU code of one translation unit; an entry is its code for one GPU.
 """
@@ -13,13 +13,13 @@ from vbuild.variants.model import Property
 
 
 class LibraryCut(Struct, frozen=True, kw_only=True):
-    """One library before and after: entries kept and dropped, containers emptied, JIT-only and pinned.
+    """One library before and after: the number of entries kept and dropped, of containers emptied, JIT-only and pinned.
 
-    *jit_only* counts containers from which some GPU asked for gets PTX alone; *virtual* are the GPUs, M.0, that PTX
-    in all of them serves; *zstd* says that some of what is kept needs a driver that reads zstd, *is_recompressed*
-    that it was compressed so just now; *gpus_before* and *gpus* name what there is code for; *headers* says where
-    room for program headers was found, *is_fragile* that GNU strip would destroy the library for it, and
-    *why_whole* why a library was left as it was although something could go.
+    *jit_only* counts containers that have only PTX for some GPU asked for; *virtual* are the GPUs M.0 that PTX in all
+    of them serves. *zstd* says that some kept code needs a driver that reads zstd, and *is_recompressed* that slimming
+    compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers* says where there was room for program
+    headers, *is_fragile* that GNU strip would destroy the library, and *why_whole* why it is unchanged although it has
+    code that could go.
     """
 
     member: str
@@ -67,9 +67,9 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
 
 
 class Slimmed(Struct, frozen=True, kw_only=True):
-    """One output of slimming: from which wheel, to which path, and what went; sizes packed and unpacked.
+    """One output of slimming: its wheel, its path, and what went; sizes are packed and unpacked.
 
-    *path* and *packed* are None after a dry run. *is_untouched* says that it is the input, byte for byte.
+    *path* and *packed* are None after a dry run. *is_untouched* says that the output is the input, byte for byte.
     """
 
     wheel: Path
@@ -86,7 +86,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     is_untouched: bool = False
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON takes it."""
+        """The result for JSON."""
         return {
             "wheel": self.wheel.name,
             "output": self.name,

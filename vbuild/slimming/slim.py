@@ -1,11 +1,11 @@
-"""`vbuild slim`: fat CUDA wheels cut to the GPUs one names, or into a family of variant wheels, in one pass.
+"""`vbuild slim`: cut fat CUDA wheels to the GPUs one names, or into a family of variant wheels, in one pass.
 
     wheel -> plan: every library inflated once, surveyed, cut for each share     (nothing is written yet)
-          -> licence, GPUs served by nothing, claims                             (refused here, or not at all)
+          -> licence, GPUs that nothing serves, claims                           (an error here leaves no files)
           -> a writer for each share: cut libraries deflated, all other members' bytes as they are
-          -> variant.json and RECORD, and variants.json beside the wheels
+          -> variant.json and RECORD, and variants.json next to the wheels
 
-The wheels of a family hold the same host code, which is deflated once.
+The wheels of a family contain the same host code, which is deflated once.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from vbuild.errors import ExecutorError, SlimError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import CutLibrary
-from vbuild.slimming.output import SlimOutput, outputs, prohibitions
+from vbuild.slimming.library import GpuLibrary
+from vbuild.slimming.output import SlimOutput, prohibitions, slim_outputs
 from vbuild.slimming.plan import SlimPlan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
@@ -53,29 +53,29 @@ def slim(
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
-    Wheels go out to the workers of an *executor* that is not local. Without a folder nothing is written, and sizes are
-    those of the members.
-    A share without a label keeps the wheel's name; those with one become variant wheels, with a variants.json for
-    each release. A wheel without GPU code passes as it is, unless *cuts* strip or drop something. *on_progress* hears
-    the name of the wheel at work and how many of how many bytes are done. `SlimError` where a GPU asked for is served
-    by nothing in a library, or a licence forbids the change; `WheelError` where a wheel is damaged: then no part of
-    that wheel is in *folder*.
+    Without a folder nothing is written, and sizes are those of the members. A share without a label keeps the wheel's
+    name; those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is
+    copied unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its
+    workers. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
+
+    Raises `SlimError` if nothing in a library serves a GPU asked for, or a licence forbids the change, and `WheelError`
+    if a wheel is damaged: then no part of that wheel is in *folder*.
     """
     cuts = cuts or Cuts()
     _check(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
-    make = partial(family, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
+    make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
     if executor.is_local:
         slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
     else:
-        slimmed = tuple(_made_there(wheels, folder, executor, make=make, on_progress=on_progress))
+        slimmed = tuple(_slimmed_by_workers(wheels, folder, executor, make=make, on_progress=on_progress))
     if folder and any(share.label for share in shares):
         index(folder)
     return slimmed
 
 
-def family(
+def slim_wheel(
     path: Path,
     folder: Path | None,
     *,
@@ -85,21 +85,23 @@ def family(
     accept_license: bool = False,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
-    """What `slim` makes of the one wheel at *path*, in one pass over it; no index is written."""
+    """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
         progress = _Progress(wheel, on_progress)
         with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress) as plan:
-            warnings = tuple(_licence(wheel, plan, accept=accept_license))
-            found = tuple(outputs(wheel, plan, shares))
-            write = partial(_written, wheel, plan=plan, found=found, codec=codec, bill=cuts.bill, on_progress=progress)
+            warnings = tuple(_licence_warnings(wheel, plan, accept=accept_license))
+            outputs = tuple(slim_outputs(wheel, plan, shares))
+            write = partial(
+                _written, wheel, plan=plan, outputs=outputs, codec=codec, bill=cuts.bill, on_progress=progress
+            )
             written = () if folder is None else write(folder)
-            return tuple(_results(wheel, plan, found, written, warnings))
+            return tuple(_results(wheel, plan, outputs, written, warnings))
 
 
-def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
-    """What cuts one library of the wheels at *paths* down to *gpus*, for who writes those wheels anyway.
+def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
+    """Return a function that cuts one library of the wheels at *paths* down to *gpus*.
 
-    `SlimError` where a licence forbids it.
+    Commands that write these wheels anyway use it. Raises `SlimError` if a licence forbids it.
     """
     for path in paths:
         with open_wheel(path) as wheel:
@@ -108,13 +110,13 @@ def cutting(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview],
                     f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
                     "allowed to, use `vbuild slim --accept-license` first"
                 )
-    return lambda path, data: CutLibrary.of(path, data).slimmed(Share(gpus), Cuts())[0]
+    return lambda path, data: GpuLibrary.of(path, data).slimmed(Share(gpus), Cuts())[0]
 
 
-def there(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes, ...]:
-    """On a worker: what *make*, a `family` of shares, makes of *wheel*, the bytes of *file*; and each output's bytes.
+def slim_on_worker(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes, ...]:
+    """Run *make*, a packed `slim_wheel`, on *wheel*, the bytes of *file*; return packed results and each output.
 
-    *into* is the folder that outputs are for. Where the wheel is refused, that is all.
+    *into* is the folder for outputs. If the wheel is refused, the packed error is all that is returned.
     """
     with tempfile.TemporaryDirectory(dir=scratch()) as temporary:
         path, folder = Path(temporary, "in", Path(file).name), Path(temporary, "out")
@@ -123,12 +125,12 @@ def there(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes
         try:
             results = opened(make)(path, folder if into else None)
         except VbuildError as error:
-            said = str(error).replace(str(path), file).replace(str(folder), into or "")
-            return (packed(type(error)(said)),)
+            message = str(error).replace(str(path), file).replace(str(folder), into or "")
+            return (packed(type(error)(message)),)
         return (packed(results), *(result.path.read_bytes() for result in results if result.path))
 
 
-def _made_there(
+def _slimmed_by_workers(
     wheels: Sequence[Path],
     folder: Path | None,
     executor: Executor,
@@ -136,35 +138,37 @@ def _made_there(
     make: Callable[[Path, Path | None], Iterable[Slimmed]],
     on_progress: OnProgress,
 ) -> Iterator[Slimmed]:
-    """What *make* makes of *wheels* on the workers of *executor*, in their order."""
+    """Yield what *make* makes of *wheels* on the workers of *executor*, in their order."""
     total, done = sum(path.stat().st_size for path in wheels if path.is_file()), 0
     with connected(executor) as cluster:
         left, sent = deque(wheels), deque[tuple[Path, Promise | None]]()
-        ahead = 2 * cluster.threads  # not all at once: what is not done yet is held by the scheduler
+        ahead = 2 * cluster.threads  # the scheduler holds what is not done yet in memory
         while left or sent:
             while left and len(sent) < ahead:
                 path = left.popleft()
                 sent.append((path, _sent(cluster, path, folder, make=packed(make))))
             path, promise = sent.popleft()
             on_progress(path.name, done, total)
-            # what cannot be read is refused here, in the words for that
+            # a file that cannot be read is refused here, with the usual message
             yield from _received(cluster.result(promise), path, folder) if promise else make(path, folder)
             done += path.stat().st_size
             on_progress(path.name, done, total)
 
 
 def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> Promise | None:
-    """The promise of what comes of the wheel at *path*; None where it cannot be read."""
+    """Send the wheel at *path* to a worker and return its promise, or None if the file cannot be read."""
     try:
         key = f"vbuild-slim-{sha256_of(path)}-{hashlib.sha256(make).hexdigest()}"
         data = path.read_bytes()
     except OSError:
         return None
-    return cluster.submit("vbuild.slimming.slim:there", make, data, str(path), str(folder) if folder else None, key=key)
+    return cluster.submit(
+        "vbuild.slimming.slim:slim_on_worker", make, data, str(path), str(folder) if folder else None, key=key
+    )
 
 
-def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]:  # noqa: ANN401 - what `there` gives
-    """What came of the wheel at *path*, its outputs in *folder*; the `VbuildError` with which it was refused."""
+def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]:  # noqa: ANN401 - of `slim_on_worker`
+    """Yield the results for the wheel at *path*, written to *folder*; raises the worker's `VbuildError`."""
     found = result if isinstance(result, ExecutorError) else opened(result[0])
     if isinstance(found, VbuildError):
         raise found
@@ -176,7 +180,7 @@ def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]
 
 
 class _Progress:
-    """Bytes looked at and bytes written, told together: every member counts once for either."""
+    """Counts bytes examined and bytes written together, so every member counts twice."""
 
     def __init__(self, wheel: Wheel, on_progress: OnProgress) -> None:
         self._name = wheel.path.name
@@ -190,7 +194,7 @@ class _Progress:
 
 
 def _check(shares: Sequence[Share], cuts: Cuts) -> None:
-    """`SlimError` where nothing is asked for, or two outputs would be one."""
+    """Raise `SlimError` if nothing is asked for, or two outputs would have one name."""
     if not any(share.gpus for share in shares) and not cuts.more:
         raise SlimError("nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd")
     labels = [share.label for share in shares]
@@ -199,7 +203,7 @@ def _check(shares: Sequence[Share], cuts: Cuts) -> None:
 
 
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
-    """`SlimError` for a glob that names nothing in any wheel: a slip of the pen, found before anything is written."""
+    """Raise `SlimError` for a glob that matches nothing in any wheel, probably a typo, before anything is written."""
     unused = set(cuts.drop)
     for path in wheels if unused else ():
         with open_wheel(path) as wheel, at(path.name):
@@ -208,8 +212,8 @@ def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
         raise SlimError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
 
 
-def _licence(wheel: Wheel, plan: SlimPlan, *, accept: bool) -> Iterator[str]:
-    """A warning for each sentence of the licence that forbids what *plan* does; `SlimError` unless it is accepted."""
+def _licence_warnings(wheel: Wheel, plan: SlimPlan, *, accept: bool) -> Iterator[str]:
+    """Yield a warning for each sentence of the licence that forbids *plan*; raises `SlimError` unless accepted."""
     for prohibition in prohibitions(wheel) if not plan.is_idle else ():
         if not accept:
             what = "the licence forbids to modify what is in this wheel"
@@ -222,44 +226,41 @@ def _written(
     folder: Path,
     *,
     plan: SlimPlan,
-    found: Sequence[SlimOutput],
+    outputs: Sequence[SlimOutput],
     codec: Codec,
     bill: bool,
     on_progress: Callable[[int], None],
 ) -> tuple[Path, ...]:
-    """Write the wheels *found*, all in one pass over *wheel*; where there is nothing to do, it passes as it is.
-
-    Each gets a *bill* of materials.
-    """
-    if plan.is_idle and not any(output.document for output in found):
+    """Write the *outputs* in one pass over *wheel*, each with a *bill* of materials; an idle plan copies the wheel."""
+    if plan.is_idle and not any(output.document for output in outputs):
         return (passed(wheel, folder),)
     with ExitStack() as stack:
-        press = stack.enter_context(Deflater(codec, folder=folder, remembers=len(found) > 1))
-        names = [output.name for output in found]
-        writers = stack.enter_context(write_wheels(folder, names, like=wheel, press=press))
+        deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
+        names = [output.name for output in outputs]
+        writers = stack.enter_context(write_wheels(folder, names, like=wheel, press=deflater))
         for member in wheel.members:
-            for output, writer in zip(found, writers, strict=True):
+            for output, writer in zip(outputs, writers, strict=True):
                 if member.path in plan.dropped or output.remakes(wheel, member.path):
                     continue
-                if rope := output.ropes.get(member.path):
-                    writer.write(member, rope)
+                if file := output.files.get(member.path):
+                    writer.write(member, file)
                 else:
                     writer.copy(wheel, member)
-            press.forget()
+            deflater.forget()
             on_progress(member.size)
-        for output, writer in zip(found, writers, strict=True):
+        for output, writer in zip(outputs, writers, strict=True):
             output.finish(wheel, writer, dropped=plan.dropped, bill=bill)
     return tuple(writer.path for writer in writers)
 
 
 def _results(
-    wheel: Wheel, plan: SlimPlan, found: Sequence[SlimOutput], written: Sequence[Path], warnings: Sequence[str]
+    wheel: Wheel, plan: SlimPlan, outputs: Sequence[SlimOutput], written: Sequence[Path], warnings: Sequence[str]
 ) -> Iterator[Slimmed]:
     before = sum(member.size for member in wheel.members)
     dropped = sum(member.size for member in wheel.members if member.path in plan.dropped)
-    for place, output in enumerate(found):
+    for place, output in enumerate(outputs):
         path = written[place] if written else None
-        gone = sum(len(rope.source) - rope.size for rope in output.ropes.values())
+        gone = sum(len(file.source) - file.size for file in output.files.values())
         yield Slimmed(
             wheel=wheel.path,
             name=str(output.name),

@@ -1,6 +1,6 @@
 """What a worker runs for vbuild: one function, which finds another by its name where both sides are one vbuild.
 
-    called("vbuild.slimming.slim:there", fingerprint, arguments) -> what `there` gives of the arguments
+    called("vbuild.slimming.slim:slim_on_worker", fingerprint, arguments) -> what it returns
 
 Dask imports what it is sent before anything of it runs, on the scheduler too. So what is sent is this function, which
 imports next to nothing, and values of Python's own types; all else is imported, and unpickled, behind the check.
