@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.benchmarks.ratio import Command, paired, verdict
 from tests.benchmarks.stamping import BIN, fetched
 from vbuild.elf.catalogue import by_stem
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.official import Officials, Provenance
 

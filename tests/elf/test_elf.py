@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.elf import SUM, judged_by, rpath, shared_object, stripped, without_sections
+from vbuild.elf.code import Elf
 from vbuild.elf.disassembly import Isa, regions_of
-from vbuild.elf.file import Elf
 from vbuild.errors import BinaryError
 
 LIBRARY = """
@@ -101,8 +101,8 @@ def test_regions_cover_every_byte_of_code_that_is_not_padding() -> None:
     [
         (b"", "not an ELF file: begins with nothing, expected 7f 45 4c 46"),
         (b"PK\3\4", "not an ELF file: begins with 50 4b 03 04, expected 7f 45 4c 46"),
-        (b"\x7fELF\2", "damaged ELF file: Invalid EI_DATA b''"),
-        (b"\x7fELF\7\1", "damaged ELF file: Invalid EI_CLASS b'\\x07'"),
+        (b"\x7fELF\2", "ELF of class 0x2, byte order 0x0: expected 0x1 or 0x2, and 0x1 or 0x2"),
+        (b"\x7fELF\7\1", "ELF of class 0x7, byte order 0x1: expected 0x1 or 0x2, and 0x1 or 0x2"),
     ],
 )
 def test_what_is_no_elf_file_is_refused(data: bytes, message: str) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.factories.elf import SUM, shared_object, stripped
+from vbuild.elf.code import Elf
 from vbuild.elf.disassembly import Isa, processes
 from vbuild.elf.features import level, needed, rank
-from vbuild.elf.file import Elf
 
 DATA = """
 .text

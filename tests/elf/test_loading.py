@@ -25,8 +25,7 @@ from tests.factories.elf import (
     without_sections,
 )
 from tests.factories.tools import needs
-from vbuild.elf.loading import LoadedName, Loading
-from vbuild.elf.outline import Outline
+from vbuild.elf.read import LoadedName, Loading, Outline
 from vbuild.errors import BinaryError
 
 SOURCE = """
@@ -208,7 +207,7 @@ def test_a_large_file_is_read_quickly_and_without_a_copy(tmp_path: Path) -> None
         ["objcopy", "--add-section", f".more={blob}", "--set-section-flags", ".more=alloc,data", path], check=True
     )
     script = (
-        "import mmap, sys\nfrom vbuild.elf.loading import Loading\n"
+        "import mmap, sys\nfrom vbuild.elf.read import Loading\n"
         "with open(sys.argv[1], 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:\n"
         "    print(Loading.parse(memoryview(mapped)).mentioned)\n"
         "print([line for line in open('/proc/self/status') if 'VmData' in line or 'RssAnon' in line])"
@@ -238,7 +237,7 @@ def with_bytes(data: bytes, section: str, offset: int, new: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("offset", "new", "message"),
     [
-        (4, b"\xff\xff\xff\x7f", "name at 0x"),
+        (4, b"\xff\xff\xff\x7f", "string at 0x"),
         (8, b"\xff\xff\xff\x7f", "symbol version record at 0x"),
     ],
     ids=["file name", "first version"],

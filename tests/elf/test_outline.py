@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import SUM, judged_by, rpath, shared_object, stripped
-from vbuild.elf.file import Elf
-from vbuild.elf.outline import Outline
+from vbuild.elf.code import Elf
+from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError
 
 DATA = shared_object(SUM, "-g", "-Wl,-soname,libsum.so.1", *rpath("$ORIGIN/lib"))
@@ -56,10 +56,10 @@ def test_symbols_and_debug_information_are_what_strip_takes_away() -> None:
     [
         (b"", "not an ELF file: begins with nothing, expected 7f 45 4c 46"),
         (b"MZ\x90\0", "not an ELF file: begins with 4d 5a 90 00, expected 7f 45 4c 46"),
-        (b"\x7fELF\x07", "damaged ELF file: Invalid EI_CLASS b'\\x07'"),
+        (b"\x7fELF\x07", "ELF of class 0x7, byte order 0x0: expected 0x1 or 0x2, and 0x1 or 0x2"),
     ],
 )
 def test_what_is_no_elf_file_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(BinaryError) as refusal:
         Outline.parse(data)
-    assert str(refusal.value).startswith(message[:40])
+    assert str(refusal.value) == message

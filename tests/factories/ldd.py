@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.factories import extensions
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 
 _LINE = re.compile(r"\t(?P<name>\S+)(?: => (?P<path>/\S+|not found))?(?: \(0x\w+\))?")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.factories.repaired import NAME
 from tests.factories.wheels import wheel
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.splitting.bundle import Bundle, Origin, Reader
 from vbuild.wheel.archive import open_wheel
 

@@ -10,7 +10,7 @@ from tests.factories.elf import patchelfed, rpath, shared_object
 from tests.factories.ranges import Serving, serving, simple_index
 from tests.factories.wheels import wheel
 from vbuild.elf.catalogue import CatalogueEntry
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.splitting.official import Officials, Provenance, Unproved
 
 LINUX, ARM = "manylinux2014_x86_64.manylinux_2_17_x86_64", "manylinux_2_17_aarch64"

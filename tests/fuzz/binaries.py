@@ -14,11 +14,10 @@ from tests.factories.bundles import bundle, compressed
 from tests.factories.elf import linked, rpath, shared_object
 from tests.factories.fatbins import cubin, entry, fatbin
 from tests.fuzz.target import Target, folder
-from vbuild.elf.file import Elf
+from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
-from vbuild.elf.loading import Loading
-from vbuild.elf.outline import Outline
+from vbuild.elf.read import Loading, Outline
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import VbuildError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from vbuild.elf.code import Elf
 from vbuild.elf.disassembly import Isa
-from vbuild.elf.file import Elf
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, VerifyRule
 from vbuild.verification.verify import verify

@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories.published import Published, Shelf
 from vbuild.elf.catalogue import by_stem
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.splitting.official import OfficialEvidence, Officials, Provenance
 from vbuild.wheel.archive import open_wheel
 

@@ -13,7 +13,7 @@ from tests.benchmarks import python_flint
 from tests.factories.tools import needs
 from vbuild.build.agreement import TrialCompile
 from vbuild.elf.library_names import plain
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.release.matrix import matrix

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.relocated import Relocated, load
 from vbuild.elf.image import ElfImage
-from vbuild.elf.outline import damage_refused
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import BinaryError, DeviceError, SlimError
 from vbuild.gpu_code import fatbin as fatbins
@@ -288,10 +287,9 @@ def test_a_damaged_library_is_left_as_it_was_or_cut_as_a_sound_one(fat: Fat, wan
     GpuLibrary.of("demo/_C.so", memoryview(after))
     try:
         # the judge is made for sound files, and has no say about one it cannot read
-        with damage_refused():
-            was = Relocated.of(data)
-            was.check_holds(was)
-    except BinaryError:
+        was = Relocated.of(data)
+        was.check_holds(was)
+    except Exception:  # noqa: BLE001 - pyelftools meets damage with errors of many kinds
         return
     now = Relocated.of(after)
     now.check_holds(was)

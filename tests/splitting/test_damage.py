@@ -24,7 +24,8 @@ from tests.factories.ranges import simple_index
 from tests.factories.tools import needs
 from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage
-from vbuild.errors import VbuildError
+from vbuild.elf.read import Loading
+from vbuild.errors import BinaryError, VbuildError
 from vbuild.index_client import ranged
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved
@@ -68,7 +69,6 @@ PRETENDERS: Mapping[str, Callable[[], bytes]] = {
     "DT_INIT elsewhere": lambda: with_row(12, 0x1234, over=12),
     "DT_INIT_ARRAY elsewhere": lambda: with_row(25, 0x3000, over=25),
     "DT_SYMTAB elsewhere": lambda: with_row(6, 0x200, over=6),
-    "DT_STRTAB elsewhere": lambda: with_row(5, 0x200, over=5),
     "DT_GNU_HASH elsewhere": lambda: with_row(0x6FFFFEF5, 0x200, over=0x6FFFFEF5),
     "symbols": lambda: with_byte(".dynsym"),
     "names": lambda: with_byte(".dynstr"),
@@ -79,6 +79,11 @@ PRETENDERS: Mapping[str, Callable[[], bytes]] = {
     "code mapped from elsewhere": lambda: with_load(1),
     "data mapped from elsewhere": lambda: with_load(2),
 }
+
+
+def test_a_library_whose_names_are_elsewhere_is_not_read() -> None:
+    with pytest.raises(BinaryError, match=r"string at 0x\w+ has no end in 0x\w+ bytes"):
+        Loading.parse(with_row(5, 0x200, over=5))
 
 
 @pytest.mark.nightly

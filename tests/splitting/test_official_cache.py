@@ -24,7 +24,7 @@ from tests.factories.officials import (
 from tests.factories.tools import needs
 from tests.factories.wheels import everything, poked, record_of, wheel
 from vbuild.elf.image import ElfImage
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.records import ElfMachine
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import linked, rpath
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.files.edited import EditedFile
 from vbuild.splitting.orders import removed, rpath_of, rpath_to

@@ -13,7 +13,7 @@ from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import SplitError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind

@@ -27,7 +27,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents, dist_info_of, record_of, wheel, with_entries
 from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import LinkGraph
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, SplitError, SurgeryError, VbuildError, WheelError
 from vbuild.files.edited import EditedFile

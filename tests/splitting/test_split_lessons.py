@@ -13,7 +13,7 @@ from tests.factories.repaired import NAME, release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.catalogue import is_official
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import SplitError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest

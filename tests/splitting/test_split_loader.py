@@ -17,7 +17,7 @@ from tests.factories.repaired import LINUX, NAME, hashed, repaired
 from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind, decided

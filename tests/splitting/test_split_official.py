@@ -20,7 +20,7 @@ from tests.factories.repaired import NAME, hashed, release, repaired
 from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import OfficialPin, SplitRequest
 from vbuild.splitting.results import LibraryMove, Split

@@ -14,7 +14,7 @@ from tests.factories.repaired import NAME
 from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import SplitError
 from vbuild.splitting.request import OfficialPin, SplitRequest
 from vbuild.splitting.results import Split

@@ -22,8 +22,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.build.native_step import BuildStep
-from vbuild.elf.loading import Loading
-from vbuild.elf.outline import MAGIC
+from vbuild.elf.read import Loading
+from vbuild.elf.records import MAGIC
 from vbuild.errors import NativeError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.run import run

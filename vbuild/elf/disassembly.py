@@ -25,9 +25,8 @@ from typing import NamedTuple, Self, TypeVar
 
 from iced_x86 import Decoder, Formatter, FormatterSyntax, Instruction
 
+from vbuild.elf.code import CodeSection, Elf, Symbol
 from vbuild.elf.features import CPUID, INVALID, needed, rank, vector_encoded
-from vbuild.elf.file import CodeSection, Elf
-from vbuild.elf.symbols import Symbol
 from vbuild.hardware.cpu import available_cores
 
 R = TypeVar("R")

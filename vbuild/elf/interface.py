@@ -15,26 +15,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from vbuild.elf.image import ElfImage, Section
+from vbuild.elf.dynamic import version_definitions, version_needs
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section, StringTable
 from vbuild.elf.records import (
+    HIDDEN,
     SHN_LORESERVE,
+    STB_GNU_UNIQUE,
+    STB_LOCAL,
+    STB_WEAK,
+    STV_MASK,
+    VER_FLG_BASE,
+    VERSION_HIDDEN,
+    VERSION_NUMBER,
     SectionFlag,
     SectionType,
     SymbolEntry,
-    VersionDefinition,
-    VersionName,
-    VersionNeed,
-    VersionNeedEntry,
 )
-from vbuild.elf.symbols import SymbolNames
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
-_SYMBOL = SymbolEntry.layout
-_STB_LOCAL, _STB_WEAK, _STB_UNIQUE = 0, 2, 10
-_HIDDEN_VISIBILITY = (1, 2)
-_STV_MASK = 3
-_VERSION, _HIDDEN, _BASE = 0x7FFF, 0x8000, 1
 _OF_LINKERS = frozenset({"_init", "_fini", "_edata", "_end", "__bss_start"})
 # how C++ and Rust spell the names that a compiler chose
 _MANGLED = ("_Z", "_R")
@@ -131,7 +131,7 @@ class _Tables:
     def __init__(self, image: ElfImage) -> None:
         self._image = image
         self._sections = {section.header.sh_type: section for section in reversed(image.sections)}
-        self._names: dict[int, SymbolNames] = {}
+        self._names: dict[int, StringTable] = {}
         if sum(section.header.sh_type == SectionType.DYNSYM for section in image.sections) > 1:
             raise BinaryError("two tables of dynamic symbols; expected one")
         self._versions = {**dict(self._defined()), **dict(self._needed())}
@@ -143,62 +143,38 @@ class _Tables:
         names = self._strings(table)
         versym = self._sections.get(SectionType.GNU_VERSYM)
         numbers = bytes(self._image.view(versym.span)) if versym else b""
-        data = self._image.view(table.span)
-        for index, raw in enumerate(_SYMBOL.iter_unpack(data[: len(data) // _SYMBOL.size * _SYMBOL.size])):
+        for index, raw in enumerate(SymbolEntry.tuples(self._image.view(table.span), self._image.encoding)):
             name, info, other, section, _, _ = raw
             binding = info >> 4
-            if not name or binding == _STB_LOCAL or other & _STV_MASK in _HIDDEN_VISIBILITY:
+            if not name or binding == STB_LOCAL or other & STV_MASK in HIDDEN:
                 continue
             number = int.from_bytes(numbers[2 * index : 2 * index + 2], "little")
-            symbol = Versioned(names.at(name), self._versions.get(number & _VERSION))
+            symbol = Versioned(names.at(name), self._versions.get(number & VERSION_NUMBER))
             # linkers give each version a symbol, and older ones the start and the end of things: nobody takes those
             if symbol.name == symbol.version or symbol.name in _OF_LINKERS:
                 continue
-            is_weak = binding in {_STB_WEAK, _STB_UNIQUE}
-            yield _Row(symbol, bool(section), is_weak, bool(number & _HIDDEN), raw)
+            is_weak = binding in {STB_WEAK, STB_GNU_UNIQUE}
+            yield _Row(symbol, bool(section), is_weak, bool(number & VERSION_HIDDEN), raw)
 
     def _defined(self) -> Iterator[tuple[int, str]]:
         """The names of the versions that are given, by number; the base one, the file itself, has none."""
-        for section, place in self._records(SectionType.GNU_VERDEF, VersionDefinition.layout.size, 16):
-            record = VersionDefinition.parse(self._image.data, place)
-            if not record.vd_flags & _BASE:
-                name = VersionName.parse(self._image.data, place + record.vd_aux)
-                yield record.vd_ndx & _VERSION, self._strings(section).at(name.vda_name)
+        if section := self._sections.get(SectionType.GNU_VERDEF):
+            for definition, names in version_definitions(self._image, section.span.start):
+                if names and not definition.vd_flags & VER_FLG_BASE:
+                    yield definition.vd_ndx & VERSION_NUMBER, self._strings(section).at(names[0])
 
     def _needed(self) -> Iterator[tuple[int, str]]:
-        left = _VERSION
-        for section, place in self._records(SectionType.GNU_VERNEED, VersionNeed.layout.size, 12):
-            record = VersionNeed.parse(self._image.data, place)
-            at = place + record.vn_aux
-            for _ in range(record.vn_cnt):
-                if (left := left - 1) < 0:
-                    raise BinaryError(f"more than {_VERSION} symbol versions, which .gnu.version cannot number")
-                entry = VersionNeedEntry.parse(self._image.data, at)
-                yield entry.vna_other & _VERSION, self._strings(section).at(entry.vna_name)
-                if not entry.vna_next:
-                    break
-                at += entry.vna_next
+        if section := self._sections.get(SectionType.GNU_VERNEED):
+            for _, _, entries in version_needs(self._image, section.span.start):
+                for entry in entries:
+                    yield entry.vna_other & VERSION_NUMBER, self._strings(section).at(entry.vna_name)
 
-    def _records(self, kind: SectionType, size: int, link: int) -> Iterator[tuple[Section, int]]:
-        """The places of the records in the section of that *kind*; the word at *link* of each leads to the next."""
-        if (section := self._sections.get(kind)) is None:
-            return
-        place = section.span.start
-        for _ in range(len(section.span) // size + 1):
-            if place + size > section.span.stop:
-                raise BinaryError(f"version record at {place:#x} runs past its section, {section.span.stop:#x}")
-            yield section, place
-            ahead = int.from_bytes(self._image.data[place + link : place + link + 4], "little")
-            if not ahead:
-                return
-            place += ahead
-
-    def _strings(self, section: Section) -> SymbolNames:
+    def _strings(self, section: Section) -> StringTable:
         index = section.header.sh_link
         if index >= len(self._image.sections):
             raise BinaryError(f"names of {section.name} in section {index}, expected one below its number of sections")
         if index not in self._names:
-            self._names[index] = SymbolNames(bytes(self._image.view(self._image.sections[index].span)), what="name")
+            self._names[index] = StringTable(bytes(self._image.view(self._image.sections[index].span)), what="name")
         return self._names[index]
 
 

@@ -20,9 +20,8 @@ from functools import cache
 from typing import Self
 
 from vbuild.elf.catalogue import by_soname, framework, is_driver
-from vbuild.elf.loading import Loading
-from vbuild.elf.outline import Outline
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Loading, Outline
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
 _FOR_NEWER = re.compile(r"(?P<folder>(?:.+/)?)glibc-hwcaps/[^/]+/(?P<name>[^/]+)")

@@ -1,17 +1,25 @@
-"""The records of a 64-bit little-endian ELF file and the numbers in them, named as the specification names them.
+"""The records of an ELF file and the numbers in them, named as the specification names them.
 
+The classes declare the 64-bit records. A 32-bit file has 32 bits where these have 64, and its program headers and
+symbols have another order of fields. `ElfRecord.parse` reads 64-bit little-endian records, `ElfRecord.tuples` all.
 https://gabi.xinuos.com/ ; the GNU types and tags are those of glibc's ``elf.h``
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import ClassVar
+from functools import cache
+from itertools import starmap
+from operator import itemgetter
+from struct import Struct
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
 
 from vbuild.errors import BinaryError, VbuildError
-from vbuild.files.records import I64, U8, U16, U32, U64, Ident, Packed
+from vbuild.files.records import I64, U8, U16, U32, U64, Buffer, Ident, Packed
 
 MAGIC = b"\x7fELF"
-CLASS_64, LITTLE_ENDIAN = 2, 1
+CLASS_32, CLASS_64 = 1, 2
+LITTLE_ENDIAN, BIG_ENDIAN = 1, 2
 
 
 class FileType(IntEnum):
@@ -125,6 +133,21 @@ class DynamicTag(IntEnum):
     FILTER = 0x7FFFFFFF
 
 
+# the tags whose value is the address of a table
+ADDRESS_TAGS = frozenset(
+    {
+        DynamicTag.HASH,
+        DynamicTag.STRTAB,
+        DynamicTag.SYMTAB,
+        DynamicTag.RELA,
+        DynamicTag.JMPREL,
+        DynamicTag.RELR,
+        DynamicTag.GNU_HASH,
+        DynamicTag.VERSYM,
+        DynamicTag.VERDEF,
+        DynamicTag.VERNEED,
+    }
+)
 # the section that each of these entries of PT_DYNAMIC leads to
 LEADS: dict[int, str] = {
     DynamicTag.HASH: ".hash",
@@ -137,7 +160,7 @@ LEADS: dict[int, str] = {
     DynamicTag.RELA: ".rela.dyn",
     DynamicTag.JMPREL: ".rela.plt",
 }
-# those whose value is the offset of a path in the string table; and those of any string there
+# the tags whose value is the offset of a path in the string table, and those of any string there
 PATH_TAGS = frozenset({DynamicTag.RPATH, DynamicTag.RUNPATH})
 STRING_TAGS = PATH_TAGS | {
     DynamicTag.NEEDED,
@@ -152,12 +175,30 @@ STRING_TAGS = PATH_TAGS | {
 DF_1_PIE = 0x08000000
 # st_info, its lower four bits: the symbol stands for a section
 STT_SECTION = 3
-# section numbers from here on are no sections
-SHN_LORESERVE = 0xFF00
+# section numbers from here on have other meanings; with SHN_XINDEX, section 0 has the number
+SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
+# with this number of program headers, section 0 has the number
+PN_XNUM = 0xFFFF
+STB_LOCAL, STB_WEAK, STB_GNU_UNIQUE = 0, 2, 10
+STV_MASK = 3
+# STV_INTERNAL, STV_HIDDEN: no other file can use such a symbol
+HIDDEN = frozenset({1, 2})
+VER_FLG_BASE = 1
+# .gnu.version: 15 bits are the number of a version, the highest one says that it is not the default
+VERSION_NUMBER, VERSION_HIDDEN = 0x7FFF, 0x8000
 
-
-# what the loader adds the file's base to (x86-64 psABI 4.4.1, aaelf64 5.7.16)
+# the relocation for which the loader adds the file's base to the addend (x86-64 psABI 4.4.1, aaelf64 5.7.16)
 RELATIVE = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
+
+
+class Encoding(NamedTuple):
+    """How a file has its numbers: in 32 or 64 *bits*, and the byte order as `struct` writes it, ``<`` or ``>``."""
+
+    bits: int
+    order: str
+
+
+LITTLE_64 = Encoding(64, "<")
 
 
 class ElfRecord(Packed):
@@ -165,6 +206,43 @@ class ElfRecord(Packed):
 
     __slots__ = ()
     REFUSAL: ClassVar[type[VbuildError]] = BinaryError
+    ORDER_32: ClassVar[tuple[str, ...]] = ()
+    """The order of the fields in a 32-bit file, if it is another."""
+
+    @classmethod
+    def _structure(cls, encoding: Encoding) -> tuple[Struct, tuple[int, ...] | None]:
+        return _structure(cls, encoding)  # type: ignore[arg-type]  # mypy takes the classes for unhashable
+
+    @classmethod
+    def size(cls, encoding: Encoding) -> int:
+        """The bytes of a record."""
+        return cls._structure(encoding)[0].size
+
+    @classmethod
+    def tuples(cls, data: Buffer, encoding: Encoding) -> Iterator[tuple[Any, ...]]:
+        """The fields, in the order of the 64-bit record, of every whole record in *data*."""
+        layout, order = cls._structure(encoding)
+        rows = layout.iter_unpack(bytes(data[: len(data) // layout.size * layout.size]))
+        return rows if order is None else map(itemgetter(*order), rows)
+
+    @classmethod
+    def rows(cls, data: Buffer, encoding: Encoding) -> Iterator[Self]:
+        """Every whole record in *data*."""
+        return starmap(cls, cls.tuples(data, encoding))
+
+
+@cache
+def _structure(record: type[ElfRecord], encoding: Encoding) -> tuple[Struct, tuple[int, ...] | None]:
+    """The structure of *record* in a file of *encoding*, and where in that its fields are, if in another order."""
+    hints = get_type_hints(record, include_extras=True).items()
+    code_of = {name: str(hint.__metadata__[0]) for name, hint in hints if hasattr(hint, "__metadata__")}
+    names = tuple(code_of)
+    written = record.ORDER_32 if encoding.bits == 32 and record.ORDER_32 else names  # noqa: PLR2004 - bits
+    codes = "".join(code_of[name] for name in written)
+    if encoding.bits == 32:  # noqa: PLR2004 - bits
+        codes = codes.replace("Q", "I").replace("q", "i")
+    order = None if written == names else tuple(written.index(name) for name in names)
+    return Struct(encoding.order + codes), order
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +269,10 @@ class FileHeader(ElfRecord):
 class ProgramHeader(ElfRecord):
     """Elf64_Phdr"""
 
+    ORDER_32: ClassVar[tuple[str, ...]] = (
+        *("p_type", "p_offset", "p_vaddr", "p_paddr", "p_filesz", "p_memsz", "p_flags", "p_align"),
+    )
+
     p_type: U32
     p_flags: U32
     p_offset: U64
@@ -207,7 +289,7 @@ class ProgramHeader(ElfRecord):
 
     @property
     def addresses(self) -> range:
-        """The virtual addresses it takes up, those beyond the file's bytes included."""
+        """The virtual addresses it takes up, with those beyond the file's bytes."""
         return range(self.p_vaddr, self.p_vaddr + self.p_memsz)
 
 
@@ -247,6 +329,8 @@ class Relocation(ElfRecord):
 @dataclass(frozen=True, slots=True)
 class SymbolEntry(ElfRecord):
     """Elf64_Sym"""
+
+    ORDER_32: ClassVar[tuple[str, ...]] = ("st_name", "st_value", "st_size", "st_info", "st_other", "st_shndx")
 
     st_name: U32
     st_info: U8

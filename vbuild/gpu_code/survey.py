@@ -15,7 +15,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from vbuild.elf.image import ElfImage, Pointer, Section
+from vbuild.elf.image import ElfImage, Pointer
+from vbuild.elf.layout import Section
 from vbuild.elf.records import FileHeader, SectionFlag, SectionType
 from vbuild.errors import BinaryError, DeviceError
 from vbuild.gpu_code import fatbin

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from vbuild.elf.catalogue import CatalogueEntry, by_soname, by_stem, cuda_of, framework
 from vbuild.elf.library_names import Hashed, hashed
 from vbuild.elf.linkage import Edge, LinkGraph, Via
-from vbuild.elf.loading import Loading
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Loading
 from vbuild.wheel.paths import installed_path
 
 HERE = (Via.OWN, Via.INHERITED, Via.NAME)

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.elf.library_names import baseline_of, level_of
-from vbuild.elf.outline import Outline
+from vbuild.elf.read import Outline
 from vbuild.hardware.cpu import X86_64_LEVELS
 
 

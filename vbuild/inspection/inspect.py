@@ -15,11 +15,10 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
-from vbuild.elf import outline as elf
 from vbuild.elf.image import ElfImage
-from vbuild.elf.loading import Loading
-from vbuild.elf.outline import Outline
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Loading, Outline
+from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, ContentsError, DeviceError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.gpu_code.survey import device_code
@@ -126,7 +125,7 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
     if not start:
         # cannot be inflated: looking into it says why
         return _library if _LIBRARY.search(member.path) else None
-    if start.startswith(elf.MAGIC):
+    if start.startswith(MAGIC):
         return _library
     return _archive if member.path.endswith(archives.SUFFIX) and start.startswith(archives.MAGIC) else None
 

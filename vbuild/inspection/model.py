@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.elf.library_names import level_of
-from vbuild.elf.outline import Outline
+from vbuild.elf.read import Outline
 from vbuild.gpu_code.model import Compression
 from vbuild.inspection import bills
 from vbuild.inspection.closure import Closure

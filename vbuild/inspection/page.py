@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vbuild.elf.outline import Section
+from vbuild.elf.layout import Section
 from vbuild.files.html import rendered
 from vbuild.gpu_code.model import GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind

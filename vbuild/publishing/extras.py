@@ -36,7 +36,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import LayoutError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads

@@ -35,7 +35,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.linkage import searched
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import LayoutError, SplitError, at
 from vbuild.hardware.cpu import Cpu

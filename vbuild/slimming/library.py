@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
-from vbuild.elf.outline import Outline
+from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, DeviceError, SlimError, SurgeryError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vbuild.elf.outline import MAGIC
+from vbuild.elf.records import MAGIC
 from vbuild.files.edited import EditedFile
 from vbuild.hardware.cpu import available_cores
 from vbuild.slimming.library import GpuLibrary

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from vbuild.elf.catalogue import by_stem, is_driver, is_official
 from vbuild.elf.library_names import is_shared_object, plain
 from vbuild.elf.linkage import Via
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, at
 from vbuild.splitting.bundle import Bundle, Origin, Reader
 from vbuild.splitting.companion import Companion, Libs, libs_version, licence_lines, licence_texts

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import LinkGraph, stood_in_for
-from vbuild.elf.loading import Loading
-from vbuild.elf.outline import MAGIC
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Loading
+from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads

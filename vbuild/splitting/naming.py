@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from vbuild.elf.outline import MAGIC
+from vbuild.elf.records import MAGIC
 from vbuild.errors import WheelError
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import is_dist_info

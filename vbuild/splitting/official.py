@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry
 from vbuild.elf.library_names import hashed, plain
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, SplitError, WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import ListedFile

@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from vbuild.elf.image import ElfImage, ElfLayout, Section, Sliceable
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import ElfLayout, Section, Sliceable
 from vbuild.elf.library_names import hashed
 from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, SectionType, SegmentType, VersionNeed
 from vbuild.splitting.official_homes import TOUCHED, paired, unnumbered

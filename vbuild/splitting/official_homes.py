@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from vbuild.elf.image import ElfImage, Section, Sliceable
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section, Sliceable
 from vbuild.elf.records import (
     SHN_LORESERVE,
     STT_SECTION,

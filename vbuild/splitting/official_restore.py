@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from vbuild.elf.image import ElfImage, ElfLayout, Section
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SectionType, SegmentType
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part

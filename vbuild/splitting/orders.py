@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from vbuild.elf.linkage import Edge, Via
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.splitting.bundle import Bundle, BundledLibrary
 from vbuild.splitting.decisions import Decision

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from vbuild.elf.file import Elf
+from vbuild.elf.code import Elf
 from vbuild.elf.linkage import Edge, Via, edges_of, searched
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.verification.model import Finding, Severity, VerifyRule

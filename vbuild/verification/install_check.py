@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from vbuild.elf.catalogue import by_soname, framework, is_driver
 from vbuild.elf.linkage import Via
-from vbuild.elf.outline import Outline
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, SplitError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import (

@@ -26,8 +26,8 @@ from typing import Self
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.elf.loading import Loading
-from vbuild.elf.outline import MAGIC
+from vbuild.elf.read import Loading
+from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, SplitError, WheelError
 from vbuild.verification.loader import mapped
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion

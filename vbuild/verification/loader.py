@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from vbuild.elf.catalogue import is_driver
 from vbuild.elf.linkage import Via
-from vbuild.elf.outline import MAGIC, Outline
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Outline
+from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")

@@ -17,11 +17,11 @@ from typing import Self
 
 from msgspec import Struct
 
+from vbuild.elf.code import Elf
 from vbuild.elf.disassembly import processes
-from vbuild.elf.file import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.library_names import is_shared_object, level_of
-from vbuild.elf.outline import MAGIC
+from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu

@@ -14,7 +14,7 @@ from tests.factories import elf
 from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, said, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.records import ProgramHeader
 from vbuild.elf.surgery.cutting import Strip, cut
 from vbuild.elf.surgery.relink import Relink, relinked
@@ -352,14 +352,17 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: with_value(0x6FFFFFFE, 0x99999),
         "version table at 0x..., which is not in the file",
     ),
-    "too many versions": (lambda: with_versions(2, 0xFFFF), "65535 versions at 0x..., expected 32768 at most"),
+    "too many versions": (
+        lambda: with_versions(2, 0xFFFF),
+        "more than 32768 symbol versions, which .gnu.version cannot number",
+    ),
     "too many libraries": (
         lambda: with_value(0x6FFFFFFF, 1 << 60),
-        f"{1 << 60} version records at 0x..., expected 32768 at most",
+        f"{1 << 60} records of versions, expected 32768 at most",
     ),
     "versions behind the end": (
         lambda: with_versions(10, 0xFFFF),
-        "version record at 0x... runs past the end, 0x...",
+        "symbol version record at 0x... runs past the end, 0x...",
     ),
     "text": (lambda: b"#!/bin/sh\n", "not an ELF file: begins with 23 21 2f 62, expected 7f 45 4c 46"),
     "stump": (lambda: caller()[:40], "FileHeader at 0x0 runs past the end, 0x..."),

@@ -14,10 +14,10 @@ from tests.factories import elf
 from tests.factories.extensions import laid_out
 from tests.factories.joinable import module, said, shared
 from tests.factories.tools import needs
-from vbuild.elf.file import Elf
+from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.surgery.stub import stub
 from vbuild.errors import SurgeryError

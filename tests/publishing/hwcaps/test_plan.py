@@ -29,7 +29,7 @@ from tests.factories.repaired import repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.elf.library_names import at_level, level_of
-from vbuild.elf.loading import Loading
+from vbuild.elf.read import Loading
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import Copied
 from vbuild.publishing.releases import Offered

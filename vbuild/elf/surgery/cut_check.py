@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from vbuild.elf.image import WORD, ElfForm, ElfImage, ElfLayout, Pointer, Section
-from vbuild.elf.records import ProgramHeader, Relocation, SectionFlag, SectionType, SegmentFlag, SegmentType
+from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer
+from vbuild.elf.layout import ElfLayout, Section
+from vbuild.elf.records import (
+    ADDRESS_TAGS,
+    ProgramHeader,
+    Relocation,
+    SectionFlag,
+    SectionType,
+    SegmentFlag,
+    SegmentType,
+)
 from vbuild.elf.surgery.hash_table import Bloom
 from vbuild.elf.surgery.reading import Move, WrittenElf, pointer_words, symbol_words, words_in
 from vbuild.elf.surgery.relink import Replacement
-from vbuild.elf.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
+from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
 from vbuild.errors import BinaryError, SurgeryError
 from vbuild.files.edited import EditedFile, Part
 

@@ -14,13 +14,14 @@ Edits of a file put together into a rope over it: ranges where nothing changed, 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vbuild.elf.image import ElfImage, Section
-from vbuild.elf.records import FileHeader, FileType, SectionFlag, SectionHeader, SectionType
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section
+from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import prove
 from vbuild.elf.surgery.packing import Chunk, Holes, Packing, dead, packed, page, split, up, whole_pages
 from vbuild.elf.surgery.reading import Move, exported, pointer_words, symbol_words
 from vbuild.elf.surgery.relink import Replacement
-from vbuild.elf.surgery.slots import ADDRESS_TAGS, ROW, PointerSlot, SlotTable, roomy
+from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
 from vbuild.elf.surgery.strip import Strip, stripped
 from vbuild.errors import SurgeryError
 from vbuild.files.edited import EditedFile, Part

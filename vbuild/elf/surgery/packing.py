@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Self
 
-from vbuild.elf.image import ElfImage, ElfLayout, Section
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import ElfMachine, ProgramHeader, SectionFlag, SectionHeader, SegmentFlag, SegmentType
 from vbuild.errors import SurgeryError
 

@@ -10,7 +10,8 @@ from itertools import accumulate
 from struct import Struct
 from typing import Self
 
-from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer, Ranges, Section
+from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer, Ranges
+from vbuild.elf.layout import Section
 from vbuild.elf.records import SectionType
 from vbuild.errors import SurgeryError
 from vbuild.files.edited import EditedFile

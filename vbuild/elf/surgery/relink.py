@@ -79,7 +79,7 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
     """*data* with *order* carried out on a copy at *path*; None where nothing is to be done."""
     if order == Relink():
         return None
-    before = _image(data)
+    before = ElfImage.parse(data)
     is_static = not any(segment.p_type == SegmentType.DYNAMIC for segment in before.segments)
     if is_static and not order.added and not order.rpath and not order.soname:
         return None
@@ -92,17 +92,10 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
     _run_patchelf(path, left)
     if before.header.e_type == FileType.EXEC and path.stat().st_size != before.size:
         raise SurgeryError("program for fixed addresses (ET_EXEC): patchelf moves its headers to make room for names")
-    _patch(path, _restored(before, _image(_mapped(path))))
+    _patch(path, _restored(before, ElfImage.parse(_mapped(path))))
     after = _mapped(path)
     prove_relinked(before, after, left)
     return after
-
-
-def _image(data: memoryview) -> ElfImage:
-    try:
-        return ElfImage.parse(data)
-    except BinaryError as error:
-        raise SurgeryError(str(error)) from error
 
 
 def _check_movable(dynamic: Dynamic) -> None:
@@ -246,6 +239,8 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise ShortageError(f"cannot be written to be relinked: {error.strerror}") from error
+    except BinaryError as error:
+        raise SurgeryError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

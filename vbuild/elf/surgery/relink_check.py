@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from vbuild.elf.dynamic import Dynamic, DynamicRow, Relink
-from vbuild.elf.image import ElfImage
-from vbuild.elf.records import PATH_TAGS, STRING_TAGS, DynamicTag
+from vbuild.elf.dynamic import Dynamic, Relink
+from vbuild.elf.image import DynamicRow, ElfImage
+from vbuild.elf.records import ADDRESS_TAGS, PATH_TAGS, STRING_TAGS, DynamicTag
 from vbuild.elf.surgery.relink_places import (
     Case,
     differs,
@@ -27,7 +27,6 @@ from vbuild.elf.surgery.relink_places import (
     same_segments,
     table_is_mapped,
 )
-from vbuild.elf.surgery.slots import ADDRESS_TAGS
 from vbuild.errors import BinaryError, SurgeryError
 from vbuild.files.records import Buffer
 

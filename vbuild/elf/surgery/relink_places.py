@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vbuild.elf.dynamic import Dynamic, Relink
-from vbuild.elf.image import ElfImage, Ranges, Section
+from vbuild.elf.image import ElfImage, Ranges
+from vbuild.elf.layout import Section
 from vbuild.elf.records import (
+    ADDRESS_TAGS,
     RELATIVE,
     STT_SECTION,
     DynamicTag,
@@ -28,7 +30,7 @@ from vbuild.elf.records import (
 )
 from vbuild.elf.surgery.packing import page
 from vbuild.elf.surgery.reading import WrittenElf
-from vbuild.elf.surgery.slots import ADDRESS_TAGS, NOTES, ROW, SLIDING
+from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
 from vbuild.errors import SurgeryError
 from vbuild.files.edited import EditedFile
 

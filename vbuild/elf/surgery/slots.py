@@ -15,29 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from vbuild.elf.image import ElfImage, Section
-from vbuild.elf.records import DynamicTag, ProgramHeader, SectionType, SegmentFlag, SegmentType
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section
+from vbuild.elf.records import ADDRESS_TAGS, ProgramHeader, SectionType, SegmentFlag, SegmentType
 from vbuild.elf.surgery.hash_table import Bloom
 from vbuild.elf.surgery.packing import Holes, up
 from vbuild.elf.surgery.reading import exported
 
 ROW = ProgramHeader.layout.size
 
-# what lies between the program headers and .gnu.hash can move: only these entries of PT_DYNAMIC say where it is
-ADDRESS_TAGS = frozenset(
-    {
-        DynamicTag.HASH,
-        DynamicTag.STRTAB,
-        DynamicTag.SYMTAB,
-        DynamicTag.RELA,
-        DynamicTag.JMPREL,
-        DynamicTag.RELR,
-        DynamicTag.GNU_HASH,
-        DynamicTag.VERSYM,
-        DynamicTag.VERDEF,
-        DynamicTag.VERNEED,
-    }
-)
+# what lies between the program headers and .gnu.hash can move: only PT_DYNAMIC says where it is
 SLIDING = frozenset(
     {
         SectionType.NOTE,

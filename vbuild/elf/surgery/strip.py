@@ -9,7 +9,8 @@ Object files are no business of it: their symbols are what linkers need.
 
 from enum import StrEnum
 
-from vbuild.elf.image import ElfImage, Section
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section
 from vbuild.elf.records import FileType, SectionFlag, SectionType
 
 # bfd's own list, elf.c _bfd_elf_make_section_from_shdr

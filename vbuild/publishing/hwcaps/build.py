@@ -24,12 +24,12 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from vbuild.elf.file import Elf
+from vbuild.elf.code import Elf
 from vbuild.elf.interface import Interface, Versioned
 from vbuild.elf.library_names import GLIBC_HWCAPS, hashed, plain
 from vbuild.elf.linkage import Via
-from vbuild.elf.loading import Loading
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, LayoutError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.releases import Offered

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from vbuild.elf.file import Elf
+from vbuild.elf.code import Elf
 from vbuild.elf.interface import Interface, Versioned
 from vbuild.elf.library_names import GLIBC_HWCAPS, baseline_of, level_of
 from vbuild.elf.linkage import Edge, Via

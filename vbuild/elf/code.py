@@ -1,0 +1,353 @@
+"""What an ELF file holds: its code, its functions and objects, and what it takes from other libraries.
+
+    SHF_EXECINSTR sections           code; without section headers the executable PT_LOAD segments
+    .symtab, .dynsym, .eh_frame_hdr  functions: the first two name them, the third knows them in stripped files too
+    .gnu.version, DT_VERNEED         the versions of the symbols it takes from other libraries
+    .rela.dyn, .relr.dyn             pointers to functions and objects in data
+
+https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Self
+
+from vbuild.elf.dynamic import Dynamic
+from vbuild.elf.image import ElfImage, Ranges
+from vbuild.elf.layout import Section, StringTable
+from vbuild.elf.read import Outline, outline_facts
+from vbuild.elf.records import (
+    HIDDEN,
+    LITTLE_64,
+    SHN_LORESERVE,
+    STB_LOCAL,
+    STV_MASK,
+    VERSION_NUMBER,
+    ElfMachine,
+    FileType,
+    Relocation,
+    SectionFlag,
+    SectionType,
+    SegmentFlag,
+    SegmentType,
+    SymbolEntry,
+)
+from vbuild.errors import BinaryError
+from vbuild.files.records import Buffer
+
+_R_X86_64_64 = 1
+# the loader adds the file's base to the addend, or calls the ifunc resolver there
+_R_X86_64_BASED = frozenset({8, 37})
+
+_FRAME_HEADER = Struct("<BBBBiI")
+_FRAME_ENTRY = Struct("<ii")
+_FRAME_ENCODINGS = (0x03, 0x3B)  # count as udata4; entries as sdata4, relative to the table
+_FDE = Struct("<IIiI")
+
+
+class SymbolType(IntEnum):
+    """What a symbol stands for, as far as it is read."""
+
+    NOTYPE = 0
+    OBJECT = 1
+    FUNC = 2
+    GNU_IFUNC = 10
+
+
+_TYPES = frozenset(SymbolType)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function or an object: where it is, and every name it has; no name if only the unwind table knows it."""
+
+    address: int
+    size: int
+    names: tuple[str, ...] = ()
+    is_exported: bool = False
+    is_resolver: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
+
+    def __str__(self) -> str:
+        return self.names[0] if self.names else f"function at {self.address:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSection:
+    """A piece of the file that is mapped as executable."""
+
+    name: str
+    address: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.address + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A symbol taken from another library, with the version and the library if the file says them."""
+
+    name: str
+    version: str | None = None
+    library: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Elf(Outline):
+    """An ELF file: who it is, what it wants from the loader, and the code in it.
+
+    Symbols, imports and pointers are read of 64-bit little-endian libraries and programs only, the pointers of x86-64
+    only. *pointers* are the places in data that the loader fills with an address of this file, and that address;
+    *import_places* those that it fills with the address of an import. *writable* are the addresses of data that code
+    can change.
+    """
+
+    code: tuple[CodeSection, ...]
+    functions: tuple[Symbol, ...]
+    objects: tuple[Symbol, ...]
+    imports: tuple[Import, ...]
+    pointers: tuple[tuple[int, int], ...]
+    import_places: tuple[tuple[int, str], ...]
+    writable: tuple[range, ...]
+
+    @classmethod
+    def parse(cls, data: Buffer) -> Self:
+        """The ELF file *data*; `BinaryError` if it is none or is damaged."""
+        with memoryview(data) as view:
+            image = ElfImage.read(view)
+            dynamic = Dynamic.read(image)
+            facts = outline_facts(image, dynamic)
+            code = _code(image)
+            symbols = _symbols(image, code)
+            pointers, import_places = _pointers(image, symbols)
+            return cls(
+                **facts,
+                code=code,
+                functions=symbols.functions,
+                objects=symbols.objects,
+                imports=_imports(dynamic, symbols),
+                pointers=pointers,
+                import_places=import_places,
+                writable=tuple(load.addresses for load in image.loads if load.p_flags & SegmentFlag.W),
+            )
+
+    @property
+    def code_size(self) -> int:
+        """Bytes of code."""
+        return sum(len(code.data) for code in self.code)
+
+    @property
+    def exported(self) -> frozenset[str]:
+        """The names under which other files can use its functions and objects."""
+        return frozenset(
+            name for symbol in (*self.functions, *self.objects) if symbol.is_exported for name in symbol.names
+        )
+
+
+def _code(image: ElfImage) -> tuple[CodeSection, ...]:
+    if image.sections:
+        found = [
+            CodeSection(section.name, section.header.sh_addr, _slice(image, section.span))
+            for section in image.sections
+            if section.header.sh_flags & SectionFlag.EXECINSTR
+        ]
+    else:
+        found = [
+            CodeSection(f"segment {index}", segment.p_vaddr, _slice(image, segment.span))
+            for index, segment in enumerate(image.segments)
+            if segment.p_type == SegmentType.LOAD and segment.p_flags & SegmentFlag.X
+        ]
+    return tuple(sorted((code for code in found if code.data), key=lambda code: code.address))
+
+
+def _slice(image: ElfImage, span: range) -> bytes:
+    if span and span.stop > image.size:
+        size = span.stop - span.start
+        raise BinaryError(f"code at {span.start:#x}, {size:#x} bytes long, runs past the end, {image.size:#x}")
+    return bytes(image.view(span))
+
+
+def _symbols(image: ElfImage, code: tuple[CodeSection, ...]) -> "_Symbols":
+    if image.encoding != LITTLE_64 or image.header.e_type not in {FileType.DYN, FileType.EXEC}:
+        return _Symbols((), (), ())
+    tables = []
+    for section in image.sections:
+        if section.header.sh_type in {SectionType.SYMTAB, SectionType.DYNSYM}:
+            if (names := section.header.sh_link) >= len(image.sections):
+                raise BinaryError(
+                    f"names of {section.name} in section {names}, expected one below its number of sections"
+                )
+            is_dynamic = section.header.sh_type == SectionType.DYNSYM
+            tables.append((is_dynamic, _data(image, section), _data(image, image.sections[names])))
+    return _Symbols.parse(tables, frames=_frames(image), code=[range(piece.address, piece.end) for piece in code])
+
+
+def _data(image: ElfImage, section: Section) -> bytes:
+    return bytes(image.view(section.span))
+
+
+def _frames(image: ElfImage) -> tuple[int, bytes, bytes] | None:
+    """Address and bytes of the table of unwind entries, and what follows it in its segment."""
+    for segment in image.segments:
+        if segment.p_type == SegmentType.GNU_EH_FRAME:
+            start, stop = segment.span.start, segment.span.stop
+            end = next((load.span.stop for load in image.loads if start in load.span), start)
+            return segment.p_vaddr, bytes(image.view(segment.span)), bytes(image.data[stop:end])
+    return None
+
+
+def _imports(dynamic: Dynamic, symbols: "_Symbols") -> tuple[Import, ...]:
+    if not symbols.undefined:
+        return ()
+    versions = {
+        number & VERSION_NUMBER: (each.library, name)
+        for each in dynamic.required("backslashreplace")
+        for _, _, number, name in each.versions
+    }
+    indices: bytes = b""
+    for section in dynamic.image.sections:
+        if section.header.sh_type == SectionType.GNU_VERSYM:
+            indices = _data(dynamic.image, section)
+    found = []
+    for number, name in symbols.undefined:
+        index = int.from_bytes(indices[2 * number : 2 * number + 2], "little") & VERSION_NUMBER
+        library, version = versions.get(index, (None, None))
+        found.append(Import(name, version, library))
+    return tuple(found)
+
+
+def _pointers(image: ElfImage, symbols: "_Symbols") -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...]]:
+    """The places in data that the loader fills: with an address of this file, and with that of an import."""
+    found: list[tuple[int, int]] = []
+    imported: list[tuple[int, str]] = []
+    if image.encoding != LITTLE_64 or image.machine != ElfMachine.X86_64:
+        return (), ()
+    addresses, names = dict(symbols.defined), dict(symbols.undefined)
+    for section in image.sections:
+        if section.header.sh_type == SectionType.RELA and section.is_loaded:
+            for place, info, addend in Relocation.tuples(image.view(section.span), image.encoding):
+                kind, number = info & 0xFFFFFFFF, info >> 32
+                if kind in _R_X86_64_BASED:
+                    found.append((place, addend))
+                elif number in addresses:
+                    found.append((place, addresses[number] + (addend if kind == _R_X86_64_64 else 0)))
+                elif number in names:
+                    imported.append((place, names[number]))
+        elif section.header.sh_type == SectionType.RELR:
+            places = image.relr_places(section.span)
+            found += ((place, target) for place in places if (target := image.word(place)))
+    return tuple(found), tuple(imported)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of a symbol table that says something about code or data."""
+
+    type: int
+    address: int
+    size: int
+    name: str
+    is_exported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """What the tables say: each address once, in order; what ``.dynsym`` defines and does not, by its number there."""
+
+    functions: tuple[Symbol, ...]
+    objects: tuple[Symbol, ...]
+    undefined: tuple[tuple[int, str], ...]
+    defined: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        tables: Iterable[tuple[bool, bytes, bytes]],
+        *,
+        frames: tuple[int, bytes, bytes] | None,
+        code: Sequence[range],
+    ) -> Self:
+        """The symbols in *tables* (is it dynamic, rows, names) and *frames*; functions in the *code* ranges only."""
+        rows: list[_Row] = []
+        undefined: list[tuple[int, str]] = []
+        defined: list[tuple[int, int]] = []
+        for is_dynamic, data, table in tables:
+            names = StringTable(table)
+            for number, (name, info, other, section, address, size) in enumerate(SymbolEntry.tuples(data, LITTLE_64)):
+                kind, binding = info & 0xF, info >> 4
+                if not section:
+                    if is_dynamic and name:
+                        undefined.append((number, names.at(name)))
+                elif section < SHN_LORESERVE and kind in _TYPES:
+                    is_exported = is_dynamic and binding != STB_LOCAL and other & STV_MASK not in HIDDEN
+                    rows.append(_Row(kind, address, size, names.at(name), is_exported))
+                    if is_dynamic:
+                        defined.append((number, address))
+        inside = Ranges(code)
+        objects = _merged(row for row in rows if row.type == SymbolType.OBJECT)
+        functions = _merged(
+            row for row in rows if row.type in {SymbolType.FUNC, SymbolType.GNU_IFUNC} and row.address in inside
+        )
+        labels = _merged(row for row in rows if row.type == SymbolType.NOTYPE and row.name and row.address in inside)
+        functions = _filled(functions, labels)
+        if frames:
+            functions = _filled(functions, tuple(entry for entry in _framed(*frames) if entry.address in inside))
+        return cls(functions, objects, tuple(undefined), tuple(defined))
+
+
+def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
+    """One symbol per address, in order of address, with all its names."""
+    by_address: dict[int, list[_Row]] = {}
+    for row in rows:
+        by_address.setdefault(row.address, []).append(row)
+    return tuple(
+        Symbol(
+            address,
+            max(row.size for row in same),
+            tuple(dict.fromkeys(row.name for row in same if row.name)),
+            is_exported=any(row.is_exported for row in same),
+            is_resolver=any(row.type == SymbolType.GNU_IFUNC for row in same),
+        )
+        for address, same in sorted(by_address.items())
+    )
+
+
+def _filled(symbols: tuple[Symbol, ...], more: tuple[Symbol, ...]) -> tuple[Symbol, ...]:
+    """*symbols*, and those of *more* that lie in none of them."""
+    starts = [symbol.address for symbol in symbols]
+    added = []
+    for symbol in more:
+        index = bisect_right(starts, symbol.address) - 1
+        if index < 0 or (symbol.address != starts[index] and symbol.address >= symbols[index].end):
+            added.append(symbol)
+    return tuple(sorted((*symbols, *added), key=lambda symbol: symbol.address))
+
+
+def _framed(address: int, header: bytes, rest: bytes) -> Iterator[Symbol]:
+    """The nameless functions of ``.eh_frame_hdr`` at *address* with *rest* behind it; none in an unusual encoding.
+
+    https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html
+    """
+    if len(header) < _FRAME_HEADER.size:
+        return
+    _version, _, *encodings, _, count = _FRAME_HEADER.unpack_from(header)
+    if tuple(encodings) != _FRAME_ENCODINGS:
+        return
+    entries = header[_FRAME_HEADER.size : _FRAME_HEADER.size + count * _FRAME_ENTRY.size]
+    for start, entry in _FRAME_ENTRY.iter_unpack(entries[: len(entries) - len(entries) % _FRAME_ENTRY.size]):
+        offset = entry - len(header)
+        size = 0
+        if 0 <= offset <= len(rest) - _FDE.size:
+            _, _, begin, length = _FDE.unpack_from(rest, offset)
+            # only where the entry has the usual pc-relative form does it point back at the function
+            if address + entry + 8 + begin == address + start:
+                size = length
+        yield Symbol(address + start, size)
