@@ -1,4 +1,4 @@
-"""The errors a user can meet: one root, one child per room, and the place put in front of the message."""
+"""The errors that users meet: one root, a child for each kind of thing that is wrong, and the place in front."""
 
 import errno
 from collections.abc import Iterator
@@ -14,99 +14,54 @@ _REFUSED = frozenset(
 
 
 class VbuildError(Exception):
-    """Something vbuild refuses, in one line: where, what was found, what was expected."""
+    """Something vbuild refuses: its text is one line that says where, what was found and what was expected.
 
-
-class TableError(VbuildError):
-    """A TOML file does not say what its reader expects."""
-
-
-class HardwareError(VbuildError):
-    """A processor, GPU or machine description that is not known."""
-
-
-class BinaryError(VbuildError):
-    """A compiled file that does not match its format."""
-
-
-class DeviceError(VbuildError):
-    """GPU code in a form that is damaged, or that vbuild does not know."""
-
-
-class SurgeryError(VbuildError):
-    """An ELF file that cannot be cut without a risk to what is left of it."""
-
-
-class ShortageError(SurgeryError):
-    """What an edit takes and the machine does not give, files, room or a program: no fault of the ELF file's."""
-
-
-class WheelError(VbuildError):
-    """A wheel, or a wheel's name, that breaks the wheel specification."""
-
-
-class VariantError(VbuildError):
-    """Variant metadata that breaks PEP 825 or the providers draft."""
+    The command line prints it and ends with status 1. Mistakes in the words of a command end with status 2.
+    """
 
 
 class RecipeError(VbuildError):
-    """A recipe that cannot be carried out as written."""
+    """A recipe, lock, report or other file of settings cannot be read, or not be followed as it is written."""
+
+
+class HardwareError(VbuildError):
+    """The name of a processor, GPU or driver, or the description of a machine, is not known."""
+
+
+class BinaryError(VbuildError):
+    """An ELF file, or the GPU code in it, does not match its format, or has a form that vbuild does not know."""
+
+
+class SurgeryError(VbuildError):
+    """An ELF file cannot be edited without a risk to what is left of it."""
+
+
+class ShortageError(SurgeryError):
+    """An ELF file cannot be edited as the machine lacks files, room or a program for it."""
+
+
+class WheelError(VbuildError):
+    """A wheel or its name breaks the wheel specification, or is not what its name and metadata promise."""
+
+
+class VariantError(VbuildError):
+    """Variant metadata, or the answer of a provider's plugin, breaks PEP 825 or the providers draft."""
 
 
 class FetchError(VbuildError):
-    """A file that no package index has, or that cannot be brought here."""
-
-
-class ToolkitError(VbuildError):
-    """A CUDA toolkit or a compiler that is not to be had, or does not fit what is asked of it."""
+    """A file is on no package index, or cannot be fetched."""
 
 
 class BuildError(VbuildError):
-    """A source that could not be checked out or unpacked, or a build step that failed."""
-
-
-class SlimError(VbuildError):
-    """A wheel that cannot be slimmed as asked: it never ran there, or its licence says no."""
-
-
-class SplitError(VbuildError):
-    """Libraries that cannot be taken out of a wheel as asked."""
-
-
-class ClaimError(VbuildError):
-    """A wheel whose bytes do not keep what its name and metadata promise."""
-
-
-class ContentsError(VbuildError):
-    """What was found in a wheel cannot be shown as asked."""
-
-
-class ReportError(VbuildError):
-    """A report that cannot be read, or that does not say what its schema expects."""
-
-
-class PublishError(VbuildError):
-    """A folder of wheels that cannot be looked at as what is to be published."""
+    """A source, compiler, CUDA toolkit or build step is missing or failed, or another process is in the way."""
 
 
 class ExecutorError(VbuildError):
-    """A scheduler or worker that cannot be reached, went away, or is not one of ours."""
+    """A scheduler or worker cannot be reached, went away, or has another vbuild."""
 
 
-class CiError(VbuildError):
-    """cibuildwheel, its container engine or its image, or jobs of a CI system that are not as vbuild needs them."""
-
-
-class LayoutError(VbuildError):
-    """Wheels that cannot be laid out as asked: they do not belong together, or a layout has no place for them."""
-
-
-class NativeError(VbuildError):
-    """A native dependency that cannot be fetched or built as a recipe says."""
-
-
-class PluginError(VbuildError):
-    """A provider's plugin that cannot be had, breaks its limits, or does not answer as the providers draft says."""
+class RepackageError(VbuildError):
+    """Wheels cannot be slimmed, split, laid out or published as asked."""
 
 
 def reason_of(error: OSError) -> str:

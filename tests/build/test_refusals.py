@@ -14,7 +14,7 @@ from tests.factories.natives import Works, cmake_library, library, script_librar
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.native_cache import NativeCache
-from vbuild.errors import FetchError, NativeError
+from vbuild.errors import BuildError, FetchError
 from vbuild.files.cache import DAY, Cache, Part
 from vbuild.hardware.cpu import Cpu
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def _refused(works: Works, text: str) -> str:
-    with pytest.raises(NativeError) as refused:
+    with pytest.raises(BuildError) as refused:
         works.built(text, "x86-64")
     return str(refused.value)
 
@@ -45,7 +45,7 @@ def test_a_failure_is_told_to_everybody_and_made_once(tmp_path: Path) -> None:
     foundry = works.foundry(step(script_library(tmp_path / "depth"), "script", counted))
     prefixes = [one.prefix for one in foundry.steps(Cpu.parse("x86-64"))]
     for _ in range(2):
-        with pytest.raises(NativeError, match="sh failed with status 1"):
+        with pytest.raises(BuildError, match="sh failed with status 1"):
             foundry.build(prefixes)
     assert (tmp_path / "count").read_text() == "tried\n"
 
@@ -149,14 +149,14 @@ def test_a_source_of_another_build_system_is_refused(tmp_path: Path, build: str,
 )
 def test_a_missing_program_is_named_before_anything_is_built(tmp_path: Path, build: str, message: str) -> None:
     text = step(cmake_library(tmp_path / "depth"), build, f"env = {{ PATH = '{tmp_path}' }}")
-    with pytest.raises(NativeError) as refused:
+    with pytest.raises(BuildError) as refused:
         Works.at(tmp_path / "works").foundry(text).steps(Cpu.parse("x86-64"))
     assert str(refused.value) == message
 
 
 def test_another_machine_is_refused(tmp_path: Path) -> None:
     foundry = Works.at(tmp_path / "works").foundry(step(script_library(tmp_path / "depth"), "script"))
-    with pytest.raises(NativeError) as refused:
+    with pytest.raises(BuildError) as refused:
         foundry.steps(Cpu.parse("armv8-a"))
     assert str(refused.value) == (
         "native depth: cannot be built for aarch64 on x86_64; expected wheels for this machine, or a project without "

@@ -12,7 +12,7 @@ from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.build.repair import repair
-from vbuild.errors import BuildError, TableError, VbuildError, WheelError
+from vbuild.errors import BuildError, RecipeError, VbuildError, WheelError
 
 LINUX = f"demo-1.0-cp311-cp311-linux_{os.uname().machine}.whl"
 MODULE = "demo.cpython-311-x86_64-linux-gnu.so"
@@ -160,19 +160,19 @@ REFUSED: list[tuple[str, str, type[VbuildError], str]] = [
     (
         "[tool.vbuild.repair]\nplatform = 'x'\n",
         LINUX,
-        TableError,
+        RecipeError,
         "pyproject.toml: tool.vbuild.repair.platform: no such key; known here: command, exclude, plat, sbom, skip",
     ),
     (
         "[tool.vbuild]\nrepair = 1\n",
         LINUX,
-        TableError,
+        RecipeError,
         "pyproject.toml: tool.vbuild.repair: expected a table, got 1",
     ),
     (
         "tool = ",
         LINUX,
-        TableError,
+        RecipeError,
         "pyproject.toml: not TOML: Invalid value (at end of document)",
     ),
     (
@@ -211,7 +211,7 @@ def test_a_wheel_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError) as refusal:
+    with pytest.raises(RecipeError) as refusal:
         repair(built(tmp_path), tmp_path / "out", recipe=tmp_path / "none.toml")
     assert str(refusal.value) == f"{tmp_path}/none.toml: cannot be read: No such file or directory"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.config.table import Table
-from vbuild.errors import TableError, VbuildError
+from vbuild.errors import RecipeError, VbuildError
 from vbuild.hardware.cpu import Cpu
 
 TEXT = """
@@ -94,7 +94,7 @@ def _raise(found: object) -> None:
 
 def test_a_key_nobody_asks_for_is_refused_on_leaving_its_table() -> None:
     table = Table.parse("[build]\nenv = 1\nflag = 2\n")
-    with pytest.raises(TableError) as refused, table.table("build") as build:
+    with pytest.raises(RecipeError) as refused, table.table("build") as build:
         build.number("env")
     assert str(refused.value) == "build.flag: no such key; known here: env"
 
@@ -111,7 +111,7 @@ def test_a_key_nobody_asks_for_is_refused_on_leaving_its_table() -> None:
     ],
 )
 def test_what_is_not_toml_is_refused(text: str, message: str) -> None:
-    with pytest.raises(TableError) as refused:
+    with pytest.raises(RecipeError) as refused:
         Table.parse(text)
     assert str(refused.value).startswith(message)
 
@@ -122,10 +122,10 @@ def test_a_hundred_dots_in_a_key_are_read() -> None:
 
 def test_a_file_is_named_in_its_mistakes(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"a = '\xff'")
-    with pytest.raises(TableError, match=r"a\.toml: cannot be read: not UTF-8"):
+    with pytest.raises(RecipeError, match=r"a\.toml: cannot be read: not UTF-8"):
         Table.load(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_text("a")
-    with pytest.raises(TableError, match=r"b\.toml: not TOML: "):
+    with pytest.raises(RecipeError, match=r"b\.toml: not TOML: "):
         Table.load(tmp_path / "b.toml")
 
 
@@ -133,7 +133,7 @@ def test_a_file_is_named_in_its_mistakes(tmp_path: Path) -> None:
 def test_any_text_is_a_table_or_a_table_error(text: str) -> None:
     try:
         table = Table.parse(text)
-    except TableError:
+    except RecipeError:
         return
     for key in table:
         table.raw(key)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.bundle import BundleMethod, extent, packed, read
 from vbuild.gpu_code.model import Compression, GpuTarget, Reading, verbatim
@@ -57,7 +57,7 @@ def test_ids_are_read_in_every_spelling(ident: str, shown: str) -> None:
 
 def test_code_for_amd_offers_nothing_to_nvidia() -> None:
     (found,) = reading_of(bundle({GFX942: b"x"})).entries
-    with pytest.raises(DeviceError, match=r"^entry at 0x1000 is for gfx942; expected code for an NVIDIA GPU$"):
+    with pytest.raises(BinaryError, match=r"^entry at 0x1000 is for gfx942; expected code for an NVIDIA GPU$"):
         _ = found.offer
 
 
@@ -128,7 +128,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("data", "message"), REFUSED.items(), ids=list(map(str, range(len(REFUSED)))))
 def test_what_is_damaged_or_not_known_is_refused_with_its_place(data: bytes, message: str) -> None:
-    with pytest.raises(DeviceError) as refusal:
+    with pytest.raises(BinaryError) as refusal:
         reading_of(data)
     assert str(refusal.value) == message
 

@@ -7,7 +7,7 @@ import zstandard
 
 from tests.factories.bundles import GFX942, bundle, compressed
 from tests.factories.fatbins import PTX, cubin, entry, fatbin
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.gpu_code import bundle as bundles
 from vbuild.gpu_code.compression import LIMIT, decompressed, inflated, recompressed
 from vbuild.gpu_code.fatbin import EntryHeader, FatbinFlag, FatbinKind, packed, read
@@ -53,14 +53,14 @@ REFUSED = {
 
 @pytest.mark.parametrize(("data", "message"), REFUSED.items(), ids=list(map(str, range(len(REFUSED)))))
 def test_what_cannot_be_read_is_refused_with_its_place(data: bytes, message: str) -> None:
-    with pytest.raises(DeviceError) as refusal:
+    with pytest.raises(BinaryError) as refusal:
         decompressed(data, first(data))
     assert str(refusal.value) == message
 
 
 def test_a_block_that_holds_more_than_it_claims_is_damaged() -> None:
     data = fatbin(entry(flags=FatbinFlag.LZ4, uncompressed_size=127))
-    with pytest.raises(DeviceError, match=r"^code at 0x10 is damaged: lz4: "):
+    with pytest.raises(BinaryError, match=r"^code at 0x10 is damaged: lz4: "):
         decompressed(data, first(data))
 
 
@@ -69,7 +69,7 @@ def test_a_claim_of_a_gibibyte_takes_no_memory() -> None:
     found = first(data)
     tracemalloc.start()
     try:
-        with pytest.raises(DeviceError):
+        with pytest.raises(BinaryError):
             decompressed(data, found)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -80,14 +80,14 @@ def test_more_in_a_zlib_stream_than_it_claims_is_refused() -> None:
     plain = bundle({GFX942: b"code"})
     packed = memoryview(compressed(plain, method=bundles.BundleMethod.ZLIB))[32:]
     assert inflated(packed, Compression.ZLIB, size=len(plain), place=0) == plain
-    with pytest.raises(DeviceError, match=r"^code at 0x20 inflates to 0x1000 bytes, but claims 0xfff$"):
+    with pytest.raises(BinaryError, match=r"^code at 0x20 inflates to 0x1000 bytes, but claims 0xfff$"):
         inflated(packed, Compression.ZLIB, size=0xFFF, place=0x20)
 
 
 def test_code_in_a_bundle_that_is_compressed_as_a_whole_cannot_be_read_alone() -> None:
     data = compressed(bundle({GFX942: b"code"}))
     (found,) = bundles.read(memoryview(data), range(len(data))).entries
-    with pytest.raises(DeviceError, match=r"^code-object at 0x0 cannot be read alone: its container is compressed$"):
+    with pytest.raises(BinaryError, match=r"^code-object at 0x0 cannot be read alone: its container is compressed$"):
         decompressed(data, found)
 
 

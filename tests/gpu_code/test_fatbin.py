@@ -3,7 +3,7 @@
 import pytest
 
 from tests.factories.fatbins import PTX, cubin, entry, fatbin
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import HEADER_SIZE, FatbinFlag, FatbinKind, extent, packed, read
 from vbuild.gpu_code.model import Compression, Vendor, verbatim
@@ -155,12 +155,12 @@ REFUSED = {
 
 @pytest.mark.parametrize(("data", "message"), REFUSED.items(), ids=list(map(str, range(len(REFUSED)))))
 def test_what_is_damaged_or_not_known_is_refused_with_its_place(data: bytes, message: str) -> None:
-    with pytest.raises(DeviceError) as refusal:
+    with pytest.raises(BinaryError) as refusal:
         read(memoryview(data), extent(memoryview(data), range(len(data))))
     assert str(refusal.value) == message
 
 
 def test_a_fatbin_that_the_driver_could_not_count_is_refused() -> None:
     data = fatbin(fat_size=1 << 31)
-    with pytest.raises(DeviceError, match="is 0x80000000 bytes long; expected a multiple of 8 below 2 GiB"):
+    with pytest.raises(BinaryError, match="is 0x80000000 bytes long; expected a multiple of 8 below 2 GiB"):
         extent(memoryview(data), range(1 << 40))

@@ -6,7 +6,7 @@ from tests.factories.bundles import GFX942, HOST, bundle, compressed
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.elf.image import ElfForm, ElfImage
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.model import Container, DeviceCode, Vendor, offered
@@ -89,7 +89,7 @@ def test_a_pinned_container_can_be_kept_whole_but_not_be_changed() -> None:
     pinned, movable = surveyed(data).containers
     assert bytes(EditedFile.of(data, pinned.keeping(pinned.entries))) == TWO[0]
     assert bytes(EditedFile.of(data, movable.keeping(()))) == fatbin()
-    with pytest.raises(DeviceError, match=r"^\.nv_fatbin at 0x\w+ cannot be changed: no wrapper points to it$"):
+    with pytest.raises(BinaryError, match=r"^\.nv_fatbin at 0x\w+ cannot be changed: no wrapper points to it$"):
         pinned.keeping(())
 
 

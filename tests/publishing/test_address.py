@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.install_commands import below, folder_url, install
 
 
@@ -28,7 +28,7 @@ def test_urls_of_folders_are_taken(url: str) -> None:
     ],
 )
 def test_what_is_no_url_of_a_folder_is_refused(url: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         folder_url(url)
     assert str(refusal.value) == (
         f"{url!r}: expected the URL of a folder, https, http or file, as in https://example.org/whl"
@@ -36,7 +36,7 @@ def test_what_is_no_url_of_a_folder_is_refused(url: str) -> None:
 
 
 def test_a_login_is_not_told_to_everyone() -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         folder_url("https://me:secret@example.org/whl")
     assert str(refusal.value) == "example.org: a URL with a login, which everyone could read; leave that out"
 

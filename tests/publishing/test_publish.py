@@ -13,7 +13,7 @@ from tests.factories.desk import VBUILD, WIDTH
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.cli.publishing import LAYOUTS
-from vbuild.errors import LayoutError, PublishError, VbuildError
+from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text
 from vbuild.publishing.publish import publish
@@ -40,7 +40,7 @@ class Given:
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         if self.plan is None:
-            raise LayoutError(f"{offers[0]}: has no place here")
+            raise RepackageError(f"{offers[0]}: has no place here")
         return self.plan
 
 
@@ -81,7 +81,7 @@ def test_a_wheel_is_offered_with_what_it_says_of_itself(dist: Path) -> None:
 def test_releases_of_one_project_are_told_apart(tmp_path: Path) -> None:
     first, second = (wheel(tmp_path, f"demo-{version}-py3-none-any.whl") for version in ("1.0", "1.0.1"))
     assert [str(offer) for offer in offers([first, second])] == ["demo 1.0", "demo 1.0.1"]
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         only(offers([first, second]))
     assert str(refusal.value) == (
         "found demo 1.0, demo 1.0.1; expected the wheels of one release: give those of others apart"
@@ -122,13 +122,13 @@ def test_a_member_that_is_not_there_is_told_and_nothing_stays(dist: Path, tmp_pa
     [offer] = offers([dist])
     path = offer.plain[0].path
     wrong = NewWheel(PurePosixPath(), WheelName.parse(NAME), path, (Copied(path, "demo/none.py", "demo/none.py"),))
-    with pytest.raises(LayoutError, match=rf"^given: {NAME}: demo/none.py: no such member$"):
+    with pytest.raises(RepackageError, match=rf"^given: {NAME}: demo/none.py: no such member$"):
         publish([dist], tmp_path / "site", layouts=[Variants(), Given(PublishPlan("given", (wrong,), ()))])
     assert not (tmp_path / "site").exists()
 
 
 def test_all_layouts_are_planned_before_one_is_written(dist: Path, tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match=r"^given: demo 1\.0: has no place here$"):
+    with pytest.raises(RepackageError, match=r"^given: demo 1\.0: has no place here$"):
         publish([dist], tmp_path / "site", layouts=[Variants(), Given(None)])
     assert not (tmp_path / "site").exists()
 
@@ -137,7 +137,7 @@ def test_a_folder_that_is_in_use_is_left_alone(dist: Path, tmp_path: Path) -> No
     there = tmp_path / "site" / "variants"
     there.mkdir(parents=True)
     (there / "precious").write_text("x")
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         publish([dist], tmp_path / "site", layouts=[Variants()])
     assert str(refusal.value) == (
         f"{there}: exists and is not an empty folder; remove it, or choose another output folder"
@@ -152,7 +152,7 @@ def test_a_link_in_the_place_of_a_folder_is_left_alone(dist: Path, tmp_path: Pat
     if leads_somewhere:
         (tmp_path / "elsewhere").mkdir()
     there.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LayoutError, match="exists and is not an empty folder"):
+    with pytest.raises(RepackageError, match="exists and is not an empty folder"):
         publish([dist], tmp_path / "site", layouts=[Variants()])
     assert there.is_symlink()
     assert below(tmp_path / "site") == []
@@ -166,7 +166,9 @@ def test_an_empty_folder_is_taken(dist: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a/b", "a")])
 def test_two_outputs_of_one_name_are_refused(names: tuple[str, str]) -> None:
-    with pytest.raises(LayoutError, match=r"^a(/b)?: two outputs of this name; publish what they are made of apart$"):
+    with pytest.raises(
+        RepackageError, match=r"^a(/b)?: two outputs of this name; publish what they are made of apart$"
+    ):
         PublishPlan("given", tuple(map(text, names)), ())
 
 
@@ -287,7 +289,7 @@ def test_pypi_takes_no_layouts(dist: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_folder_that_is_not_there_has_no_layout(tmp_path: Path, layout: str) -> None:
-    with pytest.raises(PublishError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         check_layout(tmp_path / "none", layout)
     assert str(refusal.value) == (
         f"{tmp_path / 'none'}: no such folder; expected one that vbuild publish --layout {layout} made"
@@ -295,5 +297,5 @@ def test_a_folder_that_is_not_there_has_no_layout(tmp_path: Path, layout: str) -
 
 
 def test_a_layout_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PublishError, match=r"^no layout 'tarballs'; expected one of hwcaps, redirect, local,"):
+    with pytest.raises(RepackageError, match=r"^no layout 'tarballs'; expected one of hwcaps, redirect, local,"):
         check_layout(tmp_path, "tarballs")

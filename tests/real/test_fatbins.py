@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vbuild.elf.image import ElfImage
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.gpu_code.compression import decompressed
 from vbuild.gpu_code.fatbin import FATBINS, FatbinFlag
 from vbuild.gpu_code.model import DeviceCode, GpuEntry, Vendor
@@ -125,7 +125,7 @@ def test_fatbins_that_host_code_chooses_from_are_found_and_obfuscated_code_is_na
     assert not any(container.movable for container in found)
     obfuscated = [entry for container in found for entry in container.entries if entry.flags & FatbinFlag.OBFUSCATED]
     assert len(obfuscated) == 11651
-    with pytest.raises(DeviceError, match=r"is obfuscated: only NVIDIA's linker can read it$"):
+    with pytest.raises(BinaryError, match=r"is obfuscated: only NVIDIA's linker can read it$"):
         decompressed(data, obfuscated[0])
 
 

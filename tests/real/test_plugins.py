@@ -3,7 +3,7 @@
 import pytest
 
 from tests.factories.variants import document, machine, variant
-from vbuild.errors import PluginError
+from vbuild.errors import VariantError
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import StatedProperty
 from vbuild.variants.plugins import Plugins
@@ -69,7 +69,7 @@ def test_nvidias_plugin_is_not_run_where_vbuild_answers() -> None:
 def test_a_plugin_that_is_not_as_the_draft_says_is_refused(
     namespace: str, requires: str, plugin_api: str, why: str
 ) -> None:
-    with pytest.raises(PluginError) as refusal:
+    with pytest.raises(VariantError) as refusal:
         asked(namespace, requires, plugin_api)
     place, _, what = str(refusal.value).partition("): ")
     assert place.startswith(f"plugin of {namespace}: {requires}: {requires.replace('==', ' ')} (sha256 ")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
@@ -122,9 +122,9 @@ def test_libraries_of_and_beside_the_toolkit_link(store: Path, tmp_path: Path) -
 
 
 def test_a_version_that_a_library_does_not_have_is_refused_with_what_is_there(tmp_path: Path) -> None:
-    with pytest.raises(ToolkitError, match=r"^CUDA 13.0: nvidia-nccl-cu13==99: not on the package index; of nvidia"):
+    with pytest.raises(BuildError, match=r"^CUDA 13.0: nvidia-nccl-cu13==99: not on the package index; of nvidia"):
         _toolkit(tmp_path, FIRST, "nccl==99")
-    with pytest.raises(ToolkitError, match=r"of nvidia-no-such-library-cu13 or nvidia-no-such-library$"):
+    with pytest.raises(BuildError, match=r"of nvidia-no-such-library-cu13 or nvidia-no-such-library$"):
         _toolkit(tmp_path, FIRST, "no-such-library==1")
 
 
@@ -136,5 +136,5 @@ def test_install_path_and_prune_are_one_life(tmp_path: Path) -> None:
     assert list(made.lines())[1].startswith("CUDA 13.0 comes under NVIDIA's licence agreement")
     assert path("13.0", store=tmp_path).toolkit.root == made.toolkit.root
     assert 200e6 < prune(store=tmp_path).size < 400e6
-    with pytest.raises(ToolkitError, match=r"^CUDA 13\.0: not kept; run first: vbuild toolkit install 13\.0$"):
+    with pytest.raises(BuildError, match=r"^CUDA 13\.0: not kept; run first: vbuild toolkit install 13\.0$"):
         path("13.0", store=tmp_path)

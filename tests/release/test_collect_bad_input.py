@@ -14,7 +14,7 @@ from tests.factories.reports import data, entry, failure
 from tests.factories.sources import sha256
 from tests.factories.tools import needs
 from tests.factories.variants import BLAS, document, metadata, tiny_wheel, variant, variant_wheel
-from vbuild.errors import ReportError, VbuildError
+from vbuild.errors import RecipeError, VbuildError
 from vbuild.release.collect import collect
 from vbuild.release.parts import FoundWheel
 
@@ -247,7 +247,7 @@ def test_results_in_the_place_of_a_part(tmp_path: Path) -> None:
     part(tmp_path / "parts/plain")
     said(tmp_path / "parts/openblas")
     for name, wheel in (("plain", PLAIN), ("openblas", OPENBLAS)):
-        with pytest.raises(ReportError) as caught:
+        with pytest.raises(RecipeError) as caught:
             collect([tmp_path / "parts"], tmp_path / "parts" / name)
         place = tmp_path / "parts" / name
         assert str(caught.value) == f"{place}: no other part has {wheel}; expected another folder for results"
@@ -259,7 +259,7 @@ def test_results_in_the_place_of_what_failed(tmp_path: Path) -> None:
     (tmp_path / "parts/v3").mkdir()
     lost = failure("v3", "no", cpu="x86-64-v3", log="logs/v3.log")
     (tmp_path / "parts/v3/report.json").write_text(json.dumps(data(failures=[lost])))
-    with pytest.raises(ReportError, match="no other part has the failed v3; expected another folder for results"):
+    with pytest.raises(RecipeError, match="no other part has the failed v3; expected another folder for results"):
         collect([tmp_path / "parts"], tmp_path / "parts/v3")
 
 
@@ -342,7 +342,7 @@ def test_a_wheel_of_another_project_is_not_the_plain_one(tmp_path: Path) -> None
 
 
 def test_a_wheel_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(RecipeError) as caught:
         _ = FoundWheel(tmp_path / PLAIN, None).digest
     assert str(caught.value) == f"{tmp_path}/{PLAIN}: cannot be read: No such file or directory"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.emitting import written
-from vbuild.errors import CiError, TableError
+from vbuild.errors import BuildError, RecipeError
 from vbuild.files.staging import STAGE
 from vbuild.release.emit import CiSystem, emitted
 from vbuild.release.emit_jobs import chunks
@@ -99,7 +99,7 @@ def test_a_path_through_a_link_to_the_working_folder_is_found(folder: Path) -> N
 
 def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
     written(folder.parent, LEVELS)
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(Path("../demo.toml"), CiSystem.GITHUB)
     assert str(refusal.value) == (
         f"../demo.toml: outside the working folder, {folder}, in which the jobs would not find it; "
@@ -107,7 +107,7 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
     )
     (folder.parent / "project").mkdir()
     written(folder, LEVELS, source='name = "demo"\n[source]\npath = "../project"\n')
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(Path("demo.toml"), CiSystem.GITLAB)
     assert str(refusal.value) == (
         f"demo.toml: the project it builds, {folder.parent}/project, is outside the working folder, {folder}; "
@@ -116,12 +116,12 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
 
 
 def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(written(folder, LEVELS, name="a\nb.toml"), CiSystem.SLURM)
     assert str(refusal.value) == (
         "source: 'a\\nb.toml' cannot be written in one line; expected printable characters alone"
     )
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(written(folder, LEVELS), CiSystem.GITHUB, install="pip install a\npip install b")
     assert str(refusal.value) == (
         "--install: 'pip install a\\npip install b' cannot be written in one line; expected printable characters alone"
@@ -130,14 +130,14 @@ def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("system", CiSystem)
 def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: CiSystem) -> None:
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(written(folder, LEVELS), system, runner="a\nb")
     assert str(refusal.value) == (
         "--runner: 'a\\nb' cannot be written in one line; expected printable characters alone"
     )
     (folder / "py\n3").mkdir()
     (folder / "py\n3" / "python").touch()
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(written(folder, f'{LEVELS}python = ["3.12", "py\\n3/python"]\n'), system)
     assert str(refusal.value) == (
         "matrix.python: './py\\n3/python' cannot be written in one line; expected printable characters alone"
@@ -145,9 +145,9 @@ def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: CiS
 
 
 def test_recipes_that_are_wrong_are_refused_as_everywhere(folder: Path) -> None:
-    with pytest.raises(TableError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
+    with pytest.raises(RecipeError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
         emitted(written(folder, ""), CiSystem.JSON)
-    with pytest.raises(TableError, match=r"nothing\.toml"):
+    with pytest.raises(RecipeError, match=r"nothing\.toml"):
         emitted(Path("nothing.toml"), CiSystem.JSON)
 
 
@@ -164,7 +164,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize(("system", "message"), TOO_LARGE.items())
 def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: CiSystem, message: str) -> None:
     axes = [f"[matrix.axes.{name}]\n{_values(name, 1200, 60)}" for name in "ab"]
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         emitted(written(folder, "".join(axes)), system)
     size = re.search(r"[0-9]{6,}", str(refusal.value))
     assert size

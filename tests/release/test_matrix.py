@@ -334,7 +334,7 @@ def test_a_dry_run_with_zig_fetches_and_writes_nothing(tmp_path: Path, monkeypat
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     jobs = planned(source)
     assert [job.compilers.zig_target for job in jobs] == ["x86_64-linux-gnu.2.17"] * 3
-    assert {path.name for path in (tmp_path / "cache").glob("vbuild/*")} <= {"probes"}
+    assert {path.name for path in (tmp_path / "cache").glob("vbuild/*")} <= {"CACHEDIR.TAG", "probes"}
 
 
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
-from vbuild.errors import ReportError
+from vbuild.errors import RecipeError
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.release.collect import collect
@@ -166,7 +166,7 @@ def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path)
 def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     (tmp_path / "old.json").write_text("[]")
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(RecipeError) as caught:
         matrix(source, tmp_path / "dist", MatrixOptions(compare=tmp_path / "old.json"))
     expected = "not a report of a release: no format; expected report.json as vbuild writes it"
     assert str(caught.value) == f"{tmp_path}/old.json: {expected}"

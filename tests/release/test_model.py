@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.factories.reports import data, entry, failure, report
-from vbuild.errors import ReportError
+from vbuild.errors import RecipeError
 from vbuild.release.report import Report, check, kinds, schema
 from vbuild.release.report_limits import limits
 from vbuild.wheel.name import WheelName
@@ -16,7 +16,7 @@ KEYS = "format, name, source, wheels, failures, variants, machines, limits, note
 
 
 def refused(path: Path) -> str:
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(RecipeError) as caught:
         Report.load(path)
     return str(caught.value).removeprefix(f"{path}: ")
 
@@ -81,7 +81,7 @@ def test_what_is_no_json_is_refused(content: bytes, message: str, tmp_path: Path
     ("key", "said"), [("other", "other"), ("\x1b[2J", "'\\x1b[2J'")], ids=["word", "control characters"]
 )
 def test_what_vbuild_writes_has_no_other_keys(key: str, said: str) -> None:
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(RecipeError) as caught:
         check(data(**{key: 1}), schema())
     assert str(caught.value) == f"{said}: no such key; known here: {KEYS}"
     assert Report.of_data(data(**{key: 1}))  # what it reads may
@@ -95,7 +95,7 @@ def test_a_report_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_report_of_another_project_is_not_what_was_before(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     path.write_text(json.dumps(data(entry())))
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(RecipeError) as caught:
         Report.previous(path, "other")
     assert str(caught.value) == f"{path}: is of 'demo'; expected a report of 'other', which this release is of"
     assert Report.previous(None, "other") is None

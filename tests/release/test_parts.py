@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.factories.recipes import recipe
 from vbuild.cli.building import matrix as command
-from vbuild.errors import CiError, RecipeError
+from vbuild.errors import BuildError, RecipeError
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.emit_jobs import JobPart, parts
@@ -147,7 +147,7 @@ def test_names_that_would_be_one_stay_apart(tmp_path: Path) -> None:
 
 def test_a_variant_that_is_called_as_the_plain_wheel_is_refused(tmp_path: Path) -> None:
     found = recipe(tmp_path, f"[matrix]\n{axis('free', ['x', 'plain'])}")
-    with pytest.raises(CiError) as refusal:
+    with pytest.raises(BuildError) as refusal:
         parts(found)
     assert str(refusal.value) == (
         f"{tmp_path}/demo.toml: a variant is labelled 'plain', as --only calls the plain wheel; expected another label"

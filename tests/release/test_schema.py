@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from tests.factories.reports import choice, data, entry, failure, finding, override
 from vbuild.build.agreement import TrialCompile
-from vbuild.errors import ReportError
+from vbuild.errors import RecipeError
 from vbuild.release.outcome import Product
 from vbuild.release.report import FORMAT, Report, check, schema
 from vbuild.release.report_page import page
@@ -178,7 +178,7 @@ def refusal(value: Any) -> str | None:
     """What vbuild has against *value*."""
     try:
         check(value, schema())
-    except ReportError as error:
+    except RecipeError as error:
         return str(error)
     return None
 
@@ -211,7 +211,7 @@ def test_whatever_a_report_says_nothing_but_a_report_error_escapes(seed: int) ->
             container[key] = chance.choice([*STRANGE, "a.whl", "demo-1.0-py3-none-any.whl", "sm_99", "x86-64-v3"])
             if isinstance(container, dict):
                 container["strange"] = chance.choice(STRANGE)
-        with suppress(ReportError):
+        with suppress(RecipeError):
             page(Report.of_data(changed), Report.of_data(whole()))
 
 

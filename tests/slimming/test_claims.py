@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.hardware.gpu import Arch, GpuServed
 from vbuild.slimming.output import claimed_properties, cuda_major
 from vbuild.slimming.results import LibraryCut
@@ -46,7 +46,7 @@ def test_the_oldest_driver_is_that_of_the_cuda_linked_or_one_that_reads_zstd() -
 
 @pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(GpuServed(Arch(89), jit=1)),)])
 def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut, ...]) -> None:
-    with pytest.raises(SlimError) as caught:
+    with pytest.raises(RepackageError) as caught:
         claimed_properties(cuts, major=None)
     assert str(caught.value) == "PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others"
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.factories.elf import shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.gpu import Ptx
 from vbuild.slimming.library import GpuLibrary
@@ -52,7 +52,7 @@ def test_code_that_no_driver_chooses_from_is_for_any_gpu_and_none(data: bytes) -
 
 
 def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
-    with pytest.raises(SlimError) as caught:
+    with pytest.raises(RepackageError) as caught:
         cut(device_library(code(80, 120), fatbin(entry(FatbinKind.LTO_IR, 90))), "90")
     assert str(caught.value) == (
         "demo/_C.so: nothing for sm_90 in any of its fatbins (1), which have sm_80, sm_120; choose among those, or let "
@@ -63,7 +63,9 @@ def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
 def test_ptx_that_may_not_stay_is_named_as_such_in_the_refusal() -> None:
     both = code(80, 120, ptx=(80, 90))
     assert cut(device_library(both), cuts=Cuts()).jit_only == 1
-    with pytest.raises(SlimError, match=r"\(1\), which have sm_80, sm_120, PTX for sm_80, PTX for sm_90; choose among"):
+    with pytest.raises(
+        RepackageError, match=r"\(1\), which have sm_80, sm_120, PTX for sm_80, PTX for sm_90; choose among"
+    ):
         cut(device_library(both), cuts=Cuts(ptx=Ptx.NONE))
 
 

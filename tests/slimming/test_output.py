@@ -7,7 +7,7 @@ import pytest
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.slimming.output import SlimOutput, slim_outputs
 from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
@@ -56,7 +56,7 @@ def test_only_the_variants_own_document_is_made_anew(tmp_path: Path) -> None:
 def test_a_variant_for_gpus_needs_a_label_to_be_one_for_fewer(tmp_path: Path) -> None:
     claimed = variant("wide", "nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 90_real")
     wide = stamped(wheel(tmp_path, NAME, {"a.so": FAT}), tmp_path / "wide", variant=claimed)
-    with pytest.raises(SlimError) as caught:
+    with pytest.raises(RepackageError) as caught:
         found(wide, PLAIN)
     assert str(caught.value) == (
         "is a variant for NVIDIA GPUs already (wide), and would be one for sm_90 only; give it a label of its own with "

@@ -8,7 +8,7 @@ import pytest
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.wheels import wheel
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.slimming.output import slim_outputs
 from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
@@ -67,7 +67,7 @@ def test_every_byte_is_told_once(tmp_path: Path) -> None:
 def test_a_refusal_of_one_library_ends_all(tmp_path: Path) -> None:
     fat = wheel(tmp_path, NAME, {f"{number}.so": FAT for number in range(9)})
     with (
-        pytest.raises(SlimError, match=r"^0\.so: nothing for sm_75"),
+        pytest.raises(RepackageError, match=r"^0\.so: nothing for sm_75"),
         open_wheel(fat) as source,
         planned(source, (Share.parse("a=75"),), Cuts()),
     ):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.strip import Strip
-from vbuild.errors import SlimError, VbuildError
+from vbuild.errors import RepackageError, VbuildError
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel
 
@@ -80,7 +80,7 @@ def test_globs_name_members(tmp_path: Path, glob: str, dropped: set[str]) -> Non
 
 @pytest.mark.parametrize("glob", ["*", "*.dist-info/*", "*RECORD", "demo-1.0.dist-info/METADATA"])
 def test_what_describes_the_wheel_is_not_dropped(tmp_path: Path, glob: str) -> None:
-    with open_wheel(wheel(tmp_path)) as source, pytest.raises(SlimError, match="which describes the wheel"):
+    with open_wheel(wheel(tmp_path)) as source, pytest.raises(RepackageError, match="which describes the wheel"):
         Cuts(drop=(glob,)).dropped(source)
 
 

@@ -12,7 +12,7 @@ from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.strip import Strip
-from vbuild.errors import SlimError, VbuildError, WheelError
+from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Ptx
@@ -181,7 +181,7 @@ def test_a_gpu_that_only_ptx_serves_is_told_with_the_count(tmp_path: Path) -> No
 
 def test_ptx_alone_for_a_gpu_that_no_property_can_name_is_refused(tmp_path: Path) -> None:
     library = device_library(code(80, 90, ptx=(89,)))
-    with pytest.raises(SlimError, match="PTX alone serves the GPUs asked for"):
+    with pytest.raises(RepackageError, match="PTX alone serves the GPUs asked for"):
         slim([fat_wheel(tmp_path, library=library)], tmp_path / "out", shares=[Share.parse("b=103")])
     assert not list((tmp_path / "out").glob("*"))
 
@@ -208,7 +208,7 @@ def test_where_ptx_is_not_wanted_it_stays_only_in_a_fatbin_that_has_nothing_else
 
 def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path, library=device_library(code(80, 120), code(80)))
-    with pytest.raises(SlimError) as caught:
+    with pytest.raises(RepackageError) as caught:
         one(fat, tmp_path / "out")
     assert str(caught.value) == (
         f"{NAME}: demo/_C.so: nothing for sm_90 in any of its fatbins (2), which have sm_80, sm_120; choose among "
@@ -257,7 +257,7 @@ def test_dropped_members_are_gone_from_record_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_glob_that_names_nothing_or_the_wheels_own_files_is_refused(tmp_path: Path, glob: str, message: str) -> None:
-    with pytest.raises(SlimError) as caught:
+    with pytest.raises(RepackageError) as caught:
         one(fat_wheel(tmp_path), tmp_path / "out", drop=(glob,))
     assert str(caught.value) == message
     assert not (tmp_path / "out").exists()
@@ -286,7 +286,7 @@ LICENCE = b"(2) you may\nnot copy, sell, distribute,\nmodify, or create derivati
 def test_a_licence_that_forbids_changes_needs_an_answer(tmp_path: Path) -> None:
     path = "demo-1.0.dist-info/licenses/License.txt"
     fat = fat_wheel(tmp_path, {path: LICENCE})
-    with pytest.raises(SlimError, match=f"{path}, line 1: 'may not copy, sell"):
+    with pytest.raises(RepackageError, match=f"{path}, line 1: 'may not copy, sell"):
         one(fat, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*"))
     (slimmed,) = slim([fat], tmp_path / "out", shares=plain("90"), accept_license=True)
@@ -339,7 +339,7 @@ def test_other_hardwares_claims_stay_beside_the_new_ones(tmp_path: Path) -> None
 def test_a_variant_for_gpus_is_not_slimmed_under_its_own_label(tmp_path: Path) -> None:
     slim([fat_wheel(tmp_path)], tmp_path / "family", shares=[Share.parse("wide=80,90")])
     (wide,) = (tmp_path / "family").glob("*.whl")
-    with pytest.raises(SlimError, match="is a variant for NVIDIA GPUs already"):
+    with pytest.raises(RepackageError, match="is a variant for NVIDIA GPUs already"):
         one(wide, tmp_path / "out")
 
 
@@ -363,13 +363,13 @@ def test_the_cuda_that_is_linked_bounds_the_driver(tmp_path: Path) -> None:
 def test_a_request_for_nothing_or_for_two_of_one_name_is_refused(
     tmp_path: Path, shares: list[Share], message: str
 ) -> None:
-    with pytest.raises(SlimError) as caught:
+    with pytest.raises(RepackageError) as caught:
         slim([fat_wheel(tmp_path)], tmp_path / "out", shares=shares)
     assert str(caught.value) == message
 
 
 def test_two_variants_for_the_same_gpus_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(SlimError, match="variants 'a' and 'b' would be for the same GPUs"):
+    with pytest.raises(RepackageError, match="variants 'a' and 'b' would be for the same GPUs"):
         slim([fat_wheel(tmp_path)], tmp_path / "out", shares=[Share.parse("a=90"), Share.parse("b=90a")])
     assert not list((tmp_path / "out").glob("*"))
 

@@ -11,7 +11,7 @@ import pytest
 from tests.factories.dask import Cluster, clustered, needs_dask
 from tests.factories.desk import Desk, refusal, wheels
 from tests.slimming.test_slim import FAT, LIBRARY, NAME, fat_wheel
-from vbuild.errors import ExecutorError, SlimError, VbuildError
+from vbuild.errors import ExecutorError, RepackageError, VbuildError
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
@@ -99,7 +99,7 @@ def test_a_wheel_that_is_refused_ends_it_and_those_before_stay(two: Cluster, tmp
 
 def test_a_gpu_that_nothing_serves_is_refused_there_as_here(two: Cluster, tmp_path: Path) -> None:
     kind, said = same(several(tmp_path / "in"), tmp_path, two, shares=(Share(GpuList.parse("70")),))
-    assert kind is SlimError
+    assert kind is RepackageError
     assert str(said).startswith(f"{NAME}: {LIBRARY}: ")
 
 

@@ -13,7 +13,7 @@ from packaging.metadata import Metadata as Judged
 from tests.factories.clients import PIP, UV
 from tests.factories.elf import shared_object
 from tests.factories.wheels import contents, wheel
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.companion import (
     Companion,
     Libs,
@@ -282,13 +282,13 @@ def test_a_text_whose_name_no_metadata_may_say_goes_along_all_the_same() -> None
 
 
 def test_a_wheel_of_nothing_is_refused() -> None:
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         sample(files={})
     assert str(caught.value) == "foo-bar-libs: no library to put in, expected one at least"
 
 
 def test_a_version_that_is_none_is_refused() -> None:
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         dev_wheel(
             WheelName.parse("foo-1.0-py3-none-any.whl"),
             platform="any",

@@ -10,7 +10,7 @@ from tests.factories.extensions import library, module
 from tests.factories.looked import Looker
 from tests.factories.repaired import NAME, hashed, repaired
 from tests.factories.tools import needs
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.decisions import Decision, DecisionKind, check_drivers, decided
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
 from vbuild.splitting.request import SplitRequest
@@ -134,7 +134,7 @@ def test_what_is_no_library_stays(look: Looker) -> None:
 def test_libraries_of_the_driver_are_refused_wherever_they_are(look: Looker, path: str, *, is_refused: bool) -> None:
     bundle = look.at({path: THREE})
     if is_refused:
-        with pytest.raises(SplitError, match=f"^{NAME}: {path}: bundles lib"):
+        with pytest.raises(RepackageError, match=f"^{NAME}: {path}: bundles lib"):
             check_drivers([bundle])
     else:
         check_drivers([bundle])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.preload import MODULE, hooked, hooks, is_namespace, with_import
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -120,7 +120,7 @@ def test_a_source_is_refused_or_does_what_it_did(pieces: list[str]) -> None:
     source = "".join(pieces)
     try:
         added = with_import(source)
-    except SplitError:
+    except RepackageError:
         return
     kept = [
         found
@@ -157,19 +157,19 @@ def test_other_encodings_stay() -> None:
     ids=["damaged", "latin", "ambiguous", "unknown", "null"],
 )
 def test_a_source_that_cannot_be_read_is_refused(source: bytes, refusal: str) -> None:
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         hooked(source)
     version = ".".join(map(str, sys.version_info[:2]))
     assert str(caught.value) == f"{refusal.format(version)}; leave --preload out"
 
 
 def test_an_encoding_that_is_none_of_text_is_refused() -> None:
-    with pytest.raises(SplitError, match="in no encoding that Python reads: 'rot13' is not a text encoding"):
+    with pytest.raises(RepackageError, match="in no encoding that Python reads: 'rot13' is not a text encoding"):
         hooked(b"# coding: rot13\n")
 
 
 def test_a_second_byte_order_mark_is_refused() -> None:
-    with pytest.raises(SplitError, match="a second byte order mark"):
+    with pytest.raises(RepackageError, match="a second byte order mark"):
         with_import("\ufeff\ufeffx = 1\n")
 
 

@@ -13,7 +13,7 @@ from tests.factories.market import LINKER, NEWER, VERSION, everything, named, of
 from tests.factories.officials import FFT
 from tests.factories.tools import needs
 from vbuild.elf.surgery.relink import Relink
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.neighbours import Neighbour, Neighbours
 from vbuild.splitting.official import Officials
 from vbuild.splitting.orders import PatchOrder
@@ -94,7 +94,9 @@ def test_a_major_is_told_by_option_or_requirement(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("metadata", ["", f"Requires-Dist: {FFT}\nRequires-Dist: nvidia-cublas-cu11\n"])
 def test_a_major_that_nothing_or_too_much_tells_is_asked_for(look: Looker, officials: Officials, metadata: str) -> None:
-    with pytest.raises(SplitError, match=r"needs libcurand\.so\.10, which CUDA 11 and 12 and 13 have; say which one"):
+    with pytest.raises(
+        RepackageError, match=r"needs libcurand\.so\.10, which CUDA 11 and 12 and 13 have; say which one"
+    ):
         having(look, officials, CURAND, metadata=metadata)
 
 

@@ -23,7 +23,7 @@ from tests.factories.officials import (
 from tests.factories.ranges import serving, simple_index
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
-from vbuild.errors import FetchError, SplitError
+from vbuild.errors import FetchError, RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.official import Officials
 
@@ -89,7 +89,7 @@ def test_what_has_no_library_for_the_machine_is_refused(tmp_path: Path) -> None:
     }
     with officials_of(tmp_path, *wheels) as (officials, _):
         for (project, specifier), message in messages.items():
-            with pytest.raises(SplitError) as refused:
+            with pytest.raises(RepackageError) as refused:
                 officials.wheel(project, SpecifierSet(specifier))
             assert str(refused.value) == message
 
@@ -212,7 +212,7 @@ def test_the_toolkit_that_pins_a_version_is_found(tmp_path: Path) -> None:
         assert officials.pinned("12.4", FFT) == SpecifierSet("==11.2.1.3.*")
         assert officials.pinned("12", FFT) == SpecifierSet("==11.3.0.4.*")
         assert officials.pinned("12.4", "nvidia-nccl-cu12") == SpecifierSet()
-        with pytest.raises(SplitError) as refused:
+        with pytest.raises(RepackageError) as refused:
             officials.pinned("11.8", FFT)
         assert str(refused.value) == (
             "CUDA 11.8: no release of cuda-toolkit for it; expected a version that the package index has"
@@ -226,7 +226,7 @@ def test_hashes_that_are_no_sha256_are_passed_over(tmp_path: Path) -> None:
         made = wheel(tmp_path / str(number), name, {PATH: b"x"}, record=f"{PATH},{stated},1\n")
         with (
             officials_of(tmp_path / str(number), made) as (officials, _),
-            pytest.raises(SplitError, match=r"no shared library in"),
+            pytest.raises(RepackageError, match=r"no shared library in"),
         ):
             officials.wheel(FFT, SpecifierSet())
 

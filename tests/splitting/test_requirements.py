@@ -4,7 +4,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.requirements import compatible, compatible_alone, conflict, exact, merged, required
 from vbuild.wheel.metadata import Metadata
 
@@ -132,10 +132,10 @@ def test_a_part_of_a_toolkit_is_asked_for_at_no_version_of_its_own(
 
 
 def test_what_is_no_requirement_is_refused() -> None:
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         exact("x", "one two")
     assert str(caught.value) == f"requirement 'x==one two; {LINUX}': expected one as PEP 508 writes it"
     for call in (compatible_alone, lambda project, version: conflict(metadata(), project, version)):
-        with pytest.raises(SplitError) as caught:
+        with pytest.raises(RepackageError) as caught:
             call("x", "one")
         assert str(caught.value) == "x: version 'one', expected one as PEP 440 writes it"

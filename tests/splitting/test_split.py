@@ -14,7 +14,7 @@ from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -166,7 +166,7 @@ def test_two_projects_share_only_under_a_name_that_somebody_gives(tmp_path: Path
         *release(tmp_path / "a", FILES, LIBRARIES, names=(NAME,)),
         *release(tmp_path / "b", FILES, LIBRARIES, names=(NAME.replace("demo", "other"),), libs="other.libs"),
     ]
-    with pytest.raises(SplitError) as refused:
+    with pytest.raises(RepackageError) as refused:
         thinned(tmp_path, *fat)
     assert str(refused.value) == (
         f"demo and other have libraries in common, {hashed('libdeep.so.2', DEEP)} first; "
@@ -205,7 +205,7 @@ def test_pairs_of_projects_that_share_other_libraries_are_refused(tmp_path: Path
         name = f"libpair{number // 2}.so.1"
         files: dict[str, bytes | str] = {f"{project}/_c.so": module(name)}
         fat += release(tmp_path / project, files, {name: library(name)}, names=(NAME.replace("demo", project),))
-    with pytest.raises(SplitError) as refused:
+    with pytest.raises(RepackageError) as refused:
         thinned(tmp_path, *fat, libs="family")
     one, three = (NAME.replace("demo", project) for project in ("one", "three"))
     assert str(refused.value) == (

@@ -19,7 +19,7 @@ from tests.factories.sites import complaints, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
-from vbuild.errors import FetchError, SplitError, VbuildError
+from vbuild.errors import FetchError, RepackageError, VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
@@ -275,6 +275,6 @@ def test_dependency_wheels_among_the_input_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a/b", "../up", "a b", "-x", "a\nb"])
 def test_a_name_for_the_libraries_that_no_project_can_have_is_refused(tmp_path: Path, name: str) -> None:
     fat = release(tmp_path, FILES, {"libcount.so.1": COUNT})
-    with pytest.raises(SplitError) as error:
+    with pytest.raises(RepackageError) as error:
         thinned(tmp_path, *fat, libs=name)
     assert str(error.value) == f"no project name {name!r}; expected letters and digits, and - _ . between them"

@@ -29,7 +29,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import LinkGraph
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import BinaryError, SplitError, SurgeryError, VbuildError, WheelError
+from vbuild.errors import BinaryError, RepackageError, SurgeryError, VbuildError, WheelError
 from vbuild.files.edited import EditedFile
 from vbuild.index_client.configuration import Indexes
 from vbuild.inspection.inspect import inspect, save_page
@@ -325,14 +325,14 @@ def test_a_dependency_wheel_never_has_the_place_or_the_name_of_what_requires_it(
     """Installers remove the files of the old wheel after they have installed those that the new one requires."""
     (path,) = (path for path in FILES if "libtwo" in path)
     place = f"demo_libs/lib/{Path(path).name}"
-    with pytest.raises(SplitError) as error:
+    with pytest.raises(RepackageError) as error:
         thinned(tmp_path / "place", {**FILES, place: b"other"})
     how = "say with --libs what else their wheel is to be called"
     assert str(error.value) == f"{NAME}: {place} is where its shared libraries would be; {how}"
     names = [name.replace("demo", "demo_libs") for name in (NAME, OTHER)]
     paths = [wheel(tmp_path / "name", name, FILES) for name in names]
     request = SplitRequest(smallest=0, replace=False, libs="demo")
-    with pytest.raises(SplitError) as error:
+    with pytest.raises(RepackageError) as error:
         split(paths, tmp_path / "thin", request=request, indexes=lambda: ALONE)
     assert str(error.value) == f"{names[0]}: its shared libraries would be a wheel of its own name; {how}"
     assert not (tmp_path / "thin").exists()

@@ -14,7 +14,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.catalogue import is_official
 from vbuild.elf.read import Loading
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
@@ -73,7 +73,7 @@ def several(folder: Path) -> Path:
 
 
 def test_a_wheel_for_several_cudas_asks_which_one_to_require(market: Serving, tmp_path: Path) -> None:
-    with pytest.raises(SplitError) as refused:
+    with pytest.raises(RepackageError) as refused:
         split([several(tmp_path)], tmp_path / "led", request=RPATHS, indexes=lambda: market.indexes)
     assert str(refused.value) == (
         f"{NAME}: needs libraries of CUDA 12 and 13; say with --cuda which of them it is to require"

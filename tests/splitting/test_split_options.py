@@ -16,7 +16,7 @@ from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.image import ElfImage
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes
@@ -199,7 +199,7 @@ def test_gpu_code_is_cut_in_the_same_go(tmp_path: Path) -> None:
 def test_gpu_code_is_not_cut_where_a_licence_forbids_it(tmp_path: Path) -> None:
     licence = {"demo-1.0.dist-info/LICENSE": "You may not modify it, or create derivative works."}
     fat = wheel(tmp_path, NAME, {**repaired(FILES, {"libcount.so.1": COUNT}), **licence})
-    with pytest.raises(SlimError, match=f"^{NAME}: the licence forbids to modify what is in this wheel"):
+    with pytest.raises(RepackageError, match=f"^{NAME}: the licence forbids to modify what is in this wheel"):
         thinned(tmp_path, fat, gpus=GpuList.parse("90"))
     assert not (tmp_path / "thin").exists()
 

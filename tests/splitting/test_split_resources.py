@@ -23,7 +23,7 @@ from tests.factories.repaired import NAME, hashed, release, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import ShortageError, SplitError
+from vbuild.errors import RepackageError, ShortageError
 from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.index_client.configuration import Indexes
@@ -215,7 +215,7 @@ def test_where_edited_files_find_no_room_that_is_said(tmp_path: Path) -> None:
     with ExitStack() as stack:
         spool = Spool(stack, tmp_path)
         first = spool.put(memoryview(b"first"))
-        with pytest.raises(SplitError) as refused, granted(resource.RLIMIT_FSIZE, 10):
+        with pytest.raises(RepackageError) as refused, granted(resource.RLIMIT_FSIZE, 10):
             spool.put(memoryview(bytes(20)))
         assert str(refused.value) == "cannot be kept until it is written: File too large"
         assert bytes(spool.view(first)) == b"first"

@@ -15,7 +15,7 @@ from tests.factories.sites import complaints, imported, site
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.request import OfficialPin, SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
@@ -150,7 +150,7 @@ def test_rpaths_of_the_build_machine_go_where_nothing_else_is_to_do(market: Serv
 
 
 def test_a_soname_of_several_majors_is_refused_with_the_way_out(market: Serving, tmp_path: Path) -> None:
-    with pytest.raises(SplitError) as refused:
+    with pytest.raises(RepackageError) as refused:
         led(market, tmp_path, module("libcurand.so.10"))
     assert str(refused.value) == (
         f"{NAME}: needs libcurand.so.10, which CUDA 11 and 12 and 13 have; say which one with --cuda"
@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_edited_is_left_and_named(market: Serving, tmp_pat
 
 
 def test_a_toolkit_that_does_not_exist_is_refused(market: Serving, tmp_path: Path) -> None:
-    with pytest.raises(SplitError) as refused:
+    with pytest.raises(RepackageError) as refused:
         led(market, tmp_path, calls_fft(), cuda=(12, 9))
     assert str(refused.value) == (
         f"{NAME}: CUDA 12.9: no release of cuda-toolkit for it; expected a version that the package index has"
@@ -218,7 +218,7 @@ def test_a_toolkit_that_does_not_exist_is_refused(market: Serving, tmp_path: Pat
 @pytest.mark.nightly
 def test_a_release_without_the_library_is_refused(tmp_path: Path) -> None:
     made = official(tmp_path / "made", FFT, "11.0", {"libcufft.so.10": named("libcufft.so.10")}, place="cufft")
-    with offered(tmp_path, made) as server, pytest.raises(SplitError) as refused:
+    with offered(tmp_path, made) as server, pytest.raises(RepackageError) as refused:
         led(server, tmp_path, calls_fft())
     assert str(refused.value) == (
         f"{NAME}: needs libcufft.so.11, which {FFT}==11.0 does not have; expected another release of it to be "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.toolkits import component, core, installed, laid_out, places
-from vbuild.errors import ToolkitError, VbuildError
+from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.toolchain.toolkit.cache import ToolkitCache
 from vbuild.toolchain.toolkit.command import Provision, listing, path, prune
@@ -129,7 +129,7 @@ def test_everything_goes_on_demand_with_what_killed_processes_left(tmp_path: Pat
 def test_nothing_is_taken_away_while_a_toolkit_is_made(tmp_path: Path) -> None:
     _kept(tmp_path)
     store = ToolkitCache.at(tmp_path / "store")
-    with store.locked("cuda-13.0-0"), pytest.raises(ToolkitError) as refused:
+    with store.locked("cuda-13.0-0"), pytest.raises(BuildError) as refused:
         prune(store=tmp_path / "store")
     assert str(refused.value) == f"{tmp_path}/store: a toolkit is being fetched there; try again when it is done"
 

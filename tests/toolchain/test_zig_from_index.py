@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain.zig import CLANG, VERSION, foreseen_zig, provided_zig, zig_cache
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="zig is ta
 
 @pytest.mark.parametrize("zig", [provided_zig, foreseen_zig])
 def test_a_machine_that_zig_is_not_pinned_for_is_told_the_other_way(zig: Callable[..., Path]) -> None:
-    with pytest.raises(ToolkitError) as caught:
+    with pytest.raises(BuildError) as caught:
         zig(machine="s390x")
     assert str(caught.value) == (
         "no zig for linux on s390x; expected Linux on x86_64, aarch64; "
@@ -27,7 +27,7 @@ def test_a_machine_that_zig_is_not_pinned_for_is_told_the_other_way(zig: Callabl
 
 
 def test_without_an_index_the_other_way_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ToolkitError) as caught:
+    with pytest.raises(BuildError) as caught:
         provided_zig(store=tmp_path, indexes=NOWHERE, machine="aarch64")
     assert str(caught.value) == (
         f"ziglang=={VERSION}: no ziglang-{VERSION}-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64"

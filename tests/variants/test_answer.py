@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.errors import PluginError
+from vbuild.errors import VariantError
 from vbuild.hardware.machine import Machine
 from vbuild.variants.plugin_answer import MOST_BYTES, parsed
 
@@ -34,7 +34,7 @@ def test_features_and_values_keep_their_order_and_outlast_a_machine_file(found: 
     | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps).map(str.encode)
 )
 def test_whatever_comes_is_features_or_refused(data: bytes) -> None:
-    with pytest.raises(PluginError):
+    with pytest.raises(VariantError):
         parsed(data, "toaster")
 
 
@@ -42,7 +42,7 @@ def test_whatever_comes_is_features_or_refused(data: bytes) -> None:
 def test_a_feature_of_other_types_is_refused_or_read(keys: dict[str, Any]) -> None:
     try:
         found = parsed(answer(keys), "toaster")
-    except PluginError:
+    except VariantError:
         return
     assert found == ((keys["name"], tuple(keys["values"])),)
 
@@ -125,6 +125,6 @@ REFUSED: list[tuple[bytes, str]] = [
 @pytest.mark.parametrize(("data", "message"), REFUSED, ids=[message[12:60] for _, message in REFUSED])
 def test_anything_else_is_refused(data: bytes, message: str) -> None:
     assert len(data) <= MOST_BYTES
-    with pytest.raises(PluginError) as refusal:
+    with pytest.raises(VariantError) as refusal:
         parsed(data, "toaster")
     assert str(refusal.value) == message

@@ -10,7 +10,7 @@ import pytest
 from tests.factories.plugins import HONEST, plugin, release, toaster
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
-from vbuild.errors import PluginError
+from vbuild.errors import VariantError
 from vbuild.hardware.machine import Features
 from vbuild.index_client.configuration import Indexes
 from vbuild.variants import plugin_sandbox as confinement
@@ -36,7 +36,7 @@ def said(folder: Path, *, timeout: float = 10.0, provider: VariantProvider | Non
 
 def refusal(folder: Path, *, timeout: float = 10.0, provider: VariantProvider | None = None) -> str:
     """Why there is no answer, without the plugin's name, version and hash."""
-    with pytest.raises(PluginError) as refused:
+    with pytest.raises(VariantError) as refused:
         said(folder, timeout=timeout, provider=provider)
     assert not left_running(folder)
     assert list(folder.glob("vbuild-plugin-*")) == []
@@ -275,5 +275,5 @@ def test_code_that_runs_at_the_start_of_python_is_held_to_the_same(tmp_path: Pat
     plugin(tmp_path)
     wheel(tmp_path, "oven-1.0-py3-none-any.whl", {"oven.pth": "import sys; sys.stdout.write('hot')"})
     provider = toaster("toaster-provider>=1", "oven")
-    with pytest.raises(PluginError, match=r"printed '(hot)+'; expected nothing on stdout$"):
+    with pytest.raises(VariantError, match=r"printed '(hot)+'; expected nothing on stdout$"):
         said(tmp_path, provider=provider)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.plugins import plugin
 from tests.factories.wheels import wheel
-from vbuild.errors import PluginError
+from vbuild.errors import VariantError
 from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
 from vbuild.variants.model import PackageVariants
@@ -70,7 +70,7 @@ def test_an_index_that_states_the_hash_is_enough(tmp_path: Path, folder: Path) -
 
 def test_a_wheel_that_is_not_what_its_index_states_is_refused(tmp_path: Path, folder: Path) -> None:
     indexes = index(tmp_path / "simple", plugin(tmp_path), f"#sha256={'0' * 64}")
-    with pytest.raises(PluginError) as refusal:
+    with pytest.raises(VariantError) as refusal:
         installed(("toaster-provider",), folder=folder, indexes=indexes)
     assert str(refusal.value).startswith("cannot be installed: uv: ")
     assert "ash mismatch" in str(refusal.value)
@@ -86,7 +86,7 @@ def test_where_an_index_states_no_hash_the_one_of_what_came_pins_it(tmp_path: Pa
 def test_an_index_that_states_another_kind_of_hash_is_refused(tmp_path: Path, folder: Path) -> None:
     own = plugin(tmp_path)
     indexes = index(tmp_path / "simple", own, f"#sha512={hashlib.sha512(own.read_bytes()).hexdigest()}")
-    with pytest.raises(PluginError) as refusal:
+    with pytest.raises(VariantError) as refusal:
         installed(("toaster-provider",), folder=folder, indexes=indexes)
     assert str(refusal.value) == (
         "toaster-provider 1.5: the package index states no SHA-256 for toaster_provider-1.5-py3-none-any.whl; "
@@ -108,7 +108,7 @@ WINDOWS = "toaster-provider; sys_platform == 'win32'"
 )
 def test_what_a_release_may_not_ask_for_is_refused(tmp_path: Path, folder: Path, requires: str, message: str) -> None:
     plugin(tmp_path)
-    with pytest.raises(PluginError) as refusal:
+    with pytest.raises(VariantError) as refusal:
         installed((requires,), folder=folder, indexes=links(tmp_path))
     assert str(refusal.value) == message
 
@@ -120,7 +120,7 @@ def test_no_sdist_is_built(tmp_path: Path, folder: Path) -> None:
     (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: toaster-provider\nVersion: 9.0\n")
     pack = "import shutil, sys; shutil.make_archive(sys.argv[1], 'gztar', sys.argv[2], sys.argv[3])"
     subprocess.run([sys.executable, "-c", pack, source, tmp_path, source.name], check=True)
-    with pytest.raises(PluginError, match=r"^cannot be installed: uv: .*no usable wheels"):
+    with pytest.raises(VariantError, match=r"^cannot be installed: uv: .*no usable wheels"):
         installed(("toaster-provider",), folder=folder, indexes=links(tmp_path))
     assert not marker.exists()
 
@@ -128,7 +128,7 @@ def test_no_sdist_is_built(tmp_path: Path, folder: Path) -> None:
 def test_no_dependency_comes_from_a_url(tmp_path: Path, folder: Path) -> None:
     bread = wheel(tmp_path / "elsewhere", "bread-2.0-py3-none-any.whl", {"bread.py": ""})
     plugin(tmp_path, metadata=f"Requires-Dist: bread @ {bread.as_uri()}\n")
-    with pytest.raises(PluginError, match=r"^cannot be installed: uv: .*URL dependenc"):
+    with pytest.raises(VariantError, match=r"^cannot be installed: uv: .*URL dependenc"):
         installed(("toaster-provider",), folder=folder, indexes=links(tmp_path))
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.factories.checks import OTHER, TAG, TO_LIBS, Results, failures, notes
 from tests.factories.elf import object_file, program, rpath
 from tests.factories.extensions import laid_out, library, module
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.verification.environments import Installer
 from vbuild.verification.install_check import CheckStep, InstallCheck, InstallFinding
 
@@ -48,12 +48,12 @@ def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: Result
 @pytest.mark.nightly
 def test_results_of_which_none_can_be_installed_are_refused(results: Results) -> None:
     results.thin({"demo/__init__.py": ""})
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         results.check(Installer.PIP)
     assert str(caught.value) == (
         f"demo-1.0-{TAG}.whl: cannot be installed: pip: No matching distribution found for demo-libs==0.1"
     )
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         results.check()
     assert str(caught.value) == (
         f"demo-1.0-{TAG}.whl: cannot be installed: uv: No solution found when resolving dependencies: Because "

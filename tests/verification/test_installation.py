@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import laid_out, library
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.verification import installed_wheel as probes
 from vbuild.verification.installed_wheel import InstalledWheel, try_load
 
@@ -28,7 +28,7 @@ def test_files_that_are_gone_and_packages_of_other_kinds_are_passed_over(tmp_pat
 
 
 def test_a_wheel_that_is_not_where_it_was_installed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SplitError) as caught:
+    with pytest.raises(RepackageError) as caught:
         InstalledWheel.of(laid_out(tmp_path / "packages", {"other.py": b""}), "demo")
     assert str(caught.value) == "demo: not in packages after it was installed there, expected its .dist-info"
 

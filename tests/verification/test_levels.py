@@ -11,7 +11,7 @@ from tests.factories.levels import BASE, NAME, STUB, copy, leveled, members, stu
 from tests.factories.pythons import other_python
 from tests.factories.tools import needs
 from vbuild.elf.library_names import at_level
-from vbuild.errors import ClaimError
+from vbuild.errors import WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
@@ -175,7 +175,7 @@ def test_what_the_wheel_requires_comes_from_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_wheel_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClaimError) as refusal:
+    with pytest.raises(WheelError) as refusal:
         ran(leveled(tmp_path, metadata="Requires-Dist: nowhere-at-all\n"))
     assert str(refusal.value) == (
         f"{NAME}: cannot be installed: uv: No solution found when resolving dependencies: Because nowhere-at-all was "
@@ -186,7 +186,7 @@ def test_a_wheel_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
 
 def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:
     wheel = leveled(tmp_path, name="demo-1.0-cp399-cp399-manylinux_2_17_x86_64.whl")
-    with pytest.raises(ClaimError) as refusal:
+    with pytest.raises(WheelError) as refusal:
         ran(wheel)
     assert str(refusal.value) == (f"{wheel.name}: no Python 3.99 on this machine; expected one that takes cp399-cp399")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.factories.elf import MODULE, SUM, rpath, shared_object
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
-from vbuild.errors import ClaimError
+from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, Verdict, VerifyRule
 from vbuild.verification.verify import verify
@@ -122,7 +122,7 @@ def test_what_the_baseline_wheel_has_too_is_no_violation(tmp_path: Path) -> None
 def test_a_pattern_allows_a_function(tmp_path: Path) -> None:
     source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
     assert not verify(made(tmp_path, shared_object(source)), cpu=V2, allow=("^dot$",)).failed
-    with pytest.raises(ClaimError, match=r"allow: '\(' is not a regular expression"):
+    with pytest.raises(WheelError, match=r"allow: '\(' is not a regular expression"):
         verify(made(tmp_path), allow=("(",))
 
 

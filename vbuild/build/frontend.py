@@ -26,7 +26,7 @@ from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own
 from vbuild.build.plan import BuildBackend, FlagPlan, planned
 from vbuild.build.wrappers import Launchers, Override, check_nvcc, install
 from vbuild.config.table import Table
-from vbuild.errors import BuildError, TableError
+from vbuild.errors import BuildError
 from vbuild.process.run import run
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.matrix import HostCompiler
@@ -117,7 +117,7 @@ def prepared(
     """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
 
     *toolkits* gives the toolkit of a build with CUDA, *supply* zig where that is the compiler. `BuildError` where this
-    machine lacks the interpreter or a compiler for it, `ToolkitError` where it lacks the toolkit, or that does not take
+    machine lacks the interpreter or a compiler for it, `BuildError` where it lacks the toolkit, or that does not take
     the compiler.
     """
     seen = passed(os.environ, settings.pass_env)
@@ -167,12 +167,9 @@ def prepared(
 def recognised(project: Path) -> BuildBackend:
     """The backend of *project*; setuptools where it has no ``pyproject.toml`` or names none."""
     file = project / "pyproject.toml"
-    try:
-        table = Table.load(file) if file.exists() else Table({})
-        system = table.handed("build-system") if "build-system" in table else Table({})
-        return BuildBackend.named(system.optional_text("build-backend") or _LEGACY)
-    except TableError as error:
-        raise BuildError(str(error)) from error
+    table = Table.load(file) if file.exists() else Table({})
+    system = table.handed("build-system") if "build-system" in table else Table({})
+    return BuildBackend.named(system.optional_text("build-backend") or _LEGACY)
 
 
 def build_wheel(

@@ -10,9 +10,8 @@ it, a failure too.
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,7 +23,7 @@ from vbuild.build.native_step import BuildStep, Planner
 from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.wrappers import install
-from vbuild.errors import BinaryError, BuildError, NativeError, at
+from vbuild.errors import BuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
 from vbuild.recipe.lock import Lock
@@ -74,8 +73,8 @@ class NativeBuilder:
         self._made: dict[str, Future[None]] = {}
 
     def steps(self, cpu: Cpu) -> tuple[BuildStep, ...]:
-        """The steps for wheels for *cpu*; `NativeError` where this machine cannot take them."""
-        with self._lock, _as_native():
+        """The steps for wheels for *cpu*; `BuildError` where this machine cannot take them."""
+        with self._lock:
             for level in (baseline(cpu.machine), cpu):
                 if level not in self._steps:
                     shared = self._steps.get(baseline(cpu.machine), ())
@@ -92,7 +91,7 @@ class NativeBuilder:
     ) -> None:
         """See to it that *prefixes*, of `steps`, are there; *said* hears which are built now.
 
-        `NativeError` or `FetchError` where one cannot be; its log is kept.
+        `BuildError` or `FetchError` where one cannot be; its log is kept.
         """
         steps = {step.prefix: step for cpu in tuple(self._steps) for step in self._steps[cpu]}
         self._built(prefixes, steps, cache, said)
@@ -121,7 +120,7 @@ class NativeBuilder:
             return
         # for the baseline, where this one is the same for all levels: no wheel may have asked for these
         self._built(step.before, steps, cache, said)
-        with at(step), _as_native(), self._shelf.building(step.prefix, check=check_running):
+        with at(step), self._shelf.building(step.prefix, check=check_running):
             if self._shelf.has(step.prefix):  # another process had the lock
                 return
             said(f"{step}: building")
@@ -172,9 +171,10 @@ class _StepBuilder(Struct, frozen=True):
                 run(command, log=self.log, cwd=tree, environment={**environment, **own})
             configured = prefix_of(step)
             installed = made_fit(place.destination, configured=configured, kept=step.prefix.folder, log=self.log)
-        except NativeError as error:
-            said = f"; its log is {self.log}" if self.log.exists() else ""
-            raise NativeError(f"{error}{said}") from error
+        except BuildError as error:
+            # a command that failed names its log itself
+            said = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
+            raise BuildError(f"{error}{said}") from error
         shelf.put(step.prefix, installed)
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
@@ -197,12 +197,3 @@ class _StepBuilder(Struct, frozen=True):
         if step.native.requires:
             found = self.environments.having(step.native.requires, step.interpreter).variables(found)
         return {**found, **launchers.environment(found)}
-
-
-@contextmanager
-def _as_native() -> Iterator[None]:
-    """What building raises, as this room's own error."""
-    try:
-        yield
-    except (BuildError, BinaryError) as error:
-        raise NativeError(str(error)) from error

@@ -21,7 +21,7 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.build.environment import Prefix
-from vbuild.errors import NativeError
+from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sealed, unsealed
 
@@ -52,7 +52,7 @@ class NativeCache(Struct, frozen=True):
         return True
 
     def put(self, prefix: Prefix, tree: Path) -> None:
-        """Keep a copy of *tree* as *prefix*, in the place of what was there; `NativeError` where that cannot be."""
+        """Keep a copy of *tree* as *prefix*, in the place of what was there; `BuildError` where that cannot be."""
         try:
             with self._cache.replacing(prefix.folder.parent.name) as new:
                 shutil.copytree(tree, new / prefix.folder.name, symlinks=True)
@@ -60,7 +60,7 @@ class NativeCache(Struct, frozen=True):
                 (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
         except (OSError, shutil.Error) as error:
             said = (error.strerror if isinstance(error, OSError) else None) or error
-            raise NativeError(f"{self.root}: cannot be written to: {said}") from error
+            raise BuildError(f"{self.root}: cannot be written to: {said}") from error
 
     @contextmanager
     def building(self, prefix: Prefix, *, check: Callable[[], None]) -> Iterator[None]:
@@ -69,7 +69,7 @@ class NativeCache(Struct, frozen=True):
             try:
                 stack.enter_context(self._cache.locked(prefix.folder.parent.name, check=check))
             except OSError as error:
-                raise NativeError(f"{self.root}: cannot be written to: {error.strerror}") from error
+                raise BuildError(f"{self.root}: cannot be written to: {error.strerror}") from error
             yield
 
     @property

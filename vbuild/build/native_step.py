@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from vbuild.build.environment import Prefix, variables
 from vbuild.build.identity import canonical, counted, locked, ourselves, system
 from vbuild.build.plan import BuildBackend, FlagPlan, planned
-from vbuild.errors import NativeError
+from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.lock import Lock
@@ -106,7 +106,7 @@ class Planner(Struct, frozen=True):
     def _step(self, native: Native, cpu: Cpu, before: tuple[Prefix, ...]) -> BuildStep:
         environment = {**passed(os.environ, self.pass_env), **dict(native.env)}
         if cpu.machine != os.uname().machine:
-            raise NativeError(
+            raise BuildError(
                 f"native {native.name}: cannot be built for {cpu.machine} on {os.uname().machine}; expected wheels for "
                 f"this machine, or a project without native dependencies"
             )
@@ -137,12 +137,12 @@ class Planner(Struct, frozen=True):
 
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
-    """`NativeError` where a program is missing that no package of the index is to bring."""
+    """`BuildError` where a program is missing that no package of the index is to bring."""
     brought = {canonicalize_name(Requirement(text).name) for text in native.requires}
     for program in PROGRAMS[native.system]:
         if program not in brought and shutil.which(program, path=environment.get("PATH", os.defpath)) is None:
             known = "" if program == "make" else f", or requires = [{program!r}]"
-            raise NativeError(f"native {native.name}: no {program} on PATH; expected it to be installed{known}")
+            raise BuildError(f"native {native.name}: no {program} on PATH; expected it to be installed{known}")
 
 
 def _planned(
@@ -211,4 +211,4 @@ def _digest(file: Path) -> str:
     try:
         return sha256_of(file)
     except OSError as error:
-        raise NativeError(f"{file}: cannot be read: {error.strerror}") from error
+        raise BuildError(f"{file}: cannot be read: {error.strerror}") from error

@@ -24,7 +24,7 @@ from msgspec import Struct
 from vbuild.build.native_step import BuildStep
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
-from vbuild.errors import NativeError, at
+from vbuild.errors import BuildError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.run import run
 from vbuild.recipe.native import NativeSystem
@@ -48,7 +48,7 @@ def commands(
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
     """What is run in the tree of *place*, each with variables of its own; PATH in *environment* decides on ninja.
 
-    `NativeError` where the tree has not what the build system starts from.
+    `BuildError` where the tree has not what the build system starts from.
     """
     own = {"PREFIX": prefix_of(step), "DESTDIR": str(place.destination), "JOBS": str(available_cores())}
     for line in step.native.before_build:
@@ -108,7 +108,7 @@ def _meson(step: BuildStep, place: Place) -> Iterator[tuple[list[str], dict[str,
 def _check(place: Place, name: str, advice: str) -> None:
     if not (place.tree / name).exists():
         there = ", ".join(sorted(path.name for path in place.tree.iterdir())[:8])
-        raise NativeError(f"no {name} in its source, which has {there}; expected it, or {advice}")
+        raise BuildError(f"no {name} in its source, which has {there}; expected it, or {advice}")
 
 
 def _has(arguments: tuple[str, ...], option: str) -> bool:
@@ -122,14 +122,14 @@ _PROGRAMS = ("bin", "sbin")
 def made_fit(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
     """The tree below *destination* that was *configured* for another place, made fit for being used at *kept*.
 
-    `NativeError` where it is empty, or a file of it is damaged.
+    `BuildError` where it is empty, or a file of it is damaged.
     """
     folder = Path(f"{destination}{configured}")
     paths = [*_below(folder)]
     if not any(path.is_file() for path in paths):
         elsewhere = next((path for path in _below(destination) if path.is_file()), None)
         found = f"{elsewhere.relative_to(destination)} below $DESTDIR" if elsewhere else "nothing"
-        raise NativeError(
+        raise BuildError(
             f"installed {found}; expected files below $DESTDIR$PREFIX, where install targets of make, cmake and meson "
             f"go by themselves"
         )

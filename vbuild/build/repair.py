@@ -135,7 +135,7 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
 
     *recipe* is a recipe file, a ``pyproject.toml``, or the folder of a project; without one the current folder's
     project counts, if it has a ``[tool.vbuild]`` table. `BuildError` with the end of the command's output, whose log is
-    kept then, where it fails; `TableError` where the settings are none; `WheelError` where the wheel's name is none.
+    kept then, where it fails; `RecipeError` where the settings are none; `WheelError` where the wheel's name is none.
     """
     name = WheelName.parse(wheel.name)
     if name.variant is not None:

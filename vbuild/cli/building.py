@@ -8,7 +8,7 @@ import click
 from vbuild.cli import options, terminal
 from vbuild.cli import render as report
 from vbuild.cli.group import Commands
-from vbuild.errors import ClaimError
+from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
     from vbuild.release.outcome import ReleaseResult
@@ -260,4 +260,4 @@ def _show(release: "ReleaseResult", *, as_json: bool) -> None:
     changes = {"changes": release.changes.data() if release.changes else None}
     terminal.show({**release.data(), **changes}, report.release_lines(release), as_json=as_json)
     if release.failures:
-        raise ClaimError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
+        raise WheelError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")

@@ -28,13 +28,11 @@ class Commands(click.Group):
             except Exception as error:  # whatever an interrupt was turned into, too
                 if interruption.heard is not None:
                     raise _interrupted() from error
-                if said := str(error) if isinstance(error, VbuildError) else _refused(error):
+                if isinstance(error, VbuildError):
+                    raise terminal.Refusal(str(error)) from error
+                if isinstance(error, OSError) and (said := refusal_of(error)):
                     raise terminal.Refusal(said) from error
                 raise
-
-
-def _refused(error: Exception) -> str | None:
-    return refusal_of(error) if isinstance(error, OSError) else None
 
 
 def _interrupted() -> terminal.Refusal:

@@ -93,11 +93,11 @@ def _levelled(text: str) -> "tuple[Cpu, Path]":
 
 
 def _mapped(text: str) -> tuple[str, str]:
-    from vbuild.errors import LayoutError
+    from vbuild.errors import RepackageError
 
     project, separator, name = text.partition("=")
     if not (separator and project and name):
-        raise LayoutError(f"{text!r}: expected two names, as in torch=pytorch")
+        raise RepackageError(f"{text!r}: expected two names, as in torch=pytorch")
     return _project(project), name
 
 

@@ -7,7 +7,7 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli import render as report
-from vbuild.errors import ClaimError
+from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -261,7 +261,7 @@ def _checked(wheels: "Sequence[Path]", absent: "Sequence[str]", *, quiet: bool) 
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:
     if failed := list(dict.fromkeys(one.wheel for one in checked if not one.ok)):
-        raise ClaimError(f"{', '.join(failed)}: does not work as it was written")
+        raise WheelError(f"{', '.join(failed)}: does not work as it was written")
 
 
 @click.command(epilog=options.example('vbuild stamp demo-1.0-py3-none-any.whl -o dist -l v3 -p "x86_64::level::v3"'))

@@ -7,7 +7,7 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli import render as report
-from vbuild.errors import ClaimError
+from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
@@ -75,9 +75,9 @@ def verify(
         one["run"] = ran.data()
     terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
-        raise ClaimError(f"{', '.join(failed)}: not what the name and metadata promise")
+        raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
     if failed := [ran.wheel for ran in runs if not ran.ok]:
-        raise ClaimError(f"{', '.join(failed)}: does not work as every CPU level in it")
+        raise WheelError(f"{', '.join(failed)}: does not work as every CPU level in it")
 
 
 def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tuple[LevelReport, ...]":
@@ -226,7 +226,7 @@ def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None
     found = diagnosed(python, machine)
     terminal.show([one.data() for one in found], report.diagnosis_lines(found), as_json=as_json)
     if wrong := [one.project for one in found if one.is_supported is False]:
-        raise ClaimError(f"{', '.join(wrong)}: not for this machine")
+        raise WheelError(f"{', '.join(wrong)}: not for this machine")
 
 
 @click.command(epilog=options.example("vbuild check dist --pypi"))
@@ -263,4 +263,4 @@ def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_
         found = [checked(folder, pypi=pypi, limit=limit)]
         terminal.show(found[0].data(), report.check_lines(found[0]), as_json=as_json)
     if any(one.failed for one in found):
-        raise ClaimError(f"{folder}: not to be published as it is")
+        raise WheelError(f"{folder}: not to be published as it is")

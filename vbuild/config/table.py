@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from vbuild.errors import TableError, at
+from vbuild.errors import RecipeError, at
 
 T = TypeVar("T")
 
@@ -38,27 +38,27 @@ class Table:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The top table of a TOML document; `TableError` with line and column where it is not TOML, or is endless."""
+        """The top table of a TOML document; `RecipeError` with line and column where it is not TOML, or is endless."""
         if len(text) > _LARGEST:
-            raise TableError(f"{len(text)} characters; expected {_LARGEST} at most")
+            raise RecipeError(f"{len(text)} characters; expected {_LARGEST} at most")
         if key := _DEEP_KEY.search(text):
             line = text.count("\n", 0, key.start()) + 1
-            raise TableError(f"not TOML as anybody writes it: more than {_DEEPEST} dots in a key, at line {line}")
+            raise RecipeError(f"not TOML as anybody writes it: more than {_DEEPEST} dots in a key, at line {line}")
         try:
             return cls(tomllib.loads(text))
         except ValueError as error:  # TOMLDecodeError, or Python's limit of digits in an integer
-            raise TableError(f"not TOML: {error}") from error
+            raise RecipeError(f"not TOML: {error}") from error
         except RecursionError as error:
-            raise TableError("not TOML: nested too deeply") from error
+            raise RecipeError("not TOML: nested too deeply") from error
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The top table of the TOML file at *path*; `TableError` where it cannot be read."""
+        """The top table of the TOML file at *path*; `RecipeError` where it cannot be read."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise TableError(f"{path}: cannot be read: {reason}") from error
+            raise RecipeError(f"{path}: cannot be read: {reason}") from error
         with at(path):
             return cls.parse(text)
 
@@ -78,13 +78,13 @@ class Table:
         name = key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
         return f"{self._place}.{name}" if self._place else name
 
-    def refuse(self, key: str, what: str) -> TableError:
+    def refuse(self, key: str, what: str) -> RecipeError:
         """The error that says *what* is wrong with *key*."""
-        return TableError(f"{self.place(key)}: {what}")
+        return RecipeError(f"{self.place(key)}: {what}")
 
-    def wrong(self, what: str) -> TableError:
+    def wrong(self, what: str) -> RecipeError:
         """The error that says *what* is wrong with the table as a whole."""
-        return TableError(f"{self._place}: {what}" if self._place else what)
+        return RecipeError(f"{self._place}: {what}" if self._place else what)
 
     def text(self, key: str, default: str | None = None) -> str:
         return self._typed(key, str, default)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +22,7 @@ class Spool:
     _mapped: memoryview = field(default_factory=lambda: memoryview(b""))
 
     def put(self, data: memoryview) -> range:
-        """Append *data*, and say where it is; `SplitError` where there is no room for it."""
+        """Append *data*, and say where it is; `RepackageError` where there is no room for it."""
         with _keeping():
             if not self._file:
                 # unbuffered: what could not be written would be tried once more when the file is closed
@@ -48,4 +48,4 @@ def _keeping() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SplitError(f"cannot be kept until it is written: {error.strerror}") from error
+        raise RepackageError(f"cannot be kept until it is written: {error.strerror}") from error

@@ -31,7 +31,7 @@ from enum import IntEnum
 
 import zstandard
 
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, GpuTarget, Reading, Vendor, Writing
@@ -107,25 +107,25 @@ Sizes = Sizes2 | Sizes3
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The bundle that begins where *room* does; `DeviceError` where none does, or where it does not fit in."""
+    """The bundle that begins where *room* does; `BinaryError` where none does, or where it does not fit in."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
         _, sizes, header = _compressed(data[: room.stop], start)
         stop = start + sizes.total
         if sizes.total < header:
-            raise DeviceError(f"compressed bundle at {start:#x} is {sizes.total:#x} bytes long, less than its header")
+            raise BinaryError(f"compressed bundle at {start:#x} is {sizes.total:#x} bytes long, less than its header")
     else:
         head = data[start : min(start + _TABLE, room.stop)]
         rows = list(_rows(head, start))
         # an entry of no bytes, the host's, is nowhere
         stop = start + max([_table_size(rows), *(row.offset + row.size for row, _ in rows if row.size)])
     if stop > room.stop:
-        raise DeviceError(f"bundle at {start:#x} ends at {stop:#x}, past the end of its section, {room.stop:#x}")
+        raise BinaryError(f"bundle at {start:#x} ends at {stop:#x}, past the end of its section, {room.stop:#x}")
     return range(start, stop)
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the bundle at *span*; `DeviceError` where it is damaged, or of a version that is not known."""
+    """The entries of the bundle at *span*; `BinaryError` where it is damaged, or of a version that is not known."""
     start = span.start
     if bytes(data[start : start + len(COMPRESSED_MAGIC)]) == COMPRESSED_MAGIC:
         return Reading(_inside(data, span), "is compressed as a whole")
@@ -133,9 +133,9 @@ def read(data: memoryview, span: range) -> Reading:
     first = _table_size(rows)
     taken = sorted((row.offset, row.offset + row.size) for row, _ in rows if row.size)
     if taken and taken[0][0] < first:
-        raise DeviceError(f"bundle at {start:#x} has code at {taken[0][0]:#x}, inside its table of {first:#x} bytes")
+        raise BinaryError(f"bundle at {start:#x} has code at {taken[0][0]:#x}, inside its table of {first:#x} bytes")
     if any(stop > after for (_, stop), (after, _) in itertools.pairwise(taken)):
-        raise DeviceError(f"bundle at {start:#x} has code objects that overlap")
+        raise BinaryError(f"bundle at {start:#x} has code objects that overlap")
     return Reading(tuple(_entry(row, ident, start) for row, ident in rows))
 
 
@@ -173,19 +173,19 @@ def _rows(head: memoryview, place: int) -> Iterator[tuple[BundleRow, str]]:
     """The rows of the table in *head*, found at *place*, with their ids."""
     if bytes(head[: len(MAGIC)]) != MAGIC:
         found = bytes(head[: len(MAGIC)])
-        raise DeviceError(f"no bundle at {place:#x}: begins with {found!r}, expected {MAGIC.decode()} or CCOB")
+        raise BinaryError(f"no bundle at {place:#x}: begins with {found!r}, expected {MAGIC.decode()} or CCOB")
     where = len(MAGIC)
     if len(head) < where + Count.layout.size:
-        raise DeviceError(f"bundle at {place:#x} is cut short")
+        raise BinaryError(f"bundle at {place:#x} is cut short")
     count = Count.parse(head, where).entries
     where += Count.layout.size
     for index in range(count):
         if len(head) < where + BundleRow.layout.size:
-            raise DeviceError(f"bundle at {place:#x} has no room for {count} entries in its first {len(head):#x} bytes")
+            raise BinaryError(f"bundle at {place:#x} has no room for {count} entries in its first {len(head):#x} bytes")
         row = BundleRow.parse(head, where)
         where += BundleRow.layout.size
         if row.id_size > len(head) - where:
-            raise DeviceError(f"bundle at {place:#x} has an id of {row.id_size:#x} bytes for entry {index}")
+            raise BinaryError(f"bundle at {place:#x} has an id of {row.id_size:#x} bytes for entry {index}")
         yield row, _text(head[where : where + row.id_size], place)
         where += row.id_size
 
@@ -194,7 +194,7 @@ def _text(ident: memoryview, place: int) -> str:
     try:
         return bytes(ident).decode("ascii")
     except UnicodeDecodeError:
-        raise DeviceError(f"bundle at {place:#x} has an id that is no ASCII: {bytes(ident)!r}") from None
+        raise BinaryError(f"bundle at {place:#x} has an id that is no ASCII: {bytes(ident)!r}") from None
 
 
 def _table_size(rows: Sequence[tuple[BundleRow, str]]) -> int:
@@ -226,9 +226,9 @@ def _compressed(data: memoryview, start: int) -> tuple[BundleMethod, Sizes, int]
     """Method, sizes, and size of the header of the compressed bundle at *start*."""
     head = CompressedStart.parse(data, start)
     if head.version not in _VERSIONS:
-        raise DeviceError(f"compressed bundle at {start:#x} has version {head.version}; only 2 and 3 are known")
+        raise BinaryError(f"compressed bundle at {start:#x} has version {head.version}; only 2 and 3 are known")
     if head.method not in tuple(BundleMethod):
-        raise DeviceError(
+        raise BinaryError(
             f"compressed bundle at {start:#x} has method {head.method}; only 0 (zlib) and 1 (zstd) are known"
         )
     form = Sizes2 if head.version == _VERSIONS[0] else Sizes3
@@ -243,7 +243,7 @@ def _inside(data: memoryview, span: range) -> tuple[GpuEntry, ...]:
     head = memoryview(_first_bytes(data[payload.start : payload.stop], method, span.start))
     rows = list(_rows(head, span.start))
     if any(row.offset + row.size > sizes.uncompressed for row, _ in rows):
-        raise DeviceError(f"compressed bundle at {span.start:#x} has code behind its end, {sizes.uncompressed:#x}")
+        raise BinaryError(f"compressed bundle at {span.start:#x} has code behind its end, {sizes.uncompressed:#x}")
     total = sum(row.size for row, _ in rows)
     return tuple(
         replace(
@@ -265,4 +265,4 @@ def _first_bytes(payload: memoryview, method: BundleMethod, place: int) -> bytes
         with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(payload) as reader:
             return reader.read(_TABLE)
     except (zlib.error, zstandard.ZstdError) as error:
-        raise DeviceError(f"compressed bundle at {place:#x} is damaged: {error}") from error
+        raise BinaryError(f"compressed bundle at {place:#x} is damaged: {error}") from error

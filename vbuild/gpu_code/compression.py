@@ -14,7 +14,7 @@ import zlib
 import lz4.block
 import zstandard
 
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import Buffer
 from vbuild.gpu_code.fatbin import ALIGNMENT, COMPRESSED, EntryHeader, FatbinFlag
@@ -32,30 +32,30 @@ _RECOMPRESSED = frozenset({"cubin", "ptx"})
 
 
 def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
-    """What *entry* of the file *data* holds; `DeviceError` where its compression is damaged or not known."""
+    """What *entry* of the file *data* holds; `BinaryError` where its compression is damaged or not known."""
     if entry.vendor is Vendor.NVIDIA and entry.flags & FatbinFlag.OBFUSCATED:
-        raise DeviceError(f"{entry.kind} at {entry.span.start:#x} is obfuscated: only NVIDIA's linker can read it")
+        raise BinaryError(f"{entry.kind} at {entry.span.start:#x} is obfuscated: only NVIDIA's linker can read it")
     if entry.share:
-        raise DeviceError(f"{entry.kind} at {entry.span.start:#x} cannot be read alone: its container is compressed")
+        raise BinaryError(f"{entry.kind} at {entry.span.start:#x} cannot be read alone: its container is compressed")
     payload = memoryview(data)[entry.payload.start : entry.payload.stop]
     return inflated(payload, entry.compression, size=entry.uncompressed_size, place=entry.span.start)
 
 
 def inflated(payload: memoryview, compression: Compression, *, size: int, place: int) -> bytes:
-    """The *size* bytes that *payload*, found at *place* of a file, was made of; `DeviceError` where it was not."""
+    """The *size* bytes that *payload*, found at *place* of a file, was made of; `BinaryError` where it was not."""
     if size > LIMIT:
-        raise DeviceError(f"code at {place:#x} claims to inflate to {size:#x} bytes; more than {LIMIT:#x} is refused")
+        raise BinaryError(f"code at {place:#x} claims to inflate to {size:#x} bytes; more than {LIMIT:#x} is refused")
     if size > max(_PLENTY, _RATIO * len(payload)):
         found = f"{len(payload):#x} bytes at {place:#x} claim to inflate to {size:#x}"
-        raise DeviceError(f"{found}; more than {_RATIO} times as many is refused")
+        raise BinaryError(f"{found}; more than {_RATIO} times as many is refused")
     try:
         result = _inflated(payload, compression, size)
     except (lz4.block.LZ4BlockError, zstandard.ZstdError, zlib.error, MemoryError) as error:
-        raise DeviceError(f"code at {place:#x} is damaged: {compression}: {error}") from error
+        raise BinaryError(f"code at {place:#x} is damaged: {compression}: {error}") from error
     if result is None:
-        raise DeviceError(f"code at {place:#x} is compressed in a way that is not known")
+        raise BinaryError(f"code at {place:#x} is compressed in a way that is not known")
     if len(result) != size:
-        raise DeviceError(f"code at {place:#x} inflates to {len(result):#x} bytes, but claims {size:#x}")
+        raise BinaryError(f"code at {place:#x} inflates to {len(result):#x} bytes, but claims {size:#x}")
     return result
 
 

@@ -40,7 +40,7 @@ from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import NamedTuple
 
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
@@ -149,28 +149,28 @@ HEADER_SIZE = FatbinHeader.layout.size
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The fatbin that begins where *room* does; `DeviceError` where none does, or where it does not fit in."""
+    """The fatbin that begins where *room* does; `BinaryError` where none does, or where it does not fit in."""
     start = room.start
     header = FatbinHeader.parse(data[: room.stop], start)
     if header.magic != MAGIC:
-        raise DeviceError(f"no fatbin at {start:#x}: magic is {header.magic:#x}, expected {MAGIC:#x}")
+        raise BinaryError(f"no fatbin at {start:#x}: magic is {header.magic:#x}, expected {MAGIC:#x}")
     if (header.version, header.header_size) != (VERSION, HEADER_SIZE):
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin at {start:#x} has version {header.version} and a header of {header.header_size} bytes; "
             f"only version {VERSION} with {HEADER_SIZE} is known"
         )
     stop = start + HEADER_SIZE + header.fat_size
     if stop > room.stop:
-        raise DeviceError(f"fatbin at {start:#x} ends at {stop:#x}, past the end of its section, {room.stop:#x}")
+        raise BinaryError(f"fatbin at {start:#x} ends at {stop:#x}, past the end of its section, {room.stop:#x}")
     if header.fat_size > _LARGEST or header.fat_size % ALIGNMENT:
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin at {start:#x} is {header.fat_size:#x} bytes long; expected a multiple of 8 below 2 GiB"
         )
     return range(start, stop)
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the fatbin at *span*; `DeviceError` where one is damaged or of a version that is not known.
+    """The entries of the fatbin at *span*; `BinaryError` where one is damaged or of a version that is not known.
 
     One with an entry of a kind or with flags that are not known is pinned: nobody can say which GPU needs that entry.
     """
@@ -180,7 +180,7 @@ def read(data: memoryview, span: range) -> Reading:
     room = data[: span.stop]
     while place < span.stop:
         if len(entries) == _MOST_ENTRIES:
-            raise DeviceError(f"fatbin at {span.start:#x} has more than {_MOST_ENTRIES} entries, as none ever had")
+            raise BinaryError(f"fatbin at {span.start:#x} has more than {_MOST_ENTRIES} entries, as none ever had")
         header = EntryHeader.parse(room, place)
         traits = _traits(header.kind, header.arch, header.flags)
         entry = _entry(room, place, header, traits)
@@ -241,25 +241,25 @@ def _traits(kind: int, arch: int, flags: int) -> _Traits:
 
 def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -> GpuEntry:
     if header.version != ENTRY_VERSION:
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin entry at {start:#x} has version {header.version:#x}; only {ENTRY_VERSION:#x} is known"
         )
     if header.header_size < EntryHeader.layout.size or header.header_size % ALIGNMENT:
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin entry at {start:#x} has a header of {header.header_size:#x} bytes; "
             f"expected {EntryHeader.layout.size:#x} or more, a multiple of 8"
         )
     payload = start + header.header_size
     stop = payload + header.payload_size
     if stop > len(data):
-        raise DeviceError(f"fatbin entry at {start:#x} ends at {stop:#x}, past the end of its fatbin, {len(data):#x}")
+        raise BinaryError(f"fatbin entry at {start:#x} ends at {stop:#x}, past the end of its fatbin, {len(data):#x}")
     if header.payload_size % ALIGNMENT or header.compressed_size > header.payload_size:
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin entry at {start:#x} has {header.payload_size:#x} bytes of payload, {header.compressed_size:#x} "
             "of them compressed; expected a multiple of 8 that the compressed ones fit into"
         )
     if (traits.compression is Compression.RAW) != (header.compressed_size == 0):
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin entry at {start:#x} has flags {header.flags:#x} ({traits.compression}), "
             f"but {header.compressed_size:#x} compressed bytes"
         )
@@ -284,7 +284,7 @@ def _options(data: memoryview, start: int, header: EntryHeader) -> str:
     if not header.options_offset:
         return ""
     if header.options_offset > header.header_size - TextPlace.layout.size:
-        raise DeviceError(f"fatbin entry at {start:#x} has its options at {header.options_offset:#x}, past its header")
+        raise BinaryError(f"fatbin entry at {start:#x} has its options at {header.options_offset:#x}, past its header")
     return _text(data, start, header, TextPlace.parse(data, start + header.options_offset)).strip()
 
 
@@ -292,7 +292,7 @@ def _text(data: memoryview, start: int, header: EntryHeader, place: TextPlace) -
     if not place.offset or not place.size:
         return ""
     if place.offset + place.size > header.header_size:
-        raise DeviceError(
+        raise BinaryError(
             f"fatbin entry at {start:#x} has a text of {place.size:#x} bytes at {place.offset:#x}, past its header"
         )
     text = bytes(data[start + place.offset : start + place.offset + place.size])

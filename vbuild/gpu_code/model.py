@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from vbuild.elf.image import Pointer
-from vbuild.errors import DeviceError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed
 from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
@@ -87,9 +87,9 @@ class GpuEntry(Struct, frozen=True):
 
     @property
     def offer(self) -> GpuOffer:
-        """What it offers an NVIDIA GPU; `DeviceError` for code that is for no such GPU."""
+        """What it offers an NVIDIA GPU; `BinaryError` for code that is for no such GPU."""
         if not isinstance(self.arch, Arch):
-            raise DeviceError(f"entry at {self.span.start:#x} is for {self.arch}; expected code for an NVIDIA GPU")
+            raise BinaryError(f"entry at {self.span.start:#x} is for {self.arch}; expected code for an NVIDIA GPU")
         return GpuOffer(self.code, self.arch)
 
 
@@ -138,13 +138,13 @@ class Container:
         """The parts of a container with only the *kept* entries, in their order, each as *written* gives it.
 
         Without entries it is an empty container; keeping all of them as they are gives the container's own bytes.
-        `DeviceError` where anything else is asked of a pinned one.
+        `BinaryError` where anything else is asked of a pinned one.
         """
         chosen = tuple(entry for entry in self.entries if entry in kept)
         if written is verbatim and len(chosen) == len(self.entries):
             return (self.span,)
         if self.why_pinned:
-            raise DeviceError(f"{self.section} at {self.span.start:#x} cannot be changed: {self.why_pinned}")
+            raise BinaryError(f"{self.section} at {self.span.start:#x} cannot be changed: {self.why_pinned}")
         return self.packing(chosen, written)
 
 
@@ -183,9 +183,9 @@ class DeviceCode(Struct, frozen=True):
 
 
 class GpuRecord(Packed):
-    """A record of GPU code; `DeviceError` where it is cut short."""
+    """A record of GPU code; `BinaryError` where it is cut short."""
 
-    REFUSAL = DeviceError
+    REFUSAL = BinaryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ WRAPPER_DATA = 8
 class ContainerForm(Struct, frozen=True):
     """A vendor's containers: *extent* finds the end of one that begins at a place, *read* reads one.
 
-    Both take the file and a range of it, and raise `DeviceError` with the offset where something is damaged or not
+    Both take the file and a range of it, and raise `BinaryError` with the offset where something is damaged or not
     known. *foreign* says of wrappers with another magic whose they are.
     """
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.layout import Section
 from vbuild.elf.records import FileHeader, SectionFlag, SectionType
-from vbuild.errors import BinaryError, DeviceError
+from vbuild.errors import BinaryError
 from vbuild.gpu_code import fatbin
 from vbuild.gpu_code.bundle import BUNDLES
 from vbuild.gpu_code.fatbin import FATBINS
@@ -40,7 +40,7 @@ _NOTES = 100
 def device_code(image: ElfImage) -> DeviceCode:
     """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
 
-    `DeviceError` where there is more of it than any library has.
+    `BinaryError` where there is more of it than any library has.
     """
     findings = _Findings()
     for form in FORMS:
@@ -59,10 +59,10 @@ class _Findings:
     pieces: int = 0
 
     def count(self, more: int = 1) -> None:
-        """Bear in mind that *more* was found; `DeviceError` where that is more than can be."""
+        """Bear in mind that *more* was found; `BinaryError` where that is more than can be."""
         self.pieces += more
         if self.pieces > _MOST:
-            raise DeviceError(f"more than {_MOST} pieces of GPU code; no library has so many, so this one is damaged")
+            raise BinaryError(f"more than {_MOST} pieces of GPU code; no library has so many, so this one is damaged")
 
     def result(self) -> DeviceCode:
         return DeviceCode(
@@ -129,7 +129,7 @@ class _Sections:
                 span = self.form.extent(self.image.data, range(place, section.span.stop))
                 end = min(end, span.stop)
                 reading = self.form.read(self.image.data, span)
-            except DeviceError as error:
+            except BinaryError as error:
                 self.findings.notes.append(f"{section.name}: {error}")
                 what = f"damaged or unknown {self.form.name}"
                 self.findings.blobs.append(Blob(section.name, range(place, end), what, is_damaged=True))
@@ -190,7 +190,7 @@ def _search(image: ElfImage, section: Section, findings: _Findings) -> None:
             continue
         try:
             container = _stray(image, section, start, shift)
-        except DeviceError:
+        except BinaryError:
             false.append(start)
         else:
             findings.count(len(container.entries))
@@ -221,7 +221,7 @@ def _stray(image: ElfImage, section: Section, start: int, shift: int) -> Contain
     span = fatbin.extent(image.data, range(start, section.span.stop))
     reading = fatbin.read(image.data, span)
     if not reading.entries or reading.why_pinned:
-        raise DeviceError(f"no known fatbin at {start:#x}")
+        raise BinaryError(f"no known fatbin at {start:#x}")
     why = f"lies in {section.name}, where the library's own code looks for it"
     return Container(FATBINS.vendor, section.name, span, start + shift, reading.entries, (), why, FATBINS.packing)
 

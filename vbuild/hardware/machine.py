@@ -31,7 +31,7 @@ from packaging.tags import sys_tags
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Table
-from vbuild.errors import HardwareError, TableError, at
+from vbuild.errors import HardwareError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 
@@ -73,18 +73,15 @@ class Machine(Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Self:
         """The machine that the TOML *text* describes; `HardwareError` with the key's place for what is wrong."""
-        try:
-            table = Table.parse(text)
-            machine = cls(
-                python=table.parsed("python", _version),
-                tags=tuple(_expanded(table)),
-                cpu=None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse),
-                nvidia=_read_nvidia(table),
-                supported=_read_supported(table),
-            )
-            table.finish()
-        except TableError as error:
-            raise HardwareError(str(error)) from error
+        table = Table.parse(text)
+        machine = cls(
+            python=table.parsed("python", _version),
+            tags=tuple(_expanded(table)),
+            cpu=None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse),
+            nvidia=_read_nvidia(table),
+            supported=_read_supported(table),
+        )
+        table.finish()
         return machine
 
     def __str__(self) -> str:

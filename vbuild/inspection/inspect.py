@@ -19,7 +19,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading, Outline
 from vbuild.elf.records import MAGIC
-from vbuild.errors import BinaryError, ContentsError, DeviceError, VariantError, WheelError, at
+from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import available_cores
@@ -100,12 +100,12 @@ def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
 
 
 def save_page(contents: Contents, path: Path) -> None:
-    """Write the page that shows *contents* to *path*, complete or not at all; `ContentsError` where that cannot be."""
+    """Write the page that shows *contents* to *path*, complete or not at all; `RepackageError` where that cannot be."""
     try:
         with replacing(path) as part:
             part.write_text(page(contents), encoding="utf-8")
     except OSError as error:
-        raise ContentsError(f"{path}: cannot be written: {error.strerror}") from error
+        raise RepackageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found, Followed | None], ...]:
@@ -176,7 +176,7 @@ def _library(member: Member, data: memoryview) -> LibraryContents:
 def _gpu_code(data: memoryview) -> GpuCode:
     try:
         return GpuCode.of(device_code(ElfImage.parse(data)))
-    except (BinaryError, DeviceError) as error:
+    except BinaryError as error:
         return GpuCode(notes=(f"GPU code cannot be told apart: {error}",))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.errors import PublishError
+from vbuild.errors import RepackageError
 from vbuild.publishing import extras_check as extras
 from vbuild.publishing import local_check as local
 from vbuild.publishing import suffix, variants
@@ -40,9 +40,9 @@ _PROOFS: Mapping[str, Callable[[Path], Iterator[Problem]]] = {
 
 
 def problems(layout: str, folder: Path) -> Iterator[Problem]:
-    """What is wrong with *folder* as that *layout*; `PublishError` where vbuild knows no layout of that name."""
+    """What is wrong with *folder* as that *layout*; `RepackageError` where vbuild knows no layout of that name."""
     if layout not in _PROOFS:
-        raise PublishError(f"no layout {layout!r}; expected one of {', '.join(_PROOFS)}")
+        raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_PROOFS)}")
     return _PROOFS[layout](folder)
 
 
@@ -79,11 +79,11 @@ class Checklist(Struct, frozen=True):
 def check_layout(folder: Path, layout: str) -> Checklist:
     """What is wrong with the folder that `vbuild publish` made in that *layout*: *folder*, or the one in it.
 
-    `PublishError` where there is none, or where there is no such layout.
+    `RepackageError` where there is none, or where there is no such layout.
     """
     place = folder / layout if (folder / layout).is_dir() else folder
     if not place.is_dir():
-        raise PublishError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
+        raise RepackageError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
     count = sum(path.is_file() for path in place.rglob("*"))
     # problems of the folder as a whole are said of its name, which "." has not
     return Checklist(place, (), count, gathered([*problems(layout, place.absolute())]))
@@ -93,7 +93,7 @@ def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Ch
     """What is wrong with the releases in *folder*: for any index, or with *pypi* for that one.
 
     *limit* is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request.
-    `PublishError` where there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
+    `RepackageError` where there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
     """
     terms = Terms(is_pypi=pypi, limit=limit)
     there = found(folder)

@@ -37,7 +37,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from vbuild.elf.read import Loading
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.publishing.extras_plugin import (
@@ -94,7 +94,7 @@ def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[PluginBac
         metadata = _with_extras(base.metadata, backends)
         for root in ordered:
             if f"{root}/{MODULE}.py" in members:
-                raise LayoutError(f"{root}/{MODULE}.py: is there already; give the wheels as they were built")
+                raise RepackageError(f"{root}/{MODULE}.py: is there already; give the wheels as they were built")
             if init := members.get(f"{root}/{_INIT}"):
                 folder = "" if root == first else f"{BESIDE}/{root}"
                 code = loader(root, backends, version=str(base.metadata.version), build=build, folder=folder)
@@ -153,7 +153,7 @@ def _with_extras(metadata: Metadata, backends: Sequence[PluginBackend]) -> Metad
     own = {str(canonicalize_name(extra)) for extra in extras}
     for backend in backends:
         if backend.extra in own:
-            raise LayoutError(f"has an extra {backend.extra} of its own; give that variant another label")
+            raise RepackageError(f"has an extra {backend.extra} of its own; give that variant another label")
     added = [f"{one.plugin}=={metadata.version} ; extra == '{one.extra}'" for one in in_order(backends)]
     headers = headers.replacing("Requires-Dist", (*metadata.requires_dist, *added))
     return Metadata(headers.replacing("Provides-Extra", (*extras, *(one.extra for one in in_order(backends)))))
@@ -174,17 +174,21 @@ def _of_plugin(metadata: Metadata, requires: Sequence[str], backend: PluginBacke
 
 
 def _requirements(variant: Offered, base: Offered) -> tuple[str, ...]:
-    """What *variant* requires beyond *base*; `LayoutError` where a plugin cannot say it, or nothing could fulfil it."""
+    """What *variant* requires beyond *base*; `RepackageError` where a plugin cannot say it, or nothing could fulfil
+    it.
+    """
     mine, theirs = ({spelled(line): line for line in wheel.metadata.requires_dist} for wheel in (variant, base))
     only_base = [line for key, line in theirs.items() if key not in mine]
     more = [line for key, line in mine.items() if key not in theirs]
     for line in more:
         found = read_requirement(line)
         if found is None or "extra" in str(found.marker):
-            raise LayoutError(f"requires {line}, which the plain wheel does not; expected it without an extra")
+            raise RepackageError(f"requires {line}, which the plain wheel does not; expected it without an extra")
         for other in _pinned(canonicalize_name(found.name), only_base):
             if "==" in line:
-                raise LayoutError(f"requires {line}, and the plain wheel {other}; expected the same, for both are used")
+                raise RepackageError(
+                    f"requires {line}, and the plain wheel {other}; expected the same, for both are used"
+                )
     return tuple(more)
 
 
@@ -207,7 +211,7 @@ class Extras(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """The base wheels and a plugin for each variant wheel; companions and releases without variants as they are.
 
-        `LayoutError` where what differs cannot be loaded from another package, naming the file.
+        `RepackageError` where what differs cannot be loaded from another package, naming the file.
         """
         reader = Reader(_unasked)
         releases = {offer: _Release.of(offer, reader) for offer in varied(offers)}
@@ -297,7 +301,7 @@ def _base_of(variant: Offered, bases: Sequence[Offered]) -> Offered:
     found = [base for base in bases if slots(base.name) == slots(variant.name)]
     if len(found) != 1:
         said = ", ".join(base.path.name for base in found) or "none"
-        raise LayoutError(
+        raise RepackageError(
             f"{variant.path.name}: plain wheels for the same Python and machine: {said}; expected one, which a plugin "
             "is made for: build it, or give the others apart"
         )
@@ -309,11 +313,11 @@ def _check_names(backends: Collection[PluginBackend]) -> None:
     extras: dict[str, str] = {PLAIN: "the wheel without a backend"}
     for backend in backends:
         if not _EXTRA.fullmatch(backend.extra):
-            raise LayoutError(
+            raise RepackageError(
                 f"label {backend.label!r}: no name of an extra; expected it to begin and end with a-z, 0-9"
             )
         if other := extras.get(backend.extra):
-            raise LayoutError(
+            raise RepackageError(
                 f"label {backend.label!r}: as an extra it is {backend.extra!r}, as is {other}; rename one"
             )
         extras[backend.extra] = f"the label {backend.label!r}"

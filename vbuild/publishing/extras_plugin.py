@@ -37,7 +37,7 @@ from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.linkage import searched
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
-from vbuild.errors import LayoutError, SplitError, at
+from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.model import Copied, Relinked
 from vbuild.publishing.releases import Offered
@@ -113,7 +113,7 @@ def placed(path: str, package: str, root: str) -> str:
 def payload(variant: Offered, base: Offered, *, reader: Reader) -> Payload:
     """What *variant* has otherwise than *base*, the plain wheel for the same Python and machine, as *reader* reads it.
 
-    `LayoutError` naming the first file that no plugin can take the place of.
+    `RepackageError` naming the first file that no plugin can take the place of.
     """
     mine, theirs = installed(variant), installed(base)
     differing = {path for path, found in mine.items() if found[1] != theirs.get(path, ("", ""))[1]}
@@ -122,7 +122,7 @@ def payload(variant: Offered, base: Offered, *, reader: Reader) -> Payload:
         _check_entry_points(variant, base)
         differing = {path for path in differing if not path.endswith(_STUB)}
         if not differing:
-            raise LayoutError(f"no file differs from {base.path.name}; leave one of them out")
+            raise RepackageError(f"no file differs from {base.path.name}; leave one of them out")
         with open_wheel(variant.path) as wheel:
             bundle = reader.read(wheel)
             chosen = differing | _dependents(bundle, differing)
@@ -131,7 +131,7 @@ def payload(variant: Offered, base: Offered, *, reader: Reader) -> Payload:
             roots = frozenset(root for path in sorted(chosen) if (root := _root(path, bundle, chosen, packages)))
         chosen |= {path for path in mine if packages.is_within(path) and not path.endswith(_STUB)}
         if not roots:
-            raise LayoutError("nothing that can be imported differs; expected a Python module that does")
+            raise RepackageError("nothing that can be imported differs; expected a Python module that does")
     pieces = bundle.pieces
     return Payload(
         variant,
@@ -179,7 +179,7 @@ class _Packages(Struct, frozen=True):
 
 
 def _root(path: str, bundle: Bundle, chosen: Collection[str], packages: _Packages) -> str | None:
-    """The package whose loader brings the file at *path*, None for a library; `LayoutError` where none can."""
+    """The package whose loader brings the file at *path*, None for a library; `RepackageError` where none can."""
     piece = bundle.pieces.get(path)
     with at(path):
         if path in packages.base or not packages.is_within(path):
@@ -189,9 +189,9 @@ def _root(path: str, bundle: Bundle, chosen: Collection[str], packages: _Package
             _check_module(path, bundle)
         root = packages.root(path)
         if root is None:
-            raise LayoutError("differs, and is in no package of the base's own whose __init__.py could load it")
+            raise RepackageError("differs, and is in no package of the base's own whose __init__.py could load it")
         if path == f"{root}/{_INIT}":
-            raise LayoutError("differs, and is what loads plugins; expected the same as in the base")
+            raise RepackageError("differs, and is what loads plugins; expected the same as in the base")
         if not packages.is_within(path):
             _check_place(path, bundle)
         return root
@@ -200,7 +200,7 @@ def _root(path: str, bundle: Bundle, chosen: Collection[str], packages: _Package
 def _check_module(path: str, bundle: Bundle) -> None:
     """Refuse what is no Python module."""
     if path != installed_path(path):
-        raise LayoutError("differs, and is installed elsewhere than in a package; expected the same as in the base")
+        raise RepackageError("differs, and is installed elsewhere than in a package; expected the same as in the base")
     stem = posixpath.basename(path).partition(".")[0]
     piece = bundle.pieces.get(path)
     if not (stem in piece.loading.modules if piece else path.endswith(_SOURCE)):
@@ -215,8 +215,8 @@ def _check_library(piece: BundledLibrary, bundle: Bundle, chosen: Collection[str
         raise _read_by_path(f"is named in {namer}")
 
 
-def _read_by_path(what: str) -> LayoutError:
-    return LayoutError(f"differs, and {what}: who opens it by its path gets the base's; expected the same as there")
+def _read_by_path(what: str) -> RepackageError:
+    return RepackageError(f"differs, and {what}: who opens it by its path gets the base's; expected the same as there")
 
 
 def _check_place(path: str, bundle: Bundle) -> None:
@@ -224,7 +224,7 @@ def _check_place(path: str, bundle: Bundle) -> None:
     member = next(member for member in bundle.wheel.members if installed_path(member.path) == path)
     if path.endswith(_SOURCE) and _FILE in bundle.wheel.read(member):
         what = f"differs, and asks for its {_FILE.decode()}: a plugin does not have what is beside it"
-        raise LayoutError(f"{what}; expected the same as in the base")
+        raise RepackageError(f"{what}; expected the same as in the base")
 
 
 def _dependents(bundle: Bundle, differing: Collection[str]) -> set[str]:
@@ -253,7 +253,7 @@ def _check_lacking(lacking: Collection[str]) -> None:
         folder, name = posixpath.split(path)
         is_library = is_shared_object(path) and (name.startswith("lib") or folder.endswith(".libs"))
         if not (is_library or path.endswith(_STUB)):
-            raise LayoutError(f"lacks {path}, which a plugin cannot take away; expected it as in the base")
+            raise RepackageError(f"lacks {path}, which a plugin cannot take away; expected it as in the base")
 
 
 def _check_entry_points(variant: Offered, base: Offered) -> None:
@@ -262,7 +262,7 @@ def _check_entry_points(variant: Offered, base: Offered) -> None:
         for wheel in (variant, base)
     )
     if mine != theirs:
-        raise LayoutError(f"{_ENTRY_POINTS}: differs; expected the same as in the base, which has the commands")
+        raise RepackageError(f"{_ENTRY_POINTS}: differs; expected the same as in the base, which has the commands")
 
 
 def _leads(path: str, entries: Collection[str]) -> list[tuple[str, ...] | str]:
@@ -364,11 +364,8 @@ def loader(root: str, backends: Sequence[PluginBackend], *, version: str, build:
 
 
 def with_loader(init: bytes) -> bytes:
-    """The ``__init__.py`` *init* importing the loader first; `LayoutError` where this Python cannot read it."""
-    try:
-        return hooked(init, MODULE, option="--layout extras")
-    except SplitError as error:
-        raise LayoutError(str(error)) from error
+    """The ``__init__.py`` *init* importing the loader first; `RepackageError` where this Python cannot read it."""
+    return hooked(init, MODULE, option="--layout extras")
 
 
 @functools.cache

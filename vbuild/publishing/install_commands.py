@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 from urllib.parse import urlsplit
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 
 # what a consumer is told where other indexes may have wheels of that name and version
 RIVALS = " (pip takes another index's where that is for a newer platform tag)"
@@ -24,7 +24,7 @@ _URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
 
 
 def folder_url(text: str) -> str:
-    """The URL *text* of a folder, without a slash at its end; `LayoutError` where it is none, or holds a secret.
+    """The URL *text* of a folder, without a slash at its end; `RepackageError` where it is none, or holds a secret.
 
     What is published says it to everyone.
     """
@@ -35,9 +35,11 @@ def folder_url(text: str) -> str:
     except ValueError:
         is_sound = False
     if not (is_sound and _URL.fullmatch(text)):
-        raise LayoutError(f"{text!r}: expected the URL of a folder, https, http or file, as in https://example.org/whl")
+        raise RepackageError(
+            f"{text!r}: expected the URL of a folder, https, http or file, as in https://example.org/whl"
+        )
     if parts.username is not None:
-        raise LayoutError(f"{parts.hostname}: a URL with a login, which everyone could read; leave that out")
+        raise RepackageError(f"{parts.hostname}: a URL with a login, which everyone could read; leave that out")
     return text.rstrip("/")
 
 

@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import Record, RecordRow, unpadded
@@ -105,7 +105,7 @@ class InstalledFile(Struct, frozen=True):
 def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledFile, ...]:
     """The files of *wheel* in *environment*, sorted by path.
 
-    `LayoutError` where two would be one, and for what has no place there or is no entry point.
+    `RepackageError` where two would be one, and for what has no place there or is no entry point.
     """
     files = [_placed(wheel, member, environment) for member in wheel.members if not _is_dropped(wheel, member)]
     scripts = scripts_of(wheel)
@@ -120,12 +120,12 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
     files.append(InstalledFile(f"{dist_info}/RECORD", str(Record(tuple(rows))).encode()))
     files.sort(key=lambda file: file.path)
     if twice := next((one.path for one, other in pairwise(files) if one.path == other.path), None):
-        raise LayoutError(f"{twice}: two files of this name; expected one")
+        raise RepackageError(f"{twice}: two files of this name; expected one")
     return tuple(files)
 
 
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
-    """The commands in entry_points.txt of *wheel*, by name; `LayoutError` for what is no object reference."""
+    """The commands in entry_points.txt of *wheel*, by name; `RepackageError` for what is no object reference."""
     with at(f"{wheel.dist_info}/entry_points.txt"):
         return tuple(_script(name, value) for name, value in sorted(wheel.scripts.references))
 
@@ -133,7 +133,7 @@ def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
 def _script(name: str, value: str) -> Script:
     match = _REFERENCE.fullmatch(value.strip())
     if not match or not _SCRIPT_NAME.fullmatch(name):
-        raise LayoutError(f"no script {name!r} = {value!r}; expected name = module:object")
+        raise RepackageError(f"no script {name!r} = {value!r}; expected name = module:object")
     return Script(name, match["module"], match["object"])
 
 

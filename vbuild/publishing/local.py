@@ -43,7 +43,7 @@ from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.install_commands import RIVALS, below, install
 from vbuild.publishing.lint.metadata import CHOSEN_BY, MetadataDifference, stated
 from vbuild.publishing.model import ConsumerUse, LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text, renamed, renaming
@@ -177,11 +177,11 @@ _GLUED = re.compile(r"(?<=[a-z])(?=[0-9])")
 
 
 def local_version(version: str, label: str) -> str:
-    """*version* with the local part that *label* becomes, after one it has; `LayoutError` where it becomes none."""
+    """*version* with the local part that *label* becomes, after one it has; `RepackageError` where it becomes none."""
     try:
         return str(Version(f"{version}{'.' if Version(version).local else '+'}{label}"))
     except ValueError as error:  # too many digits for an int is one as well
-        raise LayoutError(
+        raise RepackageError(
             f"label {label!r}: no local version (PEP 440); expected letters and digits with single . or _ between "
             "them: stamp the wheels under another label"
         ) from error
@@ -193,21 +193,21 @@ def local_part(label: str) -> str:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """`LayoutError` for the first of *labels* that cannot have an index of its own, or two that should not be."""
+    """`RepackageError` for the first of *labels* that cannot have an index of its own, or two that should not be."""
     known = {label: _version(label) for label in labels}
     if PLAIN in known:
-        raise LayoutError(
+        raise RepackageError(
             f"label {PLAIN!r}: the plain wheels' index is called so; stamp the wheels under another label"
         )
     for one, other in combinations(known, 2):
         if known[one] == known[other]:
-            raise LayoutError(
+            raise RepackageError(
                 f"labels {one!r} and {other!r}: both become +{known[one].local} (PEP 440); expected labels that differ "
                 "in more than separators: stamp one of them anew"
             )
         low, high = sorted((one, other), key=lambda label: known[label])
         if _pattern(low) == _pattern(high) and _numbers(low) > _numbers(high):
-            raise LayoutError(
+            raise RepackageError(
                 f"labels {low!r} and {high!r}: compared as text (PEP 440), {high} is the later of the two, which an "
                 f"unpinned request would take; expected numbers that are parts of their own, as in {_apart(high)} and "
                 f"{_apart(low)}: stamp them anew"
@@ -246,7 +246,7 @@ class Local(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An index per label, and one of the plain wheels where there are some.
 
-        `LayoutError` where a label is no local version, two would be confused, a wheel requires a release that lacks
+        `RepackageError` where a label is no local version, two would be confused, a wheel requires a release that lacks
         its label, or wheels of one local version ask for different things.
         """
         known = varied(offers)
@@ -323,7 +323,7 @@ def _check_agreement(wheels: Sequence[Offered], label: str) -> None:
     for wheel in wheels:
         like = first.setdefault((wheel.name.project, wheel.name.normalised().version), wheel)
         for difference in _differences(like, wheel):
-            raise LayoutError(
+            raise RepackageError(
                 f"{wheel.path.name}: not as in {like.path.name}: {difference}; expected the same of all wheels "
                 f"labelled {label}: uv takes one's METADATA for all of a version"
             )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.metadata import CHOSEN_BY, stated
 from vbuild.publishing.lint.model import Demand, Problem
@@ -32,7 +32,7 @@ def problems(folder: Path) -> Iterator[Problem]:
         yield _problem(Demand.LABELS, folder.resolve().name, "has no index of a label; expected a folder for each")
     try:
         check_labels(labels)
-    except LayoutError as error:
+    except RepackageError as error:
         yield _problem(Demand.LABELS, folder.resolve().name, str(error))
         return
     if labels and not (folder / "index.html").is_file():

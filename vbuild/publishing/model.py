@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from vbuild.elf.surgery.relink import Relink
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import Offered, OfferedRelease
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
@@ -137,7 +137,7 @@ class PublishPlan(Struct, frozen=True):
         taken = {folder for target in targets for folder in target.parents}
         for target in targets:
             if target in taken:
-                raise LayoutError(f"{target}: two outputs of this name; publish what they are made of apart")
+                raise RepackageError(f"{target}: two outputs of this name; publish what they are made of apart")
             taken.add(target)
 
 
@@ -149,7 +149,7 @@ class PublishLayout(Protocol):
         """What it is called on the command line, and its folder in the output."""
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """What it makes of *offers*; `LayoutError` where these wheels cannot be laid out so."""
+        """What it makes of *offers*; `RepackageError` where these wheels cannot be laid out so."""
 
 
 def renaming(wheel: Offered, name: WheelName, *, project: str | None = None) -> Renaming:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.surgery.relink import relinked
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
@@ -177,7 +177,7 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
             writer.write(path, data, mode=mode)
         case Copied(member=name, path=path), Wheel():
             if (found := wheel.find(name)) is None:
-                raise LayoutError(f"{wheel.path.name}: {name}: no such member")
+                raise RepackageError(f"{wheel.path.name}: {name}: no such member")
             writer.copy(wheel, found, path=path)
         case Relinked(member=name, path=path, order=order), Wheel():
             with wheel.mapped(name, folder=folder) as view, at(name), relinked(EditedFile.whole(view), order) as after:
@@ -253,5 +253,5 @@ def _replace(made: Path, target: Path) -> None:
         raise _taken(target) from error  # by another run, since this one looked
 
 
-def _taken(place: Path) -> LayoutError:
-    return LayoutError(f"{place}: exists and is not an empty folder; remove it, or choose another output folder")
+def _taken(place: Path) -> RepackageError:
+    return RepackageError(f"{place}: exists and is not an empty folder; remove it, or choose another output folder")

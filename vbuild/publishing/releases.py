@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
@@ -154,11 +154,13 @@ def offers_of(wheels: Iterable[Offered]) -> tuple[OfferedRelease, ...]:
 
 
 def only(offers: Sequence[OfferedRelease]) -> OfferedRelease:
-    """The one release among *offers* that is no companion of another; `LayoutError` where there are more, or none."""
+    """The one release among *offers* that is no companion of another; `RepackageError` where there are more, or
+    none.
+    """
     found = [offer for offer in offers if not offer.is_companion]
     if len(found) != 1:
         said = ", ".join(map(str, found)) or "none"
-        raise LayoutError(f"found {said}; expected the wheels of one release: give those of others apart")
+        raise RepackageError(f"found {said}; expected the wheels of one release: give those of others apart")
     return found[0]
 
 
@@ -214,11 +216,11 @@ def need_of(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement |
 
 
 def varied(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
-    """Those of *offers* that have variants; `LayoutError` where there are none."""
+    """Those of *offers* that have variants; `RepackageError` where there are none."""
     found = tuple(offer for offer in offers if offer.variants)
     if not found:
         said = ", ".join(map(str, offers)) or "nothing"
-        raise LayoutError(f"found {said}, and no variant of it; expected wheels with labels: vbuild stamp gives one")
+        raise RepackageError(f"found {said}, and no variant of it; expected wheels with labels: vbuild stamp gives one")
     return found
 
 
@@ -245,13 +247,13 @@ def labelled(offer: OfferedRelease, label: str) -> tuple[Offered, ...]:
 
 
 def check_ties(offers: Sequence[OfferedRelease]) -> None:
-    """`LayoutError` where a wheel requires a release among *offers* that has variants, and none of its own label."""
+    """`RepackageError` where a wheel requires a release among *offers* that has variants, and none of its own label."""
     known = varied(offers)
     for offer in known:
         for wheel in offer.variants:
             for need in needs(wheel, known):
                 if need.is_tied and need.admitted and not any(wheel.label in other.labels for other in need.admitted):
-                    raise LayoutError(
+                    raise RepackageError(
                         f"{wheel.path.name}: requires {need.line}, and {need.admitted[-1]} has no {wheel.label}; "
                         "expected the same labels of both: build it, or publish them apart"
                     )

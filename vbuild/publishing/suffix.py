@@ -37,7 +37,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.publishing.install_commands import RIVALS, below, install
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.model import Demand, Problem
@@ -127,8 +127,8 @@ _check()
 def guarded(wheel: Offered, name: WheelName, *, family: Iterable[str]) -> dict[str, Member]:
     """The members that *wheel* gets under *name*, by new path: its packages import a guard that knows the *family*.
 
-    The family are the names that wheels with these files have. `LayoutError` where no package could import it,
-    `SplitError` where an ``__init__.py`` is not to be read as Python.
+    The family are the names that wheels with these files have. `RepackageError` where no package could import it,
+    `RepackageError` where an ``__init__.py`` is not to be read as Python.
     """
     way = renaming(wheel, name)
     members = {path: row.path for row in wheel.rows if (path := installed_path(row.path))}
@@ -147,7 +147,7 @@ def guarded(wheel: Offered, name: WheelName, *, family: Iterable[str]) -> dict[s
                 found[target] = Put(target, hooked(inits[f"{package}/__init__.py"], MODULE, option=_OPTION))
             found[beside] = Put(beside, guard(package, name.project, (wheel.name.project, *others)).encode())
         if not found:
-            raise LayoutError(f"no package with an __init__.py that could import a guard; leave {_OPTION} out")
+            raise RepackageError(f"no package with an __init__.py that could import a guard; leave {_OPTION} out")
     return found
 
 
@@ -273,7 +273,7 @@ class Suffix(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every variant under its new name, and the rest as it is.
 
-        `LayoutError` where a new name is none or stands for two, where a sibling or the label of the metapackage is
+        `RepackageError` where a new name is none or stands for two, where a sibling or the label of the metapackage is
         not known, or where a wheel requires a release that lacks its label.
         """
         known = varied(offers)
@@ -287,13 +287,13 @@ class Suffix(Struct, frozen=True):
         )
 
     def _names(self, offers: Sequence[OfferedRelease]) -> Names:
-        """The new name of each project and label; `LayoutError` where one stands for two things."""
+        """The new name of each project and label; `RepackageError` where one stands for two things."""
         names = {(o.project, label): suffixed(o.project, label, self.naming) for o in offers for label in o.labels}
         taken = {offer.project: f"the project {offer.project}" for offer in offers}
         for (project, label), name in names.items():
             this = f"{project} {label}"
             if name in taken:
-                raise LayoutError(
+                raise RepackageError(
                     f"name {self.naming!r}: {name} would be {this} and {taken[name]}; expected a name for each: give "
                     "--name a {name} and a {label}, or stamp one under another label"
                 )
@@ -306,10 +306,12 @@ class Suffix(Struct, frozen=True):
         for sibling in map(canonicalize_name, self.siblings):
             if sibling not in asked:
                 said = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"
-                raise LayoutError(f"sibling {sibling}: no wheel requires it; expected one of those required: {said}")
+                raise RepackageError(f"sibling {sibling}: no wheel requires it; expected one of those required: {said}")
         labels = labels_of(known)
         if self.metapackage is not None and self.metapackage not in labels:
-            raise LayoutError(f"metapackage {self.metapackage!r}: no such label; expected one of {', '.join(labels)}")
+            raise RepackageError(
+                f"metapackage {self.metapackage!r}: no such label; expected one of {', '.join(labels)}"
+            )
 
     def _wheels(self, offer: OfferedRelease, names: Names) -> Iterator[LinkedFile | NewWheel]:
         """What becomes of the wheels of *offer*."""

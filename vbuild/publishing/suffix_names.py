@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from packaging.utils import InvalidName, canonicalize_name
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.releases import Offered
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
@@ -43,12 +43,12 @@ class Wired(Struct, frozen=True, order=True):
 
 
 def suffixed(project: str, label: str, naming: str) -> str:
-    """What *naming* makes of *project* and *label*, normalised; `LayoutError` where that is no name."""
+    """What *naming* makes of *project* and *label*, normalised; `RepackageError` where that is no name."""
     name = naming.replace("{name}", project).replace("{label}", label)
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName as error:
-        raise LayoutError(
+        raise RepackageError(
             f"name {naming!r}: {name!r} is none; expected {{name}}, {{label}}, and letters, digits, -, _ and . between "
             "letters or digits"
         ) from error

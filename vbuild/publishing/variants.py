@@ -81,7 +81,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
 
 
 def problems(folder: Path) -> Iterator[Problem]:
-    """What is wrong with the releases in *folder* and with its index; `PublishError` where there is nothing in it."""
+    """What is wrong with the releases in *folder* and with its index; `RepackageError` where there is nothing in it."""
     there = found(folder)
     known = releases(there)
     beside = {release.project for release in known}

@@ -24,7 +24,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from vbuild.config.table import Table
-from vbuild.errors import RecipeError, TableError, at
+from vbuild.errors import RecipeError, at
 from vbuild.files.json_text import parsed_json
 
 _VERSION = 1
@@ -61,8 +61,6 @@ class Lock(Struct, frozen=True):
                 return cls._read(Table(_parsed(path.read_bytes())))
         except OSError as error:
             raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-        except TableError as error:
-            raise RecipeError(str(error)) from error
 
     def pack(self) -> str:
         """The text of the lock's file."""
@@ -129,9 +127,9 @@ def _parsed(data: bytes) -> dict[str, Any]:
     try:
         found = parsed_json(data)
     except ValueError as error:
-        raise TableError(f"not JSON: {error}") from error
+        raise RecipeError(f"not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise TableError("no JSON object")
+        raise RecipeError("no JSON object")
     return found
 
 

@@ -138,7 +138,7 @@ class Recipe:
     def load(cls, path: Path) -> Self:
         """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
 
-        `TableError` or `RecipeError`, with file, table and key, where it cannot be carried out as written.
+        `RecipeError`, with file, table and key, where it cannot be carried out as written.
         """
         if path.is_dir():
             path /= "pyproject.toml"

@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.config.table import Table
-from vbuild.errors import HardwareError, RecipeError
+from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
 
 _LABEL = re.compile(r"[a-z0-9_.]+")
@@ -44,17 +44,11 @@ def free_property(text: str) -> str:
 
 def level_of(text: str) -> Cpu | None:
     """The CPU that the property *text* asks for; None for a property of anything else."""
-    try:
-        return Cpu.of_property(text)
-    except HardwareError as error:
-        raise RecipeError(str(error)) from error
+    return Cpu.of_property(text)
 
 
 def cpu_level(text: str) -> Cpu:
-    try:
-        return Cpu.parse(text)
-    except HardwareError as error:
-        raise RecipeError(str(error)) from error
+    return Cpu.parse(text)
 
 
 def baseline(machine: str | None = None) -> Cpu:

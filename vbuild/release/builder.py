@@ -163,7 +163,7 @@ class Builder(Struct, frozen=True):
         )
 
     def prepared(self, target: Target) -> Job:
-        """The job of building *target*; `BuildError` where this machine cannot, `ToolkitError` where it has no CUDA."""
+        """The job of building *target*; `BuildError` where this machine cannot, `BuildError` where it has no CUDA."""
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:

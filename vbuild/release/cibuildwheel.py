@@ -24,7 +24,7 @@ from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerR
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
 from vbuild.build.plan import FlagPlan, Rewriting, unused
-from vbuild.errors import BuildError, CiError, VbuildError, at
+from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import Machine
 from vbuild.recipe.model import Recipe
@@ -137,7 +137,7 @@ def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
 
 
 def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
-    """cibuildwheel, and the identifiers that it would build for; `CiError` for those of another system."""
+    """cibuildwheel, and the identifiers that it would build for; `BuildError` for those of another system."""
     check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
     engine = Engine.found()
     # it refuses words that it does not know, of which vbuild may take one for the project
@@ -155,7 +155,7 @@ def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progr
 
     def toolkit(target: Target) -> Toolkit:
         if target.cuda is None:
-            raise CiError(f"{target}: is built without CUDA")
+            raise BuildError(f"{target}: is built without CUDA")
         spec = target.cuda.toolkit
         if spec not in known:
             known[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
@@ -306,11 +306,11 @@ def _of(target: Target, identifier: str) -> Target:
 def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
     """`VbuildError` where *build* is not what *run* was for, whatever its name is going to say."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
-        raise CiError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
+        raise BuildError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
     if run.plan and build.told.started is None:
-        raise CiError(f"{build.wheel.name}: {NOT_PUT}")
+        raise BuildError(f"{build.wheel.name}: {NOT_PUT}")
     if run.plan and not run.cpu.is_baseline and not build.told.calls:
-        raise CiError(f"{build.wheel.name}: {_NOT_CALLED.format(cpu=run.cpu)}")
+        raise BuildError(f"{build.wheel.name}: {_NOT_CALLED.format(cpu=run.cpu)}")
     if cuda := run.targets[0].cuda:
         with at(build.wheel.name):
             mode = recipe.build.cuda.archs

@@ -55,7 +55,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 from vbuild.files.staging import STAGE
 from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered
 
@@ -71,7 +71,7 @@ _PYPY = re.compile(r"pypy@?(\d+\.\d+)")
 
 
 def workflow(jobs: Jobs) -> str:
-    """The workflow file of *jobs*; `CiError` where GitHub would not start it, as it is too large."""
+    """The workflow file of *jobs*; `BuildError` where GitHub would not start it, as it is too large."""
     text = rendered(
         "github.yml.jinja",
         jobs=jobs,
@@ -86,7 +86,7 @@ def workflow(jobs: Jobs) -> str:
     )
     if (size := len(text.encode())) > _GITHUB_FILE:
         what = f"the workflow would have {size} bytes, and GitHub starts none of more than {_GITHUB_FILE}"
-        raise CiError(f"{jobs.source}: {what}; expected fewer builds, or the reusable workflow ({_REUSABLE})")
+        raise BuildError(f"{jobs.source}: {what}; expected fewer builds, or the reusable workflow ({_REUSABLE})")
     return text
 
 
@@ -125,7 +125,7 @@ _GITLAB_FILE = 2_000_000  # bytes
 
 
 def pipeline(jobs: Jobs) -> str:
-    """The ``.gitlab-ci.yml`` of *jobs*; `CiError` where GitLab would not take it, as it is too large."""
+    """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` where GitLab would not take it, as it is too large."""
     commands = [(part.name, shlex.join(jobs.command(part))) for part in jobs.parts]
     versions = [version for version in jobs.versions if version != jobs.python]
     text = rendered(
@@ -139,7 +139,7 @@ def pipeline(jobs: Jobs) -> str:
     )
     if (size := len(text.encode())) > _GITLAB_FILE:
         what = f"the configuration would have {size} bytes, and GitLab takes none of more than {_GITLAB_FILE}"
-        raise CiError(f"{jobs.source}: {what}; expected fewer builds")
+        raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
     return text
 
 
@@ -148,7 +148,7 @@ _SLURM_FILE = 4_000_000  # bytes
 
 
 def script(jobs: Jobs) -> str:
-    """The script that submits *jobs*, and is submitted itself; `CiError` where Slurm would not take it."""
+    """The script that submits *jobs*, and is submitted itself; `BuildError` where Slurm would not take it."""
     commands = [jobs.command(part) for part in jobs.parts]
     text = rendered(
         "slurm.sh.jinja",
@@ -162,7 +162,7 @@ def script(jobs: Jobs) -> str:
     )
     if (size := len(text.encode())) > _SLURM_FILE:
         what = f"the script would have {size} bytes, and Slurm takes none of more than {_SLURM_FILE}"
-        raise CiError(f"{jobs.source}: {what}; expected fewer builds")
+        raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
     return text
 
 
@@ -201,7 +201,7 @@ def emitted(
     what their submitter has. Every job fails before it does anything else if its ``vbuild`` is another project's.
     *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given to every ``vbuild matrix``, such as
     ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe that is
-    wrong, `CiError` where the jobs would not find it or the file would be too large.
+    wrong, `BuildError` where the jobs would not find it or the file would be too large.
     """
     jobs = Jobs.of(source, install=install, runner=runner, options=options)
     match system:

@@ -30,7 +30,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 
 from vbuild import DISTRIBUTION
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe
@@ -82,11 +82,13 @@ class JobPart(Struct, frozen=True):
 
 
 def parts(recipe: Recipe) -> tuple[JobPart, ...]:
-    """The parts of *recipe*'s release, in the order of its targets; `CiError` where a label cannot be chosen alone."""
+    """The parts of *recipe*'s release, in the order of its targets; `BuildError` where a label cannot be chosen
+    alone.
+    """
     builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
     for target in recipe.targets():
         if target.label == _PLAIN:
-            raise CiError(
+            raise BuildError(
                 f"{recipe.file}: a variant is labelled 'plain', as --only calls the plain wheel; expected another label"
             )
         builds[target.build_key].append(target)
@@ -209,13 +211,13 @@ class Jobs(Struct, frozen=True):
 
     @classmethod
     def of(cls, source: Path, *, install: str, runner: str | None, options: Sequence[str]) -> Self:
-        """The jobs of the recipe or project at *source*; `CiError` where it is not in the working folder."""
+        """The jobs of the recipe or project at *source*; `BuildError` where it is not in the working folder."""
         where = _relative(source)
         recipe = Recipe.load(source)
         inside = recipe.source.path if isinstance(recipe.source, Folder) else None
         if inside and not _is_below(inside, Path.cwd()):
             what = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
-            raise CiError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
+            raise BuildError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
         found = parts(recipe)
         for part in found:
             _line(part.python or "", "matrix.python")
@@ -261,7 +263,7 @@ def _relative(source: Path) -> str:
         path = path.parent.resolve() / path.name
     if not path.is_relative_to(here):
         what = f"outside the working folder, {here}, in which the jobs would not find it"
-        raise CiError(f"{source}: {what}; expected a recipe or project below it, or another working folder")
+        raise BuildError(f"{source}: {what}; expected a recipe or project below it, or another working folder")
     text = _line(path.relative_to(here).as_posix(), "source")
     return f"./{text}" if text.startswith("-") else text
 
@@ -273,5 +275,5 @@ def _is_below(path: Path, folder: Path) -> bool:
 def _line(text: str, place: str) -> str:
     """*text*, where it can stand in one line of any file that is emitted."""
     if not text.isprintable():
-        raise CiError(f"{place}: {text!r} cannot be written in one line; expected printable characters alone")
+        raise BuildError(f"{place}: {text!r} cannot be written in one line; expected printable characters alone")
     return text

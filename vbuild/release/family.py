@@ -9,7 +9,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.errors import SlimError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
@@ -66,14 +66,14 @@ class ReleaseFamily(Struct, frozen=True):
 def divided(wheel: Path, targets: Sequence[Target], *, family: ReleaseFamily, folder: Path) -> Mapping[Target, Path]:
     """The variant wheels of *targets* in *folder*, cut from the *wheel* of their build in one pass over it.
 
-    `SlimError` where the wheel cannot be divided so. What each library serves is for `vbuild verify` to judge: some are
-    for some GPUs only.
+    `RepackageError` where the wheel cannot be divided so. What each library serves is for `vbuild verify` to judge:
+    some are for some GPUs only.
     """
     shares = [_share(target, family) for target in targets]
     # whoever builds a project may change what comes of it; whether it has a bill of materials, its build has decided
     cut = slim_wheel(wheel, folder, shares=shares, cuts=Cuts(unsupported=True, bill=False), accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
-        raise SlimError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
+        raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
     return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from vbuild.build.agreement import TrialCompile, tried
 from vbuild.build.wrappers import Override
-from vbuild.errors import ClaimError, VbuildError
+from vbuild.errors import VbuildError, WheelError
 from vbuild.files.atomic import linked
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, Repaired, slug
@@ -33,7 +33,7 @@ _SHOWN = 5
 def proved(wheel: Path, target: Target, *, baseline: Path | None, allow: Sequence[str] = ()) -> Verdict:
     """The verdict on *wheel*, that of *target*, held against its build for the *baseline*; *allow* as `verify` has it.
 
-    `ClaimError` where it does not keep its promises, or has no code to keep them with.
+    `WheelError` where it does not keep its promises, or has no code to keep them with.
     """
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow)
     check(verdict, target)
@@ -41,15 +41,15 @@ def proved(wheel: Path, target: Target, *, baseline: Path | None, allow: Sequenc
 
 
 def check(verdict: Verdict, target: Target) -> None:
-    """`ClaimError` where a wheel does not keep its promises, or has no code to keep them with."""
+    """`WheelError` where a wheel does not keep its promises, or has no code to keep them with."""
     if verdict.failed:
         errors = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
         said = [f"{finding.member}: {finding.what}" if finding.member else finding.what for finding in errors[:_SHOWN]]
         if len(errors) > _SHOWN:
             said.append(f"and {len(errors) - _SHOWN} more")
-        raise ClaimError(f"{verdict.wheel.name}: {'; '.join(said)}")
+        raise WheelError(f"{verdict.wheel.name}: {'; '.join(said)}")
     if not (verdict.libraries or target.cpu.is_baseline):
-        raise ClaimError(
+        raise WheelError(
             f"{verdict.wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?"
         )
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.agreement import TrialCompile
 from vbuild.build.identity import canonical, ourselves
-from vbuild.errors import BuildError, LayoutError, RecipeError, VbuildError
+from vbuild.errors import BuildError, RecipeError, RepackageError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
@@ -111,7 +111,7 @@ class Joiner(Struct, frozen=True):
         found = _alike(outcome, products)
         if lacking := [target for target in wanted if target.cpu not in found]:
             what = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
-            return self._failure(outcome, LayoutError(f"{outcome.wheel.name}: {what}"))
+            return self._failure(outcome, RepackageError(f"{outcome.wheel.name}: {what}"))
         try:
             return self._joined(outcome, [found[target.cpu] for target in wanted])
         except VbuildError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 from packaging.utils import canonicalize_name
 
-from vbuild.errors import ReportError, at
+from vbuild.errors import RecipeError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS, STAGE
 from vbuild.release.report import REPORT, Absence, Report
@@ -32,7 +32,7 @@ class ReleasePart(Struct, frozen=True):
     def at(cls, folder: Path) -> "ReleasePart | None":
         """What is in *folder* itself; None where that is neither a wheel nor a report.
 
-        `ReportError` for a report that cannot be read, or that tells of wheels that are not there; `WheelError` for a
+        `RecipeError` for a report that cannot be read, or that tells of wheels that are not there; `WheelError` for a
         name that no wheel has.
         """
         wheels = tuple(path for path in sorted(folder.glob("*.whl")) if path.is_file())
@@ -46,7 +46,7 @@ class ReleasePart(Struct, frozen=True):
         names = {wheel.name for wheel in wheels}
         for name in report.files if report else ():
             if name not in names:
-                raise ReportError(f"{path}: tells of {name}, which is not beside it")
+                raise RecipeError(f"{path}: tells of {name}, which is not beside it")
         return cls(folder, wheels, report)
 
     @property
@@ -77,11 +77,11 @@ class FoundWheel(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the file; `ReportError` where it cannot be read."""
+        """The SHA-256 of the file; `RecipeError` where it cannot be read."""
         try:
             return sha256_of(self.path)
         except OSError as error:
-            raise ReportError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise RecipeError(f"{self.path}: cannot be read: {error.strerror}") from error
 
 
 class Twin(Struct, frozen=True):
@@ -102,21 +102,21 @@ class Gathered(Struct, frozen=True):
 def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[ReleasePart, ...]:
     """The parts at *paths* and below, behind links too; that in *without*, the folder for results, only if it is given.
 
-    `ReportError` for a path where there is none or that cannot be read, for results that would take a part's place,
+    `RecipeError` for a path where there is none or that cannot be read, for results that would take a part's place,
     and where nothing was given.
     """
     if not paths:
-        raise ReportError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
+        raise RecipeError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
     found: dict[Path, ReleasePart] = {}
     results: list[ReleasePart] = []
     for path in paths:
         if not _is_folder(path):
-            raise ReportError(f"{path}: no such folder; expected a part as 'vbuild matrix --part' leaves it")
+            raise RecipeError(f"{path}: no such folder; expected a part as 'vbuild matrix --part' leaves it")
         is_given = _is_same(path, without)
         below = [part for folder in _folders(path) if (part := ReleasePart.at(folder))]
         kept = [part for part in below if is_given or not _is_same(part.folder, without)]
         if not below:
-            raise ReportError(f"{path}: neither wheels nor {REPORT} in it; expected what 'vbuild matrix --part' leaves")
+            raise RecipeError(f"{path}: neither wheels nor {REPORT} in it; expected what 'vbuild matrix --part' leaves")
         results += [part for part in below if part not in kept]
         found.update((part.folder.resolve(), part) for part in kept)
     for part in results:
@@ -126,7 +126,7 @@ def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[ReleasePart, ...]
 
 
 def _check_results(results: ReleasePart, parts: Iterable[ReleasePart]) -> None:
-    """`ReportError` where *results*, in whose place a release of *parts* would be, is a part of that release itself."""
+    """`RecipeError` where *results*, in whose place a release of *parts* would be, is a part of that release itself."""
     parts = tuple(parts)
     names = {name for part in parts for name in part.own}
     releases = {WheelName.parse(name).release for name in names}
@@ -139,13 +139,13 @@ def _check_results(results: ReleasePart, parts: Iterable[ReleasePart]) -> None:
     alone += [f"the failed {one.title}" for one in failures if one.log and one.key not in told]
     if alone:
         more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
-        raise ReportError(f"{results.folder}: no other part has {alone[0]}{more}; expected another folder for results")
+        raise RecipeError(f"{results.folder}: no other part has {alone[0]}{more}; expected another folder for results")
 
 
 def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str:
     """The project that *parts* are of, which is *expected* if that is given.
 
-    `ReportError` where they are of several; parts without reports count only where there are no others.
+    `RecipeError` where they are of several; parts without reports count only where there are no others.
     """
     told = {part.folder / REPORT: part.report.name for part in parts if part.report}
     places: dict[str, tuple[Path, str]] = {}
@@ -154,23 +154,23 @@ def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str
     if expected is not None:
         for project, (place, said) in places.items():
             if project != canonicalize_name(expected):
-                raise ReportError(f"{place}: is of {said!r}; the recipe is of {expected!r}")
+                raise RecipeError(f"{place}: is of {said!r}; the recipe is of {expected!r}")
         return expected
     if not places:
         projects: list[str] = sorted({WheelName.parse(wheel.name).project for part in parts for wheel in part.wheels})
         if len(projects) > 1:
-            raise ReportError(f"no part has a {REPORT}, and the wheels are of {', '.join(projects)}; give the recipe")
+            raise RecipeError(f"no part has a {REPORT}, and the wheels are of {', '.join(projects)}; give the recipe")
         return projects[0]
     (first, name), *others = places.values()
     for other, said in others:
-        raise ReportError(f"{first}: is of {name!r}, and {other} of {said!r}; expected parts of one release")
+        raise RecipeError(f"{first}: is of {name!r}, and {other} of {said!r}; expected parts of one release")
     return name
 
 
 def wheels_of(parts: Iterable[ReleasePart], project: str) -> Gathered:
     """Each wheel of *parts* once; of wheels of one name for several Pythons, the first one's.
 
-    `ReportError` where two wheels of one name and Python differ, or where those of *project* are of several versions.
+    `RecipeError` where two wheels of one name and Python differ, or where those of *project* are of several versions.
     """
     found: dict[str, FoundWheel] = {}
     twins: dict[tuple[str, str], Twin] = {}
@@ -179,7 +179,7 @@ def wheels_of(parts: Iterable[ReleasePart], project: str) -> Gathered:
         if first.path != one.path and first.digest != one.digest:
             if not (first.data and one.data and first.data["python"] != one.data["python"]):
                 what = "two wheels of one name; expected the same bytes, or one"
-                raise ReportError(f"{first.path} and {one.path}: {what}")
+                raise RecipeError(f"{first.path} and {one.path}: {what}")
             twin = Twin(one.path.name, one.data, first.data["python"])
             twins.setdefault((twin.name, one.data["python"]), twin)
         elif first.data is None and not first.is_beside:
@@ -191,7 +191,7 @@ def wheels_of(parts: Iterable[ReleasePart], project: str) -> Gathered:
 def _folders(path: Path) -> Iterator[Path]:
     """*path* and the folders below, each once however it is linked, but for those of work in progress.
 
-    `ReportError` for one that cannot be read, and for a link that leads nowhere: behind it may have been a part.
+    `RecipeError` for one that cannot be read, and for a link that leads nowhere: behind it may have been a part.
     """
     seen: set[Path] = set()
     for parent, folders, files in os.walk(path, onerror=_unreadable, followlinks=True):
@@ -203,19 +203,19 @@ def _folders(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(STAGE))
         for file in sorted(files):
             if (here / file).is_symlink() and not (here / file).exists():
-                raise ReportError(f"{here / file}: a link that leads nowhere; expected a part, or no link")
+                raise RecipeError(f"{here / file}: a link that leads nowhere; expected a part, or no link")
         yield here
 
 
 def _unreadable(error: OSError) -> None:
-    raise ReportError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    raise RecipeError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError as error:
-        raise ReportError(f"{path}: cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _is_same(folder: Path, other: Path) -> bool:
@@ -239,4 +239,4 @@ def _check_versions(wheels: Iterable[FoundWheel], project: str) -> None:
             versions.setdefault(wheel.name.version, wheel.path)
     (first, path), *others = versions.items() or [("", Path())]
     for version, other in others:
-        raise ReportError(f"{path} and {other}: of versions {first} and {version}; expected parts of one release")
+        raise RecipeError(f"{path} and {other}: of versions {first} and {version}; expected parts of one release")

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vbuild.build.agreement import TrialCompile
 from vbuild.build.packing import SUFFIX, pack
 from vbuild.build.source import fetched, unpacked
-from vbuild.errors import BuildError, ExecutorError, NativeError
+from vbuild.errors import BuildError, ExecutorError
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
 from vbuild.process.run import supervised
@@ -46,10 +46,10 @@ def there(run: Run, executor: Executor) -> Iterator[RunResult]:
     """What the workers of *executor* make of *run*; they are there for further tests in the block.
 
     However the block is left, by Ctrl-C too, what is not done is not done any more. `ExecutorError` where there is no
-    such cluster, and `NativeError` for a recipe with native dependencies, whose sources only this machine has.
+    such cluster, and `BuildError` for a recipe with native dependencies, whose sources only this machine has.
     """
     if run.recipe.natives:
-        raise NativeError(f"{run.recipe.file}: native: not built on workers; expected this machine, without --executor")
+        raise BuildError(f"{run.recipe.file}: native: not built on workers; expected this machine, without --executor")
     with supervised(), connected(executor) as cluster:
         source, digest = _packed(run)
         places = {target: place for place, target in enumerate(run.targets)}

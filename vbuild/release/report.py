@@ -23,7 +23,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.build.wrappers import Override
-from vbuild.errors import ReportError, VbuildError, at
+from vbuild.errors import RecipeError, at
 from vbuild.files.json_text import parsed_json
 from vbuild.release.report_machines import MachineChoice
 from vbuild.verification.model import Verdict
@@ -45,7 +45,7 @@ _SHOWN = 60
 
 
 def check(value: object, schema: Schema, *, is_open: bool = False) -> None:
-    """`ReportError`, with the place, for the first mistake in *value*, which `json.loads` made, against *schema*.
+    """`RecipeError`, with the place, for the first mistake in *value*, which `json.loads` made, against *schema*.
 
     If *is_open*, keys that *schema* does not list are ignored: a later version of vbuild may have added them.
     """
@@ -58,7 +58,7 @@ def check(value: object, schema: Schema, *, is_open: bool = False) -> None:
         elif error.validator == "additionalProperties":
             place = _below(place, next(key for key in error.instance if key not in error.schema["properties"]))
         what = _mistake(error.validator, error.validator_value, error)
-        raise ReportError(f"{place}: {what}" if place else what)
+        raise RecipeError(f"{place}: {what}" if place else what)
 
 
 @cache
@@ -271,12 +271,12 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The report in the file at *path*; `ReportError`, with file and key, where it is none."""
+        """The report in the file at *path*; `RecipeError`, with file and key, where it is none."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise ReportError(f"{path}: cannot be read: {reason}") from error
+            raise RecipeError(f"{path}: cannot be read: {reason}") from error
         with at(path):
             return cls.of_data(_decoded(text))
 
@@ -284,38 +284,35 @@ class Report(Struct, frozen=True, kw_only=True):
     def previous(cls, path: Path | None, name: str) -> Self | None:
         """The report at *path* to hold a release of the project *name* against; None where there is no path.
 
-        `ReportError` also where it is of another project.
+        `RecipeError` also where it is of another project.
         """
         if path is None:
             return None
         report = cls.load(path)
         if canonicalize_name(report.name) != canonicalize_name(name):
-            raise ReportError(f"{path}: is of {report.name!r}; expected a report of {name!r}, which this release is of")
+            raise RecipeError(f"{path}: is of {report.name!r}; expected a report of {name!r}, which this release is of")
         return report
 
     @classmethod
     def of_data(cls, data: object) -> Self:
-        """The report that *data*, made by `json.loads`, is; `ReportError`, with the key, where it is none.
+        """The report that *data*, made by `json.loads`, is; `RecipeError`, with the key, where it is none.
 
         It may have keys that a later version of vbuild has added.
         """
         _check_format(data)
         check(data, schema(), is_open=True)
         assert isinstance(data, dict)  # noqa: S101 - the schema says so
-        try:
-            return cls(
-                name=data["name"],
-                source=data["source"],
-                wheels=tuple(_entries(data["wheels"])),
-                failures=tuple(map(Absence.of_data, data["failures"])),
-                indexes=tuple(index["index"] for index in data["variants"]),
-                choices=tuple(map(MachineChoice.of_data, data["machines"])),
-                shared=tuple(map(Shared.of_data, data["split"]["beside"])) if data["split"] else (),
-                notes=tuple(data["notes"]),
-                data=data,
-            )
-        except VbuildError as error:  # a file name, a CPU level or a GPU that there is not
-            raise ReportError(str(error)) from error
+        return cls(
+            name=data["name"],
+            source=data["source"],
+            wheels=tuple(_entries(data["wheels"])),
+            failures=tuple(map(Absence.of_data, data["failures"])),
+            indexes=tuple(index["index"] for index in data["variants"]),
+            choices=tuple(map(MachineChoice.of_data, data["machines"])),
+            shared=tuple(map(Shared.of_data, data["split"]["beside"])) if data["split"] else (),
+            notes=tuple(data["notes"]),
+            data=data,
+        )
 
     @property
     def project(self) -> str:
@@ -384,20 +381,20 @@ def _python(data: Mapping[str, Any]) -> str:
 
 
 def _check_format(data: object) -> None:
-    """`ReportError` where *data* is no report of this format, said before anything that follows from that."""
+    """`RecipeError` where *data* is no report of this format, said before anything that follows from that."""
     if not isinstance(data, dict) or "format" not in data:
-        raise ReportError("not a report of a release: no format; expected report.json as vbuild writes it")
+        raise RecipeError("not a report of a release: no format; expected report.json as vbuild writes it")
     if data["format"] != FORMAT or isinstance(data["format"], bool):
-        raise ReportError(f"format: found {data['format']!r}; this vbuild reads {FORMAT}")
+        raise RecipeError(f"format: found {data['format']!r}; this vbuild reads {FORMAT}")
 
 
 def _decoded(text: str) -> object:
     try:
         return parsed_json(text, number=_finite)
     except json.JSONDecodeError as error:
-        raise ReportError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+        raise RecipeError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except ValueError as error:
-        raise ReportError("JSON nested too deeply, of far too many values, or with a number that is none") from error
+        raise RecipeError("JSON nested too deeply, of far too many values, or with a number that is none") from error
 
 
 def _finite(text: str) -> float:

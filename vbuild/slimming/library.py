@@ -16,7 +16,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
-from vbuild.errors import BinaryError, DeviceError, SlimError, SurgeryError
+from vbuild.errors import BinaryError, RepackageError, SurgeryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.compression import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
@@ -95,7 +95,7 @@ class GpuLibrary(Struct, frozen=True):
         try:
             image = _image(data)
             return cls(member, data, image, device_code(image), Outline.parse(data).needed)
-        except (BinaryError, DeviceError) as error:
+        except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
     @property
@@ -104,7 +104,9 @@ class GpuLibrary(Struct, frozen=True):
         return tuple(container for container in self.code.containers if container.vendor is Vendor.NVIDIA)
 
     def slimmed(self, share: Share, cuts: Cuts) -> tuple[EditedFile, LibraryCut]:
-        """Return the library cut for *share*, and an account; raises `SlimError` if nothing serves a GPU asked for."""
+        """Return the library cut for *share*, and an account; raises `RepackageError` if nothing serves a GPU asked
+        for.
+        """
         devices = share.gpus.devices if share.gpus else ()
         if self.image is None:
             return self._unchanged(devices, self.trouble)
@@ -117,7 +119,7 @@ class GpuLibrary(Struct, frozen=True):
         try:
             replacements = [decision.replacement(self.data, zstd=cuts.zstd) for decision in movable] if is_cut else []
             operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
-        except (BinaryError, DeviceError, SurgeryError) as error:
+        except (BinaryError, SurgeryError) as error:
             return self._unchanged(devices, str(error))
         replaced = {each.span for each in operation.replaced}
         # a container whose cut would not free a whole page is unchanged
@@ -144,7 +146,9 @@ class GpuLibrary(Struct, frozen=True):
             if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
                 found = ", ".join(_names(entry.offer for decision in chosen for entry in decision.container.entries))
                 what = f"nothing for {device} in any of its fatbins ({len(chosen)}), which have {found}"
-                raise SlimError(f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported")
+                raise RepackageError(
+                    f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported"
+                )
 
     def _unchanged(self, devices: tuple[Arch, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
         file = EditedFile.whole(self.data)

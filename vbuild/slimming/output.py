@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.files.edited import EditedFile
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
@@ -58,12 +58,12 @@ def cuda_major(needed: Iterable[str], metadata: Metadata) -> int | None:
 def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
     """Return the properties of the wheel with these libraries; *major* is CUDA's, or None if unknown.
 
-    Raises `SlimError` if no property can say what the wheel is for.
+    Raises `RepackageError` if no property can say what the wheel is for.
     """
     with_code = tuple(cut for cut in cuts if cut.has_gpu_code)
     values = (*_real(with_code), *_virtual(with_code))
     if not values:
-        raise SlimError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
+        raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
     properties = [Property(NAMESPACE, "sm_arch", value) for value in values]
     if major is not None:
         first = Dotted(major, 0)
@@ -204,7 +204,7 @@ class SlimOutput(Struct, frozen=True):
 def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Iterator[SlimOutput]:
     """Yield a wheel to write for each share, or a single one if *wheel* has no GPU code.
 
-    Raises `SlimError` if the result would be a variant that contradicts the wheel's own claims.
+    Raises `RepackageError` if the result would be a variant that contradicts the wheel's own claims.
     """
     claimed = _claimed(wheel)
     if not plan.has_gpu_code:
@@ -220,7 +220,9 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
             document = share.document or _document(wheel, plan, share.label, claimed, cuts)
             properties = document.variants[0].properties
             if (other := labels.setdefault(properties, share.label)) != share.label:
-                raise SlimError(f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others")
+                raise RepackageError(
+                    f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others"
+                )
             yield SlimOutput(wheel.name.normalised().labelled(share.label), plan.files(place), cuts, document)
 
 
@@ -233,7 +235,7 @@ def _claimed(wheel: Wheel) -> Document | None:
 def _check_unlabelled(wheel: Wheel, share: Share, claimed: Document | None) -> None:
     if share.gpus and claimed and NAMESPACE in claimed.metadata.namespaces:
         what = f"is a variant for NVIDIA GPUs already ({wheel.name.variant}), and would be one for {share.gpus} only"
-        raise SlimError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
+        raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
 
 
 def _document(

@@ -86,8 +86,8 @@ def planned(
 ) -> Iterator[SlimPlan]:
     """Plan what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
 
-    Raises `SlimError` if nothing serves a GPU asked for, or a glob names what a wheel needs; `WheelError` if the wheel
-    is damaged.
+    Raises `RepackageError` if nothing serves a GPU asked for, or a glob names what a wheel needs; `WheelError` if
+    the wheel is damaged.
     """
     dropped = cuts.dropped(wheel)
     # threads for thousands of small files would only wait for Python's lock

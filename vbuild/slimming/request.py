@@ -7,7 +7,7 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.elf.surgery.strip import Strip
-from vbuild.errors import SlimError
+from vbuild.errors import RepackageError
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
@@ -39,7 +39,7 @@ class Share(Struct, frozen=True):
         """Parse ``label=gpus``, such as ``sm90=90,90a``; raises the error of the part that is wrong."""
         label, equals, gpus = text.partition("=")
         if not (label and equals):
-            raise SlimError(f"no variant {text!r}; expected a label and GPUs, as in sm90=90,90a")
+            raise RepackageError(f"no variant {text!r}; expected a label and GPUs, as in sm90=90,90a")
         return cls(GpuList.parse(gpus), checked_label(label))
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ class Cuts(Struct, frozen=True, kw_only=True):
     def dropped(self, wheel: Wheel) -> frozenset[str]:
         """Return the paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.
 
-        Raises `SlimError` if a glob matches a member that a wheel needs.
+        Raises `RepackageError` if a glob matches a member that a wheel needs.
         """
         paths = {member.path: glob for member in wheel.members for glob in self.drop if _matches(member.path, glob)}
         for path, glob in paths.items():
             if path.startswith(f"{wheel.dist_info}/"):
-                raise SlimError(f"--drop {glob!r} names {path}, which describes the wheel; expected other members")
+                raise RepackageError(f"--drop {glob!r} names {path}, which describes the wheel; expected other members")
         return frozenset(paths)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from vbuild.errors import ExecutorError, SlimError, VbuildError, at
+from vbuild.errors import ExecutorError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.gpu import GpuList
@@ -58,8 +58,8 @@ def slim(
     copied unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its
     workers. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
 
-    Raises `SlimError` if nothing in a library serves a GPU asked for, or a licence forbids the change, and `WheelError`
-    if a wheel is damaged: then no part of that wheel is in *folder*.
+    Raises `RepackageError` if nothing in a library serves a GPU asked for, or a licence forbids the change, and
+    `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
     """
     cuts = cuts or Cuts()
     _check(shares, cuts)
@@ -101,12 +101,12 @@ def slim_wheel(
 def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
     """Return a function that cuts one library of the wheels at *paths* down to *gpus*.
 
-    Commands that write these wheels anyway use it. Raises `SlimError` if a licence forbids it.
+    Commands that write these wheels anyway use it. Raises `RepackageError` if a licence forbids it.
     """
     for path in paths:
         with open_wheel(path) as wheel:
             for prohibition in prohibitions(wheel):
-                raise SlimError(
+                raise RepackageError(
                     f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
                     "allowed to, use `vbuild slim --accept-license` first"
                 )
@@ -194,30 +194,32 @@ class _Progress:
 
 
 def _check(shares: Sequence[Share], cuts: Cuts) -> None:
-    """Raise `SlimError` if nothing is asked for, or two outputs would have one name."""
+    """Raise `RepackageError` if nothing is asked for, or two outputs would have one name."""
     if not any(share.gpus for share in shares) and not cuts.more:
-        raise SlimError("nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd")
+        raise RepackageError("nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd")
     labels = [share.label for share in shares]
     if twice := sorted({label or "the plain one" for label in labels if labels.count(label) > 1}):
-        raise SlimError(f"two variants are called {', '.join(twice)}; expected a label for each")
+        raise RepackageError(f"two variants are called {', '.join(twice)}; expected a label for each")
 
 
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
-    """Raise `SlimError` for a glob that matches nothing in any wheel, probably a typo, before anything is written."""
+    """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo, before anything is
+    written.
+    """
     unused = set(cuts.drop)
     for path in wheels if unused else ():
         with open_wheel(path) as wheel, at(path.name):
             unused -= {glob for glob in unused if replace(cuts, drop=(glob,)).dropped(wheel)}
     if unused:
-        raise SlimError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
+        raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
 
 
 def _licence_warnings(wheel: Wheel, plan: SlimPlan, *, accept: bool) -> Iterator[str]:
-    """Yield a warning for each sentence of the licence that forbids *plan*; raises `SlimError` unless accepted."""
+    """Yield a warning for each sentence of the licence that forbids *plan*; raises `RepackageError` unless accepted."""
     for prohibition in prohibitions(wheel) if not plan.is_idle else ():
         if not accept:
             what = "the licence forbids to modify what is in this wheel"
-            raise SlimError(f"{what} ({prohibition}); if you are allowed to, say so with --accept-license")
+            raise RepackageError(f"{what} ({prohibition}); if you are allowed to, say so with --accept-license")
         yield f"accepted for you: {prohibition}"
 
 

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.library_names import is_shared_object
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata
 from vbuild.wheel.name import WheelName, escaped
@@ -127,9 +127,9 @@ class Libs(Struct, frozen=True):
         )
 
     def wheel(self, version: str) -> Companion:
-        """The wheel of that *version*; `SplitError` without a library in it."""
+        """The wheel of that *version*; `RepackageError` without a library in it."""
         if not self.files:
-            raise SplitError(f"{self.name}: no library to put in, expected one at least")
+            raise RepackageError(f"{self.name}: no library to put in, expected one at least")
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
         metadata = _metadata(self.name, version, self.body, texts=bool(self.texts))
         return Companion(name, metadata, _wheel_file(name, is_pure=self.is_pure), self.texts)
@@ -154,14 +154,14 @@ def dev_wheel(
 ) -> Companion:
     """The wheel with what compilers and build systems read of the wheel *like_name*, whose METADATA is *like*.
 
-    It is of the same version and build, and requires just that; *tag* is its Python and ABI tag. `SplitError` where the
-    version is none by PEP 440.
+    It is of the same version and build, and requires just that; *tag* is its Python and ABI tag. `RepackageError`
+    where the version is none by PEP 440.
     """
     project = canonicalize_name(like.name)
     try:
         version = str(Version(like.version))
     except InvalidVersion as error:
-        raise SplitError(f"{like.name}: version {like.version!r}, expected one as PEP 440 writes it") from error
+        raise RepackageError(f"{like.name}: version {like.version!r}, expected one as PEP 440 writes it") from error
     texts = dict(licences or {})
     body = [
         f"Summary: Headers, static libraries and build system files of {project}",

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from vbuild.elf.catalogue import is_driver
 from vbuild.elf.library_names import plain
 from vbuild.elf.linkage import Via, stood_in_for
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, BundledLibrary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance, Unproved
@@ -80,12 +80,12 @@ def _pool_of(bundle: Bundle, found: Iterable[Pool]) -> Pool | None:
 
 
 def check_drivers(bundles: Sequence[Bundle]) -> None:
-    """`SplitError` where a wheel brings a library that has to be that of the machine's own driver."""
+    """`RepackageError` where a wheel brings a library that has to be that of the machine's own driver."""
     for bundle in bundles:
         for piece in bundle.libraries:
             name = plain(piece.name)
             if is_driver(name) and piece.folder.rpartition("/")[2] != _STUBS:
-                raise SplitError(
+                raise RepackageError(
                     f"{bundle.wheel.path.name}: {piece.path}: bundles {name}, which has to be that of the machine's "
                     f"own driver; leave it out with `auditwheel repair --exclude {name}`"
                 )

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.catalogue import CatalogueEntry, by_soname, cuda_of, framework
-from vbuild.errors import SplitError, at
+from vbuild.errors import RepackageError, at
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.official import Officials, OfficialWheel
 from vbuild.splitting.request import SplitRequest
@@ -50,7 +50,7 @@ class Neighbours:
     def having(self, bundle: Bundle, name: str) -> Neighbour | None:
         """The package that has the library *name* for *bundle*; None where nobody knows one.
 
-        `SplitError` where the library is part of several CUDA versions, and nothing says which is meant.
+        `RepackageError` where the library is part of several CUDA versions, and nothing says which is meant.
         """
         if found := framework(name):
             return Neighbour(found.project, name, (found.folder,))
@@ -62,7 +62,7 @@ class Neighbours:
             wheel = self.officials.wheel(entry.project, self._specifier(bundle, entry))
         home = [library.path.rpartition("/")[0] for library in wheel.libraries if library.soname == name]
         if not home:
-            raise SplitError(
+            raise RepackageError(
                 f"{bundle.wheel.path.name}: needs {name}, which {wheel.project}=={wheel.version} does not have; "
                 "expected another release of it to be required, or --cuda VERSION"
             )
@@ -77,7 +77,7 @@ class Neighbours:
             if entry.cuda == major:
                 return entry
         majors = " and ".join(str(entry.cuda) for entry in entries)
-        raise SplitError(f"needs {name}, which CUDA {majors} have; say which one with --cuda")
+        raise RepackageError(f"needs {name}, which CUDA {majors} have; say which one with --cuda")
 
     def _major(self, bundle: Bundle) -> int | None:
         """The CUDA major that *bundle* is for: by what it needs, by what it requires, by its name."""

@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry
 from vbuild.elf.library_names import hashed, plain
 from vbuild.elf.read import Loading
-from vbuild.errors import BinaryError, SplitError, WheelError
+from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import ListedFile
 from vbuild.splitting.official_cache import CachedLibrary, Facts, OfficialCache, Once, RangeQuestions, all_of, first_of
@@ -105,7 +105,7 @@ class Officials:
         self._found: Once[str, OfficialWheel] = Once()
 
     def wheel(self, project: str, specifier: SpecifierSet) -> OfficialWheel:
-        """The newest wheel of *project* that *specifier* allows; `SplitError` where there is none with a library.
+        """The newest wheel of *project* that *specifier* allows; `RepackageError` where there is none with a library.
 
         Pre-releases and what was withdrawn count only where *specifier* names just that version.
         """
@@ -146,7 +146,7 @@ class Officials:
     def pinned(self, cuda: str, project: str) -> SpecifierSet:
         """The versions of *project* that the toolkit of the version *cuda*, "12" or "12.4", has; all, if it has none.
 
-        `SplitError` where there is no such toolkit.
+        `RepackageError` where there is no such toolkit.
         """
         for release in self._toolkits():
             if SpecifierSet(f"=={cuda}.*").contains(release.version):
@@ -155,7 +155,9 @@ class Officials:
                 extras = {extra for line in facts.requires for extra in _EXTRA.findall(line)}
                 found = (one for one in self._requirements(facts.requires, extras) if _names(one, project))
                 return next((requirement.specifier for requirement in found), SpecifierSet())
-        raise SplitError(f"CUDA {cuda}: no release of {TOOLKIT} for it; expected a version that the package index has")
+        raise RepackageError(
+            f"CUDA {cuda}: no release of {TOOLKIT} for it; expected a version that the package index has"
+        )
 
     def provenance(
         self,
@@ -221,20 +223,20 @@ class Officials:
             if specifier.contains(listed.version, prereleases=is_exact) and (is_exact or not listed.is_yanked):
                 wheel = self._official(project, listed, asking.facts(listed))
                 if not wheel.libraries:
-                    raise SplitError(
+                    raise RepackageError(
                         f"{project}=={listed.version}: no shared library in {listed.file}; expected a release with one"
                     )
                 return wheel
         wanted, machine = f"{project}{specifier}", self._shelf.machine
         if wheels:
             versions = ", ".join(dict.fromkeys(str(listed.version) for listed in wheels))
-            raise SplitError(f"{wanted}: no such release for Linux on {machine}; expected one of {versions}")
+            raise RepackageError(f"{wanted}: no such release for Linux on {machine}; expected one of {versions}")
         if files := self._shelf.listed(project):
-            raise SplitError(
+            raise RepackageError(
                 f"{wanted}: no wheel for Linux on {machine}; {files[0].file} only keeps the name, "
                 "expected the name of the package that has the library"
             )
-        raise SplitError(f"{wanted}: no package index has such a project")
+        raise RepackageError(f"{wanted}: no package index has such a project")
 
     def _official(self, project: str, listed: ListedFile, facts: Facts) -> OfficialWheel:
         libraries = (
@@ -258,7 +260,7 @@ class Officials:
     def _with_library(self, asking: RangeQuestions, wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
         try:
             return self._wheel(asking, *wanted)
-        except SplitError:  # headers only, or a package that is not for this machine
+        except RepackageError:  # headers only, or a package that is not for this machine
             return None
 
     def _toolkits(self) -> tuple[ListedFile, ...]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from packaging.version import Version
 
 from vbuild.elf.catalogue import by_soname
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.splitting.neighbours import Neighbour
 from vbuild.splitting.official import Officials, OfficialWheel
 from vbuild.splitting.orders import PatchOrder
@@ -31,7 +31,7 @@ class Pinning(Struct, frozen=True):
     def lines(self, orders: Iterable[PatchOrder], metadata: Metadata) -> tuple[str, ...]:
         """The lines for all that *orders* ask for, and that *metadata* does not require yet.
 
-        `SplitError` where that is of several CUDA majors, and nothing says which.
+        `RepackageError` where that is of several CUDA majors, and nothing says which.
         """
         found = list(orders)
         replaced = dict.fromkeys(wheel for order in found for wheel in order.official)
@@ -72,7 +72,7 @@ class Pinning(Struct, frozen=True):
             return [*neighbours]
         if not self.request.cuda:
             several = " and ".join(map(str, sorted(majors)))
-            raise SplitError(f"needs libraries of CUDA {several}; say with --cuda which of them it is to require")
+            raise RepackageError(f"needs libraries of CUDA {several}; say with --cuda which of them it is to require")
         return [one for one in neighbours if not one.entry or one.entry.cuda in {None, self.request.cuda[0]}]
 
     def _is_required(self, neighbour: Neighbour, metadata: Metadata) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import ShortageError, SplitError, SurgeryError, at
+from vbuild.errors import RepackageError, ShortageError, SurgeryError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.splitting.bundle import Bundle
@@ -73,7 +73,7 @@ class Editor:
     def failure(self, order: PatchOrder) -> str | None:
         """Carry out *order*, and say why the file it asks for cannot be had; None where it is there.
 
-        `ShortageError` or `SplitError` where that is not the file's fault, and nothing can be edited.
+        `ShortageError` or `RepackageError` where that is not the file's fault, and nothing can be edited.
         """
         known = order.piece.sha256, order.relink
         if self._is_idle(order) or known in self._edits or known in self._failures:
@@ -119,7 +119,7 @@ class SplitPlan(Struct, frozen=True, eq=False):
 
 
 def planned(bundles: Sequence[Bundle], request: SplitRequest, *, neighbours: Neighbours, editor: Editor) -> SplitPlan:
-    """The plan for *bundles*; `SplitError` where it needs a word from the user."""
+    """The plan for *bundles*; `RepackageError` where it needs a word from the user."""
     frozen: dict[tuple[Bundle, str], str] = {}
     while True:
         decision = decided(bundles, request, frozen=frozen)
@@ -143,7 +143,7 @@ def planned(bundles: Sequence[Bundle], request: SplitRequest, *, neighbours: Nei
 
 
 def sharer(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
-    """After which project the dependency wheel of *pool* is called; `SplitError` where it is several's.
+    """After which project the dependency wheel of *pool* is called; `RepackageError` where it is several's.
 
     The name that is asked for is for what several projects share, if there are several *among* the wheels given: one
     that each project has a version of its own of could not be installed for two of them.
@@ -152,7 +152,7 @@ def sharer(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str
     if request.libs and (is_for_all or len(pool.projects) > 1):
         return request.libs.removesuffix("-libs")
     if len(pool.projects) > 1:
-        raise SplitError(
+        raise RepackageError(
             f"{' and '.join(pool.projects)} have libraries in common, {min(pool.pieces)} first; "
             "say with --libs what their wheel is to be called, or split the projects apart"
         )
@@ -160,18 +160,20 @@ def sharer(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str
 
 
 def _check_together(homes: Mapping[Pool, str]) -> None:
-    """`SplitError` where two projects would require different versions of one dependency wheel in one environment."""
+    """`RepackageError` where two projects would require different versions of one dependency wheel in one
+    environment.
+    """
     for pool, other in combinations(homes, 2):
         for one, two in product(pool.bundles, other.bundles) if homes[pool] == homes[other] else ():
             if one.wheel.name.project != two.wheel.name.project and not _pythons(one).isdisjoint(_pythons(two)):
-                raise SplitError(
+                raise RepackageError(
                     f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "
                     "same: they could not be installed together; split the projects apart"
                 )
 
 
 def _check_room(pool: Pool, home: str) -> None:
-    """`SplitError` where a wheel has files where its dependency wheel is to have some, or is called like that.
+    """`RepackageError` where a wheel has files where its dependency wheel is to have some, or is called like that.
 
     Installers remove the files of an old wheel after they have installed what the new one requires.
     """
@@ -185,7 +187,9 @@ def _check_room(pool: Pool, home: str) -> None:
                 if taken
                 else "its shared libraries would be a wheel of its own name"
             )
-            raise SplitError(f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called")
+            raise RepackageError(
+                f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called"
+            )
 
 
 def _pythons(bundle: Bundle) -> set[tuple[str, str]]:

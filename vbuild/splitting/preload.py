@@ -35,7 +35,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 
 MODULE = "_preload_libraries"
 
@@ -225,9 +225,9 @@ def hooked(data: bytes, module: str = MODULE, *, option: str = "--preload") -> b
         source = data.decode(encoding)
         same = source.encode(encoding)
     except (SyntaxError, UnicodeError, LookupError) as error:  # the last of a codec that is not for text
-        raise SplitError(f"in no encoding that Python reads: {error}; leave {option} out") from error
+        raise RepackageError(f"in no encoding that Python reads: {error}; leave {option} out") from error
     if same != data:
-        raise SplitError(f"in {encoding}, which can write it in several ways; leave {option} out")
+        raise RepackageError(f"in {encoding}, which can write it in several ways; leave {option} out")
     return with_import(source, module, option=option).encode(encoding)
 
 
@@ -235,7 +235,7 @@ def with_import(source: str, module: str = MODULE, *, option: str = "--preload")
     """The ``__init__.py`` *source* with an import of the package's own *module* before anything else it does.
 
     Behind docstring, comments and ``__future__`` imports, with the line ends of the source; as it is, where the import
-    is there. `SplitError` where this Python cannot parse it.
+    is there. `RepackageError` where this Python cannot parse it.
     """
     text = source.removeprefix(_BOM)
     body = _parsed(text, option).body
@@ -280,7 +280,7 @@ def _parsed(source: str, option: str) -> ast.Module:
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise SplitError(f"cannot be parsed as Python {version}: {error}; leave {option} out") from error
+        raise RepackageError(f"cannot be parsed as Python {version}: {error}; leave {option} out") from error
 
 
 def _is_import(statement: ast.stmt, module: str) -> bool:

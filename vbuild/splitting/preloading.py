@@ -32,7 +32,8 @@ def preloading(
     *,
     closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
 ) -> Preloading:
-    """The preload modules for the libraries of *bundle* that are elsewhere in *plan*; `SplitError` where none can be.
+    """The preload modules for the libraries of *bundle* that are elsewhere in *plan*; `RepackageError` where none can
+    be.
 
     *companion* is the wheel that has its shared libraries now, *closure* gives an official wheel and all it requires.
     """

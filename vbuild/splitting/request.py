@@ -9,7 +9,7 @@ from typing import Self
 from packaging.utils import canonicalize_name
 
 from vbuild.config.table import Table
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 
 # a dependency wheel for less is more to publish and to install than it saves
 SMALLEST = 1_000_000
@@ -26,22 +26,22 @@ class OfficialPin(StrEnum):
 
 
 def cuda_version(text: str) -> tuple[int, ...]:
-    """``12`` or ``12.6`` as numbers; `SplitError` for anything else."""
+    """``12`` or ``12.6`` as numbers; `RepackageError` for anything else."""
     if not _CUDA.fullmatch(text):
-        raise SplitError(f"no CUDA version {text!r}; expected a major, or a major and a minor, as in 12 or 12.6")
+        raise RepackageError(f"no CUDA version {text!r}; expected a major, or a major and a minor, as in 12 or 12.6")
     return tuple(map(int, text.split(".")))
 
 
 def project_name(text: str) -> str:
-    """A name that a project can have, as package indexes spell it; `SplitError` for anything else."""
+    """A name that a project can have, as package indexes spell it; `RepackageError` for anything else."""
     if not _PROJECT.fullmatch(text):
-        raise SplitError(f"no project name {text!r}; expected letters and digits, and - _ . between them")
+        raise RepackageError(f"no project name {text!r}; expected letters and digits, and - _ . between them")
     return canonicalize_name(text)
 
 
 def _pin(text: str) -> OfficialPin:
     if text not in list(OfficialPin):
-        raise SplitError(f"found {text!r}; expected {' or '.join(map(repr, map(str, OfficialPin)))}")
+        raise RepackageError(f"found {text!r}; expected {' or '.join(map(repr, map(str, OfficialPin)))}")
     return OfficialPin(text)
 
 
@@ -81,7 +81,9 @@ class SplitRequest:
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The request that a recipe's ``[split]`` *table* holds; `TableError` or `SplitError` for one that is none."""
+        """The request that a recipe's ``[split]`` *table* holds; `RecipeError` or `RepackageError` for one that is
+        none.
+        """
         smallest = table.number("min-size", SMALLEST)
         if smallest < 0:
             raise table.refuse("min-size", f"is {smallest}; expected bytes, 0 or more")

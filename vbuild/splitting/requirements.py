@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.catalogue import TOOLKIT
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.wheel.metadata import Metadata
 
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 20))
@@ -106,14 +106,14 @@ def _requirement(line: str) -> Requirement:
     try:
         return Requirement(line)
     except (InvalidRequirement, InvalidSpecifier) as error:
-        raise SplitError(f"requirement {line!r}: expected one as PEP 508 writes it") from error
+        raise RepackageError(f"requirement {line!r}: expected one as PEP 508 writes it") from error
 
 
 def _version(project: str, version: str) -> Version:
     try:
         return Version(version)
     except InvalidVersion as error:
-        raise SplitError(f"{project}: version {version!r}, expected one as PEP 440 writes it") from error
+        raise RepackageError(f"{project}: version {version!r}, expected one as PEP 440 writes it") from error
 
 
 def _readable(lines: Iterable[str]) -> Iterator[Requirement]:

@@ -49,8 +49,8 @@ def split(
     an account of what they lack: *looks_at_all*. *indexes* says where official wheels are; they are read by range, and
     none is brought here but by ``request.fetch``. A wheel with nothing to take out passes as it is, byte for byte.
 
-    `SplitError` where a wheel bundles the driver's libraries, or *request* is not enough to decide; `WheelError` where
-    a wheel is damaged; `FetchError` where no index can be asked. Then nothing is in *folder*.
+    `RepackageError` where a wheel bundles the driver's libraries, or *request* is not enough to decide; `WheelError`
+    where a wheel is damaged; `FetchError` where no index can be asked. Then nothing is in *folder*.
     """
     request = request or SplitRequest()
     with ExitStack() as stack:

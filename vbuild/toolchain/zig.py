@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from vbuild.errors import BuildError, FetchError, ToolkitError
+from vbuild.errors import BuildError, FetchError
 from vbuild.files.cache import Cache, Part
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
@@ -64,15 +64,15 @@ def provided_zig(
 ) -> Path:
     """The zig executable for *machine*, this one where None; fetched and unpacked unless *store* has it.
 
-    *indexes* are asked for only then. `ToolkitError`, which names the other way, where it is not to be had.
+    *indexes* are asked for only then. `BuildError`, which names the other way, where it is not to be had.
     """
     pin = _pin(machine or platform.machine())
     try:
         folder = ToolkitCache.at(store).component(
             pin, places=lambda: indexes or Indexes.configured(), on_progress=on_progress
         )
-    except (FetchError, ToolkitError) as error:
-        raise ToolkitError(f"{error}; {_OTHER_WAY}") from error
+    except (FetchError, BuildError) as error:
+        raise BuildError(f"{error}; {_OTHER_WAY}") from error
     return folder / _PROGRAM
 
 
@@ -84,7 +84,7 @@ def foreseen_zig(*, store: Path | None = None, machine: str | None = None) -> Pa
 def _pin(machine: str) -> ToolkitPin:
     if sys.platform != "linux" or machine not in _PINS:
         expected = ", ".join(_PINS)
-        raise ToolkitError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
+        raise BuildError(f"no zig for {sys.platform} on {machine}; expected Linux on {expected}; {_OTHER_WAY}")
     return _PINS[machine]
 
 
@@ -114,7 +114,7 @@ def chosen(
 ) -> Compilers:
     """The compilers that *host* asks for, to build for *cpu*; *zig* is called where they are zig's.
 
-    `BuildError` where there is none, or where zig cannot build for that machine or glibc; `ToolkitError` where zig
+    `BuildError` where there is none, or where zig cannot build for that machine or glibc; `BuildError` where zig
     is not to be had. Without *writes* they are the same, and what zig needs in the user's cache need not be there.
     """
     made = partial(zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)

@@ -33,7 +33,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.config.table import Table
-from vbuild.errors import TableError, VariantError, at
+from vbuild.errors import RecipeError, VariantError, at
 from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for
@@ -122,7 +122,7 @@ class Document(Struct, frozen=True):
             metadata = VariantMetadata.read(table)
             variants = read_variants(table)
             table.finish()
-        except TableError as error:
+        except RecipeError as error:
             raise VariantError(str(error)) from error
         return cls(schema, metadata, variants)
 
@@ -328,7 +328,7 @@ class Declaration(Struct, frozen=True):
             with top.table("variant") as table:
                 declaration = cls.read(table)
             top.finish()
-        except TableError as error:
+        except RecipeError as error:
             raise VariantError(str(error)) from error
         return declaration
 

@@ -205,7 +205,7 @@ def read_providers(table: Table) -> dict[str, VariantProvider]:
 
 @contextmanager
 def placed(place: str) -> Iterator[None]:
-    """Put *place* in front of a `VariantError` raised inside; a `TableError` has its own place already."""
+    """Put *place* in front of a `VariantError` raised inside; a `RecipeError` has its own place already."""
     try:
         yield
     except VariantError as error:

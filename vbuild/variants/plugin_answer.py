@@ -14,7 +14,7 @@ import json
 from typing import Any
 
 from vbuild.config.table import Table
-from vbuild.errors import PluginError, TableError, VariantError
+from vbuild.errors import RecipeError, VariantError
 from vbuild.hardware.machine import Features
 from vbuild.variants.model import checked_name, checked_value
 
@@ -23,19 +23,19 @@ _MOST_FEATURES, _MOST_VALUES, _LONGEST = 256, 1024, 128
 
 
 def parsed(data: bytes, namespace: str) -> Features:
-    """The features of *namespace*, best first, in the answer *data*; `PluginError` where it is not as above."""
+    """The features of *namespace*, best first, in the answer *data*; `VariantError` where it is not as above."""
     try:
         values = json.loads(data.decode(), object_pairs_hook=_once)
     except RecursionError as error:
-        raise PluginError("its answer is nested too deeply") from error
+        raise VariantError("its answer is nested too deeply") from error
     except ValueError as error:
-        raise PluginError(f"its answer is not JSON: {error}") from error
+        raise VariantError(f"its answer is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise PluginError(f"its answer is {type(values).__name__}; expected a JSON object")
+        raise VariantError(f"its answer is {type(values).__name__}; expected a JSON object")
     try:
         return _read(Table(values), namespace)
-    except (TableError, VariantError) as error:
-        raise PluginError(f"its answer: {error}") from error
+    except (RecipeError, VariantError) as error:
+        raise VariantError(f"its answer: {error}") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

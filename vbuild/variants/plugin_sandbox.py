@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.errors import PluginError
+from vbuild.errors import VariantError
 from vbuild.variants.plugin_answer import MOST_BYTES
 
 TIMEOUT = 10.0  # seconds
@@ -44,7 +44,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIMEOUT) -> bytes:
     """What the plugin at *endpoint* in the environment of *python* answers, in *folder*, an empty one, in *timeout* s.
 
-    `PluginError` where it answers nothing, or does anything else: takes too long, prints, or leaves processes behind.
+    `VariantError` where it answers nothing, or does anything else: takes too long, prints, or leaves processes behind.
     """
     variables = _variables(os.environ, folder)
     order = {
@@ -58,7 +58,7 @@ def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIM
     }
     ended = _guarded([sys.executable, "-I", str(_HERE / "plugin_warden.py"), json.dumps(order)], variables, timeout)
     if ended.why:
-        raise PluginError(ended.why)
+        raise VariantError(ended.why)
     return ended.answer
 
 

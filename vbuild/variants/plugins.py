@@ -32,7 +32,7 @@ from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 from unearth import Link
 
-from vbuild.errors import PluginError, at
+from vbuild.errors import VariantError, at
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.variants.document import Document
@@ -61,23 +61,23 @@ class PluginInstallation(Struct, frozen=True):
 def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> PluginInstallation:
     """A new environment in *folder* with what a provider *requires*, each wheel pinned by its SHA-256.
 
-    `PluginError`, with the line in which uv says why, where it cannot be made.
+    `VariantError`, with the line in which uv says why, where it cannot be made.
     """
     client = _Client(folder, indexes)
     wanted = [_wanted(text) for text in requires]
     packages = tuple(client.resolved(wanted))
     own = [package for text in wanted for package in packages if package.name == _project(text)]
     if not own:
-        raise PluginError(f"requires {', '.join(requires)}, nothing of which is for this machine")
+        raise VariantError(f"requires {', '.join(requires)}, nothing of which is for this machine")
     python = client.made(packages)
     return PluginInstallation(python, tuple(dict.fromkeys((own[0], *packages))))
 
 
 def _wanted(text: str) -> str:
-    """The requirement *text* as uv reads it; `PluginError` for one with a place of its own."""
+    """The requirement *text* as uv reads it; `VariantError` for one with a place of its own."""
     requirement = Requirement(text)
     if requirement.url:
-        raise PluginError(f"requires {text}, a URL; expected a project of the configured package indexes")
+        raise VariantError(f"requires {text}, a URL; expected a project of the configured package indexes")
     return str(requirement)
 
 
@@ -129,7 +129,7 @@ class _Client(Struct, frozen=True):
         )
         if ran.returncode:
             said = [" ".join(line.split()) for line in ran.stderr.splitlines() if line.strip()]
-            raise PluginError(f"cannot be installed: uv: {' '.join(said) or f'exit status {ran.returncode}'}")
+            raise VariantError(f"cannot be installed: uv: {' '.join(said) or f'exit status {ran.returncode}'}")
 
 
 def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> PackageVariants:
@@ -141,11 +141,11 @@ def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> PackageVarian
         fitting = [tags[tag] for tag in map(str, WheelName.parse(file).tags) if tag in tags]
         ranked += [(min(fitting), file, wheel)] if fitting else []
     if not ranked:
-        raise PluginError(f"{what}: no wheel for this machine on the package index")
+        raise VariantError(f"{what}: no wheel for this machine on the package index")
     _, file, wheel = min(ranked, key=lambda one: one[:2])
     sha256 = wheel.get("hashes", {}).get("sha256")
     if not sha256:
-        raise PluginError(
+        raise VariantError(
             f"{what}: the package index states no SHA-256 for {file}; expected one that does, as nothing else pins it"
         )
     return PackageVariants(
@@ -175,7 +175,7 @@ class Plugins:
     def __call__(self, document: Document, machine: Machine) -> tuple[StatedProperty, ...]:
         """What the plugins that *document* names say, for each namespace in use that nobody else answers for.
 
-        `PluginError`, with namespace and requirement, for a plugin that does not answer as it should.
+        `VariantError`, with namespace and requirement, for a plugin that does not answer as it should.
         """
         used = {namespace for variant in document.variants for namespace in variant.namespaces}
         asked = [

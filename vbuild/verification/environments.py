@@ -42,7 +42,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.elf.policy import PlatformPolicy
-from vbuild.errors import SplitError
+from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.variables import for_installers, passed
 from vbuild.wheel.archive import open_wheel
@@ -219,7 +219,7 @@ def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder:
     """Install *wheel*, under its plain name, and its requirements into a new environment in *folder*.
 
     If the wheel is for another Python or machine, requirements that the loader does not need are left out if they
-    cannot be installed even alone. Raises `SplitError`, with the line in which the installer says why, if the wheel
+    cannot be installed even alone. Raises `RepackageError`, with the line in which the installer says why, if the wheel
     cannot be installed.
     """
     name = WheelName.parse(wheel.name)
@@ -236,7 +236,7 @@ def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder:
     environment = WheelEnvironment(folder, folder / "packages")
     try:
         client.install(environment, str(plain))
-    except SplitError:
+    except RepackageError:
         with open_wheel(wheel) as source:
             lines = source.metadata().requires_dist
         markers = client.target.markers if client.target else {}
@@ -255,7 +255,7 @@ def make_environment(
 ) -> WheelEnvironment:
     """Return a new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    Raises `SplitError`, with the line in which uv says why, if it cannot be made.
+    Raises `RepackageError`, with the line in which uv says why, if it cannot be made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -301,7 +301,7 @@ class _Client(Struct, frozen=True):
     sources: WheelSources
 
     def install(self, environment: WheelEnvironment, *packages: str) -> None:
-        """Install *packages* into *environment*; raises `SplitError` if that fails."""
+        """Install *packages* into *environment*; raises `RepackageError` if that fails."""
         places = (*self.sources.indexes.find_links, *(link.absolute().as_uri() for link in self.sources.links))
         links = (f"--find-links={place}" for place in dict.fromkeys(places))
         self.run([*self._command(environment), *links, *packages])
@@ -311,7 +311,7 @@ class _Client(Struct, frozen=True):
         try:
             if packages:
                 self.install(WheelEnvironment(folder, folder / "nothing"), "--dry-run", *packages)
-        except SplitError as error:
+        except RepackageError as error:
             return str(error)
         return None
 
@@ -327,7 +327,7 @@ class _Client(Struct, frozen=True):
         )
         if ran.returncode:
             reason = _reason(f"{ran.stdout}{ran.stderr}") or f"exit status {ran.returncode}"
-            raise SplitError(f"{self.installer}: {reason}")
+            raise RepackageError(f"{self.installer}: {reason}")
 
     def _command(self, environment: WheelEnvironment) -> list[str]:
         """Return the install command without the packages, which come last."""

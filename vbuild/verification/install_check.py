@@ -25,7 +25,7 @@ from vbuild.elf.catalogue import by_soname, framework, is_driver
 from vbuild.elf.linkage import Via
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Outline
-from vbuild.errors import BinaryError, SplitError, at
+from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import (
     Installer,
@@ -141,7 +141,7 @@ def check(
     """Install the wheels at *paths*, files or folders of them, with pip and with uv, and try them.
 
     A library in *absent* had no path that led to it before the split; it is no failure if there is none now. Raises
-    `SplitError` if no wheel can be installed.
+    `RepackageError` if no wheel can be installed.
     """
     with TemporaryDirectory(prefix="vbuild-check-") as folder:
         return checked(gathered(paths), indexes=indexes, folder=Path(folder), on_progress=on_progress, unreached=absent)
@@ -160,7 +160,7 @@ def checked(
 
     Each environment exists in *folder* only while it is checked. *unreached* are SONAMEs that no RPATH led to before
     the split; if none leads to them now, that is a note. *using* are the installers for wheels of this Python. Raises
-    `SplitError` if no wheel can be installed.
+    `RepackageError` if no wheel can be installed.
     """
     companions = {wheel for wheel in wheels if _is_companion(wheel)}
     projects = frozenset(WheelName.parse(wheel.name).project for wheel in companions)
@@ -180,7 +180,7 @@ def checked(
                 results.append(_checked(wheel, installer, sources, folder=root, unreached=frozenset(unreached)))
     tried = [result for result in results if result.installer]
     if tried and not any(result.is_installed for result in tried):
-        raise SplitError(f"{tried[0].wheel}: cannot be installed: {tried[0].failures[0].what}")
+        raise RepackageError(f"{tried[0].wheel}: cannot be installed: {tried[0].failures[0].what}")
     return tuple(results)
 
 
@@ -195,7 +195,7 @@ def _checked(
     name = WheelName.parse(wheel.name)
     try:
         environment = install(wheel, installer, sources, folder=folder)
-    except SplitError as error:
+    except RepackageError as error:
         return InstallCheck(wheel.name, installer, failures=(InstallFinding(CheckStep.INSTALL, str(error)),))
     with at(wheel.name):
         installed = InstalledWheel.of(environment.packages, name.project)

@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
-from vbuild.errors import BinaryError, SplitError, WheelError
+from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.verification.loader import mapped
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 
@@ -50,11 +50,13 @@ class InstalledWheel(Struct, frozen=True):
 
     @classmethod
     def of(cls, packages: Path, project: str) -> Self:
-        """Return the files of *project* in *packages*; raises `SplitError` if there are none."""
+        """Return the files of *project* in *packages*; raises `RepackageError` if there are none."""
         found = tuple(distributions(path=[str(packages)]))
         own = [one for one in found if _project(one) == project]
         if not own:
-            raise SplitError(f"{project}: not in {packages.name} after it was installed there, expected its .dist-info")
+            raise RepackageError(
+                f"{project}: not in {packages.name} after it was installed there, expected its .dist-info"
+            )
         paths = sorted({path for one in (*own, *filter(_is_companion, found)) for path in _paths(one)})
         files: dict[str, Loading] = {}
         damaged: list[str] = []

@@ -25,7 +25,7 @@ from typing import Self
 from msgspec import Struct, field
 
 from vbuild.elf.library_names import LEVELS, OLDEST_GLIBC
-from vbuild.errors import ClaimError
+from vbuild.errors import WheelError
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.verification.environments import variables
 
@@ -77,13 +77,13 @@ class LevelHost(Struct, frozen=True):
 
     @classmethod
     def of(cls, python: Path) -> Self:
-        """Return the host of *python*; raises `ClaimError` if that does not run."""
+        """Return the host of *python*; raises `WheelError` if that does not run."""
         try:
             ran = _run([str(python), "-I", "-c", _PROBE], plain_environment())
             ran.check_returncode()
             answer = json.loads(ran.stdout)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise ClaimError(f"{python}: not a Python that runs: {error}") from error
+            raise WheelError(f"{python}: not a Python that runs: {error}") from error
         version = answer["libc"].split()[-1] if answer["libc"] else ""
         glibc = tuple(map(int, re.findall(r"\d+", version)[:2])) or None
         loader = Path(answer["loader"][0]) if answer["loader"] else None

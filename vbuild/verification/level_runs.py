@@ -22,7 +22,7 @@ import uv
 from msgspec import Struct
 
 from vbuild.elf.library_names import at_level, baseline_of, level_of
-from vbuild.errors import ClaimError, SplitError, at
+from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
@@ -205,7 +205,7 @@ def run_levels(
 ) -> LevelReport:
     """Run *wheel* as processors of the baseline and of each of its levels see it.
 
-    Raises `ClaimError` if the wheel cannot be installed, or this machine lacks the Python.
+    Raises `WheelError` if the wheel cannot be installed, or this machine lacks the Python.
     """
     settings = settings or LevelSettings()
     name = WheelName.parse(wheel.name)
@@ -220,8 +220,8 @@ def run_levels(
             python = settings.python or _python(name)
             requires = settings.check.requires
             environment = make_environment(wheel, python, requires=requires, sources=sources, folder=folder)
-        except SplitError as error:
-            raise ClaimError(f"cannot be installed: {error}") from error
+        except RepackageError as error:
+            raise WheelError(f"cannot be installed: {error}") from error
         installed = InstalledWheel.of(environment.packages, name.project)
         runner = _LevelRunner.of(environment, installed, settings, folder=folder)
         why_none = runner.host.why_no_levels
@@ -266,7 +266,7 @@ def _why_not_here(name: WheelName) -> str | None:
 
 
 def _python(name: WheelName) -> Path:
-    """Return a Python of this machine for the wheel called *name*; raises `ClaimError` if there is none."""
+    """Return a Python of this machine for the wheel called *name*; raises `WheelError` if there is none."""
     if is_native(name):
         return Path(sys.executable)
     target = TargetPython.of(name)
@@ -274,7 +274,7 @@ def _python(name: WheelName) -> Path:
     command = [uv.find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
     ran = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise ClaimError(f"no Python {version} on this machine; expected one that takes {name.python}-{name.abi}")
+        raise WheelError(f"no Python {version} on this machine; expected one that takes {name.python}-{name.abi}")
     return Path(ran.stdout.strip())
 
 

@@ -22,7 +22,7 @@ from vbuild.elf.disassembly import processes
 from vbuild.elf.image import ElfImage
 from vbuild.elf.library_names import is_shared_object, level_of
 from vbuild.elf.records import MAGIC
-from vbuild.errors import BinaryError, ClaimError, DeviceError, HardwareError, VariantError, WheelError, at
+from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
@@ -98,7 +98,7 @@ def verify(
 def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
     """Return how many fatbins each library of *wheel* has, by what they offer; only libraries with GPU code are in it.
 
-    Raises `WheelError`, `BinaryError` or `DeviceError` if one cannot be read.
+    Raises `WheelError`, `BinaryError` if one cannot be read.
     """
     found: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
@@ -114,7 +114,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ClaimError(f"allow: {text!r} is not a regular expression: {error}") from error
+        raise WheelError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class _Contents:
             return
         try:
             self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
-        except (BinaryError, DeviceError) as error:
+        except BinaryError as error:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, str(error)))
 
 

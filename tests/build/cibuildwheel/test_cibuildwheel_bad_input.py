@@ -14,7 +14,7 @@ from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, projec
 from tests.factories.containers import needs_podman
 from tests.factories.projects import KERNEL
 from vbuild.build.cibuildwheel.containers import Engine
-from vbuild.errors import CiError, VbuildError
+from vbuild.errors import BuildError, VbuildError
 from vbuild.release.cibuildwheel import cibuildwheel, planned
 from vbuild.release.outcome import ReleaseResult
 
@@ -105,7 +105,7 @@ def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path)
     source = project(tmp_path / "project", '[tool.cibuildwheel]\nenvironment = "PIP_NO_INDEX=1\\n"\n' + TWO_LEVELS)
     lost = "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
     assert refused(source).startswith(lost)
-    with inside(source), pytest.raises(CiError, match=f"^{lost}"):
+    with inside(source), pytest.raises(BuildError, match=f"^{lost}"):
         planned()
 
 
@@ -140,10 +140,12 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     )
     with inside(source, PATH=str(tmp_path)):
         del os.environ["CIBW_CONTAINER_ENGINE"]
-        with pytest.raises(CiError, match=r"^no podman on PATH"):
+        with pytest.raises(BuildError, match=r"^no podman on PATH"):
             cibuildwheel(tmp_path / "dist")
         project(source, f'{TWO_LEVELS}[tool.cibuildwheel.linux]\ncontainer-engine = {{ name = "docker" }}\n')
-        with pytest.raises(CiError, match=r"^no docker on PATH.*apt-get install docker.io, or apt-get install podman"):
+        with pytest.raises(
+            BuildError, match=r"^no docker on PATH.*apt-get install docker.io, or apt-get install podman"
+        ):
             cibuildwheel(tmp_path / "dist")
 
 
@@ -315,10 +317,10 @@ OLD = """
 import sys
 from pathlib import Path
 from vbuild.release.cibuildwheel import cibuildwheel
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 try:
     cibuildwheel(Path("dist"))
-except CiError as error:
+except BuildError as error:
     print(error)
 """
 
@@ -350,7 +352,7 @@ def test_the_cibuildwheel_on_path_is_asked_by_its_own_python(tmp_path: Path) -> 
     assert (found.command, found.version) == ((str(tmp_path / "cibuildwheel"),), here.version)
     venv.create(tmp_path / "venv", with_pip=False)
     for python in (str(tmp_path / "venv" / "bin" / "python"), "/nowhere/python"):
-        with pytest.raises(CiError) as error:
+        with pytest.raises(BuildError) as error:
             asked(python)
         assert str(error.value) == (
             f"{tmp_path}/cibuildwheel: cannot tell which cibuildwheel it is; "

@@ -338,12 +338,12 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from vbuild.build.cibuildwheel.making import Kit
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
 try:
     Kit.made(Path(sys.argv[1]))
-except CiError as error:
+except BuildError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # whoever measures this process writes when it ends
 """

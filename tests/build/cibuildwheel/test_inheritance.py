@@ -19,7 +19,7 @@ from tests.factories.cibuildwheels import (
     with_vbuild,
 )
 from vbuild.build.cibuildwheel import containers as places
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 
 # what the project, the tables for single identifiers, and the user may say of an option
 PROJECTS = {
@@ -140,13 +140,13 @@ def test_a_users_rule_for_the_list_of_builds_does_not_add_to_it(tmp_path: Path) 
 def test_config_settings_of_a_user_that_are_none_are_refused(tmp_path: Path) -> None:
     described(tmp_path, LEVELS + OURS)
     environment = {"CIBW_CONFIG_SETTINGS": "--quiet", "CIBW_INHERIT": "config-settings"}
-    with pytest.raises(CiError, match=r"^CIBW_CONFIG_SETTINGS: found '--quiet', expected KEY=VALUE$"):
+    with pytest.raises(BuildError, match=r"^CIBW_CONFIG_SETTINGS: found '--quiet', expected KEY=VALUE$"):
         runs_of(tmp_path, environment=environment)
 
 
 @pytest.mark.parametrize("text", ["environment: add", "environment: append append"])
 def test_rules_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     described(tmp_path, LEVELS)
-    with pytest.raises(CiError) as refused:
+    with pytest.raises(BuildError) as refused:
         runs_of(tmp_path, environment={"CIBW_INHERIT": text})
     assert str(refused.value) == f"CIBW_INHERIT={text}: expected as in 'environment: append; before-build: prepend'"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vbuild.build.cibuildwheel.making import assigned
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 
 MANYLINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 IDENTIFIERS = (
@@ -55,7 +55,7 @@ def test_a_wheel_for_the_stable_abi_leaves_others_to_the_pythons_before_it() -> 
 
 @pytest.mark.parametrize("tag", [f"cp313-cp313-{MANYLINUX}", f"cp315-abi3-{MANYLINUX}", "cp39-cp39-win_amd64"])
 def test_a_wheel_that_was_not_asked_for_is_refused(tag: str) -> None:
-    with pytest.raises(CiError) as error:
+    with pytest.raises(BuildError) as error:
         of(tag, among=("cp39-manylinux_x86_64", "cp314t-manylinux_x86_64"))
     assert str(error.value) == (
         f"cibuildwheel made demo-1.0-{tag}.whl, which is for none of cp39-manylinux_x86_64, cp314t-manylinux_x86_64"
@@ -63,5 +63,5 @@ def test_a_wheel_that_was_not_asked_for_is_refused(tag: str) -> None:
 
 
 def test_what_is_no_wheel_is_refused() -> None:
-    with pytest.raises(CiError, match=r"^cibuildwheel made 'demo\.whl': not a wheel's file name: 1 parts"):
+    with pytest.raises(BuildError, match=r"^cibuildwheel made 'demo\.whl': not a wheel's file name: 1 parts"):
         assigned([Path("demo.whl")], IDENTIFIERS)

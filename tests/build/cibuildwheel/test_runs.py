@@ -29,7 +29,7 @@ from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.assignments import check_one_line
 from vbuild.build.cibuildwheel.runs import unheard
 from vbuild.build.plan import BuildBackend
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
 
@@ -109,7 +109,7 @@ def test_an_environment_that_ends_early_is_refused_where_it_can_be_read(
     if not is_lost:
         check_one_line(options, variables)
         return
-    with pytest.raises(CiError) as refused:
+    with pytest.raises(BuildError) as refused:
         check_one_line(options, variables)
     assert str(refused.value) == (
         "what vbuild adds to the environment option of cibuildwheel is lost: a line break or a comment in the "
@@ -223,14 +223,14 @@ def test_where_nothing_is_for_the_recipes_machine_only_plain_wheels_are_built(tm
 def test_nothing_to_build_is_one_line(tmp_path: Path) -> None:
     described(tmp_path, '[tool.vbuild.matrix]\ncpu = ["x86-64-v3"]\n')
     recipe = Recipe.load(tmp_path)
-    with pytest.raises(CiError) as refused:
+    with pytest.raises(BuildError) as refused:
         runs_for(tmp_path, ("cp311-manylinux_aarch64",), only=("x86_64_v3",))
     assert str(refused.value) == f"{recipe.file}: nothing to build for x86_64: cibuildwheel has cp311-manylinux_aarch64"
 
 
 def test_a_selection_of_nothing_is_one_line(tmp_path: Path) -> None:
     described(tmp_path, LEVELS)
-    with pytest.raises(CiError) as refused:
+    with pytest.raises(BuildError) as refused:
         runs_for(tmp_path, ())
     assert str(refused.value) == (
         f"{tmp_path}/pyproject.toml: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.errors import LayoutError, WheelError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.conda.depends import (
     CondaNames,
     ResolvedName,
@@ -108,19 +108,19 @@ def test_what_only_some_machines_require_is_known(line: str, *, differs: bool) -
     ],
 )
 def test_what_conda_cannot_say_is_refused(lines: list[str], said: str) -> None:
-    with pytest.raises((LayoutError, WheelError)) as refusal:
+    with pytest.raises((RepackageError, WheelError)) as refusal:
         resolved(metadata(*lines), range(25), machine="x86_64", names=CondaNames())
     assert str(refusal.value) == said
 
 
 def test_a_name_that_no_conda_package_has_is_refused() -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         CondaNames((("torch", "PyTorch GPU"),))
     assert str(refusal.value) == "torch=PyTorch GPU: no name of a conda package; expected a-z, 0-9, _, . and -"
 
 
 def test_a_project_with_two_names_is_refused() -> None:
     assert CondaNames((("Torch_X", "pytorch"), ("torch-x", "pytorch"))).of("torch.x") == "pytorch"
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         CondaNames((("torch", "pytorch"), ("Torch", "libtorch")))
     assert str(refusal.value) == "Torch=libtorch: it is called pytorch already; expected one name for it"

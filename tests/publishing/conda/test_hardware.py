@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.factories.rattlers import answer
 from tests.factories.variants import document, machine, metadata, variant
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.conda.hardware import condition, conditions, level_packages
 from vbuild.publishing.conda.plan import choices
@@ -88,7 +88,7 @@ KNOWN = "x86_64 :: level, nvidia :: cuda_version_lower_bound, cuda_version_upper
     ],
 )
 def test_a_property_without_equivalent_is_refused_by_name(text: str, why: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         condition(Property.parse(text))
     assert str(refusal.value) == f"{text}: {why}"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.factories.channels import described, entries, files, index
 from tests.factories.variants import variant
 from tests.factories.wheels import everything, hashed, wheel
-from vbuild.errors import LayoutError, VbuildError, WheelError
+from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.publishing.conda.check import problems
 from vbuild.publishing.conda.package import CondaRecord
 from vbuild.publishing.conda.plan import Conda
@@ -79,7 +79,7 @@ def test_wheels_of_other_systems_are_left_out_and_said(tmp_path: Path) -> None:
     assert stems(plan) == ["linux-64/demo-1.0-py311_0"]
     assert plan.notes == (f"Not for CPython on Linux with glibc, and left out: {', '.join(sorted(other))}.",)
     (tmp_path / NAME).unlink()
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path)
     assert str(refusal.value) == (
         "found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in demo 1.0"
@@ -102,7 +102,7 @@ def test_of_wheels_of_one_variant_the_number_prefers_what_installers_take(tmp_pa
 
 
 def test_so_many_wheels_of_one_variant_that_numbers_run_out_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path, *(f"demo-1.0-{number}-py3-none-any.whl" for number in range(51)))
     assert str(refusal.value) == (
         "demo-1.0-50-py3-none-any.whl: 50 other wheels of its variant come before it; expected fewer"
@@ -140,7 +140,7 @@ def test_a_release_that_is_left_out_is_not_asked_for(tmp_path: Path) -> None:
 
 def test_two_projects_of_one_name_are_refused(tmp_path: Path) -> None:
     wheel(tmp_path, "other-2.0-py3-none-any.whl", {"other.py": "x = 1\n"})
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path, NAME, names=(("other", "demo"),))
     assert str(refusal.value) == "demo and other would both be called demo; expected a name for each"
 
@@ -171,7 +171,7 @@ def test_a_property_without_equivalent_is_told_with_its_wheel_and_nothing_is_wri
     plain = wheel(tmp_path / "dist", NAME, {"demo.py": "x = 1\n"})
     found = variant("h100", "nvidia :: sm_arch :: 90a_real")
     stamped(plain, tmp_path / "dist", variant=found, metadata=metadata_for(["nvidia"]))
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         publish([tmp_path / "dist"], tmp_path / "site", layouts=[Conda()])
     assert str(refusal.value) == (
         "conda: demo 1.0: variant 'h100': nvidia :: sm_arch :: 90a_real: no conda equivalent: __cuda_arch is a number "

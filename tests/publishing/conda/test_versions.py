@@ -5,7 +5,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tests.factories.rattlers import answer
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.conda.depends import matchspec
 
 # no post-release, local version or .dev: what conda does with these is said where they are mapped
@@ -43,7 +43,7 @@ def test_specifiers_are_said_in_conda_s_words(specifiers: str, said: str) -> Non
 
 
 def test_what_is_no_version_has_no_equivalent() -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         matchspec(SpecifierSet("===2024-nightly"))
     assert str(refusal.value) == ("===2024-nightly: conda has no equivalent; expected a version as PEP 440 writes it")
 

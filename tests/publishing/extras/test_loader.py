@@ -14,7 +14,7 @@ import pytest
 from tests.factories.clients import masked
 from tests.factories.marched import INIT, labelled, levels_wheel, release, runs
 from tests.factories.tools import needs
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.extras_plugin import PluginBackend, loader, variable, with_loader
 from vbuild.publishing.publish import publish
@@ -236,5 +236,5 @@ def test_the_loader_is_imported_before_anything_else() -> None:
     assert with_loader(source) == (
         b"from __future__ import annotations\nfrom . import _vbuild_backend  # noqa: F401\nimport demo._c\n"
     )
-    with pytest.raises(LayoutError, match="leave --layout extras out"):
+    with pytest.raises(RepackageError, match="leave --layout extras out"):
         with_loader(b"def (")

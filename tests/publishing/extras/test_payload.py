@@ -12,7 +12,7 @@ from tests.factories.elf import program
 from tests.factories.marched import INIT, MODULE, answering, extension, levels_wheel, runs
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.extras_plugin import Payload, payload, placed
 from vbuild.publishing.model import Copied, Relinked
@@ -44,7 +44,7 @@ def moved(folder: Path, mine: Files, theirs: Files) -> dict[str, tuple[str, ...]
 
 
 def refused(folder: Path, mine: Files, theirs: Files) -> str:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         found(folder, {CORE: extension("v3"), **mine}, {CORE: extension("v1"), **theirs})
     name = levels_wheel(folder, "v3", {}).name
     assert str(refusal.value).startswith(f"{name}: ")
@@ -318,7 +318,7 @@ def test_what_cannot_be_taken_from_a_plugin_is_refused(mine: Files, theirs: File
 
 
 def test_wheels_that_do_not_differ_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match=r"no file differs from levels-1.0-.*whl; leave one of them out"):
+    with pytest.raises(RepackageError, match=r"no file differs from levels-1.0-.*whl; leave one of them out"):
         found(tmp_path, {"levels/x.pyi": "a"}, {"levels/x.pyi": "b"})
 
 
@@ -331,7 +331,9 @@ def test_libraries_that_only_need_each_other_are_no_plugin(tmp_path: Path) -> No
         }
         for level in ("v3", "v1")
     )
-    with pytest.raises(LayoutError, match="nothing that can be imported differs; expected a Python module that does"):
+    with pytest.raises(
+        RepackageError, match="nothing that can be imported differs; expected a Python module that does"
+    ):
         found(tmp_path, mine, theirs)
 
 

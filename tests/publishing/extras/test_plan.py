@@ -8,7 +8,7 @@ from tests.factories.marched import BASE, INIT, MODULE, PLAIN, TAG, extension, f
 from tests.factories.tools import needs
 from tests.factories.variants import metadata
 from tests.factories.wheels import contents, wheel
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.model import NewWheel, PublishPlan
 from vbuild.publishing.publish import publish
@@ -26,7 +26,7 @@ def planned(folder: Path, url: str | None = None) -> PublishPlan:
 
 
 def refused(folder: Path) -> str:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(folder)
     return str(refusal.value)
 

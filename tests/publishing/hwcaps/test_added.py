@@ -24,7 +24,7 @@ from tests.factories.repaired import repaired
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, dist_info_of, everything, hashed, record_of, wheel
 from vbuild.elf.library_names import level_of
-from vbuild.errors import LayoutError, WheelError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
@@ -128,7 +128,7 @@ def test_a_variant_wheel_is_taken_as_well(tmp_path: Path) -> None:
 def test_a_variant_of_something_else_is_refused(tmp_path: Path, properties: tuple[str, ...], message: str) -> None:
     plain = built(tmp_path, bundled("v1"))
     other = stamped(built(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("other", *properties))
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         Hwcaps(added=((V3, other),)).planned(offers([plain]))
     assert str(caught.value) == f"{other.name}: {message}"
 
@@ -167,7 +167,7 @@ def test_names_of_cpp_that_a_module_has_of_its_libstdcpp_may_be_missing(tmp_path
 
 def test_names_of_c_that_a_module_has_may_not_be_missing(tmp_path: Path) -> None:
     published = {f"demo/{so('_c')}": module("v1", more="int there;")}
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         planned(tmp_path, published, {f"demo/{so('_c')}": module("v3")})
     assert str(caught.value) == (
         f"{NAME} for v3: nothing of it can be joined: demo/{so('_c')}: exports no there, which the baseline's does; "
@@ -180,7 +180,7 @@ def test_names_of_cpp_that_another_module_takes_may_not_be_missing(tmp_path: Pat
     needing = module("v1", "_d", needs=(so("_c"),), runpath="$ORIGIN", more=more)
     both = {f"demo/{so('_d')}": needing}
     published = {f"demo/{so('_c')}": module("v1", more="int _ZN4demo5thereE;"), **both}
-    with pytest.raises(LayoutError, match="exports no _ZN4demo5thereE"):
+    with pytest.raises(RepackageError, match="exports no _ZN4demo5thereE"):
         planned(tmp_path, published, {f"demo/{so('_c')}": module("v3"), **both})
 
 
@@ -214,7 +214,7 @@ def test_a_module_that_takes_more_than_the_library_gives_is_left(tmp_path: Path)
 
     other = files("v3", shared("v3", "libx.so", more=more, march="v4"), "fast")
     published = files("v1", shared("v1", "libx.so"), "x_level")
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         planned(tmp_path, published, other)
     assert re.sub(r"-[0-9a-f]{8}\.", "-HASH.", str(caught.value)) == (
         f"{NAME} for v3: nothing of it can be joined: demo/{so('_c')}: demo.libs/libx-HASH.so: at v3 demo/{so('_c')} "
@@ -248,7 +248,7 @@ def test_copies_that_need_a_newer_system_bring_its_tag_and_the_old_wheel_stays(t
 
 def test_copies_that_need_more_than_their_own_tag_promises_are_refused(tmp_path: Path) -> None:
     old = NAME.replace("2_34", "2_17")
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         planned(tmp_path, with_exp("v1", "sqrt"), with_exp("v3", "exp"), name=old, of=old)
     assert re.sub(r"-[0-9a-f]{8}\.", "-HASH.", str(caught.value)) == (
         f"{old} for v3: demo.libs/libx-HASH.so: needs GLIBC_2.29 of libm.so.6, which manylinux_2_17_x86_64 does not "
@@ -273,14 +273,14 @@ NOT_ADDED = {
 @pytest.mark.parametrize("what", NOT_ADDED)
 def test_a_wheel_that_belongs_to_none_is_refused(tmp_path: Path, what: str) -> None:
     name = NOT_ADDED[what]
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         planned(tmp_path, package("v1"), package("v3"), name=name)
     tag = NAME.removesuffix(".whl").split("-", 2)[2]
     assert str(caught.value) == f"{name}: no plain wheel of its release, Python and ABI to add it to; found: {tag}"
 
 
 def test_a_level_that_is_added_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         planned(tmp_path, package("v1"), package("v3"), added=2)
     assert str(caught.value) == f"{NAME} and {NAME}: two wheels of one level; expected one"
 
@@ -288,7 +288,7 @@ def test_a_level_that_is_added_twice_is_refused(tmp_path: Path) -> None:
 def test_a_level_that_has_no_folder_is_refused(tmp_path: Path) -> None:
     wheel = built(tmp_path, package("v1"))
     for cpu in (Cpu("x86_64", "v1"), Cpu("aarch64", "9.0a")):
-        with pytest.raises(LayoutError) as caught:
+        with pytest.raises(RepackageError) as caught:
             Hwcaps(added=((cpu, wheel),)).planned(offers([wheel]))
         expected = "no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4"
         assert str(caught.value) == f"{cpu}: {expected}"
@@ -296,7 +296,7 @@ def test_a_level_that_has_no_folder_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_to_join_is_refused_and_nothing_written(tmp_path: Path) -> None:
     wheel = built(tmp_path, package("v1"))
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         publish([wheel], tmp_path / "site", layouts=[Hwcaps()])
     assert str(caught.value) == ("hwcaps: found no wheel of an x86-64 level above the baseline; expected some to join")
     assert not (tmp_path / "site").exists()
@@ -308,7 +308,7 @@ def test_a_library_that_takes_what_those_of_the_wheel_do_not_give_is_left(tmp_pa
     y = {"liby.so.1": shared("v1", "liby.so.1", function="y_level")}
     published = repaired(of, {"libx.so.1": shared("v1", "libx.so.1", needs=("liby.so.1",)), **y})
     other = repaired(of, {"libx.so.1": shared("v3", "libx.so.1", needs=("liby.so.1",), more=takes)})
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         planned(tmp_path, published, other)
     assert str(caught.value).endswith(": takes later, which nothing in the wheel gives")
 

@@ -13,7 +13,7 @@ from tests.factories.joinable import NAME, PYTHON, built, join, module, package,
 from tests.factories.repaired import repaired
 from tests.factories.variants import variant
 from tests.factories.wheels import contents
-from vbuild.errors import LayoutError, VbuildError
+from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.releases import Offered
 from vbuild.variants.stamp import stamped
@@ -25,7 +25,7 @@ Files = Mapping[str, bytes | str]
 def refused(folder: Path, wheels: list[Path], *, max_size: int | None = None) -> str:
     with pytest.raises(VbuildError) as caught:
         join(folder / "out", wheels, max_size=max_size)
-    assert type(caught.value) is LayoutError
+    assert type(caught.value) is RepackageError
     assert not (folder / "out").exists()
     return re.sub(r"-[0-9a-f]{8}\.so", "-HASH.so", str(caught.value))
 
@@ -377,7 +377,7 @@ def test_what_is_allowed_by_name_may_be_above_the_level(tmp_path: Path) -> None:
     )
     offered = [Offered.of(path) for path in wheels]
     assert joined(offered, allow=["^sum$"]).members
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(RepackageError) as caught:
         joined(offered, allow=["("])
     assert str(caught.value) == (
         "allow: '(' is not a regular expression: missing ), unterminated subpattern at position 0"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.shelf import PLAIN, SDIST, V2, V3, plain_release, release, said, sdist, shipped
 from tests.factories.wheels import wheel
-from vbuild.errors import PublishError
+from vbuild.errors import RepackageError
 from vbuild.publishing.check import Checklist, check
 from vbuild.release.matrix import matrix
 
@@ -73,21 +73,21 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     reason = {"nowhere": "No such file or directory", "file": "Not a directory"}[name]
-    with pytest.raises(PublishError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         check(tmp_path / name)
     assert str(refusal.value) == f"{tmp_path}/{name}: cannot be looked at: {reason}; expected a folder of wheels"
 
 
 def test_a_folder_with_nothing_to_publish_is_refused(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("{}")
-    with pytest.raises(PublishError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         check(tmp_path)
     assert str(refusal.value) == f"{tmp_path}: no wheel and no sdist; expected a folder with what is to be published"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1025])
 def test_a_limit_that_pypi_never_grants_is_refused(limit: int, tmp_path: Path) -> None:
-    with pytest.raises(PublishError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         check(plain_release(tmp_path), limit=limit)
     assert str(refusal.value) == f"a limit of {limit} MB a file: expected 1 to 1024, PyPI's largest"
 

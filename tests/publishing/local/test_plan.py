@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from tests.factories.releases import V3, V4, companion, offered, release
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.local import Local, check_labels, in_order, local_part, local_version
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put, SimpleIndex, Text
 
@@ -95,7 +95,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("labels", "message"), REFUSED)
 def test_labels_that_would_surprise_are_refused(labels: list[str], message: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         check_labels(labels)
     assert str(refusal.value) == message
 
@@ -111,7 +111,7 @@ labels = st.from_regex(r"[a-z]{1,2}[0-9]{0,2}([._][a-z0-9]{1,2})?", fullmatch=Tr
 def test_what_is_taken_sorts_as_its_numbers_where_it_is_called_alike(found: list[str]) -> None:
     try:
         check_labels(found)
-    except LayoutError:
+    except RepackageError:
         assert len(found) > 1
         return
     order = [local_part(label) for label in in_order(found)]
@@ -275,7 +275,7 @@ def test_releases_that_would_not_fit_together_are_refused(
     tmp_path: Path, make: Callable[[Path], object], message: str
 ) -> None:
     make(tmp_path)
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path)
     assert str(refusal.value) == message
 

@@ -10,7 +10,7 @@ import pytest
 from tests.factories.images import base, blob, images_of, labelled, laid_out, read
 from tests.factories.tools import needs
 from tests.factories.variants import tiny_wheel
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.oci.plan import Oci
 from vbuild.publishing.releases import offers
 
@@ -31,7 +31,7 @@ def level(folder: Path, name: str) -> Path:
 
 
 def refusal(place: Path, *wheels: Path) -> str:
-    with pytest.raises(LayoutError) as refused:
+    with pytest.raises(RepackageError) as refused:
         Oci(base=place).planned(offers(wheels))
     return str(refused.value)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.wheels import everything, hashed, record_of, wheel
-from vbuild.errors import LayoutError, WheelError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.oci.model import BaseLayer, File, Layer, PlannedLayer
 from vbuild.publishing.oci.writing import WrittenBlob, write_layer
 
@@ -129,7 +129,7 @@ def test_a_member_that_does_not_match_its_record_is_refused(tmp_path: Path) -> N
 def test_a_wheel_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
     path = wheel_of(tmp_path, {"demo/x": b"new"})
     for gone in (taken(path, "demo/x", b"older"), taken(path, "demo/y", b"new")):
-        with pytest.raises(LayoutError) as refusal:
+        with pytest.raises(RepackageError) as refusal:
             layer(tmp_path / "blobs", gone)
         assert str(refusal.value) == (
             f"demo-1.0-py3-none-any.whl: {gone.member}: is not what it was when this was planned; "

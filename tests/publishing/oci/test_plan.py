@@ -17,7 +17,7 @@ from tests.factories.images import (
 from tests.factories.tools import needs
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
 from tests.factories.wheels import dist_info_of, wheel
-from vbuild.errors import LayoutError, VbuildError, WheelError
+from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.oci.plan import Emit, Oci
 from vbuild.publishing.oci.writing import Images
@@ -231,7 +231,7 @@ def test_the_companion_of_a_split_is_in_the_image_of_what_requires_it(tmp_path: 
 
 def test_two_different_files_at_one_place_of_an_image_are_refused(tmp_path: Path) -> None:
     thin = wheel(tmp_path, f"demo-1.0-{LINUX}.whl", {"shared.py": "1"}, metadata="Requires-Dist: demo-libs==7\n")
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(thin, companion(tmp_path, {"shared.py": "2"}))
     assert str(refusal.value) == (
         "usr/local/lib/python3.11/site-packages/shared.py: demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl and "
@@ -240,7 +240,7 @@ def test_two_different_files_at_one_place_of_an_image_are_refused(tmp_path: Path
 
 
 def test_an_index_without_a_plain_image_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(level(tmp_path, "v3"), cuda(tmp_path))
     assert str(refusal.value) == (
         "demo 1.0: cp311, x86_64: has cu126, x86_64_v3, and no plain wheel: clients that ask for no variant would find "
@@ -249,7 +249,7 @@ def test_an_index_without_a_plain_image_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_wheels_of_one_label_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(plain(tmp_path), plain(tmp_path, LINUX.replace("2_17", "2_28")))
     assert str(refusal.value) == (
         "demo 1.0: cp311, x86_64: demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl, "
@@ -259,7 +259,7 @@ def test_two_wheels_of_one_label_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_wheel_whose_properties_are_of_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(
             plain(tmp_path, LINUX.replace("x86_64", "aarch64")),
             level(tmp_path, "v3", LINUX.replace("x86_64", "aarch64")),
@@ -272,10 +272,10 @@ def test_a_wheel_whose_properties_are_of_another_machine_is_refused(tmp_path: Pa
 
 def test_a_variant_that_would_be_called_as_another_image_is_refused(tmp_path: Path) -> None:
     one = plain(tmp_path)
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(one, labelled(tmp_path, "plain", "x86_64 :: level :: v3", tag=LINUX))
     assert str(refusal.value).endswith(": an image each, and nothing to tell them apart by; give one of them")
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(
             one,
             labelled(tmp_path, "abi3", "x86_64 :: level :: v3", tag=LINUX),
@@ -286,7 +286,7 @@ def test_a_variant_that_would_be_called_as_another_image_is_refused(tmp_path: Pa
 
 @pytest.mark.parametrize("label", ["fast__v3", "fast_"])
 def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, label: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(plain(tmp_path), labelled(tmp_path, label, "x86_64 :: level :: v3", tag=LINUX))
     assert str(refusal.value) == (
         f"demo 1.0: 'cp311-{label}' is no name of an image; expected letters and digits with one of ._- between them: "
@@ -321,7 +321,7 @@ def test_an_archive_without_times_is_of_1980(tmp_path: Path) -> None:
 
 
 def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(plain(tmp_path, "cp311-cp311-win_amd64"))
     assert str(refusal.value) == (
         "demo 1.0: no wheel that an image can be made of: demo-1.0-cp311-cp311-win_amd64.whl is not for Linux on "
@@ -330,14 +330,14 @@ def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
 
 
 def test_companions_alone_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(companion(tmp_path))
     assert str(refusal.value) == "no wheel of a release; expected one that images can be made of"
 
 
 @pytest.mark.parametrize("key", ["properties", "Dev.x", "a..b", "a b.c", ""])
 def test_a_key_that_is_no_annotations_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(plain(tmp_path), key=key)
     assert str(refusal.value) == (
         f"annotation key {key!r}; expected a name with dots, as in dev.wheelnext.variant.properties"
@@ -345,7 +345,7 @@ def test_a_key_that_is_no_annotations_is_refused(tmp_path: Path, key: str) -> No
 
 
 def test_a_key_that_the_oci_keeps_for_itself_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(plain(tmp_path), key="org.opencontainers.image.title")
     assert str(refusal.value) == (
         "annotation key 'org.opencontainers.image.title': org.opencontainers.* is the OCI's; "

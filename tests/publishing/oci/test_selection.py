@@ -10,7 +10,7 @@ import pytest
 
 from tests.factories.images import index_of, labelled, laid_out
 from tests.factories.variants import machine, tiny_wheel
-from vbuild.errors import LayoutError, VariantError
+from vbuild.errors import RepackageError, VariantError
 from vbuild.publishing.oci.select import ImageSelection, select_image
 
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
@@ -192,7 +192,7 @@ def test_attestations_are_no_images_and_other_systems_and_strange_variants_do_no
 def test_a_machine_without_a_cpu_is_of_the_architecture_of_its_tags(tmp_path: Path) -> None:
     layout = theirs(tmp_path / "theirs", amd64("v3"), amd64())
     assert number(select_image(layout, machine(None))) == 1
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         select_image(layout, machine(None, tags=("py3-none-any",)))
     assert str(refusal.value) == (
         f"{layout}: the machine's CPU is not known; expected x86_64 or aarch64 in its description"
@@ -201,7 +201,7 @@ def test_a_machine_without_a_cpu_is_of_the_architecture_of_its_tags(tmp_path: Pa
 
 def test_where_nothing_fits_every_reason_is_told(tmp_path: Path) -> None:
     layout = theirs(tmp_path / "theirs", amd64("v4"), ({"os": "linux", "architecture": "arm64"}, {}))
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         select_image(layout, machine("x86-64-v3"))
     assert str(refusal.value) == (
         f"{layout}: none of 2 images fits this machine: linux/amd64/v4: x86_64 :: level :: v4 is not supported: the "
@@ -210,7 +210,7 @@ def test_where_nothing_fits_every_reason_is_told(tmp_path: Path) -> None:
 
 
 def test_an_index_without_images_fits_nothing(tmp_path: Path) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         select_image(theirs(tmp_path / "theirs"), machine())
     assert str(refusal.value).endswith(": none of 0 images fits this machine: there is none")
 
@@ -219,10 +219,10 @@ def test_of_several_indexes_one_must_be_named(tmp_path: Path) -> None:
     wheels = [tiny_wheel(tmp_path, f"demo-1.0-{LINUX.replace('311', minor)}.whl") for minor in ("311", "312")]
     layout = laid_out(wheels, tmp_path) / "demo-1.0"
     assert select_image(layout, machine(), ref="cp312").image.ref == "cp312-plain"
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         select_image(layout, machine())
     assert str(refusal.value) == f"{layout}: has cp311, cp312; expected one: say which, as in oci:{layout}:NAME"
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         select_image(layout, machine(), ref="cp313")
     assert str(refusal.value) == f"{layout}: has cp311, cp311-plain, cp312, cp312-plain; expected 'cp313'"
 
@@ -278,6 +278,6 @@ def test_a_folder_that_is_no_layout_is_refused(tmp_path: Path, file: str, text: 
     (layout / file).unlink()
     if text is not None:
         (layout / file).write_text(text)
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         select_image(layout, machine())
     assert str(refusal.value) == f"{layout}: {message}"

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from tests.factories.redirecting import COMPANION, METADATA, NAME, URL, V3, V4, laid_out, release, unpacked
 from tests.factories.wheels import wheel
-from vbuild.errors import LayoutError, VbuildError
+from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import LinkedFile, PublishPlan, Text
 from vbuild.publishing.redirect.plan import PINS, Redirect
@@ -295,14 +295,14 @@ def test_a_time_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_urls_that_no_one_could_use_are_refused(
     tmp_path: Path, url: str | None, mirrors: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(release(tmp_path), url, *mirrors)
     assert str(refusal.value) == message
 
 
 def test_variants_alone_are_refused_where_tags_choose(tmp_path: Path) -> None:
     (release(tmp_path, "v3", "v4") / NAME).unlink()
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path)
     assert str(refusal.value) == (
         "demo 1.0: only variants (x86_64_v3, x86_64_v4), and tags alone choose; "
@@ -316,7 +316,7 @@ def test_variants_alone_are_refused_where_tags_choose(tmp_path: Path) -> None:
 
 def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
     wheel(tmp_path, "demo-1.0-cp311-cp311-win_amd64.whl")
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path)
     assert str(refusal.value) == (
         "demo 1.0: no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one"
@@ -325,7 +325,7 @@ def test_wheels_for_other_systems_alone_are_refused(tmp_path: Path) -> None:
 
 def test_companions_alone_are_refused(tmp_path: Path) -> None:
     wheel(tmp_path, "demo_libs-1.0-py3-none-any.whl", {"demo_libs-1.0.dist-info/WHEEL": COMPANION})
-    with pytest.raises(LayoutError) as refusal:
+    with pytest.raises(RepackageError) as refusal:
         planned(tmp_path)
     assert str(refusal.value) == "only companions of a split; expected wheels of the release that they are of, too"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.releases import V3, V4, companion, offered, release
-from vbuild.errors import PublishError, VariantError
+from vbuild.errors import RepackageError, VariantError
 from vbuild.publishing.model import PublishPlan, Text
 from vbuild.publishing.publish import publish
 from vbuild.publishing.variants import Variants, problems
@@ -202,5 +202,5 @@ def test_a_damaged_wheel_is_found(site: Path) -> None:
 
 
 def test_a_folder_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PublishError, match="no wheel and no sdist"):
+    with pytest.raises(RepackageError, match="no wheel and no sdist"):
         [*problems(tmp_path)]

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from tests.factories.sources import served
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain.toolkit.model import ToolkitPin
 from vbuild.toolchain.toolkit.pins import asked
@@ -41,7 +41,7 @@ def test_a_project_without_the_version_of_cuda_in_its_name_is_the_second_choice(
 
 def test_what_is_there_is_said_where_the_version_is_not(tmp_path: Path) -> None:
     names = [WHEEL.format(number, "x86_64") for number in range(7)]
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _asked(_page(tmp_path, "nvidia-nccl-cu13", *names, WHEEL.format("7rc1", "x86_64")), "2.29")
     assert str(refused.value) == (
         "nvidia-nccl-cu13==2.29: not on the package index; of nvidia-nccl-cu13 it has "
@@ -51,7 +51,7 @@ def test_what_is_there_is_said_where_the_version_is_not(tmp_path: Path) -> None:
 
 def test_an_index_that_states_no_hash_is_refused(tmp_path: Path) -> None:
     name = WHEEL.format(9, "x86_64")
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _asked(_page(tmp_path, "nvidia-nccl-cu13", name, stated=False), "2.28.9")
     assert str(refused.value) == (
         f"nvidia-nccl-cu13==2.28.9: the package index states no SHA-256 for {name}; "
@@ -60,7 +60,7 @@ def test_an_index_that_states_no_hash_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_project_that_nobody_has_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _asked(_page(tmp_path, "nvidia-nccl-cu13", WHEEL.format(9, "x86_64")), "2.28.9", "riscv64")
     assert str(refused.value) == (
         "the package index has no wheel for Linux on riscv64 of nvidia-nccl-cu13 or nvidia-nccl"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.toolkits import installed
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.toolchain.toolkit.model import DriverRange, Toolkit, check_host, taken
 
@@ -76,14 +76,14 @@ def test_a_compiler_within_the_limits_is_taken(toolkit: Toolkit, family: str, ve
     ids=["gcc", "clang", "old"],
 )
 def test_another_is_refused(toolkit: Toolkit, family: str, version: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         check_host(toolkit, family=family, version=version)
     assert str(refused.value) == message
 
 
 @pytest.mark.parametrize("setting", ["NVCC_CCBIN", "-ccbin"])
 def test_what_to_set_is_what_was_set(toolkit: Toolkit, setting: str) -> None:
-    with pytest.raises(ToolkitError, match=rf"; install gcc-15 and set {setting}=g\+\+-15$"):
+    with pytest.raises(BuildError, match=rf"; install gcc-15 and set {setting}=g\+\+-15$"):
         check_host(toolkit, family="gcc", version=(16,), setting=setting)
 
 

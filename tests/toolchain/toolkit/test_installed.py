@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.toolkits import installed
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolchain.toolkit.installed import Installed, matching, named
@@ -156,7 +156,7 @@ def test_libraries_are_looked_for(tmp_path: Path, library: str, file: str, text:
 def test_half_a_toolkit_is_passed_over_and_named_where_the_recipe_names_it(tmp_path: Path, missing: str) -> None:
     root = installed(tmp_path / "cuda", 7050, without=missing)
     assert matching(_spec(), {"CUDA_HOME": str(root)}) is None
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         named(_spec(root))
     what = missing.removeprefix("include/")
     assert str(refused.value) == f"{root}: CUDA 7.5 without {what}; install what is missing"
@@ -164,7 +164,7 @@ def test_half_a_toolkit_is_passed_over_and_named_where_the_recipe_names_it(tmp_p
 
 def test_a_path_that_is_not_what_the_recipe_says_is_refused(tmp_path: Path) -> None:
     def refused(root: Path, *libraries: str) -> str:
-        with pytest.raises(ToolkitError) as error:
+        with pytest.raises(BuildError) as error:
             provided(_spec(root, *libraries))
         return str(error.value).replace(str(tmp_path), "/opt")
 

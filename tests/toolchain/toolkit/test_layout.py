@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.toolchain.toolkit.layout import lay_out
 from vbuild.toolchain.toolkit.model import ToolkitPin
 
@@ -122,13 +122,13 @@ def test_on_another_file_system_files_are_copied(tmp_path: Path) -> None:
 
 def test_different_files_of_one_name_are_refused(tmp_path: Path) -> None:
     both = [_unpacked(tmp_path, name, **{"nvidia/cu13/include/a.h": name}) for name in ("one", "two")]
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _laid_out(tmp_path, *both)
     assert str(refused.value) == "two==1.0: include/a.h is another file in one==1.0"
 
 
 def test_a_component_with_nothing_for_a_toolkit_is_refused(tmp_path: Path) -> None:
     package = _unpacked(tmp_path, "demo", **{"demo/__init__.py": "", "demo-1.0.dist-info/LICENSE": "MIT"})
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _laid_out(tmp_path, package)
     assert str(refused.value) == "demo==1.0: nothing in it for a toolkit; expected files below nvidia/"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.toolkits import MACHINE, installed, places
-from vbuild.errors import FetchError, ToolkitError
+from vbuild.errors import BuildError, FetchError
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
@@ -25,12 +25,12 @@ def test_a_toolkit_that_no_index_has_is_named_with_the_places(tmp_path: Path) ->
 def test_an_installed_toolkit_without_a_library_gives_way_to_the_index(tmp_path: Path) -> None:
     home = {"CUDA_HOME": str(installed(tmp_path / "cuda", 12080))}
     assert provided(ToolkitSpec(Dotted(12, 8)), environment=home).root == tmp_path / "cuda"
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         provided(ToolkitSpec(Dotted(12, 8), libraries=("cublas", "cufft")), environment=home)
     message = str(refused.value)
     assert message.startswith("CUDA 12.8: the package index has no nvcc for CUDA before 13.0, only 13.0 to 13.5; ")
     assert f"; there is CUDA 12.8 in {tmp_path}/cuda without cublas, cufft" in message
-    with pytest.raises(ToolkitError, match=f"; there is CUDA 12.8 in {tmp_path}/cuda(;|$)"):
+    with pytest.raises(BuildError, match=f"; there is CUDA 12.8 in {tmp_path}/cuda(;|$)"):
         provided(ToolkitSpec(Dotted(12, 9)), environment=home)
 
 
@@ -48,9 +48,9 @@ def test_an_installed_toolkit_without_a_library_gives_way_to_the_index(tmp_path:
 def test_what_is_refused_is_foreseen(spec: ToolkitSpec, tmp_path: Path) -> None:
     nccl = ToolkitPin("nvidia-nccl-cu13", "2.28.9", "nccl.whl", "0" * 64)
     ToolkitCache.at(tmp_path).remembered(f"nvidia-nccl-cu13-2.28.9-{MACHINE}", lambda: nccl)
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         provided(spec, store=tmp_path, indexes=Indexes(no_index=True), environment={})
-    with pytest.raises(ToolkitError) as foreseen_too:
+    with pytest.raises(BuildError) as foreseen_too:
         foreseen(spec, store=tmp_path, environment={})
     assert str(refused.value) == str(foreseen_too.value)
 
@@ -67,11 +67,11 @@ def test_another_machine_has_no_toolkit(tmp_path: Path) -> None:
     program = (
         "import ctypes, sys\n"
         "ctypes.CDLL(None).personality(8)\n"
-        "from vbuild.errors import ToolkitError\n"
+        "from vbuild.errors import BuildError\n"
         "from vbuild.toolchain.toolkit.command import install\n"
         "from pathlib import Path\n"
         f"try: install('13.0', store=Path({str(tmp_path)!r}))\n"
-        "except ToolkitError as error: sys.exit(str(error))\n"
+        "except BuildError as error: sys.exit(str(error))\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     if "i686" not in ran.stderr:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
@@ -106,13 +106,13 @@ TOO_OLD = (
     ids=["12.8", "11.8", "14.0", "no version", "another hash"],
 )
 def test_what_cannot_be_had_is_refused(version: Dotted, libraries: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _pins(version, *libraries)
     assert str(refused.value) == message
 
 
 def test_a_component_that_a_machine_lacks_is_refused() -> None:
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         _pins(Dotted(13, 0), "opencl", machine="aarch64")
     assert str(refused.value) == "CUDA 13.0: opencl: nvidia-cuda-opencl is not there for Linux on aarch64"
 

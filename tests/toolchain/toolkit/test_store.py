@@ -19,7 +19,7 @@ import pytest
 from tests.factories.sources import sha256
 from tests.factories.toolkits import CORE, MACHINE, VERSION, component, core, laid_out, places
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
-from vbuild.errors import FetchError, ToolkitError, WheelError
+from vbuild.errors import BuildError, FetchError, WheelError
 from vbuild.files.hashing import unsealed
 from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain.toolkit import layout as integrity
@@ -253,7 +253,7 @@ def test_unpacking_is_given_up_as_well(tmp_path: Path, wheels: Path) -> None:
         if step == f"unpacking {pin}":
             stop.set()
 
-    with pytest.raises(ToolkitError, match=f"^{pin.file}: stopped$"):
+    with pytest.raises(BuildError, match=f"^{pin.file}: stopped$"):
         ToolkitCache.at(tmp_path / "store").component(pin, places=lambda: places(wheels), on_progress=told, stop=stop)
     assert _entries(tmp_path / "store") == []
 
@@ -301,7 +301,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, wheels: Path
 
 def test_a_store_that_cannot_be_written_is_one_line(tmp_path: Path, wheels: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(ToolkitError) as refused:
+    with pytest.raises(BuildError) as refused:
         laid_out(tmp_path / "store", core(wheels), places(wheels))
     assert str(refused.value) == f"{tmp_path}/store/.locks: cannot be written: Not a directory"
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 
 _TAKES_VALUE = frozenset({"--platform", "--archs", "--enable", "--only", "--output-dir", "--config-file"})
 _LINUX = frozenset({"linux", "auto"})
@@ -35,7 +35,7 @@ class Arguments(Struct, frozen=True):
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """*words* looked through; `CiError` for those that make no wheels, or none for Linux."""
+        """*words* looked through; `BuildError` for those that make no wheels, or none for Linux."""
         given: dict[str, str] = {}
         positional: list[str] = []
         left = iter(words)
@@ -46,13 +46,13 @@ class Arguments(Struct, frozen=True):
             elif not word.startswith("-"):
                 positional.append(word)
             elif name in _REFUSED:
-                raise CiError(f"{name}: {_REFUSED[name]}")
+                raise BuildError(f"{name}: {_REFUSED[name]}")
             else:
                 given[name] = value if joined or name not in _TAKES_VALUE else next(left, "")
         check_platform(given.get("--platform", "auto"), "--platform {}")
         package = Path(positional[0]) if positional else Path()
         if package.name.endswith(".tar.gz") or package.is_file():
-            raise CiError(f"{package}: not a folder; expected that of a project: unpack the sdist")
+            raise BuildError(f"{package}: not a folder; expected that of a project: unpack the sdist")
         return cls(tuple(words), package, given.get("--config-file", ""))
 
     @property
@@ -71,18 +71,18 @@ class Arguments(Struct, frozen=True):
         return {}
 
     def check_place(self) -> None:
-        """`CiError` where the project is outside of the working folder, of which alone containers get a copy."""
+        """`BuildError` where the project is outside of the working folder, of which alone containers get a copy."""
         if not self.package.resolve().is_relative_to(Path.cwd()):
-            raise CiError(
+            raise BuildError(
                 f"{self.package}: outside of the working folder, which cibuildwheel copies into the container; "
                 f"expected one in it: change into a folder that has all of the project"
             )
 
 
 def check_platform(platform: str, setting: str) -> None:
-    """`CiError` where *platform*, which stands in *setting* at its braces, is not Linux."""
+    """`BuildError` where *platform*, which stands in *setting* at its braces, is not Linux."""
     if platform not in _LINUX:
-        raise CiError(
+        raise BuildError(
             f"{setting.format(platform)}: only wheels for Linux have variants of CPU levels and GPUs; "
             f"expected linux: run cibuildwheel itself for {platform}"
         )

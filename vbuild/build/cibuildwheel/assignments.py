@@ -21,7 +21,7 @@ from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.container import LOST
 from vbuild.build.cibuildwheel.inheritance import Inheritance, InheritanceRule
 from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, CudaPlan, Rewriting
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 from vbuild.recipe.target import Env, Target
 
 WRAPPER = "VBUILD_RUSTC_WRAPPER"  # has the RUSTC_WRAPPER of the project
@@ -80,7 +80,7 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
 
 
 def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """`CiError` where the environment that the *options* of a project or the user's variables have would end early.
+    """`BuildError` where the environment that the *options* of a project or the user's variables have would end early.
 
     What vbuild puts behind it would be lost, which the program in a container sees only there.
     """
@@ -94,7 +94,7 @@ def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -
                 text.strip(),
             ]
     if any(_ends_early(text) for text in texts):
-        raise CiError(LOST)
+        raise BuildError(LOST)
 
 
 def _projects(options: Mapping[str, Any]) -> list[str]:

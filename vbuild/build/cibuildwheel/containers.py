@@ -17,7 +17,7 @@ A build's environment has these paths before anything is there.
 
 cibuildwheel as a program: where it is, what it would build, and one run of it to the end.
 
-    found -> Engine -> identifiers (--print-build-identifiers) -> run, into a log -> wheels in a folder, or CiError
+    found -> Engine -> identifiers (--print-build-identifiers) -> run, into a log -> wheels in a folder, or BuildError
 
 Nothing of it is imported: it promises no Python interface.
 """
@@ -40,7 +40,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.build.cibuildwheel.arguments import Arguments
 from vbuild.build.cibuildwheel.journal import Journal
-from vbuild.errors import BuildError, CiError
+from vbuild.errors import BuildError
 from vbuild.process.run import run
 
 _DEFAULT = "docker"
@@ -67,15 +67,15 @@ class Containers(Struct, frozen=True):
 
     @classmethod
     def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
-        """The containers of runs with *arguments* in *environment*; `CiError` where there is no engine for them."""
+        """The containers of runs with *arguments* in *environment*; `BuildError` where there is no engine for them."""
         name = engine_of(arguments, environment)
         if name not in _KNOWN:
-            raise CiError(
+            raise BuildError(
                 f"{_KEY} {name}: cibuildwheel knows {' and '.join(_KNOWN)} only; expected one of these, as in "
                 f"CIBW_CONTAINER_ENGINE=podman"
             )
         if (program := which(name, path=environment.get("PATH"))) is None:
-            raise CiError(
+            raise BuildError(
                 f"no {name} on PATH, in which cibuildwheel builds wheels for Linux; install it (apt-get install "
                 f"{'podman' if name == 'podman' else 'docker.io, or apt-get install podman'}), or name another: "
                 f"CIBW_CONTAINER_ENGINE=podman"
@@ -151,12 +151,14 @@ class Engine(Struct, frozen=True):
 
     @classmethod
     def found(cls, path: str | None = None) -> Self:
-        """The cibuildwheel of this Python, else the one on *path*; `CiError` where there is none, or it is too old."""
+        """The cibuildwheel of this Python, else the one on *path*; `BuildError` where there is none, or it is too
+        old.
+        """
         engine = cls._here() or cls.on(path)
         if engine is None:
-            raise CiError(f"no cibuildwheel in this environment or on PATH; {_INSTALL}")
+            raise BuildError(f"no cibuildwheel in this environment or on PATH; {_INSTALL}")
         if engine.version < NEEDED:
-            raise CiError(
+            raise BuildError(
                 f"cibuildwheel {engine.version} is too old: {NEEDED} is the first that can add to a project's own "
                 f"options (CIBW_INHERIT); {_INSTALL}"
             )
@@ -181,14 +183,14 @@ class Engine(Struct, frozen=True):
             ran = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, check=True)
             return cls((program,), Version(ran.stdout.strip()))
         except (OSError, ValueError, subprocess.SubprocessError, InvalidVersion) as error:
-            raise CiError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
+            raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
 
     def identifiers(self, arguments: Arguments, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """What cibuildwheel would build with *arguments*; `CiError`, in its words, where it refuses them."""
+        """What cibuildwheel would build with *arguments*; `BuildError`, in its words, where it refuses them."""
         command = [*self.command, *arguments.words, "--print-build-identifiers"]
         ran = subprocess.run(command, env=environment, capture_output=True, check=False)
         if ran.returncode:
-            raise CiError(f"cibuildwheel: {_said(ran.stderr.decode(errors='replace'))}")
+            raise BuildError(f"cibuildwheel: {_said(ran.stderr.decode(errors='replace'))}")
         return tuple(ran.stdout.decode().split())
 
     def run(
@@ -241,7 +243,7 @@ def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
         thread.join()
 
 
-def failed(error: BuildError, journal: Journal) -> CiError:
+def failed(error: BuildError, journal: Journal) -> BuildError:
     """*error* of a run of cibuildwheel, told by what its *journal* says of the reason.
 
     The end of the log is with it, as far as it is the last step's, where the reason is not all there is to know.
@@ -250,7 +252,7 @@ def failed(error: BuildError, journal: Journal) -> CiError:
     place = f"{journal.at_work}: " if journal.at_work else ""
     reason = journal.reason or said.partition(";")[0]
     last = "" if journal.explains else Journal.parse(end).said
-    return CiError(f"{place}{reason}" + (f"; the last it said:\n{last}" if last else ""))
+    return BuildError(f"{place}{reason}" + (f"; the last it said:\n{last}" if last else ""))
 
 
 def _said(text: str) -> str:

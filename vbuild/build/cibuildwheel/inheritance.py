@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Self
 
 from vbuild.config.table import Setting
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 
 INHERIT = "CIBW_INHERIT"
 _LINUX = "linux"
@@ -123,7 +123,7 @@ def _table(text: str) -> dict[str, tuple[str, ...]]:
     for word in shlex.split(text):
         key, is_pair, value = word.partition("=")
         if not is_pair:
-            raise CiError(f"CIBW_CONFIG_SETTINGS: found {word!r}, expected KEY=VALUE")
+            raise BuildError(f"CIBW_CONFIG_SETTINGS: found {word!r}, expected KEY=VALUE")
         found[key] = (*found.get(key, ()), value)
     return found
 
@@ -144,7 +144,7 @@ def _rules(text: str) -> dict[str, InheritanceRule]:
             case [option, ":", rule] if rule in set(InheritanceRule):
                 rules[option] = InheritanceRule(rule)
             case [_, ":", *_]:
-                raise CiError(f"{INHERIT}={text}: expected as in 'environment: append; before-build: prepend'")
+                raise BuildError(f"{INHERIT}={text}: expected as in 'environment: append; before-build: prepend'")
             case _:
                 rules |= dict.fromkeys(words, InheritanceRule.APPEND)
     return rules

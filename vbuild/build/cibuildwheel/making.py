@@ -32,7 +32,7 @@ from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine, faile
 from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.build.wrappers import Override, overrides
-from vbuild.errors import BuildError, CiError, WheelError
+from vbuild.errors import BuildError, WheelError
 from vbuild.process.run import supervised
 from vbuild.toolchain import nvcc
 from vbuild.toolchain.nvcc import Command
@@ -58,11 +58,11 @@ class ContainerSetup(Struct, frozen=True):
 
     @classmethod
     def made(cls, folder: Path) -> Self:
-        """A kit in the new *folder*; `CiError` where that has no room for it."""
+        """A kit in the new *folder*; `BuildError` where that has no room for it."""
         try:
             shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
         except OSError as error:
-            raise CiError(
+            raise BuildError(
                 f"{folder}: {_why(error)}; expected room for what containers run: point TMPDIR at a folder that has it"
             ) from error
         return cls(folder)
@@ -131,7 +131,7 @@ class ContainerResult(Struct, frozen=True):
     run: CibuildwheelRun
     log: Path
     builds: Mapping[str, ContainerBuild] = field(default_factory=dict)
-    error: CiError | None = None
+    error: BuildError | None = None
     at_work: str = ""
 
 
@@ -154,7 +154,7 @@ class Yard(Struct, frozen=True):
         for folder in (output, scratch):
             folder.mkdir(parents=True, exist_ok=True)
         environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
-        error: CiError | None = None
+        error: BuildError | None = None
         refused: BuildError | None = None
         start = time.time()
         try:
@@ -176,7 +176,7 @@ class Yard(Struct, frozen=True):
         wheels: dict[str, Path] = {}
         try:
             wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
-        except CiError as unknown:
+        except BuildError as unknown:
             error = error or unknown
         times = _seconds([told[identifier].started for identifier in run.identifiers], start, time.time())
         seconds = dict(zip(run.identifiers, times, strict=True))
@@ -187,28 +187,28 @@ class Yard(Struct, frozen=True):
         return ContainerResult(run, log, builds, error, journal.at_work)
 
 
-def _never_put(run: CibuildwheelRun, journal: Journal, told: Mapping[str, Told]) -> CiError | None:
+def _never_put(run: CibuildwheelRun, journal: Journal, told: Mapping[str, Told]) -> BuildError | None:
     """Why *run*, which failed behind before-build, had no launchers; None where it had, or was to have none."""
     if run.plan is None or journal.step in _BEFORE or journal.at_work not in told:
         return None
-    return None if told[journal.at_work].started else CiError(f"{journal.at_work}: {NOT_PUT}")
+    return None if told[journal.at_work].started else BuildError(f"{journal.at_work}: {NOT_PUT}")
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
     """*wheels* by the one of *identifiers* that each was built for, in the order of these.
 
-    `CiError` for a wheel that is for none of them.
+    `BuildError` for a wheel that is for none of them.
     """
     found: dict[str, Path] = {}
     for wheel in wheels:
         try:
             tags = WheelName.parse(wheel.name).tags
         except WheelError as error:
-            raise CiError(f"cibuildwheel made {error}") from error
+            raise BuildError(f"cibuildwheel made {error}") from error
         free = [identifier for identifier in identifiers if identifier not in found]
         fitting = (identifier for fits in (_is_of, _runs_on) for identifier in free if fits(tags, identifier))
         if (identifier := next(fitting, None)) is None:
-            raise CiError(f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}")
+            raise BuildError(f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}")
         found[identifier] = wheel
     return {identifier: found[identifier] for identifier in identifiers if identifier in found}
 

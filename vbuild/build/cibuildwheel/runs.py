@@ -26,7 +26,7 @@ from vbuild.build.cibuildwheel.inheritance import Inheritance, joined, tables_jo
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
 from vbuild.elf.catalogue import driver_libraries
-from vbuild.errors import CiError
+from vbuild.errors import BuildError
 from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.lock import lock_file
@@ -125,10 +125,10 @@ def runs(
 ) -> tuple[CibuildwheelRun, ...]:
     """The runs that make *targets*, those of one Python, for *identifiers*, all that cibuildwheel would build.
 
-    `CiError` where there is none.
+    `BuildError` where there is none.
     """
     if not identifiers:
-        raise CiError(f"{recipe.file}: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS")
+        raise BuildError(f"{recipe.file}: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS")
     builds: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         builds.setdefault(target.build_key[1:], []).append(target)
@@ -143,7 +143,7 @@ def runs(
             found.append(_bare(plain, others, identifiers, surroundings))
     if not found:
         machine = targets[0].cpu.machine
-        raise CiError(f"{recipe.file}: nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}")
+        raise BuildError(f"{recipe.file}: nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}")
     return tuple(found)
 
 

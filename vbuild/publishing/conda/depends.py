@@ -29,7 +29,7 @@ from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.requirements import SYSTEMS, applies, checked_requirement
 
@@ -39,7 +39,7 @@ _ANY = ".*"
 def matchspec(specifiers: SpecifierSet) -> str:
     """What *specifiers* ask for, in conda's words; empty where they ask for nothing.
 
-    `LayoutError` for one that has no equivalent: ``===`` with what is no version.
+    `RepackageError` for one that has no equivalent: ``===`` with what is no version.
     """
     said = (part for specifier in sorted(specifiers, key=str) for part in _spelled(specifier))
     # lower bounds first, as people write them
@@ -87,7 +87,9 @@ def _version(specifier: Specifier, text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion as error:
-        raise LayoutError(f"{specifier}: conda has no equivalent; expected a version as PEP 440 writes it") from error
+        raise RepackageError(
+            f"{specifier}: conda has no equivalent; expected a version as PEP 440 writes it"
+        ) from error
 
 
 # the minor versions of Python 3 that markers are held against; the last one stands for all later ones
@@ -112,12 +114,12 @@ class CondaNames(Struct, frozen=True):
     def __post_init__(self) -> None:
         for project, name in self.pairs:
             if not _CONDA_NAME.fullmatch(name):
-                raise LayoutError(f"{project}={name}: no name of a conda package; expected a-z, 0-9, _, . and -")
+                raise RepackageError(f"{project}={name}: no name of a conda package; expected a-z, 0-9, _, . and -")
         known: dict[str, str] = {}
         for project, name in self.pairs:
             if known.setdefault(canonicalize_name(project), name) != name:
                 before = known[canonicalize_name(project)]
-                raise LayoutError(f"{project}={name}: it is called {before} already; expected one name for it")
+                raise RepackageError(f"{project}={name}: it is called {before} already; expected one name for it")
 
     def of(self, project: str) -> str:
         """What *project* is called."""
@@ -128,11 +130,13 @@ class CondaNames(Struct, frozen=True):
 def resolved(
     metadata: Metadata, pythons: Iterable[int], *, machine: str, names: CondaNames
 ) -> tuple[ResolvedName, ...]:
-    """What *metadata* requires in each of *pythons* on Linux and *machine*; `LayoutError` where conda cannot say it."""
+    """What *metadata* requires in each of *pythons* on Linux and *machine*; `RepackageError` where conda cannot say
+    it.
+    """
     requirements = tuple(_read(metadata))
     admitted = _admitted(metadata, pythons)
     if not admitted:
-        raise LayoutError(f"Requires-Python is {metadata.requires_python}; expected one that some Python 3 fits")
+        raise RepackageError(f"Requires-Python is {metadata.requires_python}; expected one that some Python 3 fits")
     asked = [(minor, _asked(requirements, minor, machine, names)) for minor in admitted]
     # a gap between two Pythons ends a run as well
     runs = groupby(enumerate(asked), lambda pair: (pair[1][1], pair[1][0] - pair[0]))
@@ -165,7 +169,7 @@ def _read(metadata: Metadata) -> Iterator[Requirement]:
         requirement = checked_requirement(line)
         with at(f"Requires-Dist {line}"):
             if requirement.url:
-                raise LayoutError("conda has no equivalent of a URL; expected a version")
+                raise RepackageError("conda has no equivalent of a URL; expected a version")
             matchspec(requirement.specifier)
         yield requirement
 
@@ -175,7 +179,7 @@ def _admitted(metadata: Metadata, pythons: Iterable[int]) -> tuple[int, ...]:
     try:
         wanted = SpecifierSet(metadata.requires_python or "")
     except InvalidSpecifier as error:
-        raise LayoutError(f"Requires-Python {metadata.requires_python!r}: expected version specifiers") from error
+        raise RepackageError(f"Requires-Python {metadata.requires_python!r}: expected version specifiers") from error
     return tuple(
         minor
         for minor in pythons

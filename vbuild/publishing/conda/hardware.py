@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from vbuild.errors import HardwareError, LayoutError
+from vbuild.errors import HardwareError, RepackageError
 from vbuild.hardware.architectures import ARCHITECTURES
 from vbuild.hardware.conda import MACHINES, x86_64_cpus
 from vbuild.hardware.cpu import X86_64_LEVELS
@@ -48,7 +48,7 @@ _CUDA_BOUNDS = {"cuda_version_lower_bound": ">=", "cuda_version_upper_bound": "<
 def condition(prop: Property) -> tuple[str, str] | None:
     """The package that *prop* asks for, and of which version; None where every machine has it.
 
-    `LayoutError` for a property that conda cannot ask for.
+    `RepackageError` for a property that conda cannot ask for.
     """
     match prop.namespace, prop.feature:
         case "x86_64", "level" if prop.value in X86_64_LEVELS:
@@ -59,7 +59,7 @@ def condition(prop: Property) -> tuple[str, str] | None:
         case "nvidia", "sm_arch":
             return "__cuda_arch", _capabilities(prop)
         case _:
-            raise LayoutError(f"{prop}: no conda equivalent; expected {_KNOWN}: leave the wheels that say so out")
+            raise RepackageError(f"{prop}: no conda equivalent; expected {_KNOWN}: leave the wheels that say so out")
 
 
 def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
@@ -99,17 +99,17 @@ def _dotted(prop: Property) -> Dotted:
     try:
         return Dotted.parse(prop.value)
     except HardwareError as error:
-        raise LayoutError(f"{prop}: {error}") from error
+        raise RepackageError(f"{prop}: {error}") from error
 
 
 def _capabilities(prop: Property) -> str:
     """The compute capabilities that code for this *prop* runs on."""
     match = _SM_ARCH.fullmatch(prop.value)
     if not match:
-        raise LayoutError(f"{prop}: no conda equivalent; expected a value as in 90_real or 90_virtual")
+        raise RepackageError(f"{prop}: no conda equivalent; expected a value as in 90_real or 90_virtual")
     number = int(match["number"])
     if match["letter"]:
-        raise LayoutError(
+        raise RepackageError(
             f"{prop}: no conda equivalent: __cuda_arch is a number without letters; "
             f"expected {number}_real or {number}_virtual: leave the wheels that say so out"
         )

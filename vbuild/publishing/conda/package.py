@@ -22,7 +22,7 @@ from typing import Any
 import zstandard
 from msgspec import Struct
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.json_text import parsed_json
 from vbuild.files.records import Buffer
 from vbuild.files.tar import BoundedInfo
@@ -46,14 +46,14 @@ class CondaWheel(Struct, frozen=True):
     described: Member
 
     def information(self) -> dict[str, bytes]:
-        """The members of the describing archive, by path; `LayoutError` where it is damaged, or unheard-of large."""
+        """The members of the describing archive, by path; `RepackageError` where it is damaged, or unheard-of large."""
         found: dict[str, bytes] = {}
         left = _LARGEST
         with self._opened(self.described) as archive:
             for entry in archive:
                 if entry.isfile():
                     if (left := left - entry.size) < 0:
-                        raise LayoutError(f"{entry.name}: more than {_LARGEST} bytes to describe a package")
+                        raise RepackageError(f"{entry.name}: more than {_LARGEST} bytes to describe a package")
                     found[entry.name] = b"".join(_chunks(archive, entry))
         return found
 
@@ -64,9 +64,9 @@ class CondaWheel(Struct, frozen=True):
             try:
                 index = parsed_json(data)
             except ValueError as error:
-                raise LayoutError("not JSON") from error
+                raise RepackageError("not JSON") from error
             if not isinstance(index, dict):
-                raise LayoutError("expected a JSON object")
+                raise RepackageError("expected a JSON object")
             return index
 
     def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
@@ -94,7 +94,7 @@ def opened_package(path: Path) -> Iterator[CondaWheel]:
         names = (_METADATA, f"pkg-{stem}.tar.zst", f"info-{stem}.tar.zst")
         for name in names:
             if name not in members:
-                raise LayoutError(f"{path.name}: no {name}; expected a package of conda's format 2")
+                raise RepackageError(f"{path.name}: no {name}; expected a package of conda's format 2")
         yield CondaWheel(source, members[names[1]], members[names[2]])
 
 
@@ -122,7 +122,9 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
-        raise LayoutError(f"damaged: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        raise RepackageError(
+            f"damaged: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
 
 
 def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:

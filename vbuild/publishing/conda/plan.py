@@ -26,7 +26,7 @@ from shlex import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.driver import Dotted
@@ -63,7 +63,9 @@ class VariantChoice(Struct, frozen=True):
 
 
 def choices(document: Document) -> tuple[VariantChoice, ...]:
-    """The variants of *document*, the least preferred first; `LayoutError` for a property without conda equivalent."""
+    """The variants of *document*, the least preferred first; `RepackageError` for a property without conda
+    equivalent.
+    """
     found: list[VariantChoice] = []
     for label, alternatives in _neighbours(list(_placed(document))):
         number = max(found[-1].number // STEP * STEP + STEP if found else 0, _natural(alternatives[0]))
@@ -160,7 +162,7 @@ class Conda(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """A package or more for each wheel, packages of CPU levels where one is asked for, and the channel's indexes.
 
-        `LayoutError` where a property or a requirement has no equivalent in conda, two projects would be called the
+        `RepackageError` where a property or a requirement has no equivalent in conda, two projects would be called the
         same, or no wheel is for Linux.
         """
         names = CondaNames(self.names)
@@ -169,7 +171,9 @@ class Conda(Struct, frozen=True):
         packages = [package for _, its in made for package in its]
         if not packages:
             found = ", ".join(map(str, offers)) or "none"
-            raise LayoutError(f"found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in {found}")
+            raise RepackageError(
+                f"found no wheel for CPython on Linux (x86_64, aarch64, glibc) or any machine in {found}"
+            )
         records = [package.record for package in packages]
         if any(asked.startswith(LEVEL_PACKAGE) for record in records for asked in record.depends):
             packages += [CondaPackage(record.target, record) for record in level_packages()]
@@ -223,12 +227,12 @@ class _Build(Struct, frozen=True):
 
 
 def _check_apart(offers: Sequence[OfferedRelease], names: CondaNames) -> None:
-    """`LayoutError` where two projects of *offers* would be called the same."""
+    """`RepackageError` where two projects of *offers* would be called the same."""
     projects: dict[str, str] = {}
     for offer in offers:
         name = names.of(offer.project)
         if (other := projects.setdefault(name, offer.project)) != offer.project:
-            raise LayoutError(f"{other} and {offer.project} would both be called {name}; expected a name for each")
+            raise RepackageError(f"{other} and {offer.project} would both be called {name}; expected a name for each")
 
 
 def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage]:
@@ -243,7 +247,7 @@ def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage
         path = build.wheel.path
         with at(path.name):
             if numbers[build] >= _MOST:
-                raise LayoutError(f"{numbers[build]} other wheels of its variant come before it; expected fewer")
+                raise RepackageError(f"{numbers[build]} other wheels of its variant come before it; expected fewer")
             for record in _records(build, offer, names, number=build.choice.number + numbers[build]):
                 yield CondaPackage(record.target, record, path, firsts.get(path))
                 firsts.setdefault(path, record.target)

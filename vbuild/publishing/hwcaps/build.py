@@ -30,7 +30,7 @@ from vbuild.elf.library_names import GLIBC_HWCAPS, hashed, plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
-from vbuild.errors import BinaryError, LayoutError, at
+from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.releases import Offered
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
@@ -62,7 +62,7 @@ class LevelBuild(Struct, frozen=True, eq=False):
     def of(
         cls, cpu: Cpu, offered: Offered, wheel: Wheel, *, is_added: bool = False, same: Collection[str | None] = ()
     ) -> Self:
-        """The build whose file *wheel* is open; `LayoutError` where somebody has joined levels in it already.
+        """The build whose file *wheel* is open; `RepackageError` where somebody has joined levels in it already.
 
         Files whose hashes in RECORD are among *same* are not looked into: all wheels of the join have them.
         """
@@ -70,7 +70,7 @@ class LevelBuild(Struct, frozen=True, eq=False):
         bundle = Reader(seen.look).read(wheel)
         build = cls(cpu, offered, bundle, is_added, seen)
         if there := next((path for path in bundle.pieces if f"{GLIBC_HWCAPS}/" in path), None):
-            raise LayoutError(f"{build}: {there}: copies for levels are in it already; expected a wheel of one")
+            raise RepackageError(f"{build}: {there}: copies for levels are in it already; expected a wheel of one")
         return build
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from vbuild.elf.interface import Versioned
 from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import Edge, Via
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short, shown
 from vbuild.wheel.metadata import Metadata, is_dist_info
 from vbuild.wheel.paths import installed_path
@@ -164,7 +164,9 @@ class Join:
 
     @cached_property
     def families(self) -> dict[str, LevelFamily]:
-        """What differs between levels, by installed path in the baseline; `LayoutError` where it cannot be joined."""
+        """What differs between levels, by installed path in the baseline; `RepackageError` where it cannot be
+        joined.
+        """
         for build in self.others:
             self._check_rest(build)
             self._check_alone(build)
@@ -212,9 +214,9 @@ class Join:
         return tuple(found.values())
 
     def _refuse(self, build: LevelBuild, path: str, what: str) -> None:
-        """`LayoutError`, or a note where *build* was added."""
+        """`RepackageError`, or a note where *build* was added."""
         if not build.is_added:
-            raise LayoutError(f"{build}: {path}: {what}")
+            raise RepackageError(f"{build}: {path}: {what}")
         self.notes.append(f"not taken from {build}: {path}: {what}")
 
     def _check_rest(self, build: LevelBuild) -> None:

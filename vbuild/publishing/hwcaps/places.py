@@ -20,7 +20,7 @@ from vbuild.elf.library_names import at_level, plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.surgery.stub import stub
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.publishing.hwcaps.build import MOVED, LevelBuild, LevelFile, pattern_fault
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.model import Copied, Member, Put, Relinked
@@ -100,7 +100,7 @@ class Placement(Struct, frozen=True, eq=False):
         base = self.family.base
         folder, name = posixpath.split(self._home)
         if fault := pattern_fault(base, self._home):
-            raise LayoutError(f"{base}: {fault}")
+            raise RepackageError(f"{base}: {fault}")
         with at(base):
             data = stub(name, rpath_to(base.path, folder), soname=base.piece.loading.outline.soname)
         return Put(base.build.member(base.path).path, data, mode=_EXECUTABLE)
@@ -124,14 +124,14 @@ def libs_of(build: LevelBuild) -> str:
 def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Member]:
     """The files that copies need and the baseline has not; of those of one path and one code the first is taken.
 
-    `LayoutError` where two are another code.
+    `RepackageError` where two are another code.
     """
     seen: dict[str, LevelFile] = {}
     for one in (one for family in families for copy in family.copies for one in join.further(copy)):
         if (first := seen.setdefault(one.path, one)) is one:
             yield Placed(one, one.path, one.piece.loading.outline.soname, _root(one)).member(join)
         elif not first.is_same(one):
-            raise LayoutError(f"{one}: another library than that of {first.build}, and the plain wheel has none")
+            raise RepackageError(f"{one}: another library than that of {first.build}, and the plain wheel has none")
 
 
 def _root(copy: LevelFile) -> str:

@@ -37,7 +37,7 @@ from packaging.version import Version
 from vbuild.elf.disassembly import processes
 from vbuild.elf.library_names import LEVELS
 from vbuild.elf.policy import PlatformPolicy
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault, shown
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
@@ -63,9 +63,9 @@ class JoinSet(Struct, frozen=True):
     def of(
         cls, wheels: Sequence[Offered], added: Sequence[tuple[Cpu, Offered]] = (), *, notes: tuple[str, ...] = ()
     ) -> Self:
-        """The join of *wheels*, which are of one release, and what is *added*; `LayoutError` where one cannot be."""
+        """The join of *wheels*, which are of one release, and what is *added*; `RepackageError` where one cannot be."""
         if not wheels:
-            raise LayoutError("no wheel to join; expected a plain one, and others for x86-64 levels")
+            raise RepackageError("no wheel to join; expected a plain one, and others for x86-64 levels")
         for wheel in wheels:
             _check_alike(wheels[0], wheel)
         levels = [(_level_of(wheel), wheel) for wheel in wheels]
@@ -75,13 +75,13 @@ class JoinSet(Struct, frozen=True):
         others = [*((cpu, wheel) for cpu, wheel in levels if not cpu.is_baseline), *added]
         if not base:
             there = ", ".join(str(cpu) for cpu, _ in others)
-            raise LayoutError(f"{wheels[0].path.name}: found {there} and no plain wheel of this tag; expected one")
+            raise RepackageError(f"{wheels[0].path.name}: found {there} and no plain wheel of this tag; expected one")
         for several in (base, *([wheel for cpu, wheel in others if cpu.level == level] for level in LEVELS)):
             if len(several) > 1:
                 names = " and ".join(wheel.path.name for wheel in several)
-                raise LayoutError(f"{names}: two wheels of one level; expected one")
+                raise RepackageError(f"{names}: two wheels of one level; expected one")
         if refused := next((cpu for cpu, _ in added if cpu.machine != "x86_64" or cpu.is_baseline), None):
-            raise LayoutError(f"{refused}: no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4")
+            raise RepackageError(f"{refused}: no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4")
         for cpu, wheel in added:
             _check_stated(cpu, wheel)
         if others:
@@ -122,10 +122,10 @@ def _named(wheel: Offered) -> Cpu | None:
 
 
 def _level_of(wheel: Offered) -> Cpu:
-    """The level of *wheel*; `LayoutError` where it is for more than that, or for another machine."""
+    """The level of *wheel*; `RepackageError` where it is for more than that, or for another machine."""
     if wheel.label is not None and not _is_level(wheel):
         asked = ", ".join(map(str, wheel.properties))
-        raise LayoutError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
+        raise RepackageError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
     return _named(wheel) or BASELINE
 
 
@@ -136,17 +136,17 @@ def _release(wheel: Offered) -> tuple[str, str]:
 def _check_alike(one: Offered, other: Offered) -> None:
     if _release(one) != _release(other):
         found, expected = (" ".join(_release(wheel)) for wheel in (other, one))
-        raise LayoutError(f"{other.path.name}: found {found}; expected {expected}, as {one.path.name} is")
+        raise RepackageError(f"{other.path.name}: found {found}; expected {expected}, as {one.path.name} is")
     if one.tag != other.tag:
         found, expected = ("-".join(wheel.tag) for wheel in (other, one))
-        raise LayoutError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
+        raise RepackageError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
 
 
 def _check_stated(cpu: Cpu, added: Offered) -> None:
-    """`LayoutError` where the variant *added* as *cpu* says that it is for another one, or for more."""
+    """`RepackageError` where the variant *added* as *cpu* says that it is for another one, or for more."""
     stated = _level_of(added)
     if added.properties and stated != cpu:
-        raise LayoutError(f"{added.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
+        raise RepackageError(f"{added.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
 
 
 def _fits(added: Offered, base: Offered) -> bool:
@@ -158,9 +158,11 @@ def _fits(added: Offered, base: Offered) -> bool:
 def _check_platform(base: Offered) -> None:
     platform = base.name.platform
     if base.machine != "x86_64" or "linux" not in platform:
-        raise LayoutError(f"{base.path.name}: for {platform}; expected Linux on x86_64, where glibc knows CPU levels")
+        raise RepackageError(
+            f"{base.path.name}: for {platform}; expected Linux on x86_64, where glibc knows CPU levels"
+        )
     if "musllinux" in platform and "manylinux" not in platform:
-        raise LayoutError(f"{base.path.name}: for {platform}; expected glibc: musl knows no CPU levels")
+        raise RepackageError(f"{base.path.name}: for {platform}; expected glibc: musl knows no CPU levels")
 
 
 # of one wheel, or over one wheel's RECORD
@@ -194,7 +196,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise LayoutError(f"allow: {text!r} is not a regular expression: {error}") from error
+        raise RepackageError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
 class JoinedWheel(Struct, frozen=True):
@@ -265,7 +267,7 @@ class JoinedWheel(Struct, frozen=True):
             own = _platforms(offered)
             if not all(platform.promises and platform.glibc for platform in own) or self._platform_fault(copy, offered):
                 what = f"{fault}; expected a wheel with a tag that does: repair it"
-                raise LayoutError(f"{copy}: {what}")
+                raise RepackageError(f"{copy}: {what}")
             found.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
         return max(found)[1] if found else None
 
@@ -298,7 +300,7 @@ class JoinedWheel(Struct, frozen=True):
         return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
 
     def check_added(self) -> None:
-        """`LayoutError` where a wheel was added and nothing of it can be taken, with the first reason."""
+        """`RepackageError` where a wheel was added and nothing of it can be taken, with the first reason."""
         if not self.join:
             return
         for build in self.join.others:
@@ -308,10 +310,10 @@ class JoinedWheel(Struct, frozen=True):
             left = [note.removeprefix(begin) for note in self.join.notes if note.startswith(begin)]
             if build.is_added and left and not is_taken:
                 more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-                raise LayoutError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
+                raise RepackageError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
 
     def check_size(self, most: int | None) -> None:
-        """`LayoutError` where the joined wheel would take more than *most* bytes, with what takes them."""
+        """`RepackageError` where the joined wheel would take more than *most* bytes, with what takes them."""
         if most is None:
             return
         parts = {"the plain wheel": self.set.base.size}
@@ -323,7 +325,7 @@ class JoinedWheel(Struct, frozen=True):
         if (size := sum(parts.values())) > most:
             largest = sorted(parts.items(), key=lambda part: -part[1])[:_SHOWN]
             said = ", ".join(f"{what} {number}" for what, number in largest)
-            raise LayoutError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {said}")
+            raise RepackageError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {said}")
 
 
 def _platforms(offered: Offered) -> tuple[PlatformPolicy, ...]:
@@ -353,7 +355,7 @@ class Hwcaps(Struct, frozen=True):
         found = [one for offer in offers for one in sets(offer, added)]
         self._check_added(found, added)
         if not any(one.others for one in found):
-            raise LayoutError("found no wheel of an x86-64 level above the baseline; expected some to join")
+            raise RepackageError("found no wheel of an x86-64 level above the baseline; expected some to join")
         outputs: list[LinkedFile | NewWheel] = []
         notes: dict[str, None] = {}
         for one in found:
@@ -372,7 +374,7 @@ class Hwcaps(Struct, frozen=True):
         for _, offered in added:
             if offered.path not in taken:
                 tags = ", ".join(sorted({"-".join(one.base.tag) for one in found})) or "none"
-                raise LayoutError(
+                raise RepackageError(
                     f"{offered.path.name}: no plain wheel of its release, Python and ABI to add it to; found: {tags}"
                 )
 
@@ -390,7 +392,7 @@ class Hwcaps(Struct, frozen=True):
 def joined(wheels: Sequence[Offered], *, max_size: int | None = None, allow: Sequence[str] = ()) -> NewWheel:
     """The plain wheel that *wheels* come to: the plain one and those of x86-64 levels, of one release and one tag.
 
-    `LayoutError` where they do not fit together, or the wheel would take more than *max_size* bytes.
+    `RepackageError` where they do not fit together, or the wheel would take more than *max_size* bytes.
     """
     one = JoinSet.of(wheels)
     with opened(one, allow=tuple(allow)) as found:

@@ -30,7 +30,7 @@ from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
-from vbuild.errors import PublishError, VbuildError, at
+from vbuild.errors import RepackageError, VbuildError, at
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import Stated, stated
 from vbuild.publishing.lint.model import Demand, Problem
@@ -151,11 +151,11 @@ class ReadySdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `PublishError` where its name, its archive or its PKG-INFO is none."""
+        """The sdist at *path*; `RepackageError` where its name, its archive or its PKG-INFO is none."""
         try:
             project, version = parse_sdist_filename(path.name)
         except InvalidSdistFilename as error:
-            raise PublishError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
+            raise RepackageError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
         size = path.stat().st_size
         said, lacks = _contents(path)
         return cls(path, size, project, version, said, lacks)
@@ -178,7 +178,7 @@ def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
                     break
                 passed.add(file)
             else:
-                raise PublishError("no PKG-INFO in its top folder (PEP 643)")
+                raise RepackageError("no PKG-INFO in its top folder (PEP 643)")
             pkg_info = archive.extractfile(member)
             with at("PKG-INFO"):
                 said = stated(pkg_info.read(_PKG_INFO) if pkg_info else b"")
@@ -186,7 +186,7 @@ def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
             while lacks and (following := archive.next()):
                 lacks.pop(_below_top(following), None)
     except _DAMAGE as error:
-        raise PublishError(f"not a gzipped tar archive, or damaged: {error}") from error
+        raise RepackageError(f"not a gzipped tar archive, or damaged: {error}") from error
     return said, tuple(lacks)
 
 
@@ -213,19 +213,21 @@ class FoundFile(Struct, frozen=True):
 
 
 def found(folder: Path) -> FoundFile:
-    """The files in *folder* that would be published; `PublishError` where there is no such folder, or nothing in it."""
+    """The files in *folder* that would be published; `RepackageError` where there is no such folder, or nothing in
+    it.
+    """
     try:
         # a link to nothing is a file that cannot be read
         paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
     except OSError as error:
-        raise PublishError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
+        raise RepackageError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
     damaged: list[Problem] = []
     wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
     indexes = tuple(path for path in paths if path.name.endswith(INDEX))
     result = FoundFile(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
     if not result.count:
-        raise PublishError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
+        raise RepackageError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
     return result
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.errors import PublishError
+from vbuild.errors import RepackageError
 
 # PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
 MB = 1 << 20
@@ -94,7 +94,7 @@ class Terms(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.limit <= LARGEST_LIMIT:
-            raise PublishError(f"a limit of {self.limit} MB a file: expected 1 to {LARGEST_LIMIT}, PyPI's largest")
+            raise RepackageError(f"a limit of {self.limit} MB a file: expected 1 to {LARGEST_LIMIT}, PyPI's largest")
 
 
 def gathered(problems: list[Problem]) -> tuple[Problem, ...]:

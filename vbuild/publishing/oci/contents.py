@@ -32,7 +32,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.installing import InstallEnvironment, installed
 from vbuild.publishing.oci.model import (
@@ -81,8 +81,8 @@ class ImageGroup(Struct, frozen=True):
 def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[Offered, ...]]:
     """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
 
-    Wheels for any machine are of those *machines*, or of those that the others of their Python are for. `LayoutError`
-    for two wheels of one label, or where every image of a group needs more than a baseline.
+    Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
+    `RepackageError` for two wheels of one label, or where every image of a group needs more than a baseline.
     """
     found: dict[str, list[Offered]] = {}
     for wheel in offer.wheels:
@@ -116,9 +116,9 @@ def _group(ref: str, machine: str, wheels: Sequence[Offered], anywhere: Sequence
     for wheel in kept:
         if labels.count(name_of(wheel)) > 1:
             twins = ", ".join(other.path.name for other in kept if name_of(other) == name_of(wheel))
-            raise LayoutError(f"{twins}: an image each, and nothing to tell them apart by; give one of them")
+            raise RepackageError(f"{twins}: an image each, and nothing to tell them apart by; give one of them")
     if not any(_is_plain(wheel, machine) for wheel in kept):
-        raise LayoutError(
+        raise RepackageError(
             f"has {', '.join(labels)}, and no plain wheel: clients that ask for no variant would find no image; "
             f"give the plain wheel"
         )
@@ -154,7 +154,7 @@ def _lowest_cpu(wheel: Offered, machine: str) -> Cpu:
     with at(wheel.path.name):
         named = [cpu for one in wheel.properties if (cpu := Cpu.of_property(str(one)))]
     if strange := [cpu for cpu in named if cpu.machine != machine]:
-        raise LayoutError(f"{wheel.path.name}: needs {strange[0].variant_property}, and is for {machine}")
+        raise RepackageError(f"{wheel.path.name}: needs {strange[0].variant_property}, and is for {machine}")
     return min(named, key=lambda cpu: cpu.rank, default=BASELINES[machine])
 
 
@@ -238,14 +238,14 @@ def lacking(wheel: Offered, companions: Sequence[Offered], python: Python, machi
 
 
 def files_of(wheels: Sequence[Offered], python: Python) -> tuple[File, ...]:
-    """The files of *wheels* in one image; `LayoutError` where two of them have different ones at one place."""
+    """The files of *wheels* in one image; `RepackageError` where two of them have different ones at one place."""
     found: dict[str, tuple[File, Offered]] = {}
     for wheel in wheels:
         for file in _files(wheel, python):
             known, whose = found.setdefault(file.path, (file, wheel))
             if (known.digest, known.mode) != (file.digest, file.mode):
                 one, other = whose.path.name, wheel.path.name
-                raise LayoutError(f"{file.path}: {one} and {other} have different files there; expected one of them")
+                raise RepackageError(f"{file.path}: {one} and {other} have different files there; expected one of them")
     return tuple(file for _, (file, _) in sorted(found.items()))
 
 
@@ -253,7 +253,7 @@ def _files(wheel: Offered, python: Python) -> Iterator[File]:
     with open_wheel(wheel.path) as opened, at(wheel.path.name):
         for file in installed(opened, python.environment):
             if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
-                raise LayoutError(
+                raise RepackageError(
                     f"{file.path}: deletes a file in an image; expected no name with {_WHITEOUT} in front"
                 )
             path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
@@ -293,7 +293,9 @@ class BaseFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: Path) -> Self:
-        """The base at *place*, a folder or a folder with a name behind a colon; `LayoutError` where there is none."""
+        """The base at *place*, a folder or a folder with a name behind a colon; `RepackageError` where there is
+        none.
+        """
         path, ref = placed(place)
         with at("base"):
             folder = ImageFolder.of(path)
@@ -307,12 +309,12 @@ class BaseFolder(Struct, frozen=True):
     def for_cpu(self, cpu: Cpu) -> tuple[Base, str | None]:
         """The image that is best for *cpu*, checked, and the version of Python that it says it has.
 
-        `LayoutError` where there is none for its machine, or a blob of it is missing or damaged.
+        `RepackageError` where there is none for its machine, or a blob of it is missing or damaged.
         """
         found = [(mine.rank, image) for image in self.images if (mine := _cpu(image)) and cpu.runs(mine)]
         if not found:
             there = ", ".join(str(image.platform) for image in self.images) or "no image"
-            raise LayoutError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
+            raise RepackageError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
         with at("base"):
             return self._base(max(found, key=itemgetter(0))[1])
 
@@ -325,11 +327,11 @@ class BaseFolder(Struct, frozen=True):
         for layer in manifest.layers:
             if layer.media_type not in _LAYERS:
                 what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
-                raise LayoutError(f"{self.place}: {layer.digest}: {what}")
+                raise RepackageError(f"{self.place}: {layer.digest}: {what}")
             self.folder.check(layer)
         layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
         if layers != digests:
-            raise LayoutError(
+            raise RepackageError(
                 f"{self.place}: {layers} layers and {digests} diff_ids; expected as many: the base is damaged"
             )
         return Base(image.digest, json.dumps(config).encode(), manifest.layers), _python(config)

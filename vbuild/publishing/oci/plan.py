@@ -22,7 +22,7 @@ from shlex import quote
 
 from msgspec import Struct
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.publishing.installing import moment_of
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
 from vbuild.publishing.oci.clusters import NFD_ARTIFACT, NFD_SPEC, dra, nfd
@@ -90,18 +90,20 @@ class Oci(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An image layout for each release of *offers*; companions go into the images of what needs them.
 
-        `LayoutError` where a base is broken or lacks an architecture, an index would have no plain image, or none is
+        `RepackageError` where a base is broken or lacks an architecture, an index would have no plain image, or none is
         left.
         """
         if "." not in self.key or not _KEY.fullmatch(self.key):
-            raise LayoutError(f"annotation key {self.key!r}; expected a name with dots, as in {KEY}")
+            raise RepackageError(f"annotation key {self.key!r}; expected a name with dots, as in {KEY}")
         if self.key.startswith(_RESERVED):
-            raise LayoutError(f"annotation key {self.key!r}: {_RESERVED}* is the OCI's; expected your own, as in {KEY}")
+            raise RepackageError(
+                f"annotation key {self.key!r}: {_RESERVED}* is the OCI's; expected your own, as in {KEY}"
+            )
         base = BaseFolder.of(self.base) if self.base else None
         companions = tuple(wheel for offer in offers if offer.is_companion for wheel in offer.wheels)
         releases = [_Release(self, offer, companions, base) for offer in offers if not offer.is_companion]
         if not releases:
-            raise LayoutError("no wheel of a release; expected one that images can be made of")
+            raise RepackageError("no wheel of a release; expected one that images can be made of")
         outputs = [output for release in releases for output in release.outputs()]
         uses = [use for release in releases for use in release.uses()]
         notes = [note for release in releases for note in release.notes()]
@@ -189,12 +191,14 @@ class _Release:
             if images := self._images(group, several=several):
                 gathered.setdefault(group.ref, []).extend(images)
         if not gathered:
-            raise LayoutError(f"{self._offer}: no wheel that an image can be made of: {'; '.join(self._notes)}")
+            raise RepackageError(f"{self._offer}: no wheel that an image can be made of: {'; '.join(self._notes)}")
         refs = [*gathered, *(image.ref for images in gathered.values() for image in images)]
         if twice := sorted({ref for ref in refs if refs.count(ref) > 1}):
-            raise LayoutError(f"{self._offer}: two images would be called {twice[0]}; give the variant another label")
+            raise RepackageError(
+                f"{self._offer}: two images would be called {twice[0]}; give the variant another label"
+            )
         if strange := [ref for ref in refs if not _REF.fullmatch(ref)]:
-            raise LayoutError(
+            raise RepackageError(
                 f"{self._offer}: {strange[0]!r} is no name of an image; expected letters and digits with one of "
                 f"._- between them: give the variant another label"
             )

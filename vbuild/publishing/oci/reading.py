@@ -18,7 +18,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from vbuild.config.table import Table
-from vbuild.errors import LayoutError, TableError, at
+from vbuild.errors import RecipeError, RepackageError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import parsed_json
 from vbuild.publishing.oci.model import INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, OciPlatform
@@ -46,14 +46,16 @@ class ImageFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The image layout at *path*; `LayoutError` where there is none, or a newer kind."""
+        """The image layout at *path*; `RepackageError` where there is none, or a newer kind."""
         if not (path / "oci-layout").is_file():
-            raise LayoutError(f"{path}: no OCI image layout; expected a folder with oci-layout, index.json and blobs")
+            raise RepackageError(
+                f"{path}: no OCI image layout; expected a folder with oci-layout, index.json and blobs"
+            )
         with at(path):
             with _reading("oci-layout"):
                 version = Table(_json(_file(path / "oci-layout"))).text("imageLayoutVersion")
                 if version != _VERSION:
-                    raise LayoutError(f"imageLayoutVersion {version!r}; only {_VERSION} is known")
+                    raise RepackageError(f"imageLayoutVersion {version!r}; only {_VERSION} is known")
             with _reading("index.json"):
                 return cls(path, _manifests(Table(_json(_file(path / "index.json")))))
 
@@ -63,7 +65,7 @@ class ImageFolder(Struct, frozen=True):
         return tuple(name for name in map(ref_of, self.manifests) if name)
 
     def named(self, ref: str | None) -> Descriptor:
-        """What index.json calls *ref*, or the one thing it has; `LayoutError` where that is not one."""
+        """What index.json calls *ref*, or the one thing it has; `RepackageError` where that is not one."""
         if ref is None:
             found = self.manifests
             expected = "one image, or its name behind a colon"
@@ -72,7 +74,7 @@ class ImageFolder(Struct, frozen=True):
             expected = f"{ref!r}"
         if len(found) != 1:
             there = ", ".join(self.refs) or f"{len(self.manifests)} images without names"
-            raise LayoutError(f"{self.path}: has {there}; expected {expected}")
+            raise RepackageError(f"{self.path}: has {there}; expected {expected}")
         return found[0]
 
     def blob(self, descriptor: Descriptor) -> Path:
@@ -80,20 +82,22 @@ class ImageFolder(Struct, frozen=True):
         return self.path / "blobs" / descriptor.digest.replace(":", "/")
 
     def check(self, descriptor: Descriptor) -> None:
-        """`LayoutError` unless the blob is there, with the size and digest that *descriptor* says."""
+        """`RepackageError` unless the blob is there, with the size and digest that *descriptor* says."""
         blob = self.blob(descriptor)
         with at(self.path), at(descriptor.digest):
             if not blob.is_file():
-                raise LayoutError("no such blob; the layout is incomplete: copy it again")
+                raise RepackageError("no such blob; the layout is incomplete: copy it again")
             if (size := blob.stat().st_size) != descriptor.size:
-                raise LayoutError(f"{size} bytes, expected {descriptor.size}: the blob is damaged, copy it again")
+                raise RepackageError(f"{size} bytes, expected {descriptor.size}: the blob is damaged, copy it again")
             if f"sha256:{sha256_of(blob)}" != descriptor.digest:
-                raise LayoutError("its SHA-256 is another: the blob is damaged, copy it again")
+                raise RepackageError("its SHA-256 is another: the blob is damaged, copy it again")
 
     def read(self, descriptor: Descriptor) -> bytes:
         """The small blob, a manifest, index or config, that *descriptor* names, checked."""
         if descriptor.size > _LARGEST:
-            raise LayoutError(f"{self.path}: {descriptor.digest}: {descriptor.size} bytes of JSON, {_LARGEST} at most")
+            raise RepackageError(
+                f"{self.path}: {descriptor.digest}: {descriptor.size} bytes of JSON, {_LARGEST} at most"
+            )
         self.check(descriptor)
         return self.blob(descriptor).read_bytes()
 
@@ -104,9 +108,9 @@ class ImageFolder(Struct, frozen=True):
             return _manifests(table), dict(table.pairs("annotations"))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
-        """The manifest that *descriptor* names; `LayoutError` where it is none of the OCI's."""
+        """The manifest that *descriptor* names; `RepackageError` where it is none of the OCI's."""
         if descriptor.media_type != MANIFEST_TYPE:
-            raise LayoutError(f"{self.path}: {descriptor.digest}: {descriptor.media_type}; expected {MANIFEST_TYPE}")
+            raise RepackageError(f"{self.path}: {descriptor.digest}: {descriptor.media_type}; expected {MANIFEST_TYPE}")
         with self._parsed(descriptor) as values:
             table = Table(values)
             return Manifest(
@@ -169,16 +173,16 @@ def _is_image(descriptor: Descriptor) -> bool:
 
 @contextmanager
 def _reading(place: str) -> Iterator[None]:
-    """Put *place* in front of what is wrong inside, a `LayoutError`."""
+    """Put *place* in front of what is wrong inside, a `RepackageError`."""
     with at(place):
         try:
             yield
-        except TableError as error:
-            raise LayoutError(str(error)) from error
+        except RecipeError as error:
+            raise RepackageError(str(error)) from error
 
 
 def _check_config(values: Table) -> None:
-    """`TableError` where what vbuild reads of a config is not of the type that it should be."""
+    """`RecipeError` where what vbuild reads of a config is not of the type that it should be."""
     values.text("architecture")
     values.text("os")
     values.optional_text("variant")
@@ -216,19 +220,19 @@ def _platform(values: Table) -> OciPlatform:
 def _file(path: Path) -> bytes:
     try:
         if (size := path.stat().st_size) > _LARGEST:
-            raise LayoutError(f"{size} bytes of JSON, {_LARGEST} at most")
+            raise RepackageError(f"{size} bytes of JSON, {_LARGEST} at most")
         return path.read_bytes()
     except OSError as error:
-        raise LayoutError(f"cannot be read: {error.strerror}") from error
+        raise RepackageError(f"cannot be read: {error.strerror}") from error
 
 
 def _json(data: bytes) -> dict[str, Any]:
     try:
         values = parsed_json(data)
     except ValueError as error:
-        raise LayoutError("not JSON") from error
+        raise RepackageError("not JSON") from error
     if not isinstance(values, dict):
-        raise LayoutError(f"expected a JSON object, got {type(values).__name__}")
+        raise RepackageError(f"expected a JSON object, got {type(values).__name__}")
     return values
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.oci.model import INDEX_TYPE, Descriptor, OciPlatform, document_key, label_key, properties_key
@@ -103,7 +103,7 @@ class _Listed(Struct, frozen=True):
 def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> ImageSelection:
     """The image for *machine* in the image layout *folder*, of the index called *ref* where it has several.
 
-    `LayoutError` where there is no such layout or index, or where no image fits, saying why for each; `VariantError`
+    `RepackageError` where there is no such layout or index, or where no image fits, saying why for each; `VariantError`
     for annotations that are not as PEP 825 has properties.
     """
     layout = ImageFolder.of(folder)
@@ -118,17 +118,17 @@ def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> I
         ]
         if not candidates or not candidates[0].fits:
             reasons = "; ".join(f"{one.platform} {one.label or ''}".strip() + f": {one.why}" for one in candidates)
-            raise LayoutError(f"none of {len(candidates)} images fits this machine: {reasons or 'there is none'}")
+            raise RepackageError(f"none of {len(candidates)} images fits this machine: {reasons or 'there is none'}")
     return ImageSelection(folder, ref_of(descriptor), candidates[0], tuple(candidates))
 
 
 def _only(layout: ImageFolder) -> Descriptor:
-    """The one index of *layout*, or else the one image; `LayoutError` where it has several."""
+    """The one index of *layout*, or else the one image; `RepackageError` where it has several."""
     whole = [one for one in layout.manifests if one.artifact_type is None]
     found = [one for one in whole if one.media_type == INDEX_TYPE] or whole
     if len(found) != 1:
         names = ", ".join(ref_of(one) or one.digest for one in found) or "no image"
-        raise LayoutError(f"{layout.path}: has {names}; expected one: say which, as in oci:{layout.path}:NAME")
+        raise RepackageError(f"{layout.path}: has {names}; expected one: say which, as in oci:{layout.path}:NAME")
     return found[0]
 
 
@@ -176,7 +176,7 @@ def _architecture(machine: Machine) -> str:
     for name, architecture in (("x86_64", "amd64"), ("aarch64", "arm64")):
         if machine.cpu.machine == name if machine.cpu else any(tag.endswith(f"_{name}") for tag in machine.tags):
             return architecture
-    raise LayoutError("the machine's CPU is not known; expected x86_64 or aarch64 in its description")
+    raise RepackageError("the machine's CPU is not known; expected x86_64 or aarch64 in its description")
 
 
 def _document(found: Sequence[_Listed], said: Mapping[str, str]) -> Document | None:

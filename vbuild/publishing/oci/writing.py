@@ -35,7 +35,7 @@ from deflate import gzip_compress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.hashing import Digests
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
@@ -137,7 +137,9 @@ def _take(wheel: Wheel, file: BaseLayer, gzip: "_Gzip", tar: "hashlib._Hash") ->
     member = wheel.find(file.member)
     with at(wheel.path.name), at(file.member):
         if member is None or member.size != file.size:
-            raise LayoutError("is not what it was when this was planned; leave wheels alone while they are published")
+            raise RepackageError(
+                "is not what it was when this was planned; leave wheels alone while they are published"
+            )
     is_alone = member.header.method == ZipMethod.DEFLATED and member.compressed_size >= _ALONE
     for chunk in (fed_beside if is_alone else fed)(tar.update, wheel.chunks(member)):
         if not is_alone:

@@ -17,7 +17,7 @@ from typing import Any, Self
 from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
-from vbuild.errors import PublishError, VbuildError, WheelError, at
+from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import stated
@@ -44,19 +44,19 @@ class _Sdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `PublishError` where it is none, or none of this layout."""
+        """The sdist at *path*; `RepackageError` where it is none, or none of this layout."""
         top = path.name.removesuffix(".tar.gz")
         try:
             with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
                 files = {entry.name: _data(archive, entry) for entry in archive if entry.isreg()}
             table = json.loads(files.get(f"{top}/{TABLE}", b"{}"))
         except _DAMAGE as error:
-            raise PublishError(f"cannot be read: {error}") from error
+            raise RepackageError(f"cannot be read: {error}") from error
         try:
             rows = {row["file"]: _checked(row) for row in table["wheels"]}
             return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"))
         except (KeyError, TypeError, AttributeError, WheelError) as error:
-            raise PublishError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
+            raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
 
 
 def problems(folder: Path) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def problems(folder: Path) -> Iterator[Problem]:
         try:
             sdist = _Sdist.read(path)
             project, version = parse_sdist_filename(path.name)
-        except (PublishError, InvalidSdistFilename) as error:
+        except (RepackageError, InvalidSdistFilename) as error:
             yield _problem(Demand.ARCHIVE, path.name, str(error))
             continue
         known |= sdist.rows.keys()

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.errors import LayoutError, at
+from vbuild.errors import RepackageError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.install_commands import folder_url
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
@@ -43,14 +43,14 @@ class Redirect(Struct, frozen=True):
     name: str = "redirect"
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An sdist for each release, and its wheels; `LayoutError` without a URL, or where tags cannot choose."""
+        """An sdist for each release, and its wheels; `RepackageError` without a URL, or where tags cannot choose."""
         if self.url is None:
-            raise LayoutError("no URL: the sdist has to say where the wheels are; give --url URL")
+            raise RepackageError("no URL: the sdist has to say where the wheels are; give --url URL")
         url = folder_url(self.url)
         urls = (*map(folder_url, self.mirrors), f"{url}/{WHEELS}")
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
-            raise LayoutError("only companions of a split; expected wheels of the release that they are of, too")
+            raise RepackageError("only companions of a split; expected wheels of the release that they are of, too")
         sources = [RedirectSource(_handed_over(offer), urls, by_hardware=self.by_hardware) for offer in releases]
         sdists = {str(source.offer): Text(PurePosixPath(source.file), _packed(source)) for source in sources}
         pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))

@@ -34,7 +34,7 @@ from msgspec import Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from vbuild.errors import LayoutError
+from vbuild.errors import RepackageError
 from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
@@ -201,12 +201,18 @@ class RedirectSource(Struct, frozen=True):
 
 
 def packed(source: RedirectSource) -> bytes:
-    """The bytes of *source*; `LayoutError` where there is nothing to choose from, or nothing that tags alone choose."""
+    """The bytes of *source*; `RepackageError` where there is nothing to choose from, or nothing that tags alone
+    choose.
+    """
     if not source.offer.wheels:
-        raise LayoutError("no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one")
+        raise RepackageError(
+            "no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one"
+        )
     if not source.by_hardware and not source.offer.plain:
         labels = ", ".join(source.offer.labels)
-        raise LayoutError(f"only variants ({labels}), and tags alone choose; expected a plain wheel, or --by-hardware")
+        raise RepackageError(
+            f"only variants ({labels}), and tags alone choose; expected a plain wheel, or --by-hardware"
+        )
     # in this order they take the least room
     members = {
         "pyproject.toml": _PYPROJECT,

@@ -22,7 +22,7 @@ from typing import Any, Self
 from msgspec import Struct, to_builtins
 from packaging.version import Version
 
-from vbuild.errors import ToolkitError, VbuildError
+from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
@@ -48,7 +48,7 @@ def silently(_step: str) -> None:
 
 
 class ToolkitCache(Struct, frozen=True):
-    """The cache in *folder*; `ToolkitError` from all of it where nothing can be written there."""
+    """The cache in *folder*; `BuildError` from all of it where nothing can be written there."""
 
     folder: Path
 
@@ -110,7 +110,7 @@ class ToolkitCache(Struct, frozen=True):
     ) -> Path:
         """The folder of the unpacked wheel of *pin*, fetched from *places* unless it is there.
 
-        `FetchError` or `ToolkitError` soon after somebody has set *stop*.
+        `FetchError` or `BuildError` soon after somebody has set *stop*.
         """
         folder, stop = self.component_folder(pin), stop or threading.Event()
 
@@ -152,11 +152,11 @@ class ToolkitCache(Struct, frozen=True):
 
     @contextmanager
     def locked(self, name: str, *, stop: threading.Event | None = None) -> Iterator[None]:
-        """Hold the lock of the entry *name* for the block; `ToolkitError` if *stop* is set while this waits for it."""
+        """Hold the lock of the entry *name* for the block; `BuildError` if *stop* is set while this waits for it."""
 
         def check() -> None:
             if stop and stop.is_set():
-                raise ToolkitError(f"{self.folder}: stopped waiting for {Path(name).name}")
+                raise BuildError(f"{self.folder}: stopped waiting for {Path(name).name}")
 
         with ExitStack() as stack:
             with _writing(self.folder / ".locks"):
@@ -199,7 +199,7 @@ def _unpack(wheel: Path, folder: Path, stop: threading.Event) -> None:
             with target.open("wb") as out:
                 for chunk in opened.chunks(member):
                     if stop.is_set():
-                        raise ToolkitError(f"{wheel.name}: stopped")
+                        raise BuildError(f"{wheel.name}: stopped")
                     out.write(chunk)
             target.chmod(0o555 if _is_program(opened, member) else 0o444)
 
@@ -214,7 +214,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ToolkitError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
 class KeptToolkit(Struct, frozen=True):
@@ -246,7 +246,7 @@ def kept_in(store: ToolkitCache) -> tuple[KeptToolkit, ...]:
 def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, ...], int]:
     """Remove what nobody used since *before*, and what killed processes left; gives the toolkits of it, and bytes.
 
-    `ToolkitError` if a process is making a toolkit now. One that uses a toolkit does not show: *before* has to be
+    `BuildError` if a process is making a toolkit now. One that uses a toolkit does not show: *before* has to be
     longer ago than the longest build.
     """
     toolkits = kept_in(store)
@@ -255,7 +255,7 @@ def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, 
         store.cache.mark(store.component_folder(pin))
     removed = store.cache.empty(before=before.timestamp())
     if removed is None:
-        raise ToolkitError(f"{store.folder}: a toolkit is being fetched there; try again when it is done")
+        raise BuildError(f"{store.folder}: a toolkit is being fetched there; try again when it is done")
     return old, removed.size
 
 

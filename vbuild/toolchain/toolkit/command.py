@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from vbuild.errors import HardwareError, ToolkitError
+from vbuild.errors import BuildError, HardwareError
 from vbuild.files.cache import sweep_daily
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
@@ -104,7 +104,7 @@ def install(
 
 
 def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:
-    """The kept toolkit *version* with *libraries*; `ToolkitError` where there is none."""
+    """The kept toolkit *version* with *libraries*; `BuildError` where there is none."""
     return Provision(kept(_spec(version, libraries), store=store))
 
 
@@ -124,7 +124,7 @@ def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:
             Dotted.parse(version), libraries=tuple(str(ToolkitLibrary.parse(text)) for text in libraries)
         )
     except HardwareError as error:
-        raise ToolkitError(f"no CUDA version {version!r}; expected two numbers with a dot, as in 13.0") from error
+        raise BuildError(f"no CUDA version {version!r}; expected two numbers with a dot, as in 13.0") from error
 
 
 def _kept(one: KeptToolkit) -> dict[str, Any]:

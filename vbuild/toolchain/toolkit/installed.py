@@ -16,7 +16,7 @@ from typing import Self
 from msgspec import Struct
 from packaging.version import Version
 
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
@@ -106,23 +106,23 @@ class Installed(Struct, frozen=True):
 
 
 def named(spec: ToolkitSpec) -> Toolkit:
-    """The toolkit that the recipe's path names; `ToolkitError` where it is not there, or is not what *spec* says."""
+    """The toolkit that the recipe's path names; `BuildError` where it is not there, or is not what *spec* says."""
     root = spec.path or Path()
     if not root.is_dir():
-        raise ToolkitError(f"{root}: no such folder; expected that of an installed CUDA {spec}")
+        raise BuildError(f"{root}: no such folder; expected that of an installed CUDA {spec}")
     if not (root / "bin" / "nvcc").exists():
-        raise ToolkitError(f"{root}: no bin/nvcc; expected the folder of an installed CUDA {spec}")
+        raise BuildError(f"{root}: no bin/nvcc; expected the folder of an installed CUDA {spec}")
     if not (found := Installed.at(root)):
-        raise ToolkitError(
+        raise BuildError(
             f"{root}: a compiler without cuda_runtime_api.h, or one that may not be run; expected all of CUDA {spec}"
         )
     if found.version != spec.version:
-        raise ToolkitError(
+        raise BuildError(
             f"{root}: CUDA {found.version}; the recipe says version {spec}: name the folder of that, "
             f'or write version = "{found.version}"'
         )
     if lacking := found.lacks(spec.libraries):
-        raise ToolkitError(f"{root}: CUDA {found.version} without {', '.join(lacking)}; install what is missing")
+        raise BuildError(f"{root}: CUDA {found.version} without {', '.join(lacking)}; install what is missing")
     return found.toolkit()
 
 

@@ -55,7 +55,7 @@ from vbuild.elf.records import (
     SectionHeader,
     SectionType,
 )
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import sealed, sha256_of, unsealed
 from vbuild.toolchain.toolkit.model import ToolkitPin
@@ -255,7 +255,7 @@ _SHARED = "nvidia"
 def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
     """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
 
-    *release* is the version for version.json. `ToolkitError` where two components have different files of one name,
+    *release* is the version for version.json. `BuildError` where two components have different files of one name,
     or one has nothing for a toolkit; `OSError` where there is no room.
     """
     root.mkdir()
@@ -263,12 +263,12 @@ def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, 
     for pin, folder in sorted(components.items()):
         files = {target: folder / path for path in _files(folder) if (target := _place(path, pin))}
         if all(target.startswith("licenses/") for target in files):
-            raise ToolkitError(f"{pin}: nothing in it for a toolkit; expected files below {_SHARED}/")
+            raise BuildError(f"{pin}: nothing in it for a toolkit; expected files below {_SHARED}/")
         for target, source in files.items():
             if target not in placed:
                 _link(source, root / target)
             elif source.read_bytes() != (root / target).read_bytes():
-                raise ToolkitError(f"{pin}: {target} is another file in {placed[target]}")
+                raise BuildError(f"{pin}: {target} is another file in {placed[target]}")
             placed.setdefault(target, pin)
     _add_links(root, _TARGETS.get(machine, f"{machine}-linux"))
     add_stubs(root, machine)

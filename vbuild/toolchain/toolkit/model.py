@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 
 EULA = "https://docs.nvidia.com/cuda/eula/"
@@ -86,7 +86,7 @@ def taken(toolkit: Toolkit, family: str) -> DriverRange:
 
 
 def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:
-    """`ToolkitError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
+    """`BuildError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
 
     *setting* is what the compiler was named by: CC, which goes with CXX, NVCC_CCBIN, or nvcc's own ``-ccbin``.
     """
@@ -94,11 +94,9 @@ def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setti
     said = f"{family} {'.'.join(map(str, version))}"
     if limits.last is not None and version[0] > limits.last:
         c, cxx = (text.format(limits.last) for text in _PROGRAMS[family])
-        raise ToolkitError(
+        raise BuildError(
             f"{said} is too new for {nvcc}, which takes {family} up to {limits.last}; "
             f"install {c} and set {f'CC={c} CXX={cxx}' if setting == 'CC' else f'{setting}={cxx}'}"
         )
     if limits.first is not None and version[0] < limits.first:
-        raise ToolkitError(
-            f"{said} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one"
-        )
+        raise BuildError(f"{said} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one")

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 from packaging.version import Version
 
-from vbuild.errors import ToolkitError, at
+from vbuild.errors import BuildError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import ListedFile, files_of
@@ -83,7 +83,7 @@ _SHOWN = 5
 def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
     """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
 
-    `ToolkitError`, with what is there, where it has none, or states no hash for it.
+    `BuildError`, with what is there, where it has none, or states no hash for it.
     """
     for project in projects:
         wheels = [listed for listed in files_of(project, indexes=indexes) if _fits(listed, machine)]
@@ -91,14 +91,14 @@ def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes:
             continue
         what = f"{project}=={version}"
         if not (found := [listed for listed in wheels if listed.version == version]):
-            raise ToolkitError(f"{what}: not on the package index; of {project} it has {_versions(wheels)}")
+            raise BuildError(f"{what}: not on the package index; of {project} it has {_versions(wheels)}")
         if not found[0].sha256:
-            raise ToolkitError(
+            raise BuildError(
                 f"{what}: the package index states no SHA-256 for {found[0].file}; "
                 "expected an index that does, as nothing else pins it"
             )
         return ToolkitPin(project, str(version), found[0].file, found[0].sha256)
-    raise ToolkitError(f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}")
+    raise BuildError(f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}")
 
 
 def _fits(listed: ListedFile, machine: str) -> bool:
@@ -129,7 +129,7 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
 
     Of what *ask* does not know there is none.
 
-    `ToolkitError` for a version that the index has no compiler of, or a library that is not there.
+    `BuildError` for a version that the index has no compiler of, or a library that is not there.
     """
     release = known(spec.version)
     with at(f"CUDA {spec.version}"):
@@ -140,7 +140,7 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
 
 
 def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
-    """The release of CUDA *version*; `ToolkitError` where the package index has no nvcc for it.
+    """The release of CUDA *version*; `BuildError` where the package index has no nvcc for it.
 
     It says what there is, and what is installed *instead*.
     """
@@ -148,7 +148,7 @@ def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
         return release
     oldest, newest = min(releases()), max(releases())
     why = f"no nvcc for CUDA before {oldest}" if version < oldest else "nothing for it that this vbuild knows of"
-    raise ToolkitError(
+    raise BuildError(
         f"CUDA {version}: the package index has {why}, only {oldest} to {newest}; "
         f'install CUDA {version} and set CUDA_HOME, or write toolkit = {{ path = "…", version = "{version}" }}'
         + "".join(f"; there is {other}" for other in instead)
@@ -165,7 +165,7 @@ def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask
     """The wheels of *library*: of a component with a version of its own that one, and the others as pinned."""
     projects = release.projects(library.name)
     if not projects and library.version is None:
-        raise ToolkitError(
+        raise BuildError(
             f"{library}: not one of its components, which are {', '.join(sorted(release.extras))}; "
             f"expected one of them, or a version, as in {library}==VERSION"
         )
@@ -177,7 +177,7 @@ def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask
     own = release.pin(main, machine) if main else None
     found = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
     if found and library.hashes and found.sha256 not in library.hashes:
-        raise ToolkitError(
+        raise BuildError(
             f"{library.release}: the package index states sha256 {found.sha256} for {found.file}; "
             f"expected {' or '.join(sorted(library.hashes))}"
         )
@@ -189,7 +189,7 @@ def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask
 def _pinned(release: ToolkitRelease, name: str, machine: str) -> Iterator[ToolkitPin]:
     for project in release.projects(name):
         if not (pin := release.pin(project, machine)):
-            raise ToolkitError(f"{name}: {project} is not there for Linux on {machine}")
+            raise BuildError(f"{name}: {project} is not there for Linux on {machine}")
         yield pin
 
 

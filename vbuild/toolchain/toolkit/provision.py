@@ -22,7 +22,7 @@ from typing import Protocol
 from msgspec import Struct
 from packaging.version import Version
 
-from vbuild.errors import ToolkitError
+from vbuild.errors import BuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolchain.toolkit.cache import OnProgress, Places, ToolkitCache, silently
@@ -44,7 +44,7 @@ def provided(
     """The toolkit that *spec* asks for, fetched into *store* (the user's, where None) if it has to be.
 
     *indexes* are asked only then; they are pip's configured ones where None. *on_progress* hears of every step that
-    takes time. `ToolkitError` or `FetchError` where there is none to be had.
+    takes time. `BuildError` or `FetchError` where there is none to be had.
     """
     return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
 
@@ -89,12 +89,12 @@ def packaged(
 
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
-    """The same, where it is in *store* already; `ToolkitError`, which says how to get it there, where it is not."""
+    """The same, where it is in *store* already; `BuildError`, which says how to get it there, where it is not."""
     if found := _kept(spec, ToolkitCache.at(store)):
         return found
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
     what = f"not kept with {' and '.join(spec.libraries)}" if spec.libraries else "not kept"
-    raise ToolkitError(f"CUDA {spec}: {what}; run first: {command}")
+    raise BuildError(f"CUDA {spec}: {what}; run first: {command}")
 
 
 def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
@@ -124,10 +124,10 @@ def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
 
 
 def _machine(spec: ToolkitSpec) -> str:
-    """The kind of this machine; `ToolkitError` where the package index has nothing for it."""
+    """The kind of this machine; `BuildError` where the package index has nothing for it."""
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in MACHINES:
-        raise ToolkitError(
+        raise BuildError(
             f"CUDA {spec}: the package index has toolkits for Linux on {' and '.join(MACHINES)}, "
             f"not for {platform.system()} on {machine}"
         )
