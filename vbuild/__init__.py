@@ -1,6 +1,76 @@
-"""vbuild builds wheels as families of hardware variants and repackages the ones that exist."""
+"""Build wheels as families of hardware variants, and repackage, check and publish the ones that exist.
+
+    import vbuild
+    vbuild.slim("torch-2.9-cp313-cp313-linux_x86_64.whl", gpus=["sm_90"], output_dir="out")
+
+Every command is a function here. Functions, options and results are imported when they are used: ``import vbuild``
+itself runs without anything but the interpreter.
+"""
 
 __version__ = "0.1.0"
 
 # what is installed: on the package index, the name of the command and of the import is another project's
 DISTRIBUTION = "vbuild-wheels"
+
+TYPE_CHECKING = False  # true to type checkers; importing typing would cost more than this module
+if TYPE_CHECKING:
+    from vbuild.api.functions import check as check
+    from vbuild.api.functions import collect as collect
+    from vbuild.api.functions import index as index
+    from vbuild.api.functions import inspect as inspect
+    from vbuild.api.functions import matrix as matrix
+    from vbuild.api.functions import publish as publish
+    from vbuild.api.functions import select as select
+    from vbuild.api.functions import slim as slim
+    from vbuild.api.functions import split as split
+    from vbuild.api.functions import stamp as stamp
+    from vbuild.api.functions import verify as verify
+    from vbuild.api.options import MatrixOptions as MatrixOptions
+    from vbuild.api.options import PublishOptions as PublishOptions
+    from vbuild.api.options import SlimOptions as SlimOptions
+    from vbuild.api.options import SplitOptions as SplitOptions
+    from vbuild.api.options import StampOptions as StampOptions
+    from vbuild.errors import VbuildError as VbuildError
+    from vbuild.hardware.machine import Machine as Machine
+    from vbuild.inspection.model import Contents as Contents
+    from vbuild.publishing.check import Checklist as Checklist
+    from vbuild.publishing.publish import Laid as Laid
+    from vbuild.release.outcome import ReleaseResult as ReleaseResult
+    from vbuild.slimming.results import Slimmed as Slimmed
+    from vbuild.splitting.results import Split as Split
+    from vbuild.variants.index import Indexed as Indexed
+    from vbuild.variants.select import Selection as Selection
+    from vbuild.verification.model import Verdict as Verdict
+
+# the public names of each module, as above
+_NAMES = {
+    "api.functions": "matrix collect slim split stamp index select verify inspect publish check",
+    "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
+    "errors": "VbuildError",
+    "hardware.machine": "Machine",
+    "inspection.model": "Contents",
+    "publishing.check": "Checklist",
+    "publishing.publish": "Laid",
+    "release.outcome": "ReleaseResult",
+    "slimming.results": "Slimmed",
+    "splitting.results": "Split",
+    "variants.index": "Indexed",
+    "variants.select": "Selection",
+    "verification.model": "Verdict",
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = ["DISTRIBUTION", "__version__", *_PLACES]  # noqa: PLE0604 - names, all of them
+
+
+def __getattr__(name: str) -> object:
+    """The function, option or result called *name*, imported from its module."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'vbuild' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"vbuild.{_PLACES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,4 +2,4 @@
 
 from vbuild.cli.main import main
 
-main()
+main(prog_name="vbuild")

@@ -15,7 +15,7 @@ import pytest
 
 from vbuild.hardware.driver import Nvidia
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixOptions, matrix
+from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.outcome import Product, ReleaseResult
 
 PROJECTS = Path(__file__).parents[1] / "projects"
@@ -52,7 +52,7 @@ def built(project: Project, folder: Path, text: str) -> ReleaseResult:
     recipe = folder / f"{project.name}.toml"
     source = f'[source]\npath = "{PROJECTS / project.folder}"\n'
     recipe.write_text(f'name = "{project.name}"\n{source}{text}{TEST.format(name=project.name)}')
-    release = matrix(recipe, folder / "dist", MatrixOptions(jobs=2), store=BuildCache(folder / "store"))
+    release = matrix(recipe, folder / "dist", MatrixRequest(jobs=2), store=BuildCache(folder / "store"))
     assert not release.failures
     return release
 

@@ -1,6 +1,7 @@
 """The command line as a user meets it, in a process of its own: what it prints, where, and its exit status."""
 
 import json
+import pkgutil
 import re
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 from tests.factories.variants import machine
 from tests.factories.wheelhouse import DEEP, NAME, files
 from tests.factories.wheels import wheel
-from vbuild.cli.main import main
+from vbuild.cli import options
+from vbuild.cli.group import summary
+from vbuild.cli.main import SECTIONS, main
 from vbuild.cli.render import release_lines
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
@@ -35,11 +38,11 @@ def release(tmp_path: Path) -> Path:
     return tmp_path / "dist"
 
 
-def test_help_lists_every_command_in_the_order_of_a_wheels_way() -> None:
+def test_help_lists_every_command_under_what_it_is_for() -> None:
     said = vbuild("--help").stdout
-    commands = ["lock", "matrix", "cibuildwheel", "collect", "repair", "slim", "split", "inspect", "verify", "stamp"]
-    commands += ["index", "select", "check", "publish", "toolkit", "cache"]
-    assert re.findall(r"^  (\w+)  ", said, re.MULTILINE) == commands
+    assert re.findall(r"^(\w+):$|^  (\w+)  ", said, re.MULTILINE)[1:] == [
+        item for title, names in SECTIONS.items() for item in ((title, ""), *(("", name) for name in names))
+    ]
     assert max(map(len, said.splitlines())) <= WIDTH
 
 
@@ -48,6 +51,31 @@ def test_every_command_has_help_that_fits_a_terminal_and_ends_in_an_example(comm
     said = vbuild(command, "--help").stdout
     assert max(map(len, said.splitlines())) <= WIDTH
     assert f"  vbuild {command} " in said
+
+
+def test_help_says_whole_what_each_command_does(tmp_path: Path) -> None:
+    said = " ".join(vbuild("--help").stdout.split())
+    for command in main.commands.values():
+        assert summary(command)[0].isupper()
+        assert f" {command.name} {summary(command)}" in said
+    assert vbuild("-h", folder=tmp_path).stdout == vbuild("--help", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize("command", ["matrix", "slim", "publish"])
+def test_a_command_imports_no_other(command: str) -> None:
+    program = (
+        "import sys; from vbuild.cli.main import main; main([sys.argv[1], '-h'], standalone_mode=False); "
+        "print([name for name in sys.modules if name in sys.argv[2:]])"
+    )
+    modules = [f"vbuild.cli.{name}" for name in main.commands]
+    ran = subprocess.run([sys.executable, "-c", program, command, *modules], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == f"['vbuild.cli.{command}']"
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_every_option_with_a_value_has_a_parser(command: str) -> None:
+    values = [option.type for option in main.commands[command].params if isinstance(option.type, options.Value)]
+    assert all(callable(pkgutil.resolve_name(value.parser)) for value in values)
 
 
 def test_help_loads_no_library_but_click() -> None:
@@ -179,6 +207,6 @@ def test_one_library_of_the_closure_can_be_asked_for(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_page_has_the_closure_where_it_is_asked_for(tmp_path: Path) -> None:
     path = wheel(tmp_path, NAME, files())
-    for options, shown in (((), False), (("--closure",), True)):
-        assert vbuild("inspect", path, *options, "--html", tmp_path / "page.html").returncode == 0
+    for more, shown in (((), False), (("--closure",), True)):
+        assert vbuild("inspect", path, *more, "--html", tmp_path / "page.html").returncode == 0
         assert ("Which library loads which" in (tmp_path / "page.html").read_text()) == shown

@@ -76,7 +76,8 @@ def test_what_has_no_effect_on_emitted_jobs_is_a_usage_mistake(project: Path, mo
 
 def test_a_runner_is_for_emitted_jobs_alone(project: Path) -> None:
     said = vbuild("matrix", ".", "-o", "dist", "--runner", "mine", folder=project)
-    assert (said.returncode, said.stderr.splitlines()[-1]) == (2, "Error: --install and --runner are for --emit")
+    assert (said.returncode, said.stderr.splitlines()[-1]) == (2, "'vbuild matrix --help' explains its options.")
+    assert said.stderr.startswith("vbuild matrix: --install and --runner go with --emit only\n")
 
 
 @pytest.mark.nightly
@@ -117,7 +118,7 @@ def test_what_pypi_refuses_is_status_1(tmp_path: Path) -> None:
     assert vbuild("stamp", wheel(tmp_path / "plain"), *stamp, folder=tmp_path).returncode == 0
     said = vbuild("check", "dist", "--pypi", "--json", folder=tmp_path)
     assert said.returncode == 1
-    assert said.stderr == "vbuild: dist: not to be published as it is\n"
+    assert said.stderr == "vbuild: dist: cannot be published as it is\n"
     assert "variant" in {finding["rule"] for finding in json.loads(said.stdout)["findings"]}
 
 

@@ -88,8 +88,8 @@ def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:
 NOTHING = "nothing for sm_100 in any of its fatbins (1), which have sm_80, sm_90"
 METADATA = "demo-1.0.dist-info/METADATA"
 REFUSALS = [
-    (("--gpu", "sm_9"), "no GPU architecture 'sm_9'; near it: sm_90"),
-    (("--gpu", "sm_85"), "no GPU architecture 'sm_85'; near it: sm_86, sm_87, sm_88, sm_89"),
+    (("--gpu", "sm_9"), "there is no GPU architecture 'sm_9'; did you mean sm_90?"),
+    (("--gpu", "sm_85"), "there is no GPU architecture 'sm_85'; did you mean sm_86, sm_87, sm_88 or sm_89?"),
     (("--gpu", ""), "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
     ((), "nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd"),
     (("--variant", "a=80", "--variant", "a=90"), "two variants are called a; expected a label for each"),
@@ -155,7 +155,7 @@ def test_what_cannot_be_read_or_written_is_one_line(fat: Path, arguments: tuple[
         (("slim", NAME, "--gpu", "90"), "expected --output-dir FOLDER, or --dry-run"),
         (("slim", NAME, "--gpu", "90", "--variant", "a=90", "-o", "out"), "expected --gpu for one wheel, or --variant"),
         (("slim", NAME, "--variant", "90", "-o", "out"), "no variant '90'; expected a label and GPUs"),
-        (("slim", NAME, "--variant", "a=85", "-o", "out"), "no GPU architecture '85'"),
+        (("slim", NAME, "--variant", "a=85", "-o", "out"), "there is no GPU architecture '85'"),
         (("slim", NAME, "--variant", "A=90", "-o", "out"), "'A'"),
         (("slim", NAME, "--gpu", "90", "--ptx", "all", "-o", "out"), "'all' is not one of 'auto', 'keep', 'none'"),
         (("slim", NAME, "--gpu", "90", "-o", "file"), "Directory 'file' is a file"),

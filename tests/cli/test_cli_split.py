@@ -139,7 +139,7 @@ def test_results_that_do_not_work_are_status_1(tmp_path: Path) -> None:
     wheel(tmp_path / "in", NAMES[0], broken)
     ran = vbuild("in", "--check", folder=tmp_path)
     assert ran.returncode == 1
-    assert ran.stderr == f"vbuild: {NAMES[0]}: does not work as it was written\n"
+    assert ran.stderr == f"vbuild: {NAMES[0]}: does not work after installation\n"
     assert "libnowhere.so.1" in ran.stdout
 
 
@@ -181,7 +181,7 @@ USAGE = [
     (("in", "-o", "out", "--libs", "a/b"), "no project name 'a/b'; expected letters and digits"),
     (("in", "-o", "out", "--libs", ""), "no project name ''"),
     (("in", "-o", "out", "--min-size", "-1"), "-1 is not in the range x>=0"),
-    (("in", "-o", "out", "--gpu", "sm_9"), "no GPU architecture 'sm_9'"),
+    (("in", "-o", "out", "--gpu", "sm_9"), "there is no GPU architecture 'sm_9'"),
 ]
 
 

@@ -22,7 +22,7 @@ from tests.factories.projects import setuptools_project
 from tests.factories.tools import needs
 from tests.factories.workflows import run
 from vbuild.hardware.machine import Machine
-from vbuild.release.matrix import MatrixOptions, matrix
+from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.wheel.name import WheelName
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -47,7 +47,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workspace")
     setuptools_project(folder / "project")
     (folder / "demo.toml").write_text(RECIPE, encoding="utf-8")
-    assert matrix(folder / "demo.toml", folder / "dist", MatrixOptions(jobs=2)).failures == ()
+    assert matrix(folder / "demo.toml", folder / "dist", MatrixRequest(jobs=2)).failures == ()
     for job in ("index", "pypi"):
         for script in scripts(job):
             run(script, folder)

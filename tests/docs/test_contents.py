@@ -14,7 +14,7 @@ import pytest
 from tests.docs.generate import generated
 from tests.docs.pages import DOCS, QUICK, README, ROOT, examples, options_of_vbuild, pages
 from vbuild.cli.main import main
-from vbuild.cli.publishing import LAYOUTS
+from vbuild.cli.publish import LAYOUTS
 from vbuild.publishing.lint.model import Demand
 from vbuild.verification.model import VerifyRule
 

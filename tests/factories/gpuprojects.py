@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vbuild.hardware.gpu import GpuList
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixOptions, matrix
+from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.outcome import Product, ReleaseResult
 
 PROJECTS = Path(__file__).parents[1] / "projects"
@@ -62,7 +62,7 @@ class Project:
     def released(self, folder: Path, text: str, *, source: Path | None = None) -> ReleaseResult:
         """The release in ``dist`` of that recipe, with nothing kept from before."""
         recipe = self.recipe(folder, text, source=source)
-        return matrix(recipe, folder / "dist", MatrixOptions(jobs=2), store=BuildCache(folder / "store"))
+        return matrix(recipe, folder / "dist", MatrixRequest(jobs=2), store=BuildCache(folder / "store"))
 
 
 TALLY = Project(

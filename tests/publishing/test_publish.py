@@ -12,7 +12,7 @@ import pytest
 from tests.factories.desk import VBUILD, WIDTH
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.cli.publishing import LAYOUTS
+from vbuild.cli.publish import LAYOUTS
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text
@@ -246,11 +246,11 @@ def test_the_command_gives_json_and_nothing_else(dist: Path, tmp_path: Path) -> 
     [
         (("--layout", "variants"), "expected --output-dir FOLDER, or --dry-run"),
         (("-o", "site"), "Missing option '--layout'"),
-        (("--layout", "variants", "-o", "site", "--guard"), "--guard is for --layout suffix, which is not asked for"),
+        (("--layout", "variants", "-o", "site", "--guard"), "--guard goes with --layout suffix only"),
         (("--layout", "hwcaps", "-o", "site", "--add", "v3"), "'v3': expected a CPU level and a wheel, as in v3=other"),
         (("--layout", "hwcaps", "-o", "site", "--add", "v7=x.whl"), "no CPU level 'v7'"),
         (("--layout", "conda", "-o", "site", "--map", "torch"), "'torch': expected two names, as in torch=pytorch"),
-        (("--layout", "local", "-o", "site", "--metapackage", ""), "--metapackage is for --layout suffix, which is"),
+        (("--layout", "local", "-o", "site", "--metapackage", ""), "--metapackage goes with --layout suffix only"),
         (
             ("--layout", "local", "-o", "site", "--url", "example.org/whl"),
             "'example.org/whl': expected the URL of a folder, https, http or file, as in https://example.org/whl",

@@ -108,7 +108,7 @@ GROUPS = [
     ),
     (
         _gpus("{ sm85 = '85' }"),
-        "matrix.cuda[0].gpus.sm85: no GPU architecture '85'; near it: sm_86, sm_87, sm_88, sm_89",
+        "matrix.cuda[0].gpus.sm85: there is no GPU architecture '85'; did you mean sm_86, sm_87, sm_88 or sm_89?",
     ),
     (
         _gpus("{ sm70 = '70' }"),

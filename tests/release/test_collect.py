@@ -20,7 +20,7 @@ from tests.release.test_matrix_split import recipe as bundling
 from vbuild.build.agreement import TrialCompile
 from vbuild.cli.render import release_lines
 from vbuild.release.collect import collect
-from vbuild.release.matrix import MatrixOptions, matrix
+from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.outcome import ReleaseResult
 from vbuild.release.report import schema
 
@@ -44,7 +44,7 @@ def recipe(folder: Path, text: str = "", *, kernel: str = KERNEL) -> Path:
 
 def part(source: Path, folder: Path, *labels: str, python: str = "") -> Path:
     """The part of the recipe *source* with these *labels*, in *folder*."""
-    matrix(source, folder, MatrixOptions(only=labels, pythons=[python] if python else [], is_part=True))
+    matrix(source, folder, MatrixRequest(only=labels, pythons=[python] if python else [], is_part=True))
     return folder
 
 

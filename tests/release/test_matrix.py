@@ -18,7 +18,7 @@ from vbuild.build.source import fetched
 from vbuild.errors import VariantError, VbuildError
 from vbuild.recipe.model import Recipe
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixOptions, matrix, planned
+from vbuild.release.matrix import MatrixRequest, matrix, planned
 from vbuild.release.outcome import ReleaseResult
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
@@ -49,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult
     folder = tmp_path_factory.mktemp("release")
     source = recipe(folder, f"[matrix]\n{LEVELS}\n{TEST}")
     # other tests may have built the same, in this process
-    return folder / "dist", matrix(source, folder / "dist", MatrixOptions(jobs=2), store=BuildCache.of_user(fresh=True))
+    return folder / "dist", matrix(source, folder / "dist", MatrixRequest(jobs=2), store=BuildCache.of_user(fresh=True))
 
 
 def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tuple[Path, ReleaseResult]) -> None:
@@ -145,10 +145,10 @@ def test_what_was_edited_while_it_was_built_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_log_of_a_failure_is_of_this_run_alone(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n", kernel=BROKEN)
-    [first] = matrix(source, tmp_path / "dist", MatrixOptions(only=["x86_64_v3"])).failures
+    [first] = matrix(source, tmp_path / "dist", MatrixRequest(only=["x86_64_v3"])).failures
     assert first.log
     size = first.log.stat().st_size
-    [again] = matrix(source, tmp_path / "dist", MatrixOptions(only=["x86_64_v3"])).failures
+    [again] = matrix(source, tmp_path / "dist", MatrixRequest(only=["x86_64_v3"])).failures
     assert again.log == first.log
     assert first.log.stat().st_size < 1.5 * size
 
@@ -156,7 +156,7 @@ def test_the_log_of_a_failure_is_of_this_run_alone(tmp_path: Path) -> None:
 def test_a_target_built_alone_joins_those_that_are_there(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
     for label in ("plain", "x86_64_v2", "x86_64_v3"):
-        matrix(source, tmp_path / "dist", MatrixOptions(only=[label]))
+        matrix(source, tmp_path / "dist", MatrixRequest(only=[label]))
     assert len(wheels(tmp_path / "dist")) == 3
     index = json.loads((tmp_path / "dist/demo-1.0-variants.json").read_text())
     assert list(index["variants"]) == ["x86_64_v2", "x86_64_v3"]
@@ -166,7 +166,7 @@ def test_a_failed_target_is_named_and_the_others_are_finished(tmp_path: Path) ->
     source = recipe(
         tmp_path, f"[matrix]\n{LEVELS}\n", kernel=f"{BROKEN}void kernel(float *a, const float *b) {{ *a = *b; }}\n"
     )
-    release = matrix(source, tmp_path / "dist", MatrixOptions(jobs=2))
+    release = matrix(source, tmp_path / "dist", MatrixRequest(jobs=2))
     assert labels(release) == [None, "x86_64_v2"]
     [failure] = release.failures
     assert failure.target.label == "x86_64_v3"
@@ -322,7 +322,7 @@ def test_a_dry_run_shows_every_flag_and_writes_nothing(tmp_path: Path) -> None:
 
 def refusal(source: Path, folder: Path, **options: object) -> str:
     with pytest.raises(VbuildError) as caught:
-        matrix(source, folder, MatrixOptions(**options))  # type: ignore[arg-type]
+        matrix(source, folder, MatrixRequest(**options))  # type: ignore[arg-type]
     assert not folder.exists()
     return str(caught.value).replace(str(source.parent), "DIR")
 
@@ -385,7 +385,7 @@ def test_wheels_that_contradict_the_folder_are_refused_and_the_folder_stays(tmp_
     with pytest.raises(
         VariantError, match=r"other\.whl: the labels 'x86_64_v2' and 'other' stand for the same properties"
     ):
-        matrix(source, tmp_path / "dist", MatrixOptions(only=["x86_64_v2"]))
+        matrix(source, tmp_path / "dist", MatrixRequest(only=["x86_64_v2"]))
     assert {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()} == before
 
 

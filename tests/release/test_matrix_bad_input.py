@@ -49,11 +49,14 @@ COMPONENTS = (
 RECIPES = {
     "an unknown architecture": (
         gpus('{ a = "42" }'),
-        "matrix.cuda[0].gpus.a: no GPU architecture '42'; near it: sm_50, sm_52, sm_53, sm_60",
+        "matrix.cuda[0].gpus.a: there is no GPU architecture '42'; did you mean sm_50, sm_52, sm_53 or sm_60?",
     ),
     "a marketing name": (
         gpus('{ a = "hopper" }'),
-        ("matrix.cuda[0].gpus.a: no GPU architecture 'hopper'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+        (
+            "matrix.cuda[0].gpus.a: there is no GPU architecture 'hopper'; "
+            "expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"
+        ),
     ),
     "a removed architecture": (
         gpus('{ a = "70" }'),

@@ -19,7 +19,7 @@ from vbuild.errors import RecipeError
 from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
-from vbuild.release.matrix import MatrixOptions, matrix, planned
+from vbuild.release.matrix import MatrixRequest, matrix, planned
 from vbuild.release.outcome import ReleaseResult
 from vbuild.release.report import schema
 from vbuild.verification.level_runs import levels_of
@@ -170,7 +170,7 @@ def test_parts_hold_the_bare_wheel_and_collecting_joins_them(
 ) -> None:
     source, first, store = whole
     for label in ("plain", "x86_64_v3", "x86_64_v4"):
-        part = matrix(source, tmp_path / "parts" / label, MatrixOptions(only=[label], is_part=True), store=store)
+        part = matrix(source, tmp_path / "parts" / label, MatrixRequest(only=[label], is_part=True), store=store)
         assert not any(level_of(path) for path in contents(part.products[0].wheel))
     release = collect([tmp_path / "parts"], tmp_path / "dist", recipe=source)
     assert release.failures == ()
@@ -186,7 +186,7 @@ def test_a_part_that_lacks_leaves_no_plain_wheel_that_lacks_its_level(
     source, first, store = whole
     part = tmp_path / "part"
     for label in ("plain", "x86_64_v3"):
-        matrix(source, part / label, MatrixOptions(only=[label], is_part=True), store=store)
+        matrix(source, part / label, MatrixRequest(only=[label], is_part=True), store=store)
     release = collect([part], tmp_path / "dist", recipe=source)
     assert [(str(failure.target), failure.error) for failure in release.failures] == [
         ("plain", f"{plain_of(first).name}: no wheel for x86-64-v4 to join the plain one with"),
@@ -259,12 +259,12 @@ def test_the_plain_wheel_alone_is_refused_and_its_part_is_not(
 ) -> None:
     source, _, _ = whole
     with pytest.raises(RecipeError) as refusal:
-        matrix(source, tmp_path, MatrixOptions(only=["plain", "x86_64_v3"]))
+        matrix(source, tmp_path, MatrixRequest(only=["plain", "x86_64_v3"]))
     assert str(refusal.value) == (
         f"{source}: matrix.plain: the plain wheel is joined of x86_64_v4 too; choose these as well, or build a part"
     )
     with pytest.raises(RecipeError, match="joined of x86_64_v3, x86_64_v4 too"):
-        planned(source, MatrixOptions(only=["plain"]))
-    assert [job.target.label for job in planned(source, MatrixOptions(only=["plain"], is_part=True))] == [None]
-    release = matrix(source, tmp_path / "v3", MatrixOptions(only=["x86_64_v3"]))
+        planned(source, MatrixRequest(only=["plain"]))
+    assert [job.target.label for job in planned(source, MatrixRequest(only=["plain"], is_part=True))] == [None]
+    release = matrix(source, tmp_path / "v3", MatrixRequest(only=["x86_64_v3"]))
     assert [product.label for product in release.products] == ["x86_64_v3"]

@@ -14,7 +14,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.errors import RecipeError
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixOptions, matrix, planned
+from vbuild.release.matrix import MatrixRequest, matrix, planned
 from vbuild.variants.index import index
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
@@ -61,13 +61,13 @@ def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
     other = twin(tmp_path / "twin")
     source = recipe(tmp_path, f"{LEVELS}python = {json.dumps([sys.executable, other])}\n")
     both = [(str(job.target), job.target.python) for job in planned(source)]
-    assert [(str(job.target), job.target.python) for job in planned(source, MatrixOptions(pythons=[other]))] == [
+    assert [(str(job.target), job.target.python) for job in planned(source, MatrixRequest(pythons=[other]))] == [
         target for target in both if target[1] == other
     ]
-    assert [str(job.target) for job in planned(source, MatrixOptions(pythons=[other], only=["x86_64_v2"]))] == [
+    assert [str(job.target) for job in planned(source, MatrixRequest(pythons=[other], only=["x86_64_v2"]))] == [
         "x86_64_v2"
     ]
-    release = matrix(source, tmp_path / "dist", MatrixOptions(pythons=[other]))
+    release = matrix(source, tmp_path / "dist", MatrixRequest(pythons=[other]))
     assert [(product.label, product.target.python) for product in release.products] == [
         (None, other),
         ("x86_64_v2", other),
@@ -80,7 +80,7 @@ def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> No
     source = recipe(tmp_path, f'{LEVELS}python = ["3.11", "3.12"]\n')
     for call in (planned, lambda path, options: matrix(path, tmp_path / "dist", options)):
         with pytest.raises(RecipeError) as refusal:
-            call(source, MatrixOptions(pythons=["3.11", "3.99"]))
+            call(source, MatrixRequest(pythons=["3.11", "3.99"]))
         assert str(refusal.value) == f"{source}: no Python '3.99'; there are 3.11, 3.12"
     assert not (tmp_path / "dist").exists()
 
@@ -91,9 +91,9 @@ def test_a_part_does_not_judge_what_only_the_baseline_explains(tmp_path: Path) -
     whole = matrix(source, tmp_path / "whole", store=BuildCache(tmp_path / "others"))
     assert not whole.failures
     store = BuildCache(tmp_path / "store")
-    [alone] = matrix(source, tmp_path / "alone", MatrixOptions(only=["x86_64_v2"]), store=store).failures
+    [alone] = matrix(source, tmp_path / "alone", MatrixRequest(only=["x86_64_v2"]), store=store).failures
     assert "needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot (" in alone.error
-    part = matrix(source, tmp_path / "part", MatrixOptions(only=["x86_64_v2"], is_part=True), store=store)
+    part = matrix(source, tmp_path / "part", MatrixRequest(only=["x86_64_v2"], is_part=True), store=store)
     [product] = part.products
     assert not part.failures
     assert product.verdict.failed
@@ -107,11 +107,11 @@ def test_a_part_that_is_not_proved_is_not_kept_as_proved(tmp_path: Path) -> None
     store = BuildCache(tmp_path / "store")
     for folder, is_built in (("first", True), ("again", False)):
         [product] = matrix(
-            source, tmp_path / folder, MatrixOptions(only=["x86_64_v2"], is_part=True), store=store
+            source, tmp_path / folder, MatrixRequest(only=["x86_64_v2"], is_part=True), store=store
         ).products
         # the build is kept, the finished wheel is not
         assert (product.is_built, product.is_kept) == (is_built, False)
-    [failure] = matrix(source, tmp_path / "alone", MatrixOptions(only=["x86_64_v2"]), store=store).failures
+    [failure] = matrix(source, tmp_path / "alone", MatrixRequest(only=["x86_64_v2"]), store=store).failures
     assert "above the claimed x86-64-v2" in failure.error
 
 
@@ -120,7 +120,7 @@ def test_a_part_that_is_proved_is_kept(tmp_path: Path) -> None:
     store = BuildCache(tmp_path / "store")
     for folder, is_kept in (("first", False), ("again", True)):
         [product] = matrix(
-            source, tmp_path / folder, MatrixOptions(only=["x86_64_v2"], is_part=True), store=store
+            source, tmp_path / folder, MatrixRequest(only=["x86_64_v2"], is_part=True), store=store
         ).products
         assert product.is_kept is is_kept
 
@@ -133,7 +133,7 @@ def test_parts_together_are_the_release(tmp_path: Path) -> None:
         matrix(
             source,
             tmp_path / "parts",
-            MatrixOptions(only=[label], is_part=True),
+            MatrixRequest(only=[label], is_part=True),
             store=BuildCache(tmp_path / f"store-{number}"),
         )
     names = wheels(tmp_path / "parts")
@@ -158,7 +158,7 @@ def test_a_part_is_not_split(tmp_path: Path) -> None:
     kernel = KERNEL.replace("{ *", "{ int count(void); a[0] += count(); *")
     tree(tmp_path / "project", {"setup.py": SETUP.format(tmp_path), "src/kernel.c": kernel})
     (tmp_path / "libcount.so.1").write_bytes(COUNT)
-    part = matrix(source, tmp_path / "part", MatrixOptions(is_part=True))
+    part = matrix(source, tmp_path / "part", MatrixRequest(is_part=True))
     assert not part.failures
     assert part.split is None
     for product in part.products:

@@ -19,7 +19,7 @@ from vbuild.errors import RecipeError
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.release.collect import collect
-from vbuild.release.matrix import MatrixOptions, matrix
+from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.outcome import ReleaseResult
 from vbuild.release.report import Report, schema
 from vbuild.release.report_machines import STANDARD
@@ -58,7 +58,7 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]
 
 
 def test_a_release_for_levels_is_reported_with_installed_sizes(tmp_path: Path) -> None:
-    matrix(recipe(tmp_path), tmp_path / "dist", MatrixOptions(jobs=2))
+    matrix(recipe(tmp_path), tmp_path / "dist", MatrixRequest(jobs=2))
     for wheel in read(tmp_path / "dist").wheels:
         with zipfile.ZipFile(tmp_path / "dist" / str(wheel.name)) as archive:
             assert wheel.unpacked == sum(info.file_size for info in archive.infolist())
@@ -141,7 +141,7 @@ def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path)
 def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tmp_path: Path) -> None:
     matrix(recipe(tmp_path), tmp_path / "old")
     recipe(tmp_path, kernel=BROKEN + KERNEL)
-    release = matrix(tmp_path / "demo.toml", tmp_path / "new", MatrixOptions(compare=tmp_path / "old/report.json"))
+    release = matrix(tmp_path / "demo.toml", tmp_path / "new", MatrixRequest(compare=tmp_path / "old/report.json"))
     report = read(tmp_path / "new")
     assert [absence.title for absence in report.failures] == ["x86_64_v3"]
     assert report.data == json.loads(json.dumps(release.data()))
@@ -167,7 +167,7 @@ def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path
     source = recipe(tmp_path)
     (tmp_path / "old.json").write_text("[]")
     with pytest.raises(RecipeError) as caught:
-        matrix(source, tmp_path / "dist", MatrixOptions(compare=tmp_path / "old.json"))
+        matrix(source, tmp_path / "dist", MatrixRequest(compare=tmp_path / "old.json"))
     expected = "not a report of a release: no format; expected report.json as vbuild writes it"
     assert str(caught.value) == f"{tmp_path}/old.json: {expected}"
     assert not (tmp_path / "dist").exists()
@@ -178,7 +178,7 @@ def test_the_same_release_gives_the_same_page(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     matrix(source, tmp_path / "first")
     for folder in ("a", "b"):
-        matrix(source, tmp_path / folder, MatrixOptions(compare=tmp_path / "first/report.json"))
+        matrix(source, tmp_path / folder, MatrixRequest(compare=tmp_path / "first/report.json"))
     for name in ("report.json", "report.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert "Nothing changed" in (tmp_path / "a/report.html").read_text()

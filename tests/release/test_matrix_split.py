@@ -17,7 +17,7 @@ from tests.factories.wheels import contents
 from vbuild.build.agreement import TrialCompile
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixOptions, matrix, planned
+from vbuild.release.matrix import MatrixRequest, matrix, planned
 from vbuild.release.outcome import ReleaseResult
 from vbuild.variants.index import index
 
@@ -72,7 +72,7 @@ def recipe(folder: Path, text: str) -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]:
     folder = tmp_path_factory.mktemp("release")
     source = recipe(folder, LEVELS + TEST + SPLIT)
-    return folder / "dist", matrix(source, folder / "dist", MatrixOptions(jobs=2))
+    return folder / "dist", matrix(source, folder / "dist", MatrixRequest(jobs=2))
 
 
 def test_the_variants_of_a_release_share_their_library(built: tuple[Path, ReleaseResult]) -> None:
@@ -138,7 +138,7 @@ def test_a_second_run_gives_the_same_bytes(built: tuple[Path, ReleaseResult], tm
 
 @pytest.mark.nightly
 def test_without_the_table_every_wheel_has_the_library(tmp_path: Path) -> None:
-    release = matrix(recipe(tmp_path, LEVELS), tmp_path / "dist", MatrixOptions(jobs=2))
+    release = matrix(recipe(tmp_path, LEVELS), tmp_path / "dist", MatrixRequest(jobs=2))
     assert release.split is None
     for product in release.products:
         assert [path for path in contents(product.wheel) if path.startswith("demo.libs/libcount-")]

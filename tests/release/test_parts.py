@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.recipes import recipe
-from vbuild.cli.building import matrix as command
+from vbuild.cli.matrix import matrix as command
 from vbuild.errors import BuildError, RecipeError
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
@@ -34,9 +34,9 @@ def selected(recipe: Recipe, part: JobPart) -> tuple[Target, ...]:
     program, verb, *arguments = part.command("demo.toml", "parts")
     assert (program, verb) == ("vbuild", "matrix")
     chosen = command.make_context("matrix", arguments).params
-    assert chosen["is_part"]
+    assert chosen["part"]
     assert chosen["folder"] == Path("parts") / part.name
-    return recipe.chosen(only=chosen["only"], pythons=chosen["pythons"])
+    return recipe.chosen(only=chosen["only"], pythons=chosen["python"])
 
 
 def check(recipe: Recipe) -> tuple[JobPart, ...]:

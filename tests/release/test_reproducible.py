@@ -25,7 +25,7 @@ from tests.factories.orders import backwards
 from tests.factories.repaired import LINUX, release
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
-from vbuild.cli.publishing import LAYOUTS
+from vbuild.cli.publish import LAYOUTS
 
 pytestmark = [
     needs("gcc"),

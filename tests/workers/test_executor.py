@@ -22,7 +22,7 @@ from tests.release.test_matrix_split import recipe as split_recipe
 from vbuild.build.agreement import TrialCompile
 from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixOptions, matrix
+from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.outcome import ReleaseResult
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
@@ -51,7 +51,7 @@ def recipe(folder: Path, text: str) -> Path:
 def both(source: Path, folder: Path, cluster: Cluster) -> tuple[ReleaseResult, ReleaseResult]:
     """The release as workers make it, and as this machine does."""
     ours = BuildCache(folder / "store")
-    return matrix(source, folder / "there", MatrixOptions(executor=cluster.executor)), matrix(
+    return matrix(source, folder / "there", MatrixRequest(executor=cluster.executor)), matrix(
         source, folder / "here", store=ours
     )
 
@@ -125,7 +125,7 @@ def test_a_thin_wheel_that_fails_its_test_there_is_not_published(two: Cluster, t
     # as long as the library is in the wheel, all is well
     only = "import demo, pathlib; assert any(pathlib.Path(demo.__file__).parents[1].glob('demo.libs/*'))"
     source = split_recipe(tmp_path, f'{SPLIT_LEVELS}[test]\ncommand = """python -c "{only}" """\n{SPLIT}')
-    release = matrix(source, tmp_path / "dist", MatrixOptions(executor=two.executor))
+    release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
     assert not release.products
     assert {failure.log for failure in release.failures} == set((tmp_path / "dist/logs").iterdir())
     assert all(f"its log is {failure.log}" in failure.error for failure in release.failures)
@@ -147,8 +147,8 @@ def test_one_build_for_several_gpus_is_divided_there_as_here(two: Cluster, tmp_p
 def test_a_part_of_a_release_is_made_there_as_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     options: dict[str, Any] = {"only": ["x86_64_v3"], "is_part": True}
-    matrix(source, tmp_path / "there", MatrixOptions(executor=two.executor, **options))
-    matrix(source, tmp_path / "here", MatrixOptions(**options), store=BuildCache(tmp_path / "store"))
+    matrix(source, tmp_path / "there", MatrixRequest(executor=two.executor, **options))
+    matrix(source, tmp_path / "here", MatrixRequest(**options), store=BuildCache(tmp_path / "store"))
     assert len(wheels(tmp_path / "there")) == 1
     assert wheels(tmp_path / "there") == wheels(tmp_path / "here")
 
@@ -171,12 +171,12 @@ def test_a_client_needs_no_compiler(two: Cluster, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_workers_do_not_make_again_what_they_have_from_before(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, f'{LEVELS}[build]\nenv = {{ ONLY = "{tmp_path}" }}\n')
-    first = matrix(source, tmp_path / "first", MatrixOptions(executor=two.executor))
-    again = matrix(source, tmp_path / "again", MatrixOptions(executor=two.executor))
+    first = matrix(source, tmp_path / "first", MatrixRequest(executor=two.executor))
+    again = matrix(source, tmp_path / "again", MatrixRequest(executor=two.executor))
     fresh = matrix(
         source,
         tmp_path / "fresh",
-        MatrixOptions(executor=two.executor),
+        MatrixRequest(executor=two.executor),
         store=BuildCache(tmp_path / "store", fresh=True),
     )
     assert (first.kept, again.kept, fresh.kept) == (0, 3, 0)
@@ -190,7 +190,7 @@ def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> Non
     matrix(
         source,
         tmp_path / "dist",
-        MatrixOptions(executor=two.executor),
+        MatrixRequest(executor=two.executor),
         on_progress=lambda target, step: heard.append((str(target), step)),
     )
     steps = ["building", "repairing", "built", "verifying", "testing", "done"]
@@ -202,7 +202,7 @@ def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> Non
 def test_a_build_that_fails_there_leaves_its_log_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS)
     (tmp_path / "project/src/kernel.c").write_text(BROKEN)
-    release = matrix(source, tmp_path / "dist", MatrixOptions(executor=two.executor))
+    release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
     assert [product.label for product in release.products] == [None, "x86_64_v2"]
     [failure] = release.failures
     assert failure.log
@@ -213,14 +213,14 @@ def test_a_build_that_fails_there_leaves_its_log_here(two: Cluster, tmp_path: Pa
     assert list((tmp_path / "dist/logs").iterdir()) == [failure.log]
     # one that is mended takes its log away
     (tmp_path / "project/src/kernel.c").write_text("void kernel(float *a, const float *b) { *a = *b; }\n")
-    assert not matrix(source, tmp_path / "dist", MatrixOptions(executor=two.executor)).failures
+    assert not matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor)).failures
     assert not (tmp_path / "dist/logs").exists()
 
 
 @pytest.mark.nightly
 def test_the_log_of_an_environment_that_cannot_be_made_there_is_here(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n[build]\nrequires = ["vbuild-has-no-such-requirement==9"]\n')
-    [failure] = matrix(source, tmp_path / "dist", MatrixOptions(executor=two.executor)).failures
+    [failure] = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor)).failures
     [log] = (tmp_path / "dist/logs").iterdir()
     assert f"its log is {log}" in failure.error
     assert "vbuild-has-no-such-requirement" in log.read_text()
@@ -228,7 +228,7 @@ def test_the_log_of_an_environment_that_cannot_be_made_there_is_here(two: Cluste
 
 def test_what_a_worker_lacks_is_told_with_its_name(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, f'{LEVELS}python = ["3.5"]\n')
-    release = matrix(source, tmp_path / "dist", MatrixOptions(executor=two.executor))
+    release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
     assert not release.products
     [why] = {failure.error for failure in release.failures}
     assert why.startswith(f"{os.uname().nodename}: no Python '3.5' on this machine: ")
@@ -239,7 +239,7 @@ def test_two_targets_with_one_file_name_are_one_wheel_and_one_failure(two: Clust
     setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
     source = recipe(tmp_path, f'[matrix]\ncpu = ["x86-64"]\npython = ["{shutil.which("python3")}", "3"]\n')
     tree(tmp_path / "project", {"setup.py": setup, "demo.py": ""})
-    release = matrix(source, tmp_path / "dist", MatrixOptions(executor=two.executor))
+    release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
     assert len(release.products) == len(release.failures) == 1
     assert "gives the same file" in release.failures[0].error
     assert len(wheels(tmp_path / "dist")) == 1
@@ -254,7 +254,7 @@ def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None
         for name in ("silent", "hushed"):
             cluster.work(name, preload=(), WORKER=name)
         cluster.work("telling", WORKER="telling")
-        release = matrix(source, tmp_path / "dist", MatrixOptions(executor=cluster.executor))
+        release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
     assert [product.trial for product in release.products] == [TrialCompile.PASSED, TrialCompile.PASSED]
     assert where.read_text().split() == ["telling", "telling"]
 
@@ -264,7 +264,7 @@ def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) ->
     source = recipe(tmp_path, f"[matrix]\ncpu = ['x86-64-v2', 'x86-64-v4']\n{TEST}")
     with clustered(tmp_path / "dask") as cluster:
         cluster.work("silent", preload=())
-        release = matrix(source, tmp_path / "dist", MatrixOptions(executor=cluster.executor))
+        release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
     cpu = Machine.here().cpu
     can = [
         TrialCompile.PASSED if cpu and cpu.runs(product.target.cpu) else TrialCompile.NOT_RUN
@@ -277,6 +277,6 @@ def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) ->
 def test_another_machine_is_not_built_for_where_no_worker_has_it(tmp_path: Path) -> None:
     source = recipe(tmp_path, "[matrix]\ncpu = ['armv8-a', 'armv8.2-a']\n")
     with clustered(tmp_path / "dask", "one") as cluster:
-        release = matrix(source, tmp_path / "dist", MatrixOptions(executor=cluster.executor))
+        release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
     assert not release.products
     assert {failure.error for failure in release.failures} == {"no worker is for armv8-a; there are workers for x86-64"}

@@ -17,7 +17,7 @@ PARTS = ("builds", "native", "sdists", "commits", "toolkits", "zig", "cross", "o
 
 @click.group(cls=Commands, epilog=options.example("vbuild cache size"))
 def cache() -> None:
-    """Show or empty the user's cache: fetched, built and tested files."""
+    """Show or empty the cache of downloads, builds and test results."""
 
 
 @cache.command("dir", epilog=options.example('du -sh "$(vbuild cache dir)"'))

@@ -1,5 +1,9 @@
-"""Groups of commands: each in its place, and what the library or the machine refuses as one line."""
+"""Groups of commands: each command is imported when it is used, and every refusal is one or two lines."""
 
+from collections import UserDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import click
@@ -9,18 +13,46 @@ from vbuild.errors import VbuildError, refusal_of
 from vbuild.process.signals import interruptible
 
 
-class Commands(click.Group):
-    """The commands in the order of a wheel's way, with every `VbuildError` turned into one line.
+class LazyCommands(UserDict[str, click.Command]):
+    """Commands by name; each is the object of its name in the module ``vbuild.cli.<name>``, imported when asked for."""
 
-    So is what the machine refuses anywhere: room, a file, or to read what its disk has lost. SIGTERM and a closed
-    terminal count as Ctrl-C.
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.data = dict.fromkeys(names, click.Command(None))
+
+    def __getitem__(self, name: str) -> click.Command:
+        if self.data[name].name is None:
+            self.data[name] = getattr(import_module(f"vbuild.cli.{name}"), name)
+        return self.data[name]
+
+
+class Commands(click.Group):
+    """A group that lists its commands under titles, in their order, and turns a `VbuildError` into one line.
+
+    So is what the machine refuses, such as room on a disk. SIGTERM and a closed terminal count as Ctrl-C.
     """
+
+    def __init__(self, *arguments: Any, sections: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*arguments, **options)
+        self._sections = sections or {}
+        self.commands = LazyCommands([name for names in self._sections.values() for name in names])
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own signature
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first sentence of each command's help, whole."""
+        for title, names in (self._sections or {"Commands": self.list_commands(ctx)}).items():
+            rows = [(name, summary(self.commands[name])) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows, col_spacing=2 + max(map(len, self.commands)) - max(map(len, names)))
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:  # noqa: ANN401 - click's own signature
+        with _in_two_lines():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
-        with interruptible() as interruption:
+        with interruptible() as interruption, _in_two_lines():
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
@@ -28,11 +60,29 @@ class Commands(click.Group):
             except Exception as error:  # whatever an interrupt was turned into, too
                 if interruption.heard is not None:
                     raise _interrupted() from error
-                if isinstance(error, VbuildError):
-                    raise terminal.Refusal(str(error)) from error
-                if isinstance(error, OSError) and (said := refusal_of(error)):
+                if said := str(error) if isinstance(error, VbuildError) else _refused(error):
                     raise terminal.Refusal(said) from error
                 raise
+
+
+def summary(command: click.Command) -> str:
+    """The first paragraph of a command's help, without its final dot."""
+    return " ".join((command.help or "").partition("\n\n")[0].split()).removesuffix(".")
+
+
+@contextmanager
+def _in_two_lines() -> Iterator[None]:
+    """A usage mistake ends in two lines: what is wrong, and how to get help."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise terminal.UsageMistake(error) from error
+
+
+def _refused(error: Exception) -> str | None:
+    return refusal_of(error) if isinstance(error, OSError) else None
 
 
 def _interrupted() -> terminal.Refusal:

@@ -1,32 +1,36 @@
 """The command line: options in, one library call, a report out.
 
-Every command imports the verb it calls when it runs, so that ``vbuild --help`` loads click and nothing else.
+Every command is a module of its name, which imports its verb when it runs: ``vbuild --help`` loads click alone.
 """
 
 import click
 
 from vbuild import DISTRIBUTION, __version__
-from vbuild.cli.building import cibuildwheel, collect, lock, matrix, toolkit
-from vbuild.cli.cache import cache
 from vbuild.cli.group import Commands
-from vbuild.cli.publishing import publish
-from vbuild.cli.repackaging import repair, slim, split, stamp
-from vbuild.cli.telling import check, index, inspect, select, verify
+
+SECTIONS = {
+    "Build": ("matrix", "lock", "cibuildwheel", "collect", "toolkit", "cache"),
+    "Repackage": ("slim", "split", "stamp", "repair"),
+    "Look": ("inspect", "verify", "select"),
+    "Ship": ("index", "check", "publish"),
+}
+_COMPLETION = """\b
+Completion in bash (zsh and fish alike; put the line into ~/.bashrc):
+  eval "$(_VBUILD_COMPLETE=bash_source vbuild)"
+"""
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_COMPLETION
+)
 @click.version_option(__version__, message=f"{DISTRIBUTION} %(version)s")
 def main() -> None:
-    """Build wheels as families of hardware variants, prove them, and index them."""
+    """Build wheels as families of hardware variants; repackage, check and publish wheels.
 
+    Start with 'vbuild matrix' to build a project for several CPU levels and GPUs, 'vbuild slim' to make CUDA wheels
+    smaller, or 'vbuild inspect' to see what is in a wheel. 'vbuild COMMAND -h' explains a command.
+    """
 
-# in the order of a wheel's way
-ORDER = (
-    *(lock, matrix, cibuildwheel, collect, repair, slim, split, inspect, verify),
-    *(stamp, index, select, check, publish, toolkit, cache),
-)
-for command in ORDER:
-    main.add_command(command)
 
 if __name__ == "__main__":
     main()

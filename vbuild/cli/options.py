@@ -1,156 +1,73 @@
-"""What commands take: options that several have, and texts that become values at the door.
+"""Types of arguments and options, and the options that several commands share.
 
-What a room's parser refuses is a usage mistake here. Each room is imported when a text is for it, so that
-``vbuild --help`` loads click and nothing else.
+An option's text becomes a value before the command starts; what its parser refuses is a usage mistake. A parser is
+imported when there is a text for it, so that ``vbuild --help`` loads click and nothing else.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vbuild.errors import VbuildError
 
-if TYPE_CHECKING:
-    from vbuild.hardware.cpu import Cpu
-    from vbuild.hardware.gpu import GpuList
-    from vbuild.slimming.request import Share
-    from vbuild.variants.document import Schema
-    from vbuild.variants.model import Property
-    from vbuild.workers.executor import Executor
-
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
+PATH = click.Path(path_type=Path)
 
 
 class Value(click.ParamType[Any]):
-    """An option whose text becomes a value at the door; what its parser refuses is a usage mistake."""
+    """A value that the function at *parser*, a place such as ``vbuild.hardware.gpu:GpuList.parse``, makes of a text."""
 
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, parser: str) -> None:
         self.name = name
-        self._parse = parse
+        self.parser = parser
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        if not isinstance(value, str):
+            return value
+        from pkgutil import resolve_name
+
         try:
-            return self._parse(value) if isinstance(value, str) else value
+            return resolve_name(self.parser)(value)
         except VbuildError as error:
             self.fail(str(error), param, ctx)
 
 
-def _schema(text: str) -> "Schema":
-    from vbuild.variants.document import Schema
+GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.parse")
+CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
+PROJECT = Value("name", "vbuild.splitting.request:project_name")
 
-    return Schema.versioned(text)
-
-
-def _variant_property(text: str) -> "Property":
-    from vbuild.variants.model import Property
-
-    return Property.parse(text)
-
-
-def _gpus(text: str) -> "GpuList":
-    from vbuild.hardware.gpu import GpuList
-
-    return GpuList.parse(text)
-
-
-def _share(text: str) -> "Share":
-    from vbuild.slimming.request import Share
-
-    return Share.parse(text)
-
-
-def _cpu_level(text: str) -> "Cpu":
-    from vbuild.hardware.cpu import Cpu
-
-    return Cpu.parse(text)
-
-
-def _cuda(text: str) -> tuple[int, ...]:
-    from vbuild.splitting.request import cuda_version
-
-    return cuda_version(text)
-
-
-def _project(text: str) -> str:
-    from vbuild.splitting.request import project_name
-
-    return project_name(text)
-
-
-def _levelled(text: str) -> "tuple[Cpu, Path]":
-    from vbuild.errors import HardwareError
-    from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
-
-    level, separator, wheel = text.partition("=")
-    if not (separator and wheel):
-        raise HardwareError(f"{text!r}: expected a CPU level and a wheel, as in v3=other.whl")
-    # levels are called as in PEP 825's properties, or as compilers call them
-    cpu = Cpu.known("x86_64", level) if level in X86_64_LEVELS else Cpu.parse(level)
-    return cpu, Path(wheel)
-
-
-def _mapped(text: str) -> tuple[str, str]:
-    from vbuild.errors import RepackageError
-
-    project, separator, name = text.partition("=")
-    if not (separator and project and name):
-        raise RepackageError(f"{text!r}: expected two names, as in torch=pytorch")
-    return _project(project), name
-
-
-def _folder_url(text: str) -> str:
-    from vbuild.publishing.install_commands import folder_url
-
-    return folder_url(text)
-
-
-def _variable_pattern(text: str) -> str:
-    from vbuild.recipe.variables import variable_pattern
-
-    return variable_pattern(text)
-
-
-def _executor(text: str) -> "Executor":
-    from vbuild.workers.executor import Executor
-
-    return Executor.parse(text)
-
-
-DRAFT = Value("draft", _schema)
-PROPERTY = Value("property", _variant_property)
-GPUS = Value("gpus", _gpus)
-SHARE = Value("label=gpus", _share)
-LEVEL = Value("level", _cpu_level)
-CUDA = Value("version", _cuda)
-PROJECT = Value("name", _project)
-VARIABLE = Value("name", _variable_pattern)
-EXECUTOR = Value("where", _executor)
-LEVELLED = Value("level=wheel", _levelled)
-MAPPED = Value("name=name", _mapped)
-FOLDER_URL = Value("url", _folder_url)
-
-output = click.option("-o", "--output-dir", "folder", type=FOLDER, required=True, help="Where the results go.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
-bill = click.option("--sbom/--no-sbom", "bill", default=True, help="Put a bill of materials into wheels, or none.")
-provenance = click.option("--provenance", is_flag=True, help="Write <wheel>.provenance.json beside each, for signing.")
+folder = click.option("-o", "--output-dir", "folder", type=FOLDER, help="Write the results into this folder.")
+required_folder = click.option(
+    "-o", "--output-dir", "folder", type=FOLDER, required=True, help="Write the results into this folder."
+)
+dry_run = click.option("--dry-run", is_flag=True, help="Print what would come out; write nothing.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
+fast = click.option("--fast", is_flag=True, help="Compress in a third of the time; wheels get an eighth larger.")
+bill = click.option(
+    "--sbom/--no-sbom", "bill", default=True, help="Add a bill of materials (SBOM) to changed wheels, or do not."
+)
+provenance = click.option(
+    "--provenance", is_flag=True, help="Write <wheel>.provenance.json, ready to sign, next to each wheel."
+)
 executor = click.option(
     "--executor",
-    type=EXECUTOR,
+    type=Value("where", "vbuild.workers.executor:Executor.parse"),
     default="local",
     show_default=True,
     metavar="WHERE",
-    help="Work here, or on the workers of dask://HOST:PORT.",
+    help="Work on this machine, or on the workers of dask://HOST:PORT.",
 )
-compare = click.option("--compare", type=FILE, metavar="REPORT.JSON", help="Also report what changed since then.")
-drafts = click.option(
+compare = click.option(
+    "--compare", type=FILE, metavar="REPORT.JSON", help="Report what changed since this earlier report."
+)
+schema = click.option(
     "--schema",
-    type=DRAFT,
+    type=Value("draft", "vbuild.variants.document:Schema.versioned"),
     default="850/0.2.0",
     show_default=True,
-    help="The draft that variant metadata follows; 825/0.1.1 has no providers.",
+    help="Write variant metadata as in this draft; 825/0.1.1 has no providers.",
 )
 
 

@@ -19,6 +19,20 @@ class Refusal(click.ClickException):
         click.echo(f"vbuild: {_printable(' '.join(self.message.split()))}", err=True, file=file)
 
 
+class UsageMistake(click.ClickException):
+    """A mistake on the command line in two lines, status 2: what is wrong, and how to get help."""
+
+    exit_code = 2
+
+    def __init__(self, error: click.UsageError) -> None:
+        super().__init__(error.format_message())
+        self._command = error.ctx.command_path if error.ctx else "vbuild"
+
+    def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature
+        click.echo(f"{self._command}: {_printable(' '.join(self.message.split()))}", err=True, file=file)
+        click.echo(f"'{self._command} --help' explains its options.", err=True, file=file)
+
+
 def show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
     """Print *data* as JSON, or *lines* for people."""
     click.echo(json.dumps(data, indent=2) if as_json else "\n".join(map(_printable, lines)))

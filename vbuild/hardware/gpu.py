@@ -179,7 +179,9 @@ def _both(arch: Arch, same: Sequence[GpuRequest]) -> GpuRequest:
 def _matched(text: str) -> re.Match[str]:
     if match := _REQUEST.fullmatch(text.strip().lower()):
         return match
-    raise HardwareError(f"no GPU architecture {text!r}; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX")
+    raise HardwareError(
+        f"there is no GPU architecture {text!r}; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"
+    )
 
 
 def _known(match: re.Match[str]) -> tuple[int, str]:
@@ -187,10 +189,12 @@ def _known(match: re.Match[str]) -> tuple[int, str]:
     number = int(match["number"] or match["major"] + match["minor"])
     suffix = match["suffix"] or ""
     if (known := ARCHITECTURES.get(number)) is None:
-        raise HardwareError(f"no GPU architecture {match[0]!r}; near it: {', '.join(_near(number))}")
+        *others, last = _near(number)
+        near = f"{', '.join(others)} or {last}" if others else last
+        raise HardwareError(f"there is no GPU architecture {match[0]!r}; did you mean {near}?")
     if known.first_toolkit(suffix) is None:
         forms = [str(Arch(number, form)) for form in ("", "a", "f") if known.first_toolkit(form)]
-        raise HardwareError(f"no GPU architecture {match[0]!r}; there is {', '.join(forms)}")
+        raise HardwareError(f"there is no GPU architecture {match[0]!r}, only {', '.join(forms)}")
     return number, suffix
 
 

@@ -36,7 +36,7 @@ from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
 
 
-class MatrixOptions(Struct, frozen=True, kw_only=True):
+class MatrixRequest(Struct, frozen=True, kw_only=True):
     """What a run of `vbuild matrix` is asked for; nothing, which is the default, builds every target here.
 
     *only* and *pythons* name targets and Pythons of the recipe, each empty for all. *jobs* builds run at a time on this
@@ -59,13 +59,13 @@ class MatrixOptions(Struct, frozen=True, kw_only=True):
     compare: Path | None = None
 
 
-_DEFAULT = MatrixOptions()
+_DEFAULT = MatrixRequest()
 
 
 def matrix(
     source: Path,
     folder: Path,
-    options: MatrixOptions = _DEFAULT,
+    options: MatrixRequest = _DEFAULT,
     *,
     store: BuildCache | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
@@ -118,7 +118,7 @@ def matrix(
         )
 
 
-def planned(source: Path, options: MatrixOptions = _DEFAULT) -> tuple[Job, ...]:
+def planned(source: Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
     recipe, _ = held(Recipe.load(source).passing(options.pass_env), is_locked=options.is_locked)
     targets = recipe.chosen(only=options.only, pythons=options.pythons)

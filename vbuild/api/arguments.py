@@ -1,0 +1,146 @@
+"""Arguments of the public functions as the values that verbs take."""
+
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vbuild.api.options import Layout, PublishOptions, StrPath
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.gpu import GpuList
+    from vbuild.publishing.model import PublishLayout
+    from vbuild.slimming.request import Share
+    from vbuild.splitting.plan import Cut
+    from vbuild.variants.select import Ask
+
+_MB = 10**6
+
+
+def level_named(text: str) -> "Cpu":
+    """The CPU level called *text*, as PEP 825's properties or compilers call it: v3, or x86-64-v3."""
+    from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+
+    return Cpu.known("x86_64", text) if text in X86_64_LEVELS else Cpu.parse(text)
+
+
+def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: PLR0911 - a layout, a line
+    from vbuild.publishing.install_commands import folder_url
+    from vbuild.splitting.request import project_name
+
+    below = f"{folder_url(url)}/{name}" if (url := asked.get("url")) else None
+    match name:
+        case "hwcaps":
+            from vbuild.publishing.hwcaps.plan import Hwcaps
+
+            size = asked.get("max_size")
+            added = tuple((value_of(level, level_named), Path(wheel)) for level, wheel in asked.get("add", ()))
+            return Hwcaps(max_size=size and size * _MB, added=added, url=below)
+        case "redirect":
+            from vbuild.publishing.redirect.plan import Redirect
+
+            mirrors = tuple(map(folder_url, asked.get("mirror", ())))
+            return Redirect(url=below, mirrors=mirrors, by_hardware=asked.get("by_hardware", False))
+        case "local":
+            from vbuild.publishing.local import Local
+
+            return Local(url=below)
+        case "suffix":
+            from vbuild.publishing.suffix import Suffix
+
+            naming = asked.get("name")
+            siblings = tuple(map(project_name, asked.get("sibling", ())))
+            guard = asked.get("guard", False)
+            return Suffix(
+                naming="{name}-{label}" if naming is None else naming,
+                siblings=siblings,
+                metapackage=asked.get("metapackage"),
+                guard=guard,
+                url=below,
+            )
+        case "extras":
+            from vbuild.publishing.extras import Extras
+
+            return Extras(url=below)
+        case "oci":
+            from vbuild.publishing.oci.model import KEY
+            from vbuild.publishing.oci.plan import Emit, Oci
+
+            emits = tuple(map(Emit, dict.fromkeys(asked.get("emit", ()))))
+            key = asked.get("annotation_key")
+            return Oci(base=path_of(asked.get("base")), key=KEY if key is None else key, emits=emits)
+        case "conda":
+            from vbuild.publishing.conda.plan import Conda
+
+            names = asked.get("map", ())
+            pairs = names.items() if isinstance(names, Mapping) else names
+            return Conda(url=below, names=tuple((project_name(project), other) for project, other in pairs))
+        case "variants":
+            from vbuild.publishing.variants import Variants
+
+            return Variants(url=below)
+
+
+def known(options: Any, kind: type[Any]) -> Any:  # noqa: ANN401 - the caller's TypedDict
+    """The *options* of a call; `TypeError` for one that *kind* does not have."""
+    for name in options.keys() - kind.__annotations__.keys():
+        raise TypeError(f"unexpected option {name!r}; expected some of {', '.join(kind.__annotations__)}")
+    return options
+
+
+def silent(*_: object) -> None:
+    """Progress that nobody hears of."""
+
+
+def value_of(value: Any, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - a text, or what parse makes of one
+    return parse(value) if isinstance(value, str) else value
+
+
+def path_of(path: StrPath | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def paths_of(paths: "StrPath | Iterable[StrPath]") -> list[Path]:
+    return [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
+
+
+def texts_of(texts: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts or ())
+
+
+def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None":
+    from vbuild.hardware.gpu import GpuList
+
+    if isinstance(asked, GpuList):
+        return asked
+    several = (asked,) if isinstance(asked, str) else tuple(asked)
+    return GpuList.parse(",".join(map(str, several))) if several else None
+
+
+def shares_of(asked: "Mapping[str, str | Iterable[str]] | Iterable[Share]") -> "tuple[Share, ...]":
+    from vbuild.slimming.request import Share
+
+    if not isinstance(asked, Mapping):
+        return tuple(asked)
+    return tuple(Share.parse(f"{label}={','.join(texts_of(gpus))}") for label, gpus in asked.items())
+
+
+def codec_of(*, fast: bool) -> Any:  # noqa: ANN401
+    from vbuild.wheel.deflate import Codec
+
+    return Codec.ISAL if fast else Codec.LIBDEFLATE
+
+
+def cut_of(wheels: list[Path], gpus: "GpuList") -> "Cut":
+    from vbuild.slimming.slim import library_cutter
+    from vbuild.wheel.extract import gathered
+
+    return library_cutter(gathered(wheels), gpus)
+
+
+def plugins_of(seconds: float | None, on_progress: Callable[[str], None]) -> "Ask":
+    """What asks the plugins of a release, each for *seconds* at most: they are run from here alone."""
+    from vbuild.variants.plugins import Plugins
+
+    return (Plugins() if seconds is None else Plugins(seconds)).telling(on_progress)

@@ -1,0 +1,308 @@
+"""What ``import vbuild`` gives: every command as a function, with arguments as a person has them.
+
+Paths are texts or `Path`; names are those of the command's options. A verb is imported when it is called. What vbuild
+refuses raises a `VbuildError`, whose message names the file and says what was expected. Sizes are in bytes unless a
+unit is named; MB are 10^6 bytes.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from vbuild.api.arguments import (
+    codec_of,
+    cut_of,
+    gpus_of,
+    known,
+    layout_of,
+    path_of,
+    paths_of,
+    plugins_of,
+    shares_of,
+    silent,
+    texts_of,
+    value_of,
+)
+from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOptions, SplitOptions, StampOptions, StrPath
+from vbuild.errors import RepackageError, VariantError
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.machine import Machine
+    from vbuild.inspection.model import Contents
+    from vbuild.publishing.check import Checklist
+    from vbuild.publishing.publish import Laid
+    from vbuild.recipe.target import Target
+    from vbuild.release.outcome import ReleaseResult
+    from vbuild.slimming.results import Slimmed
+    from vbuild.splitting.results import Split
+    from vbuild.variants.index import Indexed
+    from vbuild.variants.select import Selection
+    from vbuild.verification.model import Verdict
+
+
+def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions]) -> "ReleaseResult":
+    """Build the recipe, or the project in the folder, at *source* for every target.
+
+    *output_dir* gets the wheels, a variants.json, report.json, report.html, and the logs of builds that failed. A
+    target that fails is in the result's ``failures``, and the others are finished. `RecipeError` if the
+    recipe is wrong, `BuildError` or `FetchError` if no build can start; then nothing is written.
+    """
+    from vbuild.release.matrix import MatrixRequest
+    from vbuild.release.matrix import matrix as verb
+    from vbuild.variants.document import Schema
+    from vbuild.workers.executor import Executor
+
+    asked = known(options, MatrixOptions)
+    request = MatrixRequest(
+        jobs=asked.get("jobs", 1),
+        only=texts_of(asked.get("only")),
+        pythons=texts_of(asked.get("python")),
+        executor=value_of(asked.get("executor", "local"), Executor.parse),
+        is_part=asked.get("part", False),
+        is_locked=asked.get("locked", False),
+        fresh=asked.get("fresh", False),
+        pass_env=texts_of(asked.get("pass_env")),
+        schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
+        compare=path_of(asked.get("compare")),
+    )
+    return verb(Path(source), Path(output_dir), request, on_progress=asked.get("on_progress", silent))
+
+
+def collect(
+    parts: "StrPath | Iterable[StrPath]",
+    output_dir: StrPath,
+    *,
+    recipe: StrPath | None = None,
+    compare: StrPath | None = None,
+    on_progress: "Callable[[Target, str], None] | None" = None,
+) -> "ReleaseResult":
+    """Make one release of the folders *parts*, which `matrix` made with ``part=True``.
+
+    *recipe* is what they are parts of: targets that no part has are then among the ``failures``. *output_dir* gets what
+    `matrix` writes; *compare* is an earlier report.json. A `VbuildError`, and nothing written, if a part cannot be read
+    or the parts are not of one release.
+    """
+    from vbuild.release.collect import collect as verb
+
+    return verb(
+        paths_of(parts),
+        Path(output_dir),
+        recipe=path_of(recipe),
+        compare=path_of(compare),
+        on_progress=on_progress or silent,
+    )
+
+
+def slim(
+    wheels: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[SlimOptions]
+) -> "tuple[Slimmed, ...]":
+    """Cut the GPU code in *wheels*, files or folders of them, down to the GPUs asked for.
+
+    Returns a result for each wheel that comes out, with sizes in bytes and what was cut. *output_dir* gets the wheels,
+    and a variants.json if they are variants; if it is None nothing is written and the result says what would be.
+    `HardwareError` for a GPU that does not exist, `RepackageError` if a library has no code for a GPU or a licence
+    forbids changes, `WheelError` if a wheel is damaged.
+    """
+    from vbuild.elf.surgery.strip import Strip
+    from vbuild.hardware.gpu import Ptx
+    from vbuild.slimming.request import Cuts, Empty, Share
+    from vbuild.slimming.slim import slim as verb
+    from vbuild.workers.executor import Executor
+
+    asked = known(options, SlimOptions)
+    gpus, shares = gpus_of(asked.get("gpus", ())), shares_of(asked.get("variants", ()))
+    if gpus and shares:
+        raise RepackageError("gpus and variants: expected one of them, GPUs for one wheel or labels for a family")
+    return verb(
+        paths_of(wheels),
+        path_of(output_dir),
+        shares=shares or (Share(gpus),),
+        cuts=Cuts(
+            ptx=Ptx(asked.get("ptx", "auto")),
+            strip=Strip(asked.get("strip") or Strip.NOTHING),
+            drop=texts_of(asked.get("drop")),
+            empty=Empty(asked.get("empty", "smallest")),
+            zstd=asked.get("zstd", False),
+            force=asked.get("force", False),
+            unsupported=asked.get("allow_unsupported", False),
+            bill=asked.get("sbom", True),
+        ),
+        codec=codec_of(fast=asked.get("fast", False)),
+        accept_license=asked.get("accept_license", False),
+        executor=value_of(asked.get("executor", "local"), Executor.parse),
+        on_progress=asked.get("on_progress", silent),
+    )
+
+
+def split(
+    wheels: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[SplitOptions]
+) -> "Split":
+    """Move bundled shared libraries out of *wheels*, files or folders of them, into wheels that these require.
+
+    Returns what went where, with sizes in bytes. *output_dir* gets all wheels; if it is None nothing is written and the
+    result says what would be. `RepackageError` if libraries cannot be taken out as asked, `WheelError` if a wheel is
+    damaged, `FetchError` if an official wheel cannot be downloaded.
+    """
+    from vbuild.splitting.request import SMALLEST, OfficialPin, SplitRequest, cuda_version
+    from vbuild.splitting.split import split as verb
+
+    asked = known(options, SplitOptions)
+    paths, gpus = paths_of(wheels), gpus_of(asked.get("gpus", ()))
+    pin, cuda = asked.get("pin"), asked.get("cuda")
+    request = SplitRequest(
+        **{name: asked[name] for name in asked.keys() & _SPLITS},
+        pin=OfficialPin(pin) if pin else None,
+        cuda=value_of(cuda, cuda_version) or (),
+        keep=texts_of(asked.get("keep")),
+        smallest=asked.get("min_size", SMALLEST),
+        fetch=asked.get("fetch_official", False),
+        bill=asked.get("sbom", True),
+    )
+    return verb(
+        paths,
+        path_of(output_dir),
+        request=request,
+        cut=cut_of(paths, gpus) if gpus else None,
+        codec=codec_of(fast=asked.get("fast", False)),
+        on_progress=asked.get("on_progress", silent),
+    )
+
+
+# options of `split` that are attributes of a SplitRequest under the same name
+_SPLITS = frozenset({"replace", "share", "rpath", "libs", "drop_unneeded", "outputs", "preload"})
+
+
+def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) -> Path:
+    """Write the copy of *wheel* that has a variant label, or no longer has one, into *output_dir*; returns its path.
+
+    `VariantError` if label, properties and metadata do not go together, `WheelError` if the wheel is damaged.
+    """
+    from vbuild.variants.document import Schema
+    from vbuild.variants.model import NULL, Property
+    from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
+
+    asked = known(options, StampOptions)
+    label, null, check = asked.get("label"), asked.get("null", False), asked.get("check", False)
+    if sum((label is not None, asked.get("hash_label", False), null, asked.get("remove", False))) != 1:
+        raise VariantError("expected exactly one of label, hash_label, null and remove")
+    if asked.get("remove"):
+        return unstamped(Path(wheel), Path(output_dir), check=check)
+    properties = [value_of(each, Property.parse) for each in asked.get("properties", ())]
+    file = path_of(asked.get("metadata"))
+    declaration = declaration_at(file) if file else None
+    return stamped(
+        Path(wheel),
+        Path(output_dir),
+        variant=NULL if null else described(properties, label=label, declaration=declaration),
+        metadata=declaration.metadata if declaration else None,
+        schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
+        check=check,
+    )
+
+
+def index(folder: StrPath, *, simple: StrPath | None = None) -> "tuple[Indexed, ...]":
+    """Write the variants.json of each release whose variant wheels are in *folder*, and return what each lists.
+
+    *simple* is a new or empty folder that gets a static simple index (PEP 503, 691, 658) with copies of all files.
+    `VariantError` if two wheels contradict each other, `WheelError` if one cannot be read; then nothing is written.
+    """
+    from vbuild.variants.index import index as verb
+
+    return verb(Path(folder), simple=path_of(simple))
+
+
+def select(
+    name: str,
+    find_links: "StrPath | Iterable[StrPath]",
+    *,
+    machine: "StrPath | Machine | None" = None,
+    version: str | None = None,
+    run_plugins: bool = False,
+    plugin_timeout: float = 10.0,
+) -> "Selection":
+    """Returns the wheel of project *name* in the folders *find_links* that a machine gets, and the ranking of all.
+
+    *machine* is a machine.toml, an info JSON of conda or pixi, or a `Machine`; this machine if it is None. *version*
+    leaves other versions out. With *run_plugins* the plugins that the release names are run, each for *plugin_timeout*
+    seconds at most. `VariantError` if no wheel fits or a plugin cannot be run,
+    `HardwareError` if the machine's file is wrong. Nothing is written.
+    """
+    from vbuild.hardware.machine import Machine
+    from vbuild.variants.select import machine_at
+    from vbuild.variants.select import select as verb
+
+    described = machine if isinstance(machine, Machine) else machine_at(Path(machine)) if machine else Machine.here()
+    ask = plugins_of(plugin_timeout, silent) if run_plugins else None
+    return verb(name, paths_of(find_links), machine=described, version=version, ask=ask)
+
+
+def verify(
+    wheel: StrPath,
+    *,
+    cpu: "str | Cpu | None" = None,
+    baseline: StrPath | None = None,
+    allow: Iterable[str] = (),
+) -> "Verdict":
+    """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
+
+    *cpu* is the level to compare with if the wheel names none, as in "x86-64-v3"; *baseline* is the plain wheel of the
+    same build, whose run-time dispatch is allowed; *allow* are regular expressions of functions or files that may
+    exceed the level. ``failed`` of the result says whether a promise is broken. `WheelError` if the wheel cannot be
+    read. Nothing is written.
+    """
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.verification.verify import verify as verb
+
+    return verb(Path(wheel), cpu=value_of(cpu, Cpu.parse), baseline=path_of(baseline), allow=texts_of(allow))
+
+
+def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":
+    """Returns what is in *wheel*: libraries, GPU code by architecture, duplicates, and sizes in bytes.
+
+    With *closure* also which library loads which. *html* is a file to write a page about the wheel to. `WheelError` if
+    the wheel cannot be read, `RepackageError` if the page cannot be written.
+    """
+    from vbuild.inspection.inspect import compared, save_page
+    from vbuild.inspection.inspect import inspect as verb
+
+    (contents,) = compared([verb(Path(wheel), closure=closure)])
+    if html:
+        save_page(contents, Path(html))
+    return contents
+
+
+def publish(
+    wheels: "StrPath | Iterable[StrPath]",
+    output_dir: StrPath | None = None,
+    *,
+    layouts: Iterable[Layout],
+    **options: Unpack[PublishOptions],
+) -> "tuple[Laid, ...]":
+    """Lay *wheels*, files or folders of them, out in each of *layouts*: ``output_dir/<layout>``, with a README.md.
+
+    Returns a result for each layout, with its files and how to use them. If *output_dir* is None nothing is written and
+    the result says what would be. `RepackageError`, and nothing written, if the wheels do not belong together, a layout
+    has no place for one of them, or a layout's folder is there and not empty.
+    """
+    from vbuild.publishing.publish import publish as verb
+
+    asked = known(options, PublishOptions)
+    return verb(
+        paths_of(wheels), path_of(output_dir), layouts=[layout_of(name, asked) for name in dict.fromkeys(layouts)]
+    )
+
+
+def check(folder: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None) -> "Checklist":
+    """Returns what keeps the releases in *folder* from being published: for any index, or with *pypi* for PyPI, too.
+
+    *limit* is the size that the index allows a file, in PyPI's MB of 2^20 bytes. With *layout* the folder that
+    `publish` made in that layout is checked instead. ``failed`` of the result says whether there are errors.
+    `RepackageError` if there is no such folder or nothing in it to publish. Nothing is written.
+    """
+    from vbuild.publishing.check import check as verb
+    from vbuild.publishing.check import check_layout
+
+    if layout:
+        return check_layout(Path(folder), layout)
+    return verb(Path(folder), pypi=pypi, limit=limit)

@@ -1,0 +1,179 @@
+"""Options of the public functions, which are keyword arguments: what each does, its unit; and its default.
+
+An option without a default named is off, empty or None.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.gpu import GpuList
+    from vbuild.recipe.target import Target
+    from vbuild.slimming.request import Share
+    from vbuild.variants.document import Schema
+    from vbuild.variants.model import Property
+    from vbuild.workers.executor import Executor
+
+StrPath = str | PathLike[str]
+Layout = Literal["hwcaps", "redirect", "local", "suffix", "extras", "oci", "conda", "variants"]
+
+
+class MatrixOptions(TypedDict, total=False):
+    """Options of `matrix`.
+
+    jobs         how many builds run at a time on this machine; 1
+    only         labels of the targets to build, "plain" for the wheel without a label; all
+    python       the recipe's Pythons to build for; all
+    part         leave what is for the whole release to `collect`
+    fresh        build everything again, also what an earlier run built
+    locked       use nothing but what the recipe's lock file names
+    pass_env     names, or patterns such as "DEMO_*", of environment variables that builds see
+    compare      an earlier report.json: the report says what changed since then
+    schema       the draft that variant metadata follows; "850/0.2.0"
+    executor     "local", or "dask://HOST:PORT"
+    on_progress  called with each target and the name of the step that it is at
+    """
+
+    jobs: int
+    only: Iterable[str]
+    python: Iterable[str]
+    part: bool
+    fresh: bool
+    locked: bool
+    pass_env: Iterable[str]
+    compare: StrPath | None
+    schema: "str | Schema"
+    executor: "str | Executor"
+    on_progress: "Callable[[Target, str], None]"
+
+
+class SlimOptions(TypedDict, total=False):
+    """Options of `slim`; give either *gpus* or *variants*, or neither to strip or drop only.
+
+    gpus               GPUs to keep code for, as in "sm_90", "9.0", "80,86" or "90+PTX"
+    variants           GPUs by label: each label becomes a variant wheel, as in {"sm80": "80,86,89"}
+    ptx                "auto" keeps PTX for GPUs without machine code, "keep" also the newest, "none" none; "auto"
+    strip              "debug" cuts debug data from libraries, "unneeded" all local symbols
+    drop               globs of members to leave out; * also crosses slashes
+    zstd               compress kept GPU code again; it then needs the driver of CUDA 12.4 or later
+    empty              what a fatbin without code for the GPUs keeps: its "smallest" entry or "nothing"; "smallest"
+    fast               compress in a third of the time; wheels get an eighth larger
+    allow_unsupported  go on if a library has no code for a GPU asked for
+    accept_license     go on if the wheel's licence forbids changes
+    force              cut libraries that GNU strip would destroy later
+    sbom               add a bill of materials to changed wheels; True
+    executor           "local", or "dask://HOST:PORT"
+    on_progress        called with the wheel at work, and the bytes done and to do
+    """
+
+    gpus: "str | Iterable[str | GpuList]"
+    variants: "Mapping[str, str | Iterable[str]] | Iterable[Share]"
+    ptx: Literal["auto", "keep", "none"]
+    strip: Literal["debug", "unneeded"] | None
+    drop: Iterable[str]
+    zstd: bool
+    empty: Literal["smallest", "nothing"]
+    fast: bool
+    allow_unsupported: bool
+    accept_license: bool
+    force: bool
+    sbom: bool
+    executor: "str | Executor"
+    on_progress: Callable[[str, int, int], None]
+
+
+class SplitOptions(TypedDict, total=False):
+    """Options of `split`.
+
+    replace         require official wheels for bundled libraries that are theirs, byte for byte; True
+    share           move libraries that several wheels have into a wheel of shared libraries; True
+    rpath           also find CUDA libraries that are needed and not bundled, by RPATH
+    pin             how official wheels are required: "exact" or "compatible"; exact for what is replaced
+    cuda            the CUDA version that needed libraries are from, as in "12" or "12.6"
+    keep            globs of libraries that stay where they are
+    libs            the name of the wheel of shared libraries; PROJECT-libs
+    min_size        share libraries only if that saves this many bytes; 1,000,000
+    drop_unneeded   leave out bundled libraries that nothing needs
+    outputs         move headers, static libraries and CMake files to a -dev wheel
+    preload         add a module that loads libraries which no RPATH leads to
+    fetch_official  download official wheels to compare their libraries
+    gpus            also cut GPU code down to these GPUs, as `slim` does
+    fast            compress in a third of the time; wheels get an eighth larger
+    sbom            add a bill of materials to changed wheels; True
+    on_progress     called with what is done at the moment, and the bytes done and to do
+    """
+
+    replace: bool
+    share: bool
+    rpath: bool
+    pin: Literal["exact", "compatible"] | None
+    cuda: str | tuple[int, ...] | None
+    keep: Iterable[str]
+    libs: str | None
+    min_size: int
+    drop_unneeded: bool
+    outputs: bool
+    preload: bool
+    fetch_official: bool
+    gpus: "str | Iterable[str | GpuList] | GpuList"
+    fast: bool
+    sbom: bool
+    on_progress: Callable[[str, int, int], None]
+
+
+class StampOptions(TypedDict, total=False):
+    """Options of `stamp`; give exactly one of *label*, *hash_label*, *null* and *remove*.
+
+    label       the variant label: a-z, 0-9, _ and dots
+    hash_label  use the hash of the properties as the label, eight hex digits
+    null        make the null variant, which has no properties and ranks after all others
+    remove      take the label and variant.json away
+    properties  properties of the variant, as in "x86_64 :: level :: v3"
+    metadata    a TOML file with a [variant] table: priorities and providers
+    check       compare every member with RECORD first, not only those that are read
+    schema      the draft that variant metadata follows; "850/0.2.0"
+    """
+
+    label: str | None
+    hash_label: bool
+    null: bool
+    remove: bool
+    properties: "Iterable[str | Property]"
+    metadata: StrPath | None
+    check: bool
+    schema: "str | Schema"
+
+
+class PublishOptions(TypedDict, total=False):
+    """Options of `publish`. Those after *url* are for the layout that they name, and do nothing in the others.
+
+    url             where the output folder will be served
+    add             hwcaps: pairs of a CPU level and a wheel to add as that level, as in [("v3", "other.whl")]
+    max_size        hwcaps: refuse wheels that are larger, in MB
+    mirror          redirect: other URLs that may have the wheels, asked first
+    by_hardware     redirect: choose by CPU and GPU, not by tags only
+    name            suffix: how wheels are called; "{name}-{label}"
+    sibling         suffix: required projects that are renamed alike
+    metapackage     suffix: the label that an empty wheel with the old name requires
+    guard           suffix: warn at import if another renamed wheel is installed, too
+    base            oci: the image layout to build on, DIR or DIR:NAME
+    annotation_key  oci: the annotation that holds a variant's properties
+    emit            oci: rules for clusters, "nfd" or "dra"
+    map             conda: names of required projects there, as in {"torch": "pytorch"}
+    """
+
+    url: str | None
+    add: "Iterable[tuple[str | Cpu, StrPath]]"
+    max_size: int | None
+    mirror: Iterable[str]
+    by_hardware: bool
+    name: str | None
+    sibling: Iterable[str]
+    metapackage: str | None
+    guard: bool
+    base: StrPath | None
+    annotation_key: str | None
+    emit: Iterable[Literal["nfd", "dra"]]
+    map: Mapping[str, str] | Iterable[tuple[str, str]]

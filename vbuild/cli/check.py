@@ -1,0 +1,65 @@
+"""`vbuild check`: what keeps a folder of wheels from being published."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.render import counted, wrapped
+from vbuild.errors import WheelError
+
+if TYPE_CHECKING:
+    from vbuild.publishing.check import Checklist
+
+
+@click.command(epilog=options.example("vbuild check dist --pypi"))
+@click.argument("folder", type=options.FOLDER)
+@click.option("--pypi", is_flag=True, help="Also check what only PyPI demands.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1024),
+    default=100,
+    show_default=True,
+    metavar="MB",
+    help="Refuse files larger than this, in units of 2**20 bytes as PyPI counts.",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="NAME",
+    help="Check what vbuild publish made in this layout instead. Repeatable.",
+)
+@options.as_json
+def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
+    """Find what keeps a folder of wheels from being published.
+
+    Looks for what an index refuses or installers stumble over: metadata that differs among variants, labels without
+    files, a missing plain wheel or sdist, and sizes.
+    """
+    from vbuild.publishing.check import check as verb
+    from vbuild.publishing.check import check_layout
+
+    if layouts and pypi:
+        raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")
+    if layouts:
+        found = [check_layout(folder, layout) for layout in dict.fromkeys(layouts)]
+        lines = [line for one in found for line in check_lines(one)]
+        terminal.show([one.data() for one in found], lines, as_json=as_json)
+    else:
+        found = [verb(folder, pypi=pypi, limit=limit)]
+        terminal.show(found[0].data(), check_lines(found[0]), as_json=as_json)
+    if any(one.failed for one in found):
+        raise WheelError(f"{folder}: cannot be published as it is")
+
+
+def check_lines(checklist: "Checklist") -> Iterator[str]:
+    """What keeps a folder from being published, errors first; then what was looked at."""
+    for problem in checklist.problems:
+        yield from wrapped(f"{problem.severity}: {problem.place}: {problem.what}")
+        yield from wrapped(f"  {problem.advice} [{problem.demand}]", indent=4)
+    found = f"{counted(checklist.errors, 'error')}, {counted(checklist.warnings, 'warning')}"
+    what = ", ".join(checklist.releases) or str(checklist.folder)
+    yield from wrapped(f"{what}: {counted(checklist.files, 'file')}, {found}")

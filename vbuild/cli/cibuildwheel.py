@@ -1,0 +1,65 @@
+"""`vbuild cibuildwheel`: a release whose wheels cibuildwheel builds."""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.render import show_release, wrapped
+
+if TYPE_CHECKING:
+    from vbuild.build.cibuildwheel.runs import CibuildwheelRun
+    from vbuild.variants.document import Schema
+
+
+@click.command(epilog=options.example("vbuild cibuildwheel -o dist -- --only cp313-manylinux_x86_64"))
+@click.argument("arguments", nargs=-1, metavar="[-- CIBUILDWHEEL'S ARGUMENTS]", type=click.UNPROCESSED)
+@options.folder
+@click.option("--variants", multiple=True, metavar="LABELS", help="Build only these, separated by commas; or 'plain'.")
+@click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
+@options.compare
+@options.schema
+@options.as_json
+def cibuildwheel(
+    arguments: tuple[str, ...],
+    folder: Path | None,
+    *,
+    variants: tuple[str, ...],
+    dry_run: bool,
+    compare: Path | None,
+    schema: "Schema",
+    as_json: bool,
+) -> None:
+    """Run cibuildwheel once for each variant, and make one release.
+
+    The project's [tool.cibuildwheel] stays in force, and [tool.vbuild] in its pyproject.toml says which variants there
+    are. What follows -- is passed to cibuildwheel.
+    """
+    from vbuild.release import cibuildwheel as verb
+
+    labels = [label.strip() for text in variants for label in text.split(",")]
+    if dry_run:
+        runs = verb.planned(arguments, variants=labels)
+        terminal.show([run.data() for run in runs], run_lines(runs), as_json=as_json)
+        return
+    if folder is None:
+        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
+    release = verb.cibuildwheel(
+        folder,
+        arguments,
+        variants=labels,
+        compare=compare,
+        schema=schema,
+        echo=None if as_json else terminal.pass_on,
+    )
+    show_release(release, as_json=as_json)
+
+
+def run_lines(runs: Iterable["CibuildwheelRun"]) -> Iterator[str]:
+    """Runs of cibuildwheel: what each is for, then its variables, as the shell would be told."""
+    for run in runs:
+        yield from wrapped(f"{run}: {', '.join(run.identifiers)}")
+        yield from (f"  {name}={shlex.quote(value)}" for name, value in run.variables)

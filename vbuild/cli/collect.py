@@ -1,0 +1,26 @@
+"""`vbuild collect`: one release of parts that several jobs built."""
+
+from pathlib import Path
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.render import show_release
+
+
+@click.command(epilog=options.example("vbuild collect parts/* --recipe . -o dist"))
+@click.argument("parts", type=options.FOLDER, nargs=-1, required=True)
+@options.required_folder
+@click.option("--recipe", type=options.PATH, help="Report what this recipe or project has and no part.")
+@options.compare
+@options.as_json
+def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, compare: Path | None, as_json: bool) -> None:
+    """Make one release of parts that several jobs built.
+
+    PARTS are folders that 'vbuild matrix --part' wrote, or folders of these. Every wheel is verified again.
+    """
+    from vbuild.release.collect import collect as verb
+
+    with terminal.progress(quiet=as_json) as on_progress:
+        release = verb(parts, folder, recipe=recipe, compare=compare, on_progress=on_progress)
+    show_release(release, as_json=as_json)

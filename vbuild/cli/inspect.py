@@ -1,0 +1,70 @@
+"""`vbuild inspect`: what is in wheels."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vbuild.cli import options, terminal
+
+if TYPE_CHECKING:
+    from vbuild.inspection.model import Contents
+
+
+@click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.option(
+    "--library",
+    "globs",
+    multiple=True,
+    metavar="GLOB",
+    help="Show all about these libraries, such as '*cuda*'. Repeatable.",
+)
+@click.option(
+    "--html", "page", type=options.FILE, help="Also write a page that shows where the bytes are, for one wheel."
+)
+@click.option("--closure", is_flag=True, help="Show which library loads which, from where, and why each is there.")
+@options.as_json
+def inspect(
+    wheels: tuple[Path, ...], *, globs: tuple[str, ...], page: Path | None, closure: bool, as_json: bool
+) -> None:
+    """Show what takes space in wheels: libraries, GPU code, copies."""
+    from vbuild.inspection.inspect import compared, save_page
+    from vbuild.inspection.inspect import inspect as verb
+
+    if page and len(wheels) > 1:
+        raise click.UsageError("expected one wheel with --html")
+    found = compared([verb(wheel, closure=closure) for wheel in wheels])
+    if page:
+        save_page(found[0], page)
+    lines = closure_lines(found, globs) if closure else contents_lines(found, globs)
+    terminal.show([contents.data() for contents in found], lines, as_json=as_json)
+
+
+def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Iterator[str]:
+    """Each wheel on one screen; or all about its libraries whose paths match one of *globs*."""
+    from vbuild.inspection.text import details, summary
+
+    for contents in several:
+        if not globs:
+            yield from summary(contents)
+            continue
+        chosen = [one for one in contents.libraries if any(fnmatchcase(one.path, glob) for glob in globs)]
+        for library in chosen:
+            yield from details(library, contents.devices)
+        if not chosen:
+            yield f"{contents.wheel}: no library matches {' or '.join(globs)}"
+
+
+def closure_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterator[str]:
+    """Which library loads which in each wheel, and what wheels repeat; or how those matching *globs* are reached."""
+    from vbuild.inspection import closure_text
+
+    for place, contents in enumerate(several):
+        yield from [""] if place else []
+        yield from closure_text.closure_lines(contents, globs)
+    if not globs and (repeated := [*closure_text.repeat_lines(several)]):
+        yield ""
+        yield from repeated

@@ -1,0 +1,140 @@
+"""`vbuild matrix`: build every target of a recipe, or print the jobs that do it elsewhere."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.render import show_release, wrapped
+
+if TYPE_CHECKING:
+    from vbuild.build.frontend import Job
+
+# the options that have an effect on emitted jobs, with the values that say nothing
+_FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
+
+
+@click.command(epilog=options.example("vbuild matrix recipes/annoy.toml -o dist --jobs 2"))
+@click.argument("source", type=options.PATH)
+@options.folder
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Run this many builds at a time."
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="LABEL",
+    help="Build only this target; 'plain' is the one without a label. Repeatable.",
+)
+@click.option("--python", multiple=True, metavar="NAME", help="Build only for this Python of the recipe. Repeatable.")
+@options.executor
+@click.option("--part", is_flag=True, help="Leave what needs the whole release to 'vbuild collect'.")
+@click.option(
+    "--emit",
+    type=click.Choice(["github", "gitlab", "slurm", "json"]),
+    help="Print jobs for this system, one for each build; build nothing.",
+)
+@click.option(
+    "--install",
+    metavar="COMMAND",
+    help="With --emit: install vbuild in a job with this shell command. [default: pip installs what the variable "
+    "VBUILD_WHEELS names: a wheel of a release, or a git URL with a commit]",
+)
+@click.option("--runner", metavar="NAME", help="With --emit: use this as GitHub's runs-on or GitLab's image.")
+@click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
+@click.option("--fresh", is_flag=True, help="Build everything again, even if it was built before.")
+@click.option("--locked", is_flag=True, help="Use only what the recipe's lock file names.")
+@click.option(
+    "--pass-env",
+    type=options.Value("name", "vbuild.recipe.variables:variable_pattern"),
+    multiple=True,
+    metavar="NAME",
+    help="Let builds see this environment variable, or all that match this pattern. Repeatable.",
+)
+@options.compare
+@options.schema
+@options.as_json
+def matrix(source: Path, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+    """Build a wheel for every CPU level and GPU group of a recipe.
+
+    SOURCE is a recipe, or the folder of a project whose pyproject.toml has [tool.vbuild]. The output folder gets the
+    wheels, their index, report.json and report.html. A target that fails does not stop the others.
+    """
+    system, install, runner = (asked.pop(name) for name in ("emit", "install", "runner"))
+    dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
+    if system:
+        idle = ("only", "python", "part", "compare")
+        if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:
+            raise click.UsageError(
+                "--emit prints the jobs of every part; only --jobs, --fresh, --locked, --pass-env, --schema, --install "
+                "and --runner go with it"
+            )
+        terminal.write(_emitted(source, system, install=install, runner=runner, asked=asked))
+    elif install or runner:
+        raise click.UsageError("--install and --runner go with --emit only")
+    elif dry_run:
+        from vbuild.release.matrix import MatrixRequest, planned
+
+        names = {"only": "only", "python": "pythons", "part": "is_part", "pass_env": "pass_env", "locked": "is_locked"}
+        jobs = planned(source, MatrixRequest(**{theirs: asked[ours] for ours, theirs in names.items()}))
+        terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
+    elif folder is None:
+        raise click.UsageError("expected --output-dir FOLDER, --dry-run, or --emit SYSTEM")
+    else:
+        from vbuild.api import functions
+
+        with terminal.progress(quiet=as_json) as on_progress:
+            release = functions.matrix(source, folder, **asked, on_progress=on_progress)
+        show_release(release, as_json=as_json)
+
+
+def _emitted(source: Path, system: str, *, install: str | None, runner: str | None, asked: dict[str, Any]) -> str:
+    from vbuild.release.emit import CiSystem, emitted
+    from vbuild.release.emit_jobs import INSTALL
+    from vbuild.variants.document import Schema
+
+    words = []
+    for name, default in _FOR_JOBS.items():
+        option, value = f"--{name.replace('_', '-')}", asked[name]
+        if value != default:
+            words += [option] if value is True else [word for each in _each(value) for word in (option, each)]
+    if asked["schema"] is not Schema.PEP_850:
+        words += ["--schema", asked["schema"].version]
+    return emitted(source, CiSystem(system), install=install or INSTALL, runner=runner, options=words)
+
+
+def _each(value: int | tuple[str, ...]) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (str(value),)
+
+
+def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:
+    """Jobs as the shell would be told: variables, config settings, and what the launchers do; each build once."""
+    builds: dict[tuple[str, ...], list[Job]] = {}
+    for job in jobs:
+        builds.setdefault(job.target.build_key, []).append(job)
+    for wheels in builds.values():
+        yield from _build_lines(wheels)
+    for job in [wheels[0] for wheels in builds.values()][:1]:  # all builds see the same
+        names = ", ".join(job.passed) or "none"
+        yield from wrapped(f"variables of the environment that builds see: {names}; {job.held_back} are held back")
+
+
+def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
+    job = wheels[0]
+    targets = ", ".join(str(wheel.target) for wheel in wheels)
+    yield from wrapped(f"{targets} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})")
+    yield from (f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment)
+    yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
+    rules = job.plan.rewriting
+    yield from wrapped(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}", indent=4)
+    for prefix in job.prefixes:
+        yield from wrapped(f"  native {prefix}", indent=4)
+    if cuda := job.target.cuda:
+        where = "" if job.toolkit and job.toolkit.root.exists() else ", which is to be fetched"
+        yield from wrapped(f"  CUDA {cuda.toolkit}{where}: compiled for {cuda.archs}", indent=4)
+    for wheel in wheels:
+        if gpus := wheel.target.gpus:
+            yield from wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)

@@ -1,0 +1,148 @@
+"""`vbuild publish`: finished wheels in the layouts that people can install from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from vbuild.api.options import Layout
+from vbuild.cli import options, terminal
+from vbuild.cli.render import counted, wrapped
+from vbuild.errors import HardwareError, RepackageError
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.publishing.publish import Laid
+
+LAYOUTS = get_args(Layout)
+
+# the layout that each option is for; the others are for all
+_MEANT_FOR = {
+    "add": "hwcaps",
+    "max_size": "hwcaps",
+    "mirror": "redirect",
+    "by_hardware": "redirect",
+    "name": "suffix",
+    "sibling": "suffix",
+    "metapackage": "suffix",
+    "guard": "suffix",
+    "base": "oci",
+    "annotation_key": "oci",
+    "emit": "oci",
+    "map": "conda",
+    "pixi": "conda",
+}
+_UNASKED = (None, (), False)
+_SHIPPED = (".whl", ".tar.gz", ".conda", "oci-layout")
+_FILES = 12
+_URL = options.Value("url", "vbuild.publishing.install_commands:folder_url")
+
+
+@click.command(epilog=options.example("vbuild publish dist --layout hwcaps --layout local -o site"))
+@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
+@options.folder
+@click.option(
+    "--layout",
+    "layouts",
+    type=click.Choice(LAYOUTS),
+    multiple=True,
+    required=True,
+    help="Make this layout. Repeatable.",
+)
+@click.option("--url", type=_URL, help="Write links for this URL, where the output folder will be served.")
+@click.option(
+    "--add",
+    type=options.Value("level=wheel", "vbuild.cli.publish:level_and_wheel"),
+    multiple=True,
+    metavar="LEVEL=WHEEL",
+    help="hwcaps: add this wheel as that level: v3=other.whl. Repeatable.",
+)
+@click.option("--max-size", type=click.IntRange(min=1), metavar="MB", help="hwcaps: refuse larger wheels (10^6 bytes).")
+@click.option("--mirror", type=_URL, multiple=True, help="redirect: ask this other place for wheels first. Repeatable.")
+@click.option("--by-hardware", is_flag=True, help="redirect: choose by CPU and GPU, not by tags only.")
+@click.option("--name", metavar="TEMPLATE", help="suffix: name wheels like this. [default: {name}-{label}]")
+@click.option(
+    "--sibling", type=options.PROJECT, multiple=True, help="suffix: rename this required project alike. Repeatable."
+)
+@click.option(
+    "--metapackage", metavar="LABEL", help="suffix: add an empty wheel under the old name that requires this label."
+)
+@click.option("--guard", is_flag=True, help="suffix: warn on import if another renamed wheel is installed, too.")
+@click.option("--base", type=options.PATH, metavar="DIR[:NAME]", help="oci: build on this image layout.")
+@click.option("--annotation-key", help="oci: write a variant's properties under this annotation.")
+@click.option(
+    "--emit", type=click.Choice(["nfd", "dra"]), multiple=True, help="oci: also write these rules for clusters."
+)
+@click.option(
+    "--map",
+    type=options.Value("name=name", "vbuild.cli.publish:two_names"),
+    multiple=True,
+    metavar="PYPI=CONDA",
+    help="conda: name this required project like that: torch=pytorch. Repeatable.",
+)
+@click.option("--pixi", is_flag=True, help="conda: also print pixi's table of what each variant needs.")
+@options.dry_run
+@options.as_json
+def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+    """Lay wheels out so that people can install them.
+
+    WHEELS are files, or folders of wheels. Every layout gets a folder of its name in the output folder, with a README
+    that says how to use it: one wheel for all CPU levels (hwcaps), an sdist that fetches the right wheel (redirect),
+    versions with labels (local), projects with suffixes (suffix), plugins (extras), container images (oci), conda
+    packages (conda), or variant wheels with their index (variants).
+    """
+    from vbuild.api import functions
+
+    for option, layout in _MEANT_FOR.items():
+        if asked[option] not in _UNASKED and layout not in asked["layouts"]:
+            raise click.UsageError(f"--{option.replace('_', '-')} goes with --layout {layout} only")
+    dry_run, pixi, as_json = (asked.pop(name) for name in ("dry_run", "pixi", "as_json"))
+    if folder is None and not dry_run:
+        raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
+    laid = functions.publish(wheels, None if dry_run else folder, **asked)
+    lines = [line for one in laid for line in laid_lines(one, pixi=pixi and one.plan.layout == "conda")]
+    terminal.show([one.data() for one in laid], lines, as_json=as_json)
+
+
+def level_and_wheel(text: str) -> "tuple[Cpu, Path]":
+    """The level and the wheel of ``v3=other.whl``; `HardwareError` for anything else."""
+    from vbuild.api.arguments import level_named
+
+    level, separator, wheel = text.partition("=")
+    if not (separator and wheel):
+        raise HardwareError(f"{text!r}: expected a CPU level and a wheel, as in v3=other.whl")
+    return level_named(level), Path(wheel)
+
+
+def two_names(text: str) -> tuple[str, str]:
+    """The two names of ``torch=pytorch``; a `VbuildError` for anything else."""
+    from vbuild.splitting.request import project_name
+
+    project, separator, name = text.partition("=")
+    if not (separator and project and name):
+        raise RepackageError(f"{text!r}: expected two names, as in torch=pytorch")
+    return project_name(project), name
+
+
+def laid_lines(laid: "Laid", *, pixi: bool = False) -> Iterator[str]:
+    """A layout's folder: what is in it for consumers, and what its publisher should know; with *pixi* its tables."""
+    links = sum(file.is_linked for file in laid.files)
+    if laid.folder:
+        written = f"{laid.size / 1e6:.2f} MB in {counted(len(laid.files) - links, 'file')}, {counted(links, 'link')}"
+        yield from wrapped(f"{laid.folder}: {written}; how to use it: {laid.folder / 'README.md'}")
+        there = [file.path for file in laid.files]
+    else:
+        yield f"{laid.plan.layout}: would be made"
+        there = [output.target for output in laid.plan.outputs]
+    # links for an index, deeper down, have the names of what they lead to
+    there = sorted(there, key=lambda path: (len(path.parts), path), reverse=True)
+    names = {path.name: path for path in there if path.name.endswith(_SHIPPED)}
+    shown = sorted(names.values())
+    yield from (f"  {path}" for path in shown[:_FILES])
+    if len(shown) > _FILES:
+        yield f"  and {len(shown) - _FILES} more"
+    for note in laid.plan.notes:
+        yield from wrapped(f"  {note}", indent=4)
+    if pixi:
+        yield from (line for use in laid.plan.uses if use.language == "toml" for line in ("", *use.text.splitlines()))

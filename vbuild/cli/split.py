@@ -1,0 +1,129 @@
+"""`vbuild split`: bundled shared libraries moved into wheels of their own."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.provenance import state
+from vbuild.cli.render import split_lines, wrapped
+from vbuild.errors import WheelError
+
+if TYPE_CHECKING:
+    from vbuild.hardware.gpu import GpuList
+    from vbuild.splitting.plan import Cut
+    from vbuild.verification.install_check import InstallCheck
+
+
+@click.command(epilog=options.example("vbuild split wheelhouse/*.whl -o thin --check"))
+@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
+@options.folder
+@click.option(
+    "--replace/--no-replace", default=True, help="Require official wheels for bundled libraries that are theirs."
+)
+@click.option("--share/--no-share", default=True, help="Move libraries that several wheels have to a -libs wheel.")
+@click.option("--rpath", is_flag=True, help="Also find CUDA libraries that are needed and not bundled.")
+@click.option("--rpath-only", is_flag=True, help="Do only what --rpath adds.")
+@click.option(
+    "--pin",
+    type=click.Choice(["exact", "compatible"]),
+    help="Require official wheels like this. [default: exact, and compatible for libraries that are not bundled]",
+)
+@click.option(
+    "--cuda",
+    type=options.Value("version", "vbuild.splitting.request:cuda_version"),
+    metavar="VERSION",
+    help="Take needed libraries from this CUDA: 12, 12.6.",
+)
+@click.option("--keep", multiple=True, metavar="GLOB", help="Leave these libraries where they are. Repeatable.")
+@click.option(
+    "--libs", type=options.PROJECT, metavar="NAME", help="Name the wheel of shared libraries. [default: PROJECT-libs]"
+)
+@click.option(
+    "--min-size",
+    "smallest",
+    type=click.IntRange(min=0),
+    default=1_000_000,
+    show_default=True,
+    metavar="BYTES",
+    help="Share libraries only if that saves this much.",
+)
+@click.option("--drop-unneeded", is_flag=True, help="Leave out bundled libraries that nothing needs.")
+@click.option("--outputs", is_flag=True, help="Move headers, static libraries and CMake files to a -dev wheel.")
+@click.option("--preload", is_flag=True, help="Add a module that loads libraries which no RPATH leads to.")
+@click.option("--fetch-official", "fetch", is_flag=True, help="Download official wheels to compare their libraries.")
+@click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="Also cut GPU code down to these GPUs.")
+@options.fast
+@options.bill
+@options.provenance
+@click.option("--check", is_flag=True, help="Install the results with pip and uv; load and import them.")
+@options.dry_run
+@options.as_json
+def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+    """Move bundled shared libraries into wheels of their own.
+
+    WHEELS are files, or folders of wheels. A library that is NVIDIA's or another project's, byte for byte, becomes a
+    requirement of that project's wheel; one that several wheels bundle moves to a wheel that all of them require.
+    """
+    from vbuild.splitting.request import OfficialPin, SplitRequest
+    from vbuild.splitting.split import split as verb
+    from vbuild.wheel.deflate import Codec
+
+    dry_run, check, provenance, as_json = (asked.pop(name) for name in ("dry_run", "check", "provenance", "as_json"))
+    rpath_only, fast, gpus, pin = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin"))
+    if folder is None and not (dry_run or check):
+        raise click.UsageError("expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check")
+    if check and dry_run:
+        raise click.UsageError("expected --check or --dry-run: what is not written cannot be installed")
+    if rpath_only:
+        asked |= {"replace": False, "share": False, "rpath": True}
+    request = SplitRequest(**{**asked, "cuda": asked["cuda"] or ()}, pin=OfficialPin(pin) if pin else None)
+    if folder is None and not dry_run:
+        checked = _checked(wheels, (), quiet=as_json)
+        terminal.show([one.data() for one in checked], checked_lines(checked), as_json=as_json)
+        _refuse_failed(checked)
+        return
+    with terminal.bar(quiet=as_json) as on_progress:
+        result = verb(
+            wheels,
+            None if dry_run else folder,
+            request=request,
+            cut=_cut(wheels, gpus) if gpus else None,
+            codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
+            looks_at_all=check,
+            on_progress=on_progress,
+        )
+    if provenance:
+        state(result.paths, [one.wheel for one in result.wheels])
+    checked = _checked(result.paths, result.absent, quiet=as_json) if check else ()
+    data = {**result.data(), "checked": [one.data() for one in checked]}
+    terminal.show(data, [*split_lines(result), *checked_lines(checked)], as_json=as_json)
+    _refuse_failed(checked)
+
+
+def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "Cut":
+    from vbuild.slimming.slim import library_cutter
+    from vbuild.wheel.extract import gathered
+
+    return library_cutter(gathered(wheels), gpus)
+
+
+def _checked(wheels: Sequence[Path], absent: Sequence[str], *, quiet: bool) -> "tuple[InstallCheck, ...]":
+    from vbuild.verification.install_check import check
+
+    with terminal.status(quiet=quiet) as status:
+        return check(wheels, absent=absent, on_progress=status)
+
+
+def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:
+    if failed := list(dict.fromkeys(one.wheel for one in checked if not one.ok)):
+        raise WheelError(f"{', '.join(failed)}: does not work after installation")
+
+
+def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:
+    """What came of installing the results, a wheel and an installer at a time."""
+    for one in checked:
+        for line in one.lines():
+            yield from wrapped(line, indent=6)

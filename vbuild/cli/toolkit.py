@@ -1,0 +1,65 @@
+"""`vbuild toolkit`: the CUDA toolkits that `vbuild matrix` fetched from the package index."""
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.group import Commands
+
+
+@click.group(cls=Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
+def toolkit() -> None:
+    """List, fetch and remove CUDA toolkits that matrix builds with."""
+
+
+@toolkit.command("list", epilog=options.example("vbuild toolkit list --json"))
+@options.as_json
+def list_toolkits(*, as_json: bool) -> None:
+    """List the toolkits in the cache, and those installed on this machine."""
+    from vbuild.toolchain.toolkit import command as provision
+
+    listing = provision.listing()
+    terminal.show(listing.data(), listing.lines(), as_json=as_json)
+
+
+@toolkit.command("install", epilog=options.example("vbuild toolkit install 13.0 cublas nccl==2.28.9"))
+@click.argument("version")
+@click.argument("libraries", nargs=-1)
+@options.as_json
+def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
+    """Fetch toolkit VERSION from the package index into the cache.
+
+    LIBRARIES are more components of it, or packages with a version, such as nccl==2.28.9.
+    """
+    from vbuild.toolchain.toolkit import command as provision
+
+    with terminal.status(quiet=as_json) as on_progress:
+        provided = provision.install(version, libraries, on_progress=on_progress)
+    terminal.show(provided.data(), provided.lines(), as_json=as_json)
+
+
+@toolkit.command("path", epilog=options.example('CUDA_HOME="$(vbuild toolkit path 13.0)" make'))
+@click.argument("version")
+@click.argument("libraries", nargs=-1)
+@options.as_json
+def toolkit_path(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
+    """Print the CUDA_HOME of toolkit VERSION with LIBRARIES in the cache."""
+    from vbuild.toolchain.toolkit import command as provision
+
+    kept = provision.path(version, libraries)
+    terminal.show(kept.data(), kept.lines(), as_json=as_json)
+
+
+@toolkit.command("prune", epilog=options.example("vbuild toolkit prune --unused-for 30"))
+@click.option(
+    "--unused-for", type=click.IntRange(0, 36500), metavar="DAYS", help="Remove only what was not used for this long."
+)
+@options.as_json
+def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
+    """Remove toolkits from the cache, and packages that only they used.
+
+    Run it while no build is running: a build does not mark its toolkit as used.
+    """
+    from vbuild.toolchain.toolkit import command as provision
+
+    pruned = provision.prune(unused_for=unused_for)
+    terminal.show(pruned.data(), pruned.lines(), as_json=as_json)

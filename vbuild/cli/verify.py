@@ -1,0 +1,87 @@
+"""`vbuild verify`: whether a wheel's code is what its name and metadata promise."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.errors import WheelError
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.verification.level_runs import LevelReport
+    from vbuild.verification.model import Verdict
+
+
+@click.command(epilog=options.example("vbuild verify dist/*.whl"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.option("--cpu", type=options.CPU, help="Compare the code with this level, such as x86-64-v3.")
+@click.option(
+    "--baseline",
+    type=options.FILE,
+    help="Allow code that this plain wheel of the same build has, too: it is chosen at run time.",
+)
+@click.option(
+    "--allow", multiple=True, metavar="REGEX", help="Let these functions or files exceed the level. Repeatable."
+)
+@click.option(
+    "--run-levels", "run", is_flag=True, help="Also install the wheels, and import them as each CPU level in them."
+)
+@click.option("--recipe", type=options.PATH, help="With --run-levels: also run this recipe's test.")
+@options.as_json
+def verify(
+    wheels: tuple[Path, ...],
+    *,
+    cpu: "Cpu | None",
+    baseline: Path | None,
+    allow: tuple[str, ...],
+    run: bool,
+    recipe: Path | None,
+    as_json: bool,
+) -> None:
+    """Check that wheels are what their names and metadata promise.
+
+    Disassembles the code in WHEELS: no instruction may exceed the CPU level, and GPU code has to be there for every GPU
+    that is promised. Also checks RECORD, and that libraries find each other.
+    """
+    from vbuild.verification.verify import verify as verb
+
+    if recipe and not run:
+        raise click.UsageError("--recipe goes with --run-levels only")
+    verdicts = [verb(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
+    runs = _run(wheels, recipe, quiet=as_json) if run else ()
+    lines = [line for verdict in verdicts for line in verdict_lines(verdict)]
+    data = [verdict.data() for verdict in verdicts]
+    for one, ran in zip(data, runs, strict=False):
+        one["run"] = ran.data()
+    terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)
+    if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
+        raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
+    if failed := [ran.wheel for ran in runs if not ran.ok]:
+        raise WheelError(f"{', '.join(failed)}: does not work as every CPU level in it")
+
+
+def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tuple[LevelReport, ...]":
+    from vbuild.recipe.model import Recipe
+    from vbuild.verification.level_runs import LevelSettings, run_levels
+
+    settings = LevelSettings(check=Recipe.load(recipe).test) if recipe else None
+    with terminal.status(quiet=quiet) as on_progress:
+        return tuple(run_levels(wheel, settings, on_progress=on_progress) for wheel in wheels)
+
+
+def verdict_lines(verdict: "Verdict") -> Iterator[str]:
+    yield f"{verdict.wheel.name}: {'failed' if verdict.failed else 'ok'}"
+    yield f"  instruction sets: {verdict.isa}{f', compared with {verdict.cpu}' if verdict.cpu else ''}"
+    for library in verdict.libraries:
+        highest = f"{library.level} at most" if library.level else "not disassembled"
+        yield f"  {library.member}: {library.code_size / 1e6:.2f} MB of {library.machine} code, {highest}"
+    if verdict.gpus or verdict.claimed_gpus:
+        yield f"  GPU code: {verdict.gpu}"
+    for found in verdict.gpus:
+        archs = ", ".join((*found.machine, *(f"PTX {name}" for name in found.ptx)))
+        yield f"  {found.member}: {found.fatbins} fatbins with {archs or 'code of an unknown kind'}"
+        yield from (f"    would run on {served.device}: {served}" for served in found.served)
+    yield from (f"  {finding}" for finding in verdict.findings)
