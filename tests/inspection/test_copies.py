@@ -10,7 +10,7 @@ import vbuild.inspection
 from tests.factories.levels import BASE, STUB, leveled, members
 from tests.factories.tools import needs
 from tests.factories.wheels import contents as unpacked
-from vbuild.elf.library_names import at_level
+from vbuild.elf.hwcaps_folders import at_level
 from vbuild.inspection.copies import copies_of
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents

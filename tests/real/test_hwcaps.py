@@ -18,7 +18,7 @@ from tests.factories.joinable import LOADER, MASKS, environment, flags, levels_h
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from vbuild.build.source import fetched
-from vbuild.elf.library_names import level_of
+from vbuild.elf.hwcaps_folders import level_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps

@@ -10,7 +10,7 @@ from tests.factories.extensions import library
 from tests.factories.levels import BASE, NAME, STUB, copy, leveled, members, stub
 from tests.factories.pythons import other_python
 from tests.factories.tools import needs
-from vbuild.elf.library_names import at_level
+from vbuild.elf.hwcaps_folders import at_level
 from vbuild.errors import WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes

@@ -9,7 +9,7 @@ import pytest
 from tests.factories.extensions import library
 from tests.factories.levels import BASE, STUB, copy, leveled, members, stub
 from tests.factories.tools import needs
-from vbuild.elf.library_names import at_level
+from vbuild.elf.hwcaps_folders import at_level
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, Verdict, VerifyRule
 from vbuild.verification.verify import verify
@@ -111,7 +111,7 @@ def test_much_code_without_a_vector_is_worth_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_copy_without_one_for_every_processor_is_an_error(tmp_path: Path) -> None:
-    expected = f"no {BASE} beside it; expected one for lesser processors, and for systems that know no levels"
+    expected = f"no {BASE}; expected one for lesser processors, and for systems that know no levels"
     lost = [one for one in found(verdict(tmp_path, without=BASE)) if one[1] is VerifyRule.HWCAPS]
     assert lost == [(Severity.ERROR, VerifyRule.HWCAPS, path, expected) for path in (V3, V4)]
 

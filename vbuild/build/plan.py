@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vbuild.build.agreement import is_trial
 from vbuild.errors import BuildError
 from vbuild.files.epoch import OLDEST
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.recipe.cuda import FileRule
 from vbuild.recipe.target import Env, Settings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
@@ -39,14 +39,6 @@ SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DAT
 RELATIVE_RPATHS = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"
 
 _BUILD_FOLDER = "build/vbuild"
-
-# psABI, section 3.1.1, in gcc's words: what each level adds to the one below
-_ADDED = {
-    "v1": ("mmx", "sse", "sse2"),
-    "v2": ("cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4", "sse4.1", "sse4.2"),
-    "v3": ("avx", "avx2", "abm", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
-    "v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
-}
 
 # cl.exe has no switch between SSE2, its default, and AVX
 _MSVC = {"v1": "", "v3": "/arch:AVX2", "v4": "/arch:AVX512"}
@@ -225,7 +217,10 @@ def _implied(cpu: Cpu, *, is_zig: bool) -> tuple[str, ...]:
         return ()
     levels = X86_64_LEVELS[: cpu.rank + 1]
     names = () if is_zig else ("x86-64", *(f"x86-64-{level}" for level in levels[1:]))
-    return (*(f"-march={name}" for name in names), *(f"-m{feature}" for level in levels for feature in _ADDED[level]))
+    return (
+        *(f"-march={name}" for name in names),
+        *(f"-m{option}" for level in levels for feature in X86_64_FEATURES[level] for option in feature.gcc),
+    )
 
 
 def _rust(cpu: Cpu) -> tuple[str, ...]:

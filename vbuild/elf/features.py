@@ -1,11 +1,9 @@
 """Which x86-64 level has the CPU feature that an instruction needs.
 
-    v2   CMPXCHG16B LAHF-SAHF POPCNT SSE3 SSSE3 SSE4.1 SSE4.2
-    v3   AVX AVX2 BMI1 BMI2 F16C FMA LZCNT MOVBE OSXSAVE
-    v4   AVX512F AVX512BW AVX512CD AVX512DQ AVX512VL
+    a feature of a level: `vbuild.hardware.cpu.X86_64_FEATURES`
     none of them: AES, SHA, VAES, GFNI, the other AVX-512s, AMX ...
 
-psABI, section 3.1.1, https://gitlab.com/x86-psABIs/x86-64-ABI. Instructions that older processors execute as
+Instructions that older processors execute as
 something harmless, or that a program uses to ask what the processor has, count for no level.
 """
 
@@ -13,14 +11,9 @@ from functools import cache
 
 from iced_x86 import Code, CpuidFeature, EncodingKind, Instruction
 
-from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS
 
-_BY_LEVEL = {
-    "v2": ("CMPXCHG16B", "LAHF-SAHF", "POPCNT", "SSE3", "SSSE3", "SSE4.1", "SSE4.2"),
-    "v3": ("AVX", "AVX2", "BMI1", "BMI2", "F16C", "FMA", "LZCNT", "MOVBE", "OSXSAVE"),
-    "v4": ("AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"),
-}
-RANKS = {feature: X86_64_LEVELS.index(level) for level, features in _BY_LEVEL.items() for feature in features}
+RANKS = {feature.name: X86_64_LEVELS.index(level) for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
 BEYOND = len(X86_64_LEVELS)
 
 # What every x86-64 processor has

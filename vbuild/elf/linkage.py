@@ -20,11 +20,11 @@ from functools import cache
 from typing import Self
 
 from vbuild.elf.catalogue import by_soname, framework, is_driver
+from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading, Outline
 
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
-_FOR_NEWER = re.compile(r"(?P<folder>(?:.+/)?)glibc-hwcaps/[^/]+/(?P<name>[^/]+)")
 _MOST_CHAINS = 5
 
 
@@ -108,7 +108,7 @@ class LinkGraph:
         only unneeded ones need is not among them: it will be when they are gone.
         """
         said = _Said.of(named, self.files)
-        used = {path for path, loading in self.files.items() if said.uses(path, loading) or stood_in_for(path)}
+        used = {path for path, loading in self.files.items() if said.uses(path, loading) or replaced_library(path)}
         tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
         seen, left = used | tops, list(used | tops)
         while left:
@@ -161,15 +161,6 @@ def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def stood_in_for(path: str) -> str | None:
-    """The library in whose stead glibc loads that at *path* on newer CPUs; None for one that is not there for that.
-
-    ``a/libx.so`` for ``a/glibc-hwcaps/x86-64-v3/libx.so``.
-    """
-    match = _FOR_NEWER.fullmatch(path)
-    return match["folder"] + match["name"] if match else None
-
-
 class _Loader:
     """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
 
@@ -185,7 +176,7 @@ class _Loader:
                     self._homes.setdefault(name, {})[path] = None
         self._copies: dict[str, list[str]] = {}
         for path in files:
-            if base := stood_in_for(path):
+            if base := replaced_library(path):
                 self._copies.setdefault(base, []).append(path)
         self._tops = {path.partition("/")[0] for path in files}
         self._names = {posixpath.basename(path) for path in files}

@@ -13,7 +13,56 @@ from msgspec import Struct
 
 from vbuild.errors import HardwareError
 
-X86_64_LEVELS = ("v1", "v2", "v3", "v4")
+
+class CpuFeature(Struct, frozen=True):
+    """A feature that an x86-64 level adds, as the psABI, Linux, gcc and klauspost/cpuid, which NFD uses, call it.
+
+    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are the options for it, without ``-m``.
+    """
+
+    name: str
+    cpuinfo: str
+    gcc: tuple[str, ...]
+    cpuid: str
+
+
+def _features(table: str) -> tuple[CpuFeature, ...]:
+    rows = (line.split() for line in table.strip().splitlines())
+    return tuple(CpuFeature(name, cpuinfo, tuple(gcc.split(",")), cpuid) for name, cpuinfo, gcc, cpuid in rows)
+
+
+X86_64_FEATURES = {
+    "v1": _features("X64 lm mmx,sse,sse2 X64"),
+    "v2": _features("""
+        CMPXCHG16B cx16     cx16        CX16
+        LAHF-SAHF  lahf_lm  sahf        LAHF
+        POPCNT     popcnt   popcnt      POPCNT
+        SSE3       pni      sse3        SSE3
+        SSSE3      ssse3    ssse3       SSSE3
+        SSE4.1     sse4_1   sse4,sse4.1 SSE4
+        SSE4.2     sse4_2   sse4.2      SSE42
+    """),
+    "v3": _features("""
+        AVX        avx      avx         AVX
+        AVX2       avx2     avx2        AVX2
+        BMI1       bmi1     bmi         BMI1
+        BMI2       bmi2     bmi2        BMI2
+        F16C       f16c     f16c        F16C
+        FMA        fma      fma         FMA3
+        LZCNT      abm      abm,lzcnt   LZCNT
+        MOVBE      movbe    movbe       MOVBE
+        OSXSAVE    xsave    xsave       OSXSAVE
+    """),
+    "v4": _features("""
+        AVX512F    avx512f  avx512f     AVX512F
+        AVX512BW   avx512bw avx512bw    AVX512BW
+        AVX512CD   avx512cd avx512cd    AVX512CD
+        AVX512DQ   avx512dq avx512dq    AVX512DQ
+        AVX512VL   avx512vl avx512vl    AVX512VL
+    """),
+}
+"""What each level adds to the one before (psABI, section 3.1.1): the one place where a level begins to exist."""
+X86_64_LEVELS = tuple(X86_64_FEATURES)
 AARCH64_VERSIONS = (
     *(f"8{minor}a" for minor in ("", *(f".{number}" for number in range(1, 10)))),
     *(f"9.{number}a" for number in range(6)),
@@ -24,6 +73,7 @@ _V8_IN_V9 = AARCH64_VERSIONS.index("8.6a")
 
 _FEATURES = {"x86_64": "level", "aarch64": "version"}
 _ORDERS = {"x86_64": X86_64_LEVELS, "aarch64": AARCH64_VERSIONS}
+_EXPECTED = f"x86-64, x86-64-{', -'.join(X86_64_LEVELS[1:])}, or armv8-a, armv8.1-a ..."
 _NAME = re.compile(r"x86[-_]64(?:[-_](?P<level>v[1-9]))?|armv(?P<version>\d+(?:\.\d+)?)-?a")
 
 
@@ -40,7 +90,7 @@ class Cpu(Struct, frozen=True):
             if version := match["version"]:
                 return cls.known("aarch64", f"{version}a")
             return cls.known("x86_64", match["level"] or "v1")
-        raise HardwareError(f"no CPU level {text!r}; expected x86-64, x86-64-v2, -v3, -v4, or armv8-a, armv8.1-a ...")
+        raise HardwareError(f"no CPU level {text!r}; expected {_EXPECTED}")
 
     @classmethod
     def known(cls, machine: str, level: str) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.elf.library_names import baseline_of, level_of
+from vbuild.elf.hwcaps_folders import baseline_of, level_of
 from vbuild.elf.read import Outline
 from vbuild.hardware.cpu import X86_64_LEVELS
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.elf.library_names import level_of
+from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.read import Outline
 from vbuild.gpu_code.model import Compression
 from vbuild.inspection import bills

@@ -28,7 +28,6 @@ import json
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-import archspec.cpu
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from packaging.utils import canonicalize_name
@@ -38,7 +37,7 @@ from vbuild.elf.linkage import searched
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError, at
-from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.publishing.model import Copied, Relinked
 from vbuild.publishing.releases import Offered
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
@@ -282,9 +281,6 @@ PLAIN = "plain"
 
 _TEMPLATE = "loader.py.jinja"
 _X86_64 = "x86_64"
-_OF_ALL = {"mmx", "sse", "sse2"}
-# as archspec calls what Linux has another word for
-_FLAGS = {"sse3": "pni"}
 
 
 class PluginBackend(Struct, frozen=True):
@@ -320,8 +316,8 @@ class PluginBackend(Struct, frozen=True):
         """The flags of /proc/cpuinfo that it needs beyond those of every x86-64 CPU."""
         if self.cpu is None:
             return ""
-        names = archspec.cpu.TARGETS[self.cpu.label].features if self.cpu.rank else ()
-        return " ".join(sorted(_FLAGS.get(name, name) for name in names if name not in _OF_ALL))
+        levels = X86_64_LEVELS[1 : self.cpu.rank + 1]
+        return " ".join(sorted(feature.cpuinfo for level in levels for feature in X86_64_FEATURES[level]))
 
     @property
     def rest(self) -> str:

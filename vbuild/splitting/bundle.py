@@ -14,8 +14,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.library_names import hashed, is_shared_object
-from vbuild.elf.linkage import LinkGraph, stood_in_for
+from vbuild.elf.linkage import LinkGraph
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
@@ -115,7 +116,7 @@ class Bundle:
     @cached_property
     def better(self) -> Mapping[str, str]:
         """What glibc loads on newer CPUs in the stead of a library: it looks in folders below that library's own."""
-        return {base: path for path in self.pieces if (base := stood_in_for(path)) is not None}
+        return {base: path for path in self.pieces if (base := replaced_library(path)) is not None}
 
     @cached_property
     def _patterns(self) -> tuple[tuple[str, str], ...]:

@@ -18,8 +18,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.catalogue import is_driver
+from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.library_names import plain
-from vbuild.elf.linkage import Via, stood_in_for
+from vbuild.elf.linkage import Via
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, BundledLibrary
 from vbuild.splitting.companion import libs_project
@@ -176,7 +177,7 @@ class _Ballot:
             return "the wheel's tag names no machine"
         if namer := self.bundle.namer(piece):
             return f"{namer} names it, and may open it by its path"
-        if base := stood_in_for(piece.path):
+        if base := replaced_library(piece.path):
             return f"newer CPUs load it in the stead of {base}"
         if not self.bundle.graph.consumers(piece.path):
             return "nothing in the wheel needs it"
@@ -240,7 +241,7 @@ class _Ballot:
             and piece.path not in dropped
             and self.bundle.platforms
             and not (self.request.keeps(piece.path) or self.bundle.namer(piece) or any(self._outsiders(piece)))
-            and not (piece.path in self.bundle.better or stood_in_for(piece.path))
+            and not (piece.path in self.bundle.better or replaced_library(piece.path))
             and {edge.consumer for edge in self.bundle.graph.consumers(piece.path)} <= dropped
         ]
 

@@ -24,7 +24,7 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from vbuild.elf.library_names import LEVELS, OLDEST_GLIBC
+from vbuild.elf.hwcaps_folders import LEVELS, OLDEST_GLIBC
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.verification.environments import variables
@@ -33,7 +33,7 @@ _QEMU = "qemu-x86_64"
 # the feature that is hidden to go below each level, and the processor of each level that qemu emulates
 _MASKED = {"v4": "AVX512F", "v3": "AVX2", "v2": "SSE4_2"}
 _PROCESSORS = {"v1": "qemu64", "v2": "Nehalem", "v3": "max,-avx512f", "v4": "max"}
-_SEARCHED = re.compile(r"^\s+x86-64-(v[234]) \(supported, searched\)", re.MULTILINE)
+_SEARCHED = re.compile(rf"^\s+x86-64-({'|'.join(LEVELS)}) \(supported, searched\)", re.MULTILINE)
 # variables that lead the loader to other libraries, or make it print
 _LOADER_VARIABLES = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "GLIBC_TUNABLES"}

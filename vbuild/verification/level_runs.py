@@ -21,7 +21,7 @@ from typing import Any, Self
 import uv
 from msgspec import Struct
 
-from vbuild.elf.library_names import at_level, baseline_of, level_of
+from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.index_client.configuration import Indexes

@@ -18,7 +18,7 @@ from vbuild.elf.disassembly import Isa
 from vbuild.elf.dispatch import Baseline, DispatchEvidence, Judged, asks_processor, judged, named_rank
 from vbuild.elf.features import level
 from vbuild.elf.features import rank as rank_of
-from vbuild.elf.library_names import at_level, baseline_of, level_of
+from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 
@@ -172,11 +172,9 @@ class Levels:
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
         nearest = next((other for other in (*lower, base) if other in self._libraries), None)
         if base not in self._libraries:
-            what = f"no {base} beside it; expected one for lesser processors, and for systems that know no levels"
-            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, what)
-        elif (soname := self._libraries[base].soname) != elf.soname:
-            what = f"SONAME {elf.soname or 'none'}, and {soname or 'none'} in {base}; expected one for all levels"
-            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, what)
+            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, missing_base(base))
+        elif fault := soname_fault(elf.soname, self._libraries[base].soname, where=base):
+            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, fault)
         if nearest and _code(self._libraries[nearest]) == _code(elf):
             lacking = f"the code of {nearest}"
         elif rank >= _V3 and not _uses_vex(path, isa):

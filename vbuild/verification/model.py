@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from vbuild.elf.library_names import level_of
+from vbuild.elf.hwcaps_folders import level_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Arch, GpuServed
 

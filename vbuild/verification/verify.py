@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from vbuild.elf.code import Elf
 from vbuild.elf.disassembly import processes
+from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
-from vbuild.elf.library_names import is_shared_object, level_of
+from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code

@@ -28,7 +28,7 @@ from tests.factories.joinable import (
 from tests.factories.repaired import repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.elf.library_names import at_level, level_of
+from vbuild.elf.hwcaps_folders import at_level, level_of
 from vbuild.elf.read import Loading
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import Copied

@@ -10,7 +10,7 @@ from tests.factories import elf
 from tests.factories.joinable import NAME, built, join, module, package, release, shared, so
 from tests.factories.repaired import repaired
 from tests.factories.wheels import contents
-from vbuild.elf.library_names import at_level, baseline_of, level_of
+from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.elf.surgery.stub import stub
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
@@ -130,7 +130,12 @@ DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
     ),
     "a level without a baseline": lambda files: (
         {**files, "demo.libs/glibc-hwcaps/x86-64-v3/libz.so": shared("v3", "libz.so")},
-        ["demo.libs/glibc-hwcaps/x86-64-v3/libz.so: no library for other processors in its folder's parent"],
+        [
+            (
+                "demo.libs/glibc-hwcaps/x86-64-v3/libz.so: no demo.libs/libz.so; expected one for lesser processors, "
+                "and for systems that know no levels"
+            ),
+        ],
     ),
     "a copy in a folder of no level": lambda files: (
         {**without(files, copy_of(library(files))), MISSPELT + name(library(files)): files[copy_of(library(files))]},

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.factories.clients import masked
 from tests.factories.tools import needs
 from tests.factories.variants import document, machine, metadata, variant
+from vbuild.hardware.cpu import X86_64_FEATURES
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.redirect import redirecthardware as hardware
@@ -48,6 +49,11 @@ properties = st.tuples(
     st.lists(gpus.map(GPU.__add__), max_size=3, unique=True),
 )
 BLAS = VariantProvider.static({"library": ["openblas", "mkl"]})
+
+
+def test_the_levels_of_the_shipped_module_are_those_of_the_table() -> None:
+    table = {level: " ".join(sorted(each.cpuinfo for each in added)) for level, added in X86_64_FEATURES.items()}
+    assert table == hardware._LEVELS  # noqa: SLF001 - wheels have the module with this name in it
 
 
 def labelled(found: list[tuple[str | None, str | None, str | None, str | None, list[str]]]) -> list[Variant]:

@@ -25,8 +25,9 @@ from typing import Self
 from msgspec import Struct, field
 
 from vbuild.elf.code import Elf
+from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, soname_fault
 from vbuild.elf.interface import Interface, Versioned
-from vbuild.elf.library_names import GLIBC_HWCAPS, hashed, plain
+from vbuild.elf.library_names import hashed, plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
@@ -286,11 +287,7 @@ def _soname(base: LevelFile, copy: LevelFile) -> str | None:
     is_bundled = hashed(base.piece.name) and hashed(copy.piece.name)
     if one == other or (one and other and is_bundled and short(one) == short(other)):
         return None
-    return f"SONAME {_plain(other)}, and {_plain(one)} in the baseline's; expected one for all levels"
-
-
-def _plain(soname: str | None) -> str:
-    return plain(soname) if soname else "none"
+    return soname_fault(other and plain(other), one and plain(one), where="the baseline's")
 
 
 def _modules(base: LevelFile, copy: LevelFile) -> str | None:

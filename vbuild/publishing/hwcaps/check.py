@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 
 from vbuild.elf.code import Elf
+from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, baseline_of, level_of, missing_base, soname_fault, unknown_folder
 from vbuild.elf.interface import Interface, Versioned
-from vbuild.elf.library_names import GLIBC_HWCAPS, baseline_of, level_of
 from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
@@ -73,7 +73,7 @@ class _Proof:
             if GLIBC_HWCAPS not in path.split("/")[:-1]:
                 continue
             if level_of(path) is None:
-                yield path, "in no folder that glibc knows; expected x86-64-v2, x86-64-v3 or x86-64-v4"
+                yield path, unknown_folder()
             elif path not in self.bundle.pieces:
                 yield path, self.bundle.damaged.get(member.path, "no library")
 
@@ -84,10 +84,11 @@ class _Proof:
                 continue
             base = self.bundle.pieces.get(baseline_of(path))
             if base is None:
-                yield path, "no library for other processors in its folder's parent"
+                yield path, missing_base(baseline_of(path))
                 continue
-            if (one := piece.loading.outline.soname) != (other := base.loading.outline.soname):
-                yield path, f"SONAME {one or 'none'}, expected {other or 'none'} as in {base.path}"
+            sonames = (piece.loading.outline.soname, base.loading.outline.soname)
+            if fault := soname_fault(*sonames, where=base.path):
+                yield path, fault
             if lacking := self._lacking(path, base):
                 yield path, f"exports no {lacking[0]}, which {base.path} does"
             yield from self._unfound(path, base.path)

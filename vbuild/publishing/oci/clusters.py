@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS
 from vbuild.hardware.gpu import Arch
 from vbuild.variants.model import Feature, Variant
 
@@ -28,12 +28,6 @@ NFD_ARTIFACT = "application/vnd.nfd.image-compatibility.v1alpha1"
 NFD_SPEC = "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
 
 _LOWER, _UPPER, _SM = "cuda_version_lower_bound", "cuda_version_upper_bound", "sm_arch"
-# as the library names them that NFD asks: https://github.com/klauspost/cpuid
-_CPUID = {
-    "v2": ("CX16", "LAHF", "POPCNT", "SSE3", "SSE4", "SSE42", "SSSE3"),
-    "v3": ("AVX", "AVX2", "BMI1", "BMI2", "F16C", "FMA3", "LZCNT", "MOVBE", "OSXSAVE"),
-    "v4": ("AVX512BW", "AVX512CD", "AVX512DQ", "AVX512F", "AVX512VL"),
-}
 _CUDA = "nvidia.com/cuda.runtime-version"
 _COMPUTE = "nvidia.com/gpu.compute"
 _DRIVER = "gpu.nvidia.com"
@@ -135,7 +129,7 @@ def _rule(feature: Feature) -> dict[str, Value] | None:
     """What NFD is to match for *feature*; empty where every node has it, None where it has no such feature."""
     if (feature.namespace, feature.name) == ("x86_64", "level") and set(feature.values) <= set(X86_64_LEVELS):
         level = X86_64_LEVELS.index(min(feature.values))
-        flags = sorted(flag for below in X86_64_LEVELS[1 : level + 1] for flag in _CPUID[below])
+        flags = sorted(added.cpuid for below in X86_64_LEVELS[1 : level + 1] for added in X86_64_FEATURES[below])
         expressions: dict[str, Value] = {flag: {"op": "Exists"} for flag in flags}
         return {"matchFeatures": [{"feature": "cpu.cpuid", "matchExpressions": expressions}]} if flags else {}
     found = ranges(feature)
