@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from tests.factories.dask import Cluster, clustered
-from tests.factories.desk import Desk
 from tests.factories.projects import setuptools_project, tree
+from tests.factories.workdir import Workdir
 
 REACH = 1.15
 ROUNDS = 2
@@ -36,10 +36,10 @@ def recipe(folder: Path, jobs: int) -> Path:
     return tree(folder, {"demo.toml": head + "".join(named) + provider}) / "demo.toml"
 
 
-def timed(desk: Desk, source: Path, into: Path, *options: str) -> float:
+def timed(workdir: Workdir, source: Path, into: Path, *options: str) -> float:
     """The seconds in which a process makes all of *source*; `SystemExit` with what it says where it does not."""
     begun = time.perf_counter()
-    ran = desk.vbuild("matrix", source, "-o", into, *options)
+    ran = workdir.vbuild("matrix", source, "-o", into, *options)
     seconds = time.perf_counter() - begun
     if ran.returncode:
         sys.exit(f"{ran.stdout}\n{ran.stderr}")
@@ -48,20 +48,20 @@ def timed(desk: Desk, source: Path, into: Path, *options: str) -> float:
 
 def here(folder: Path, source: Path, name: str) -> float:
     """The time of this machine, with a new cache."""
-    desk = Desk.at(folder / name)
-    timed(desk, source, desk.folder / "warm", "--only", "plain", "--fresh")
-    return timed(desk, source, desk.folder / "dist", "--jobs", "2", "--fresh")
+    workdir = Workdir.at(folder / name)
+    timed(workdir, source, workdir.folder / "warm", "--only", "plain", "--fresh")
+    return timed(workdir, source, workdir.folder / "dist", "--jobs", "2", "--fresh")
 
 
 def there(folder: Path, source: Path, cluster: Cluster, name: str) -> float:
     """The time of two workers, with a new cache."""
-    desk = Desk.at(folder / name)
+    workdir = Workdir.at(folder / name)
     for worker in WORKERS:
-        cluster.work(f"{worker}-{name}", XDG_CACHE_HOME=str(desk.cache))
+        cluster.work(f"{worker}-{name}", XDG_CACHE_HOME=str(workdir.cache))
     try:
         executor = ("--executor", str(cluster.executor))
-        timed(desk, source, folder / name / "warm", *executor, "--only", "plain", "--fresh")
-        return timed(desk, source, folder / name / "dist", *executor, "--fresh")
+        timed(workdir, source, folder / name / "warm", *executor, "--only", "plain", "--fresh")
+        return timed(workdir, source, folder / name / "dist", *executor, "--fresh")
     finally:
         for worker in WORKERS:
             process = cluster.workers[f"{worker}-{name}"]

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.factories.joinable import environment, join, module, release, so, unpacked
+from tests.factories.hwcaps_wheels import environment, hwcaps_release, join, module, so, unpacked
 
 Files = dict[str, dict[str, bytes | str]]
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _importing(folder: Path, pairs: int) -> bool:
     files: Files = {level: {"demo/__init__.py": "", f"demo/{so('_c')}": module(level)} for level in LEVELS}
-    wheels = release(folder / "modules", files)
+    wheels = hwcaps_release(folder / "modules", files)
     sites = {
         "v1": unpacked(wheels[0], folder / "direct"),
         "v4": unpacked(join(folder / "joined", wheels), folder / "stub"),
@@ -73,7 +73,7 @@ def _sized(folder: Path) -> bool:
         for n in range(2000)
     )
     files: Files = {level: {"demo/__init__.py": "", f"demo/{so('_c')}": module(level, more=code)} for level in LEVELS}
-    wheels = release(folder / "sizes", files)
+    wheels = hwcaps_release(folder / "sizes", files)
     expected = wheels[0].stat().st_size
     for path in wheels[1:]:
         with zipfile.ZipFile(path) as archive:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.natives import (
+from tests.factories.native_libraries import (
     Works,
     autotools_library,
     cmake_library,
@@ -238,7 +238,7 @@ def test_two_processes_build_it_once(tmp_path: Path) -> None:
     folder = script_library(tmp_path / "depth")
     counted = f"before-build = ['echo built >> {tmp_path}/count; sleep 1']"
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tests.factories.natives import Works, step\n"
+        "import sys\nfrom pathlib import Path\nfrom tests.factories.native_libraries import Works, step\n"
         "works = Works.at(Path(sys.argv[1]), root=Path(sys.argv[2]))\n"
         "works.built(step(Path(sys.argv[3]), 'script', sys.argv[4]), 'x86-64')\n"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.natives import Works, cmake_library, library, script_library, step
+from tests.factories.native_libraries import Works, cmake_library, library, script_library, step
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.native_cache import NativeCache
@@ -68,7 +68,7 @@ def test_a_build_that_is_killed_is_built_again(tmp_path: Path) -> None:
     # installs half of it, and waits
     half = f"before-build = ['mkdir -p $DESTDIR$PREFIX/lib; touch {tmp_path}/begun; test -e {tmp_path}/go || sleep 60']"
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tests.factories.natives import Works, step\n"
+        "import sys\nfrom pathlib import Path\nfrom tests.factories.native_libraries import Works, step\n"
         "from vbuild.process.run import keep_watch\nkeep_watch()\n"
         "Works.at(Path(sys.argv[1])).built(step(Path(sys.argv[2]), 'script', sys.argv[3]), 'x86-64')\n"
     )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import Desk, everything, wheels
-from tests.factories.gpuprojects import COLLATZ, HISTO, TALLY, Project, cuda
-from tests.factories.orders import backwards
+from tests.factories.gpu_projects import COLLATZ, HISTO, TALLY, Project, cuda
+from tests.factories.reversed_folders import reversed_order
 from tests.factories.tools import needs
+from tests.factories.workdir import Workdir, file_digests, wheels
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ALICE = {"TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
@@ -31,14 +31,14 @@ pytestmark = [
 def released(folder: Path, text: str, *, jobs: int, umask: int, variables: dict[str, str]) -> dict[str, str]:
     """The files of the release of the recipe *text*, by path; the report without how long builds took."""
     folder.mkdir(parents=True)
-    desk = Desk.at(folder)
+    workdir = Workdir.at(folder)
     (folder / "recipe.toml").write_text(text)
     temporary = folder / "temporary"
     temporary.mkdir()
     before = os.umask(umask)
     try:
         command = ("matrix", "recipe.toml", "-o", "dist", "--fresh", "--jobs", jobs)
-        ran = desk.vbuild(*command, TMPDIR=str(temporary), **variables)
+        ran = workdir.vbuild(*command, TMPDIR=str(temporary), **variables)
     finally:
         os.umask(before)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -46,13 +46,13 @@ def released(folder: Path, text: str, *, jobs: int, umask: int, variables: dict[
     report = (folder / "dist/report.json").read_text()
     assert '"build_seconds"' in report
     timeless = re.sub(r'"build_seconds": [\d.]+', "", report)
-    files = {name: digest for name, digest in everything(folder / "dist").items() if not name.startswith("report.")}
+    files = {name: digest for name, digest in file_digests(folder / "dist").items() if not name.startswith("report.")}
     return {**files, "report.json": timeless}
 
 
 def check_twice(folder: Path, text: str) -> None:
     alice = released(folder / "a", text, jobs=1, umask=0o022, variables=ALICE)
-    bob = released(folder / "users" / "somebody-else", text, jobs=2, umask=0o077, variables={**BOB, **backwards()})
+    bob = released(folder / "users" / "somebody-else", text, jobs=2, umask=0o077, variables={**BOB, **reversed_order()})
     assert alice == bob, difference(folder / "a/dist", folder / "users/somebody-else/dist")
 
 

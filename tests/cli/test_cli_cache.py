@@ -8,29 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import Desk
+from tests.factories.workdir import Workdir
 from vbuild.cli import cache as command
 from vbuild.files.cache import DAY, PARTS, Cache, Part
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    """A desk whose cache has two answers of programs, one of which was not used for 40 days, and an sdist."""
-    desk = Desk.at(tmp_path, shared=())
-    probes = Cache(Part.PROBES, desk.cache / "vbuild/probes")
+def workdir(tmp_path: Path) -> Workdir:
+    """A workdir whose cache has two answers of programs, one of which was not used for 40 days, and an sdist."""
+    workdir = Workdir.at(tmp_path, shared=())
+    probes = Cache(Part.PROBES, workdir.cache / "vbuild/probes")
     probes.keep_text("old.json", "1")
     probes.keep_text("new.json", "2")
-    sdists = desk.cache / "vbuild/sdists"
+    sdists = workdir.cache / "vbuild/sdists"
     sdists.mkdir()
     (sdists / "0123").write_bytes(bytes(3_000_000))
     for path, days in ((probes.folder / "old.json", 40), (sdists / "0123", 5)):
         os.utime(path, (time.time() - days * DAY,) * 2)
-    return desk
+    return workdir
 
 
-def _left(desk: Desk) -> set[str]:
+def _left(workdir: Workdir) -> set[str]:
     """The names of all entries."""
-    folder = desk.cache / "vbuild"
+    folder = workdir.cache / "vbuild"
     return {path.name for path in folder.glob("*/[!.]*")}
 
 
@@ -38,17 +38,17 @@ def test_the_parts_that_help_names_are_those_of_the_cache() -> None:
     assert list(command.PARTS) == list(PARTS)
 
 
-def test_dir_prints_the_folder(desk: Desk) -> None:
-    assert desk.vbuild("cache", "dir").stdout == f"{desk.cache}/vbuild\n"
+def test_dir_prints_the_folder(workdir: Workdir) -> None:
+    assert workdir.vbuild("cache", "dir").stdout == f"{workdir.cache}/vbuild\n"
 
 
-def test_size_is_a_table_and_json(desk: Desk) -> None:
-    lines = desk.vbuild("cache", "size").stdout.splitlines()
+def test_size_is_a_table_and_json(workdir: Workdir) -> None:
+    lines = workdir.vbuild("cache", "size").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == list(PARTS)
     assert "sdists            1       3.0 MB  source archives" in lines
     assert lines[-1].split() == ["3", "3.0", "MB"]
-    data = json.loads(desk.vbuild("cache", "size", "--json").stdout)
-    assert data["folder"] == f"{desk.cache}/vbuild"
+    data = json.loads(workdir.vbuild("cache", "size", "--json").stdout)
+    assert data["folder"] == f"{workdir.cache}/vbuild"
     sizes = {part["name"]: (part["entries"], part["size"]) for part in data["parts"]}
     assert sizes["sdists"] == (1, 3_000_000)
     assert sizes["probes"][0] == 2
@@ -56,24 +56,24 @@ def test_size_is_a_table_and_json(desk: Desk) -> None:
     assert data["size"] == sum(size for _, size in sizes.values())
 
 
-def test_prune_follows_the_rules_or_days(desk: Desk) -> None:
-    assert desk.vbuild("cache", "prune").stdout == "probes: 1 entry removed\n0 MB free now\n"
-    assert _left(desk) == {"new.json", "0123"}
-    assert desk.vbuild("cache", "prune", "--older-than", "3").stdout == "sdists: 1 entry removed\n3 MB free now\n"
-    assert _left(desk) == {"new.json"}
+def test_prune_follows_the_rules_or_days(workdir: Workdir) -> None:
+    assert workdir.vbuild("cache", "prune").stdout == "probes: 1 entry removed\n0 MB free now\n"
+    assert _left(workdir) == {"new.json", "0123"}
+    assert workdir.vbuild("cache", "prune", "--older-than", "3").stdout == "sdists: 1 entry removed\n3 MB free now\n"
+    assert _left(workdir) == {"new.json"}
 
 
-def test_clean_empties_parts_or_everything(desk: Desk) -> None:
-    assert desk.vbuild("cache", "clean", "probes").stdout == "probes: 2 entries removed\n0 MB free now\n"
-    assert _left(desk) == {"0123"}
-    assert desk.vbuild("cache", "clean").stdout == "sdists: 1 entry removed\n3 MB free now\n"
-    assert _left(desk) == set()
+def test_clean_empties_parts_or_everything(workdir: Workdir) -> None:
+    assert workdir.vbuild("cache", "clean", "probes").stdout == "probes: 2 entries removed\n0 MB free now\n"
+    assert _left(workdir) == {"0123"}
+    assert workdir.vbuild("cache", "clean").stdout == "sdists: 1 entry removed\n3 MB free now\n"
+    assert _left(workdir) == set()
 
 
-def test_clean_of_what_is_being_made_is_refused(desk: Desk) -> None:
-    sdists = Cache(Part.SDISTS, desk.cache / "vbuild/sdists")
+def test_clean_of_what_is_being_made_is_refused(workdir: Workdir) -> None:
+    sdists = Cache(Part.SDISTS, workdir.cache / "vbuild/sdists")
     with sdists.locked("4567"):
-        ran = desk.vbuild("cache", "clean")
+        ran = workdir.vbuild("cache", "clean")
     said = f"vbuild: {sdists.folder}: in use by another process; try again when it is done\n"
     assert (ran.returncode, ran.stderr) == (1, said)
     assert (sdists.folder / "0123").is_file()
@@ -81,6 +81,6 @@ def test_clean_of_what_is_being_made_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize("words", [("clean", "wheels"), ("prune", "--older-than", "-1"), ("remove",), ()])
 def test_usage_mistakes_are_status_2(tmp_path: Path, words: tuple[str, ...]) -> None:
-    ran = Desk.at(tmp_path, shared=()).vbuild("cache", *words)
+    ran = Workdir.at(tmp_path, shared=()).vbuild("cache", *words)
     assert ran.returncode == 2
     assert re.search("Usage: ", ran.stderr)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import everything as files
+from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
 from tests.factories.elf import shared_object
 from tests.factories.extensions import library, module
-from tests.factories.market import calls_fft, everything, fft, linker, offered
 from tests.factories.ranges import Serving
-from tests.factories.repaired import LINUX, hashed, release
+from tests.factories.repaired_wheels import LINUX, hashed, release
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
+from tests.factories.workdir import file_digests
 
 pytestmark = needs("gcc", "ldd")
 
@@ -32,13 +32,13 @@ FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "from demo import _c\n",
     "demo/_c.so": module("libcount.so.1", source="int count(void); int answer(void) { return count(); }"),
 }
-CUDA = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
+CUDA = {"libcufft.so.11": libcufft(), "libnvJitLink.so.12": libnvjitlink()}
 
 
 @pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    folder = tmp_path_factory.mktemp("market")
-    with offered(folder, *everything(folder / "made")) as server:
+def cuda_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("cuda_index")
+    with serving_packages(folder, *all_packages(folder / "made")) as server:
         yield server
 
 
@@ -47,7 +47,7 @@ def fat(tmp_path: Path) -> Path:
     """A folder with wheels that share a library, one that has NVIDIA's, and what else a user may name by mistake."""
     release(tmp_path / "in", FILES, SHARED, names=NAMES)
     wheel(tmp_path / "in", PURE, {"pure.py": "x = 1\n"})
-    release(tmp_path / "cuda", {"demo/_c.so": calls_fft()}, CUDA, names=NAMES[:1])
+    release(tmp_path / "cuda", {"demo/_c.so": calling_libcufft()}, CUDA, names=NAMES[:1])
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_bytes(b"")
     return tmp_path
@@ -85,12 +85,12 @@ def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
     assert said[said.index(PURE) + 1] == "  as it was: nothing in it to take out"
 
 
-def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, market: Serving) -> None:
-    ran = vbuild("cuda", "-o", "thin", folder=fat, index=market)
+def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, cuda_index: Serving) -> None:
+    ran = vbuild("cuda", "-o", "thin", folder=fat, index=cuda_index)
     assert (ran.returncode, ran.stderr) == (0, "")
     said = plain(ran.stdout)
     place = said.index("N MB replaced by nvidia-cufft-cu12==11.2.1.3")
-    assert said[place + 1] == f"  {hashed('libcufft.so.11', fft())} in 1 wheel (restored)"
+    assert said[place + 1] == f"  {hashed('libcufft.so.11', libcufft())} in 1 wheel (restored)"
     assert "RPATH $ORIGIN/../nvidia/cufft/lib:$ORIGIN/../nvidia/nvjitlink/lib" in " ".join(ran.stdout.split())
 
 
@@ -104,10 +104,10 @@ def test_what_stays_says_why(fat: Path) -> None:
 
 
 def test_json_is_all_there_is_and_a_dry_run_says_the_same(fat: Path) -> None:
-    before = files(fat)
+    before = file_digests(fat)
     dry = vbuild("in", "--dry-run", "--min-size", 0, "--json", folder=fat)
     assert (dry.returncode, dry.stderr) == (0, "")
-    assert files(fat) == before
+    assert file_digests(fat) == before
     wet = vbuild("in", "-o", "thin", "--min-size", 0, "--json", folder=fat)
     told, planned = json.loads(wet.stdout), json.loads(dry.stdout)
     assert told["libraries"] == planned["libraries"]
@@ -154,13 +154,13 @@ REFUSALS = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=lambda value: str(value[0]))
 def test_what_split_refuses_is_one_line_and_leaves_nothing(fat: Path, arguments: tuple[str, ...], said: str) -> None:
-    before = files(fat)
+    before = file_digests(fat)
     ran = vbuild(*arguments, folder=fat)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("vbuild: ")
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
-    assert files(fat) == before
+    assert file_digests(fat) == before
 
 
 @pytest.mark.nightly
@@ -188,11 +188,11 @@ USAGE = [
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("arguments", "said"), USAGE, ids=lambda value: str(value[-1]))
 def test_usage_mistakes_are_status_2(fat: Path, arguments: tuple[str, ...], said: str) -> None:
-    before = files(fat)
+    before = file_digests(fat)
     ran = vbuild(*arguments, folder=fat)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert said in " ".join(ran.stderr.split())
-    assert files(fat) == before
+    assert file_digests(fat) == before
 
 
 def test_names_cannot_talk_to_the_terminal(tmp_path: Path) -> None:

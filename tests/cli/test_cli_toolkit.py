@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import WIDTH, Desk, everything, refusal, without_installed_toolkits
+from tests.factories.workdir import WIDTH, Workdir, file_digests, refusal, without_installed_toolkits
 from vbuild.cli.toolkit import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
@@ -30,29 +30,29 @@ def _linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def stocked(folder: Path) -> Desk:
-    """A desk whose cache has the components of CUDA 13.0, and no toolkit."""
-    desk, kept = Desk.at(folder, shared=()), packaged(ToolkitSpec(VERSION))
+def stocked(folder: Path) -> Workdir:
+    """A workdir whose cache has the components of CUDA 13.0, and no toolkit."""
+    workdir, kept = Workdir.at(folder, shared=()), packaged(ToolkitSpec(VERSION))
     components = kept.root.parent / "components"
     names = [path.name for pin in kept.pins for path in components.glob(f"{pin.project}-{pin.version}-*")]
     for name in names:
         shutil.copytree(
-            components / name, desk.cache / "vbuild/toolkits/components" / name, copy_function=_linked, symlinks=True
+            components / name, workdir.cache / "vbuild/toolkits/components" / name, copy_function=_linked, symlinks=True
         )
-    return desk
+    return workdir
 
 
 @pytest.fixture(scope="module")
-def having(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    """A desk with CUDA 13.0, to be looked at only."""
-    desk = stocked(tmp_path_factory.mktemp("having"))
-    assert desk.vbuild("toolkit", "install", "13.0").returncode == 0
-    return desk
+def having(tmp_path_factory: pytest.TempPathFactory) -> Workdir:
+    """A workdir with CUDA 13.0, to be looked at only."""
+    workdir = stocked(tmp_path_factory.mktemp("having"))
+    assert workdir.vbuild("toolkit", "install", "13.0").returncode == 0
+    return workdir
 
 
-def kept(desk: Desk) -> list[Path]:
-    """The toolkits in the desk's cache."""
-    return sorted((desk.cache / "vbuild/toolkits").glob("cuda-*"))
+def kept(workdir: Workdir) -> list[Path]:
+    """The toolkits in the workdir's cache."""
+    return sorted((workdir.cache / "vbuild/toolkits").glob("cuda-*"))
 
 
 def narrow(text: str) -> list[str]:
@@ -64,7 +64,7 @@ def narrow(text: str) -> list[str]:
 
 @pytest.mark.parametrize("command", ["", *toolkit.commands])
 def test_every_command_has_help_with_an_example(tmp_path: Path, command: str) -> None:
-    ran = Desk.at(tmp_path, shared=()).vbuild(*("toolkit", command, "--help") if command else ("toolkit", "--help"))
+    ran = Workdir.at(tmp_path, shared=()).vbuild(*("toolkit", command, "--help") if command else ("toolkit", "--help"))
     assert max(map(len, ran.stdout.splitlines())) <= WIDTH
     assert f"vbuild toolkit {command}" in ran.stdout.partition("Example:")[2]
     if not command:
@@ -76,24 +76,24 @@ def test_every_command_has_help_with_an_example(tmp_path: Path, command: str) ->
 
 
 def test_where_nothing_is_kept_the_list_says_how_to_get_one(tmp_path: Path) -> None:
-    desk = without_installed_toolkits(Desk.at(tmp_path, shared=()))
+    workdir = without_installed_toolkits(Workdir.at(tmp_path, shared=()))
     path = os.pathsep.join(
         folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "nvcc").exists()
     )
-    ran = desk.vbuild("toolkit", "list", PATH=path)
+    ran = workdir.vbuild("toolkit", "list", PATH=path)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert narrow(ran.stdout) == ["no CUDA toolkit, kept or installed; vbuild toolkit install 13.0 fetches one"]
-    listed = json.loads(desk.vbuild("toolkit", "list", "--json", PATH=path).stdout)
-    assert listed == {"store": str(desk.cache / "vbuild/toolkits"), "kept": [], "installed": []}
-    assert not (desk.cache / "vbuild/toolkits").exists()
+    listed = json.loads(workdir.vbuild("toolkit", "list", "--json", PATH=path).stdout)
+    assert listed == {"store": str(workdir.cache / "vbuild/toolkits"), "kept": [], "installed": []}
+    assert not (workdir.cache / "vbuild/toolkits").exists()
 
 
 @pytest.mark.network
 def test_a_toolkit_is_installed_once_and_its_licence_is_said_once(tmp_path: Path) -> None:
-    desk = stocked(tmp_path)
-    first, again = (desk.vbuild("toolkit", "install", "13.0") for _ in range(2))
+    workdir = stocked(tmp_path)
+    first, again = (workdir.vbuild("toolkit", "install", "13.0") for _ in range(2))
     assert (first.returncode, first.stderr) == (again.returncode, again.stderr) == (0, "")
-    [root] = kept(desk)
+    [root] = kept(workdir)
     assert first.stdout.splitlines() == [
         str(root),
         f"CUDA 13.0 comes under NVIDIA's licence agreement for the CUDA Toolkit: {root}/licenses",
@@ -104,11 +104,11 @@ def test_a_toolkit_is_installed_once_and_its_licence_is_said_once(tmp_path: Path
 
 @pytest.mark.nightly
 @pytest.mark.network
-def test_json_is_all_that_is_said(tmp_path: Path, having: Desk) -> None:
-    desk = stocked(tmp_path)
-    ran = desk.vbuild("toolkit", "install", "13.0", "--json")
+def test_json_is_all_that_is_said(tmp_path: Path, having: Workdir) -> None:
+    workdir = stocked(tmp_path)
+    ran = workdir.vbuild("toolkit", "install", "13.0", "--json")
     installed = json.loads(ran.stdout)
-    [root] = kept(desk)
+    [root] = kept(workdir)
     assert ran.stderr == ""
     assert (installed["version"], installed["path"], installed["new"]) == ("13.0", str(root), True)
     assert [one["project"] for one in installed["components"]] == [
@@ -118,17 +118,17 @@ def test_json_is_all_that_is_said(tmp_path: Path, having: Desk) -> None:
         "nvidia-cuda-runtime",
         "nvidia-nvvm",
     ]
-    assert json.loads(desk.vbuild("toolkit", "path", "13.0", "--json").stdout) == {**installed, "new": False}
-    listed = json.loads(desk.vbuild("toolkit", "list", "--json").stdout)
+    assert json.loads(workdir.vbuild("toolkit", "path", "13.0", "--json").stdout) == {**installed, "new": False}
+    listed = json.loads(workdir.vbuild("toolkit", "list", "--json").stdout)
     assert [(one["version"], one["path"]) for one in listed["kept"]] == [("13.0", str(root))]
-    pruned = json.loads(desk.vbuild("toolkit", "prune", "--json").stdout)
+    pruned = json.loads(workdir.vbuild("toolkit", "prune", "--json").stdout)
     assert [one["path"] for one in pruned["removed"]] == [str(root)]
     assert kept(having)  # which shares its files
 
 
 @pytest.mark.nightly
 @pytest.mark.network
-def test_the_path_is_a_cuda_home(having: Desk) -> None:
+def test_the_path_is_a_cuda_home(having: Workdir) -> None:
     ran = having.vbuild("toolkit", "path", "13.0")
     assert (ran.returncode, ran.stderr, ran.stdout.count("\n")) == (0, "", 1)
     home = Path(ran.stdout.strip())
@@ -137,7 +137,7 @@ def test_the_path_is_a_cuda_home(having: Desk) -> None:
 
 
 @pytest.mark.network
-def test_the_list_fits_a_terminal(having: Desk) -> None:
+def test_the_list_fits_a_terminal(having: Workdir) -> None:
     [root] = kept(having)
     first, path, *components = narrow(having.vbuild("toolkit", "list").stdout)
     assert re.fullmatch(r"13\.0  \d+ MB, last used \d{4}-\d\d-\d\d", first)
@@ -148,61 +148,61 @@ def test_the_list_fits_a_terminal(having: Desk) -> None:
 @pytest.mark.nightly
 @pytest.mark.network
 def test_two_who_install_at_once_get_the_same_and_one_makes_it(tmp_path: Path) -> None:
-    desk = stocked(tmp_path)
-    both = [desk.started("toolkit", "install", "13.0", "--json") for _ in range(2)]
+    workdir = stocked(tmp_path)
+    both = [workdir.started("toolkit", "install", "13.0", "--json") for _ in range(2)]
     said = [process.communicate() for process in both]
     assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
     found = [json.loads(out) for out, _ in said]
     assert sorted(one["new"] for one in found) == [False, True]
-    assert found[0]["path"] == found[1]["path"] == str(kept(desk)[0])
+    assert found[0]["path"] == found[1]["path"] == str(kept(workdir)[0])
 
 
 @pytest.mark.nightly
 @pytest.mark.network
 def test_an_install_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
-    desk = stocked(tmp_path)
-    store = desk.cache / "vbuild/toolkits"
-    process = desk.started("toolkit", "install", "13.0")
+    workdir = stocked(tmp_path)
+    store = workdir.cache / "vbuild/toolkits"
+    process = workdir.started("toolkit", "install", "13.0")
     while not list(store.glob(".cuda-*.part")):
         assert process.poll() is None
     process.kill()
     process.communicate()
     assert len(list(store.glob(".cuda-*.part"))) == 1
-    assert json.loads(desk.vbuild("toolkit", "list", "--json").stdout)["kept"] == []
-    assert refusal(desk.vbuild("toolkit", "path", "13.0")).startswith("CUDA 13.0: not kept")
-    assert desk.vbuild("toolkit", "install", "13.0").returncode == 0
-    assert len(kept(desk)) == 1
+    assert json.loads(workdir.vbuild("toolkit", "list", "--json").stdout)["kept"] == []
+    assert refusal(workdir.vbuild("toolkit", "path", "13.0")).startswith("CUDA 13.0: not kept")
+    assert workdir.vbuild("toolkit", "install", "13.0").returncode == 0
+    assert len(kept(workdir)) == 1
     assert not list(store.glob(".*.part*"))
 
 
 @pytest.mark.nightly
 @pytest.mark.network
 def test_pruning_takes_what_is_old_or_everything(tmp_path: Path) -> None:
-    desk = stocked(tmp_path)
-    desk.vbuild("toolkit", "install", "13.0")
-    [root] = kept(desk)
-    assert desk.vbuild("toolkit", "prune", "--unused-for", "20").stdout == "0 MB free now\n"
-    assert kept(desk) == [root]
+    workdir = stocked(tmp_path)
+    workdir.vbuild("toolkit", "install", "13.0")
+    [root] = kept(workdir)
+    assert workdir.vbuild("toolkit", "prune", "--unused-for", "20").stdout == "0 MB free now\n"
+    assert kept(workdir) == [root]
     os.utime(root / ".vbuild.json", (time.time() - MONTH,) * 2)
-    ran = desk.vbuild("toolkit", "prune", "--unused-for", "20")
+    ran = workdir.vbuild("toolkit", "prune", "--unused-for", "20")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert re.fullmatch(rf"13\.0  removed: {root}\n\d+ MB free now\n", ran.stdout)
-    assert kept(desk) == []
-    assert desk.vbuild("toolkit", "prune").stdout == "0 MB free now\n"
-    left = everything(desk.cache / "vbuild/toolkits")
+    assert kept(workdir) == []
+    assert workdir.vbuild("toolkit", "prune").stdout == "0 MB free now\n"
+    left = file_digests(workdir.cache / "vbuild/toolkits")
     assert [path for path in left if not path.startswith(".locks") and left[path]] == []
 
 
 @pytest.mark.nightly
 @pytest.mark.network
 def test_nothing_is_pruned_while_a_toolkit_is_made(tmp_path: Path) -> None:
-    desk = stocked(tmp_path)
-    desk.vbuild("toolkit", "install", "13.0")
-    store = desk.cache / "vbuild/toolkits"
+    workdir = stocked(tmp_path)
+    workdir.vbuild("toolkit", "install", "13.0")
+    store = workdir.cache / "vbuild/toolkits"
     with ToolkitCache(store).locked("cuda-13.0-0123"):
-        said = refusal(desk.vbuild("toolkit", "prune"))
+        said = refusal(workdir.vbuild("toolkit", "prune"))
     assert said == f"{store}: a toolkit is being fetched there; try again when it is done"
-    assert len(kept(desk)) == 1
+    assert len(kept(workdir)) == 1
 
 
 REFUSALS = {
@@ -233,12 +233,12 @@ REFUSALS = {
 @pytest.mark.parametrize("what", REFUSALS)
 def test_what_is_not_to_be_had_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
     arguments, said = REFUSALS[what]
-    desk = Desk.at(tmp_path, shared=())
+    workdir = Workdir.at(tmp_path, shared=())
     for more in ((), ("--json",)):
-        ran = desk.vbuild("toolkit", *arguments, *more)
+        ran = workdir.vbuild("toolkit", *arguments, *more)
         assert refusal(ran) == said
         assert ran.stdout == ""
-    assert everything(desk.cache / "vbuild") == {}
+    assert file_digests(workdir.cache / "vbuild") == {}
 
 
 USAGE = {
@@ -253,7 +253,7 @@ USAGE = {
 
 @pytest.mark.parametrize("what", USAGE)
 def test_usage_mistakes_are_status_2(tmp_path: Path, what: str) -> None:
-    ran = Desk.at(tmp_path, shared=()).vbuild(*USAGE[what])
+    ran = Workdir.at(tmp_path, shared=()).vbuild(*USAGE[what])
     assert ran.returncode == 2
     assert "toolkit" in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stderr

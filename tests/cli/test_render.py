@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import WIDTH, Desk
 from tests.factories.kernels import cuda_project
 from tests.factories.projects import tree
 from tests.factories.tools import needs
+from tests.factories.workdir import WIDTH, Workdir
 from vbuild.cli.render import release_lines
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
@@ -34,13 +34,13 @@ GPUS = "sm_75, sm_80, sm_86, sm_87, sm_88, sm_89, sm_90, sm_90a,"
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Workdir:
     """A project that cannot be compiled for x86-64-v3."""
-    folder = tmp_path_factory.mktemp("desk")
+    folder = tmp_path_factory.mktemp("workdir")
     project = cuda_project(folder / "project")
     tree(project, {"module.c": NOT_FOR_AVX2 + (project / "module.c").read_text()})
     tree(folder, {"demo.toml": RECIPE})
-    return Desk.at(folder)
+    return Workdir.at(folder)
 
 
 def is_narrow(line: str) -> bool:
@@ -52,8 +52,8 @@ def is_narrow(line: str) -> bool:
 @pytest.mark.network
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
 @needs("gcc", "g++")
-def test_a_release_with_gpus_fits_a_terminal(desk: Desk) -> None:
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist")
+def test_a_release_with_gpus_fits_a_terminal(workdir: Workdir) -> None:
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dist")
     assert ran.stderr == "vbuild: demo: 2 of 5 targets failed\n"
     report, failure, log = ran.stdout.partition(f"x86_64_v3_{LONG}, x86_64_v3_sm120 failed:")
     assert report
@@ -84,15 +84,15 @@ def test_a_release_with_gpus_fits_a_terminal(desk: Desk) -> None:
     ]
     # the innermost frame at most: what the compiler said is in sight
     assert "no AVX2, please" in log
-    again = desk.vbuild("matrix", "demo.toml", "-o", "dist").stdout
+    again = workdir.vbuild("matrix", "demo.toml", "-o", "dist").stdout
     assert "kept from an earlier run: 3 of 5 wheels; matrix --fresh builds them again\n" in again
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="plans for x86-64")
 @needs("gcc", "g++")
-def test_a_dry_run_shows_each_build_once_and_what_becomes_of_it(desk: Desk) -> None:
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
+def test_a_dry_run_shows_each_build_once_and_what_becomes_of_it(workdir: Workdir) -> None:
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
     assert (ran.returncode, ran.stderr) == (0, "")
     lines = ran.stdout.splitlines()
     # a setting is a line for a shell, however long
@@ -101,18 +101,18 @@ def test_a_dry_run_shows_each_build_once_and_what_becomes_of_it(desk: Desk) -> N
     assert ran.stdout.count("  CUDAARCHS=") == 2
     assert "  sm120: slimmed to sm_120+PTX" in lines
     assert "  x86_64_v3_sm120: slimmed to sm_120+PTX" in lines
-    assert not (desk.folder / "dry").exists()
+    assert not (workdir.folder / "dry").exists()
 
 
 @pytest.mark.nightly
 def test_a_dry_run_says_what_is_to_be_fetched(tmp_path: Path) -> None:
     cuda_project(tmp_path / "project")
     tree(tmp_path, {"demo.toml": RECIPE.replace('"13.0"', '"13.4"')})
-    desk = Desk.at(tmp_path, shared=())
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
+    workdir = Workdir.at(tmp_path, shared=())
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "  CUDA 13.4, which is to be fetched: compiled for sm_75," in ran.stdout
-    assert not (desk.cache / "vbuild/toolkits").exists()
+    assert not (workdir.cache / "vbuild/toolkits").exists()
 
 
 def failure(label: str, error: str, log: Path | None = None) -> Failure:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.factories import cibuildwheelprojects as projects
+from tests.factories import cibuildwheel_projects as projects
 from tests.factories.clients import UV
 from tests.factories.containers import needs_podman
 from tests.factories.judges import actionlint_says, schema_says

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vbuild
-from tests.factories.emitting import LEVELS, written
+from tests.factories.emitted_recipes import LEVELS, written_recipe
 from vbuild.release.emit import CiSystem, emitted
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_nothing_emitted_installs_another_projects_vbuild(
     system: CiSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = emitted(written(tmp_path, f"[matrix]\n{LEVELS}"), system)
+    text = emitted(written_recipe(tmp_path, f"[matrix]\n{LEVELS}"), system)
     assert [*strangers(text)] == []
     assert "vbuild --version | grep '^vbuild-wheels '" in text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories import elf
-from tests.factories.joinable import module, shared
+from tests.factories.hwcaps_wheels import module, shared
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface, Versioned
 from vbuild.errors import BinaryError

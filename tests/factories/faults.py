@@ -1,6 +1,6 @@
 """Runs of vbuild that are disturbed: a call of the C library that fails, or a signal at some moment.
 
-layer() -> the library to preload, of faultlayer.c
+layer() -> the library to preload, of fault_layer.c
 Fault(at, kind) -> the variables under which the call number *at* of a process fails
 calls(log) -> what a process asked of the C library, call by call
 """
@@ -20,10 +20,10 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from tests.factories.desk import VBUILD
 from tests.factories.tools import unmeasured
+from tests.factories.workdir import VBUILD
 
-_SOURCE = Path(__file__).with_name("faultlayer.c")
+_SOURCE = Path(__file__).with_name("fault_layer.c")
 _WRITE = frozenset({"write", "pwrite", "sendfile", "copy_file_range"})
 # those that need room on a disk; the others are never refused for the lack of it
 _NEED_ROOM = _WRITE | {"ftruncate", "link", "linkat", "mkdir", "symlink"}

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.factories.desk import Desk
 from tests.factories.projects import KERNEL, tree
+from tests.factories.workdir import Workdir
 
 # a matrix of one toolkit and two groups of GPUs
 TWO = 'cuda = [{ toolkit = "13.0", gpus = { sm80 = "80", sm90 = "90" } }]'
@@ -58,7 +58,7 @@ def cuda_project(folder: Path, *, nvcc: str = "nvcc", archs: tuple[int, ...] = (
     return tree(folder, files)
 
 
-def with_recipe(desk: Desk, matrix: str) -> Desk:
-    """*desk*, with the recipe ``demo.toml`` for the folder ``project`` there."""
-    tree(desk.folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{matrix}\n'})
-    return desk
+def with_recipe(workdir: Workdir, matrix: str) -> Workdir:
+    """*workdir*, with the recipe ``demo.toml`` for the folder ``project`` there."""
+    tree(workdir.folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{matrix}\n'})
+    return workdir

@@ -63,7 +63,7 @@ def release(folder: Path, provider: VariantProvider | None = None) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Kitchen:
+class PluginWorkdir:
     """A release of demo, the folder of packages that pip is configured with, and a home folder of its own."""
 
     dist: Path
@@ -71,14 +71,14 @@ class Kitchen:
     home: Path
 
     @classmethod
-    def at(cls, folder: Path, provider: VariantProvider | None = None) -> "Kitchen":
+    def at(cls, folder: Path, provider: VariantProvider | None = None) -> "PluginWorkdir":
         for name in ("packages", "home"):
             (folder / name).mkdir()
         return cls(release(folder / "dist", provider), folder / "packages", folder / "home")
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of a user whose only packages are those of the kitchen."""
+        """The variables of a user whose only packages are those of the workdir."""
         unset = ("PIP_", "UV_")
         ours = {name: text for name, text in os.environ.items() if not name.startswith(unset)}
         pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.packages)}

@@ -2,21 +2,21 @@
 
 import pytest
 
-from tests.factories.disturbed import Undisturbed
-from tests.factories.subjects import Subject
+from tests.factories.disturbed_runs import UndisturbedRun
+from tests.factories.writing_commands import WritingCommand
 
 
 @pytest.fixture(scope="session")
-def known() -> dict[str, Undisturbed]:
+def known() -> dict[str, UndisturbedRun]:
     return {}
 
 
 @pytest.fixture
 def undisturbed(
-    request: pytest.FixtureRequest, known: dict[str, Undisturbed], tmp_path_factory: pytest.TempPathFactory
-) -> Undisturbed:
-    """What a run of the subject that the test is about gives."""
-    subject: Subject = request.param
-    if subject.name not in known:
-        known[subject.name] = Undisturbed.of(subject, tmp_path_factory.mktemp(subject.name))
-    return known[subject.name]
+    request: pytest.FixtureRequest, known: dict[str, UndisturbedRun], tmp_path_factory: pytest.TempPathFactory
+) -> UndisturbedRun:
+    """What a run of the command that the test is about gives."""
+    command: WritingCommand = request.param
+    if command.name not in known:
+        known[command.name] = UndisturbedRun.of(command, tmp_path_factory.mktemp(command.name))
+    return known[command.name]

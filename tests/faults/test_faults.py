@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.factories.disturbed import Undisturbed, spread
+from tests.factories.disturbed_runs import UndisturbedRun, spread
 from tests.factories.faults import Call, Fault, Kind
-from tests.factories.subjects import SUBJECTS
 from tests.factories.tools import needs
+from tests.factories.writing_commands import WRITING_COMMANDS
 
 FAULTS = 12
 EVERY = int(os.environ.get("FAULT_STEP", "1"))
 SEED = int(os.environ.get("FAULT_SEED", "8"))
 
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
-each = pytest.mark.parametrize("undisturbed", SUBJECTS, ids=str, indirect=True)
-named = {subject.name: subject for subject in SUBJECTS}
+each = pytest.mark.parametrize("undisturbed", WRITING_COMMANDS, ids=str, indirect=True)
+named = {command.name: command for command in WRITING_COMMANDS}
 
 
 def faults(chosen: list[Call], rng: random.Random) -> Iterator[Fault]:
@@ -33,9 +33,9 @@ def faults(chosen: list[Call], rng: random.Random) -> Iterator[Fault]:
 
 @pytest.mark.sampled(1)
 @each
-def test_a_call_that_fails_is_told_in_one_line(undisturbed: Undisturbed) -> None:
+def test_a_call_that_fails_is_told_in_one_line(undisturbed: UndisturbedRun) -> None:
     print(f"FAULT_SEED={SEED}")
-    rng, most = random.Random(f"{SEED} {undisturbed.subject}"), FAULTS // undisturbed.subject.takes
+    rng, most = random.Random(f"{SEED} {undisturbed.command}"), FAULTS // undisturbed.command.takes
     failing = [call for call in undisturbed.calls if Kind.EIO.fits(call)]
     undisturbed.check_all(list(faults(spread(failing, most, rng), rng)), again=most)
 
@@ -43,7 +43,7 @@ def test_a_call_that_fails_is_told_in_one_line(undisturbed: Undisturbed) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Kind.ENOSPC, Kind.EIO, Kind.EACCES])
 @each
-def test_any_call_that_fails_is_told_in_one_line(kind: Kind, undisturbed: Undisturbed) -> None:
+def test_any_call_that_fails_is_told_in_one_line(kind: Kind, undisturbed: UndisturbedRun) -> None:
     fitting = [call for call in undisturbed.calls if kind.fits(call)]
     undisturbed.check_all([Fault(call.number, kind) for call in fitting[::EVERY]], again=4)
 
@@ -124,7 +124,7 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
     indirect=["undisturbed"],
 )
 def test_what_once_ended_in_a_traceback_is_told(
-    undisturbed: Undisturbed, concerns: Callable[[Call], bool], kind: Kind, status: int, said: str
+    undisturbed: UndisturbedRun, concerns: Callable[[Call], bool], kind: Kind, status: int, said: str
 ) -> None:
     number = next(call.number for call in undisturbed.calls if concerns(call))
     with undisturbed.faulted(Fault(number, kind, stays=kind is Kind.ENOSPC)) as disturbed:

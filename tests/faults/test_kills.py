@@ -10,10 +10,10 @@ import signal
 
 import pytest
 
-from tests.factories.disturbed import Undisturbed, spread
+from tests.factories.disturbed_runs import UndisturbedRun, spread
 from tests.factories.faults import Fault, Kind
-from tests.factories.subjects import SUBJECTS
 from tests.factories.tools import needs
+from tests.factories.writing_commands import WRITING_COMMANDS
 
 KILLS = 6
 MANY = int(os.environ.get("KILLS", "100"))
@@ -22,18 +22,18 @@ EVERY = int(os.environ.get("FAULT_STEP", "1"))
 SEED = int(os.environ.get("KILL_SEED", "8"))
 
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
-each = pytest.mark.parametrize("undisturbed", SUBJECTS, ids=str, indirect=True)
+each = pytest.mark.parametrize("undisturbed", WRITING_COMMANDS, ids=str, indirect=True)
 
 
-def disturb(undisturbed: Undisturbed, *, kills: int, again: int) -> None:
+def disturb(undisturbed: UndisturbedRun, *, kills: int, again: int) -> None:
     """Send *kills* signals, one a run, spread over the time of a run; every *again*th is followed by a rerun."""
-    rng = random.Random(f"{SEED} {undisturbed.subject}")
+    rng = random.Random(f"{SEED} {undisturbed.command}")
     statuses = set()
     for number in range(kills):
         # one moment in each of as many parts of the time, the signals in turn
         after = undisturbed.seconds * (number + rng.random()) / kills
         sent = SIGNALS[number % len(SIGNALS)]
-        print(f"{undisturbed.subject}: {sent.name} after {after:.3f} s; KILL_SEED={SEED}")
+        print(f"{undisturbed.command}: {sent.name} after {after:.3f} s; KILL_SEED={SEED}")
         with undisturbed.killed(sent, after) as disturbed:
             statuses.add(disturbed.ended.status)
             disturbed.check()
@@ -44,14 +44,14 @@ def disturb(undisturbed: Undisturbed, *, kills: int, again: int) -> None:
 
 @pytest.mark.sampled(1)
 @each
-def test_a_run_that_is_ended_leaves_no_half_of_a_file(undisturbed: Undisturbed) -> None:
-    kills = KILLS // undisturbed.subject.takes
+def test_a_run_that_is_ended_leaves_no_half_of_a_file(undisturbed: UndisturbedRun) -> None:
+    kills = KILLS // undisturbed.command.takes
     disturb(undisturbed, kills=kills, again=kills)
 
 
 @pytest.mark.slow
 @each
-def test_a_run_that_is_ended_at_any_of_many_moments_leaves_no_half_of_a_file(undisturbed: Undisturbed) -> None:
+def test_a_run_that_is_ended_at_any_of_many_moments_leaves_no_half_of_a_file(undisturbed: UndisturbedRun) -> None:
     disturb(undisturbed, kills=MANY, again=1)
 
 
@@ -62,10 +62,12 @@ ending = pytest.mark.parametrize("kind", [Kind.SIGKILL, Kind.SIGINT])
 @pytest.mark.nightly
 @ending
 @each
-def test_a_run_that_is_ended_between_two_calls_leaves_no_half_of_a_file(kind: Kind, undisturbed: Undisturbed) -> None:
+def test_a_run_that_is_ended_between_two_calls_leaves_no_half_of_a_file(
+    kind: Kind, undisturbed: UndisturbedRun
+) -> None:
     print(f"KILL_SEED={SEED}")
-    most = KILLS // undisturbed.subject.takes
-    chosen = spread(undisturbed.calls, most, random.Random(f"{SEED} {kind} {undisturbed.subject}"))
+    most = KILLS // undisturbed.command.takes
+    chosen = spread(undisturbed.calls, most, random.Random(f"{SEED} {kind} {undisturbed.command}"))
     undisturbed.check_all([Fault(call.number, kind, stays=kind is Kind.SIGINT) for call in chosen], again=most)
 
 
@@ -73,7 +75,7 @@ def test_a_run_that_is_ended_between_two_calls_leaves_no_half_of_a_file(kind: Ki
 @ending
 @each
 def test_a_run_that_is_ended_between_any_two_calls_leaves_no_half_of_a_file(
-    kind: Kind, undisturbed: Undisturbed
+    kind: Kind, undisturbed: UndisturbedRun
 ) -> None:
     undisturbed.check_all(
         [Fault(call.number, kind, stays=kind is Kind.SIGINT) for call in undisturbed.calls[::EVERY]], again=4

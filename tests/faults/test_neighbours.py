@@ -13,34 +13,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import joinable
-from tests.factories.desk import mounted
-from tests.factories.disturbed import Undisturbed
+from tests.factories import hwcaps_wheels
+from tests.factories.disturbed_runs import UndisturbedRun
 from tests.factories.faults import Fault, Kind, begin, ended
 from tests.factories.processes import is_running, state_of, until
-from tests.factories.subjects import SUBJECTS
 from tests.factories.tools import needs
 from tests.factories.variants import variant
+from tests.factories.workdir import mounted
+from tests.factories.writing_commands import WRITING_COMMANDS
 from vbuild.variants.stamp import stamped
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - another file system than that of any test's folder
 
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
-each = pytest.mark.parametrize("undisturbed", SUBJECTS, ids=str, indirect=True)
-named = {subject.name: subject for subject in SUBJECTS}
+each = pytest.mark.parametrize("undisturbed", WRITING_COMMANDS, ids=str, indirect=True)
+named = {command.name: command for command in WRITING_COMMANDS}
 V4 = variant("x86_64_v4", "x86_64 :: level :: v4")
 
 
 @pytest.mark.sampled(1)
 @each
-def test_two_runs_into_one_folder_at_once_give_what_one_gives(undisturbed: Undisturbed) -> None:
+def test_two_runs_into_one_folder_at_once_give_what_one_gives(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
         begun = time.monotonic()
         two = [begin(*place.arguments, folder=place.folder, variables=place.variables) for _ in range(2)]
         ends = [ended(process, begun) for process in two]
         for end in ends:
             # what needs an empty folder says that it is none; all others give the same twice
-            assert end.status == 0 or (undisturbed.subject.closed and end.said.endswith(IN_USE)), end
+            assert end.status == 0 or (undisturbed.command.closed and end.said.endswith(IN_USE)), end
         assert any(end.status == 0 for end in ends)
         assert place.results() == undisturbed.whole
         assert place.left() == []
@@ -55,14 +55,14 @@ IN_USE = (
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("undisturbed", [named["index"]], ids=str, indirect=True)
-def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_wheel(undisturbed: Undisturbed) -> None:
+def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_wheel(undisturbed: UndisturbedRun) -> None:
     (writing, *_) = (call for call in undisturbed.calls if call.name == "open" and call.path.endswith(".part"))
     with undisturbed.place() as place:
         begun = time.monotonic()
         stopping = Fault(writing.number, Kind.SIGSTOP).variables(place.folder, place.log)
         slow = begin("index", "out/dist", folder=place.folder, variables={**place.variables, **stopping})
         until(lambda: state_of(slow.pid) == "T")
-        stamped(place.out / "dist" / joinable.NAME, place.out / "dist", variant=V4)
+        stamped(place.out / "dist" / hwcaps_wheels.NAME, place.out / "dist", variant=V4)
         quick = begin("index", "out/dist", folder=place.folder, variables=place.variables)
         with suppress(subprocess.TimeoutExpired):
             quick.wait(2)  # it may have to wait for the other
@@ -74,7 +74,7 @@ def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_whee
 
 @pytest.mark.nightly
 @each
-def test_inputs_that_are_read_only_are_enough(undisturbed: Undisturbed) -> None:
+def test_inputs_that_are_read_only_are_enough(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
         read_only = mounted('mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"', str(place.inputs))
         end = place.run(inside=read_only)
@@ -84,7 +84,7 @@ def test_inputs_that_are_read_only_are_enough(undisturbed: Undisturbed) -> None:
 
 @pytest.mark.sampled(1)
 @each
-def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undisturbed) -> None:
+def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
         place.out.mkdir(exist_ok=True)
         before = place.results()
@@ -97,7 +97,7 @@ def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undistu
 
 @pytest.mark.nightly
 @each
-def test_a_temporary_folder_without_room_is_not_needed_or_told_of(undisturbed: Undisturbed) -> None:
+def test_a_temporary_folder_without_room_is_not_needed_or_told_of(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
         full = 'mount -t tmpfs -o size=4k none "$0" && head -c 4096 /dev/zero > "$0/file" && exec "$@"'
         end = place.run(inside=mounted(full, str(place.folder / "tmp")))
@@ -118,7 +118,7 @@ def elsewhere() -> Iterator[Path]:
 
 @pytest.mark.nightly
 @each
-def test_the_output_may_be_on_another_file_system(undisturbed: Undisturbed, elsewhere: Path) -> None:
+def test_the_output_may_be_on_another_file_system(undisturbed: UndisturbedRun, elsewhere: Path) -> None:
     with undisturbed.place() as place:
         if place.out.exists():
             shutil.copytree(place.out, elsewhere / "out")
@@ -132,8 +132,8 @@ def test_the_output_may_be_on_another_file_system(undisturbed: Undisturbed, else
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("undisturbed", [SUBJECTS[-1]], ids=str, indirect=True)
-def test_what_a_matrix_had_started_ends_when_it_is_killed(undisturbed: Undisturbed) -> None:
+@pytest.mark.parametrize("undisturbed", [WRITING_COMMANDS[-1]], ids=str, indirect=True)
+def test_what_a_matrix_had_started_ends_when_it_is_killed(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
         programs = place.folder / "programs"
         programs.mkdir()

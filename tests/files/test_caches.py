@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tests.factories.officials import officials_of, published
+from tests.factories.official_wheels import official_wheel, officials_of
 from tests.factories.sources import index, pinned, sdist, served
 from tests.factories.toolkits import component, core, laid_out, places
 from vbuild.build import cross
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_noticed_and_made_good(kind: str, tmp_path: Path) -> No
 
 @pytest.mark.nightly
 def test_a_flipped_bit_in_what_is_known_of_official_wheels_is_asked_again(tmp_path: Path) -> None:
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, server):
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, server):
         store = tmp_path / "store"
 
         def take() -> tuple[Contents, int]:

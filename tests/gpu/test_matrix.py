@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.clients import taken_by_uv
-from tests.factories.gpuprojects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda
+from tests.factories.gpu_projects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda
 from tests.factories.tools import needs
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import Arch, GpuList

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.published import PIP, Published, Shelf
+from tests.factories.published_wheels import PIP, Published, PublishedWheels
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.request import Cuts, Empty, Share
@@ -74,7 +74,7 @@ def test_a_slimmed_wheel_computes_what_the_fat_one_did(
     if project == "bitsandbytes" and importlib.util.find_spec("torch") is None:
         pytest.skip("bitsandbytes needs torch")
     requirement = requirements[-1] if machine.driver >= Dotted(13, 0) else requirements[0]
-    fat = Shelf(tmp_path_factory).wheel(Published(requirement))
+    fat = PublishedWheels(tmp_path_factory).wheel(Published(requirement))
     gpus = GpuList.parse(str(machine.capabilities[0]))
     (slimmed,) = slim([fat], tmp_path / "slim", shares=[Share(gpus)], cuts=cuts)
     assert slimmed.path

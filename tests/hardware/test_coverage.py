@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories.offers import offers, short
+from tests.factories.gpu_offers import offers, short_offer
 from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, needed, service
 
 FAMILIES = {  # NVIDIA's programming guide, compute capabilities, family-specific targets
@@ -38,7 +38,7 @@ with_ptx = st.sampled_from([Ptx.AUTO, Ptx.KEEP])
 def kept(text: str, request: str, ptx: Ptx = Ptx.AUTO) -> str:
     """The offers of *text* that are kept for the GPU *request*, in short."""
     given_, (asked,) = offers(text), GpuList.parse(request)
-    return " ".join(short(given_[place]) for place in sorted(needed(given_, asked, ptx=ptx)))
+    return " ".join(short_offer(given_[place]) for place in sorted(needed(given_, asked, ptx=ptx)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import vbuild.inspection
-from tests.factories.levels import BASE, STUB, leveled, members
+from tests.factories.level_copies import BASE, STUB, level_members, leveled_wheel
 from tests.factories.tools import needs
 from tests.factories.wheels import contents as unpacked
 from vbuild.elf.hwcaps_folders import at_level
@@ -24,11 +24,11 @@ pytestmark = needs("gcc")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Contents:
-    return inspect(leveled(tmp_path_factory.mktemp("copies")))
+    return inspect(leveled_wheel(tmp_path_factory.mktemp("copies")))
 
 
 def test_each_library_with_copies_is_told_with_all_of_them(found: Contents) -> None:
-    sizes = {path: len(data) for path, data in members().items()}
+    sizes = {path: len(data) for path, data in level_members().items()}
     (copies,) = found.copies
     assert (copies.path, [(copy.level, copy.path, copy.size) for copy in copies.copies]) == (
         BASE,
@@ -56,8 +56,11 @@ def test_what_others_need_is_provided_by_what_every_processor_may_load(found: Co
 def test_a_module_that_left_a_stub_is_not_bundled_and_a_library_with_copies_is(tmp_path: Path, found: Contents) -> None:
     assert found.bundled == ()
     other = "demo.libs/libother.so"
-    files = members() | {other: members()[BASE], at_level(other, "v3"): members()[at_level(BASE, "v3")]}
-    assert [library.path for library in inspect(leveled(tmp_path, files)).bundled] == [other]
+    files = level_members() | {
+        other: level_members()[BASE],
+        at_level(other, "v3"): level_members()[at_level(BASE, "v3")],
+    }
+    assert [library.path for library in inspect(leveled_wheel(tmp_path, files)).bundled] == [other]
 
 
 def test_the_terminal_has_a_column_for_each_level(found: Contents) -> None:
@@ -72,10 +75,10 @@ def test_the_terminal_has_a_column_for_each_level(found: Contents) -> None:
 
 
 def test_a_level_for_which_a_library_has_no_copy_is_a_dash(tmp_path: Path) -> None:
-    files = members(("v3", "v4"))
+    files = level_members(("v3", "v4"))
     other = "demo.libs/libother.so"
     files |= {other: files[BASE], at_level(other, "v4"): files[at_level(BASE, "v4")]}
-    lines = [*summary(inspect(leveled(tmp_path, files)))]
+    lines = [*summary(inspect(leveled_wheel(tmp_path, files)))]
     (line,) = (line for line in lines if line.startswith(f"{other} ") and line.split()[3] == "-")
     assert len(line.split()) == 1 + 2 + 1 + 2
 
@@ -85,7 +88,7 @@ def test_json_is_as_the_schema_says_and_has_levels_only_where_there_are_any(foun
     Draft202012Validator(SCHEMA).validate(data)
     assert [level["level"] for level in data["levels"]] == ["v1", "v3", "v4"]
     assert data["copies"][0]["path"] == BASE
-    flat = inspect(leveled(tmp_path, members(()))).data()
+    flat = inspect(leveled_wheel(tmp_path, level_members(()))).data()
     Draft202012Validator(SCHEMA).validate(json.loads(json.dumps(flat)))
     assert not {"levels", "copies"} & flat.keys()
 
@@ -102,5 +105,5 @@ def test_a_copy_without_one_for_every_processor_has_no_baseline() -> None:
 
 
 def test_what_the_wheel_holds_is_what_is_told(tmp_path: Path, found: Contents) -> None:
-    held = unpacked(leveled(tmp_path))
+    held = unpacked(leveled_wheel(tmp_path))
     assert sum(len(data) for data in held.values()) == found.size

@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.factories.desk import VBUILD, WIDTH
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
+from tests.factories.workdir import VBUILD, WIDTH
 from vbuild.cli.publish import LAYOUTS
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories.channels import described, index, pythons
-from tests.factories.published import Published, Shelf
-from tests.factories.rattlers import Question, answer, answers
+from tests.factories.published_wheels import Published, PublishedWheels
+from tests.factories.rattler import Question, rattler_answer, rattler_answers
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.hardware.conda import machine_of
@@ -107,14 +107,14 @@ def test_five_cpus_with_three_drivers_get_the_right_build(channels: tuple[Path, 
             questions.append(("solve", {"channels": channels[1], "specs": ["demo"], "virtual": machine(cpu, cuda)}))
             label = f"{driver}_v4" if (driver, level) == ("cu128", "v4") else driver or (level and f"x86_64_{level}")
             expected.append((cpu, cuda, f"py311_{label}" if label else "py311"))
-    found = [next(one for one in answered if one.startswith("demo ")) for answered in answers(questions)]
+    found = [next(one for one in answered if one.startswith("demo ")) for answered in rattler_answers(questions)]
     assert [build.split()[2].rpartition("_")[0] for build in found] == [build for *_, build in expected]
     assert len(found) == 15
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="conda's name for the machine is another one")
 def test_a_machine_is_the_same_by_its_virtual_packages() -> None:
-    detected = answer("detect")
+    detected = rattler_answer("detect")
     found = machine_of(json.dumps({"platform": "linux-64", "virtual_packages": detected}))
     here = Machine.here()
     assert (found.cpu, found.nvidia.driver) == (here.cpu, here.nvidia.driver)
@@ -123,7 +123,7 @@ def test_a_machine_is_the_same_by_its_virtual_packages() -> None:
 
 def test_a_machine_with_an_older_glibc_gets_nothing(channels: tuple[Path, list[str]]) -> None:
     virtual = [["__archspec", "1", "zen4"], ["__glibc", "2.17", "0"]]
-    assert answer("solve", channels=channels[1], specs=["demo"], virtual=virtual) is None
+    assert rattler_answer("solve", channels=channels[1], specs=["demo"], virtual=virtual) is None
 
 
 def test_each_python_gets_what_it_asks_for(channels: tuple[Path, list[str]]) -> None:
@@ -131,7 +131,7 @@ def test_each_python_gets_what_it_asks_for(channels: tuple[Path, list[str]]) -> 
         ("solve", {"channels": channels[1], "specs": specs, "virtual": machine("zen2")})
         for specs in (["pure", "python 3.11.*"], ["pure", "python 3.12.*"], ["demo", "python 3.12.*"], ["carried"])
     ]
-    old, new, none, carried = answers(questions)
+    old, new, none, carried = rattler_answers(questions)
     assert [one for one in old if one.startswith(("pure", "stable"))] == ["pure 1.0 py_30to311_0"]
     assert [one for one in new if one.startswith(("pure", "stable", "_py"))] == [
         *("_python_abi3_support 1.0 0_any", "pure 1.0 py_312on_0", "stable 1.0 py39abi3_0")
@@ -143,7 +143,7 @@ def test_each_python_gets_what_it_asks_for(channels: tuple[Path, list[str]]) -> 
 def test_what_is_installed_is_imported_and_its_commands_run(channels: tuple[Path, list[str]], tmp_path: Path) -> None:
     prefix = tmp_path / "an environment"
     specs = ["demo", "pure", "stable", "carried", "python 3.11.*"]
-    answer("install", channels=channels[1], specs=specs, virtual=machine("zen4", "12.8"), prefix=str(prefix))
+    rattler_answer("install", channels=channels[1], specs=specs, virtual=machine("zen4", "12.8"), prefix=str(prefix))
     site = prefix / "lib/python3.11/site-packages"
 
     def told(*command: str) -> str:
@@ -170,14 +170,16 @@ def test_what_is_installed_is_imported_and_its_commands_run(channels: tuple[Path
 def test_wheels_of_the_package_index_are_installed_and_imported(
     channels: tuple[Path, list[str]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    shelf = Shelf(tmp_path_factory)
-    wheels = [shelf.wheel(Published(name, python="3.11")) for name in ("numpy==2.3.5", "python-flint==0.9.0")]
+    published_wheels = PublishedWheels(tmp_path_factory)
+    wheels = [
+        published_wheels.wheel(Published(name, python="3.11")) for name in ("numpy==2.3.5", "python-flint==0.9.0")
+    ]
     publish(wheels, tmp_path / "site", layouts=[Conda()])
     assert list(problems(tmp_path / "site/conda")) == []
     urls = [(tmp_path / "site/conda").as_uri(), channels[1][1]]
     specs = ["numpy", "python-flint", "python 3.11.*"]
     prefix = tmp_path / "environment"
-    found = answer("install", channels=urls, specs=specs, virtual=machine("zen4"), prefix=str(prefix))
+    found = rattler_answer("install", channels=urls, specs=specs, virtual=machine("zen4"), prefix=str(prefix))
     assert {"numpy 2.3.5 py311_0", "python-flint 0.9.0 py310abi3_0"} <= {*found}
     code = "import flint, numpy; print(numpy.__file__, flint.fmpz(3) ** int(numpy.ones(40).sum()))"
     told = subprocess.run([prefix / "bin/python", "-c", code], capture_output=True, text=True, check=True).stdout
@@ -190,7 +192,7 @@ def test_wheels_of_the_package_index_are_installed_and_imported(
 def test_another_indexer_says_the_same(channels: tuple[Path, list[str]], tmp_path: Path) -> None:
     shutil.copytree(channels[0], tmp_path / "copy")
     (tmp_path / "copy/README.md").unlink()
-    found = answer("index", folder=str(tmp_path / "copy"))
+    found = rattler_answer("index", folder=str(tmp_path / "copy"))
     for subdir in ("linux-64", "noarch"):
         ours = json.loads((channels[0] / subdir / "repodata.json").read_text())["packages.conda"]
         theirs = found[subdir]["packages.conda"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import joinable, releases
+from tests.factories import hwcaps_wheels, releases
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from vbuild.errors import VbuildError
@@ -43,7 +43,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The same with one module, compiled for two levels."""
-    return joinable.release(tmp_path_factory.mktemp("dist"), {level: joinable.package(level) for level in ("v1", "v3")})
+    return hwcaps_wheels.hwcaps_release(
+        tmp_path_factory.mktemp("dist"), {level: hwcaps_wheels.package(level) for level in ("v1", "v3")}
+    )
 
 
 @pytest.mark.parametrize("epoch", ["0", "1700000000", "9000000000", str(LATEST)])

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import VBUILD
-from tests.factories.joinable import (
+from tests.factories.hwcaps_wheels import (
     MASKS,
     NAME,
     PYTHON,
-    built,
+    hwcaps_release,
+    hwcaps_wheel,
     levels_here,
     module,
     package,
-    release,
-    said,
+    program_output,
     so,
 )
 from tests.factories.variants import variant
+from tests.factories.workdir import VBUILD
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.publish import publish
@@ -37,7 +37,7 @@ here = pytest.mark.skipif(levels_here()[0] != "v4", reason="a processor of level
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release for v1, v3 and v4."""
     folder = tmp_path_factory.mktemp("release") / "dist"
-    wheels = release(folder, {level: package(level) for level in LEVELS})
+    wheels = hwcaps_release(folder, {level: package(level) for level in LEVELS})
     assert len(wheels) == 3
     return folder
 
@@ -77,7 +77,7 @@ def commands(site: Path) -> dict[str, str]:
 def test_the_commands_of_the_readme_install_what_the_processor_takes(site: Path, tmp_path: Path, program: str) -> None:
     folder, variables = environment(tmp_path / "an environment")
     subprocess.run(["sh", "-c", commands(site)[program]], cwd=site, env=variables, check=True, capture_output=True)
-    assert [said(packages(folder), level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
+    assert [program_output(packages(folder), level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
     remove = {"pip": ["python", "-m", "pip", "uninstall", "-y", "demo"], "uv": ["uv", "pip", "uninstall", "demo"]}
     subprocess.run(remove[program], env=variables, check=True, capture_output=True)
     assert not [*packages(folder).glob("demo*")]
@@ -105,7 +105,7 @@ def test_auditwheel_leaves_it_a_wheel_of_all_levels(site: Path, tmp_path: Path) 
     subprocess.run([*command, "-w", tmp_path / "repaired", site / NAME], env=variables, check=True, capture_output=True)
     [wheel] = (tmp_path / "repaired").glob("*.whl")
     subprocess.run(["uv", "pip", "install", "--no-deps", wheel], env=variables, check=True, capture_output=True)
-    assert [said(packages(folder), level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
+    assert [program_output(packages(folder), level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
 
 
 def test_vbuild_has_nothing_to_say_of_it(site: Path) -> None:
@@ -116,15 +116,15 @@ def test_vbuild_has_nothing_to_say_of_it(site: Path) -> None:
 
 def test_a_wheel_of_each_tag_is_joined_and_others_stay(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
-    release(dist, {level: package(level) for level in LEVELS})
+    hwcaps_release(dist, {level: package(level) for level in LEVELS})
     other = NAME.replace(f"{PYTHON}-{PYTHON}", "cp39-abi3")
-    built(dist, package("v1"), name=other)
-    built(dist, package("v3"), "v3", name=other)
+    hwcaps_wheel(dist, package("v1"), name=other)
+    hwcaps_wheel(dist, package("v3"), "v3", name=other)
     arm = NAME.replace("x86_64", "aarch64")
-    built(dist, PLAIN, name=arm)
+    hwcaps_wheel(dist, PLAIN, name=arm)
     musl = NAME.replace("manylinux_2_34", "musllinux_1_2")
-    built(dist, package("v1"), name=musl)
-    built(dist, package("v3"), "v3", name=musl)
+    hwcaps_wheel(dist, package("v1"), name=musl)
+    hwcaps_wheel(dist, package("v3"), "v3", name=musl)
     wheels = [*dist.glob("*.whl")]
     [laid] = publish(wheels, tmp_path / "site", layouts=[Hwcaps()])
     assert sorted(path.name for path in (tmp_path / "site" / "hwcaps").glob("*.whl")) == sorted(
@@ -150,7 +150,9 @@ def test_the_same_bytes_come_out_of_the_same_bytes(dist: Path, site: Path, tmp_p
 
 @pytest.mark.nightly
 def test_a_wheel_that_is_out_is_upgraded_on_the_command_line(dist: Path, tmp_path: Path) -> None:
-    other = built(tmp_path, {"demo/__init__.py": package("v3")["demo/__init__.py"], f"demo/{so('_c')}": module("v3")})
+    other = hwcaps_wheel(
+        tmp_path, {"demo/__init__.py": package("v3")["demo/__init__.py"], f"demo/{so('_c')}": module("v3")}
+    )
     command: list[str | Path] = [
         *VBUILD,
         "publish",

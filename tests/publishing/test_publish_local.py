@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.customers import Customer, served
 from tests.factories.releases import TOOL, V3, V4, companion, release
+from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.local import Local
@@ -35,19 +35,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    with served(site) as url:
+    with serving_folder(site) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory) -> Customer:
+def asking(tmp_path_factory: pytest.TempPathFactory) -> VirtualEnvironment:
     """Somebody who only asks what would be installed."""
-    return Customer.at(tmp_path_factory.mktemp("asking") / "home")
+    return VirtualEnvironment.at(tmp_path_factory.mktemp("asking") / "home")
 
 
 @pytest.fixture
-def customer(tmp_path: Path) -> Customer:
-    return Customer.at(tmp_path / "home")
+def venv(tmp_path: Path) -> VirtualEnvironment:
+    return VirtualEnvironment.at(tmp_path / "home")
 
 
 # indexes, request, what pip and what uv takes: pip looks into all indexes, uv into the first that has the project
@@ -69,32 +69,36 @@ REQUESTS = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("indexes", "asked", "expected"), REQUESTS)
 def test_eleven_requests_are_answered_as_the_notes_say(
-    address: str, asking: Customer, indexes: tuple[str, ...], asked: str, expected: tuple[str | None, str | None]
+    address: str,
+    asking: VirtualEnvironment,
+    indexes: tuple[str, ...],
+    asked: str,
+    expected: tuple[str | None, str | None],
 ) -> None:
     urls = [f"{address}/{index}/simple" for index in indexes]
     taken = taken_by_pip(asking, urls, asked), taken_by_uv(asking, [f"--index {url}" for url in urls], asked)
     assert taken == expected
 
 
-def test_in_one_folder_uv_takes_the_last_local_version_as_pip_does(site: Path, asking: Customer) -> None:
+def test_in_one_folder_uv_takes_the_last_local_version_as_pip_does(site: Path, asking: VirtualEnvironment) -> None:
     links = [f"--find-links {site / index}" for index in ("plain", V3, V4)]
     assert taken_by_uv(asking, links, "demo") == FOUR
     assert taken_by_uv(asking, links, "demo==1.0") == FOUR
     assert taken_by_uv(asking, links, "demo==1.0+x86.64.v3") == THREE
 
 
-def taken_by_pip(customer: Customer, urls: list[str], request: str) -> str | None:
+def taken_by_pip(venv: VirtualEnvironment, urls: list[str], request: str) -> str | None:
     extra = " ".join(f"--extra-index-url {url}" for url in urls)
-    ran = customer.tries(f"pip install --dry-run --quiet --no-deps --ignore-installed {extra} --report - '{request}'")
+    ran = venv.tries(f"pip install --dry-run --quiet --no-deps --ignore-installed {extra} --report - '{request}'")
     if ran.returncode:
         assert "No matching distribution found" in ran.stderr
         return None
     return str(json.loads(ran.stdout)["install"][0]["metadata"]["version"])
 
 
-def taken_by_uv(customer: Customer, places: list[str], request: str) -> str | None:
+def taken_by_uv(venv: VirtualEnvironment, places: list[str], request: str) -> str | None:
     command = f"echo '{request}' | uv pip compile --quiet --no-deps --no-header --no-annotate {' '.join(places)} -"
-    ran = customer.tries(command)
+    ran = venv.tries(command)
     if ran.returncode:
         assert "No solution found" in ran.stderr or "there is no version" in ran.stderr, ran.stderr
         return None
@@ -110,53 +114,55 @@ def commands(site: Path, what: str) -> list[str]:
 @pytest.mark.sampled("uv")
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_what_readme_says_installs_the_label_with_siblings_and_companions(
-    site: Path, customer: Customer, tool: str
+    site: Path, venv: VirtualEnvironment, tool: str
 ) -> None:
     command = next(line for line in commands(site, V3) if line.startswith(tool))
-    customer.runs(command, folder=site)
-    assert customer.installed == {"demo": THREE, "vision": "2.0+x86.64.v3", "demo-libs": "0.187650320598251"}
-    assert customer.runs("demo-level; demo-tool; vision-level") == f"{V3}\ntool\n{V3}"
-    customer.runs("pip check && uv pip check")
+    venv.runs(command, folder=site)
+    assert venv.installed == {"demo": THREE, "vision": "2.0+x86.64.v3", "demo-libs": "0.187650320598251"}
+    assert venv.runs("demo-level; demo-tool; vision-level") == f"{V3}\ntool\n{V3}"
+    venv.runs("pip check && uv pip check")
     program = "from importlib.metadata import files, version; print(version('demo'), len(files('demo')) > 5)"
-    assert customer.python(program) == f"{THREE} True"
+    assert venv.python(program) == f"{THREE} True"
     quiet = "--quiet --yes" if tool == "pip" else "--quiet"
     command = f"{tool} {'' if tool == 'pip' else 'pip '}uninstall {quiet} demo vision demo-libs"
-    customer.runs(command)
-    assert customer.installed == {}
-    assert not [path for path in customer.site.rglob("*") if path.is_file() and "demo" in str(path)]
+    venv.runs(command)
+    assert venv.installed == {}
+    assert not [path for path in venv.site.rglob("*") if path.is_file() and "demo" in str(path)]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_another_label_and_the_plain_wheel_take_the_place_of_one(site: Path, customer: Customer, tool: str) -> None:
+def test_another_label_and_the_plain_wheel_take_the_place_of_one(
+    site: Path, venv: VirtualEnvironment, tool: str
+) -> None:
     for what, level in ((V3, V3), (V4, V4), ("The plain wheel", "plain"), (V3, V3)):
         command = next(line for line in commands(site, what) if line.startswith(tool))
-        customer.runs(command, folder=site)
-        assert customer.runs("demo-level") == level
+        venv.runs(command, folder=site)
+        assert venv.runs("demo-level") == level
 
 
-def test_uv_locks_each_extra_to_its_index(site: Path, customer: Customer) -> None:
+def test_uv_locks_each_extra_to_its_index(site: Path, venv: VirtualEnvironment) -> None:
     tables = (site / "README.md").read_text().partition("```toml\n")[2].partition("```")[0]
     project = site / "pyproject.toml"
     project.write_text(f'[project]\nname = "mine"\nversion = "0"\nrequires-python = ">=3.11"\n{tables}')
     try:
         for extra, version in (("x86-64-v3", "v3"), ("x86-64-v4", "v4")):
-            customer.runs(f"UV_PROJECT_ENVIRONMENT={customer.folder}/venv uv sync --extra {extra}", folder=site)
-            assert customer.installed["demo"] == f"1.0+x86.64.{version}"
-            assert customer.runs("vision-level") == f"x86_64_{version}"
+            venv.runs(f"UV_PROJECT_ENVIRONMENT={venv.folder}/venv uv sync --extra {extra}", folder=site)
+            assert venv.installed["demo"] == f"1.0+x86.64.{version}"
+            assert venv.runs("vision-level") == f"x86_64_{version}"
     finally:
         for path in (project, site / "uv.lock"):
             path.unlink(missing_ok=True)
 
 
 @pytest.mark.nightly
-def test_with_an_address_the_commands_work_from_anywhere(site: Path, tmp_path: Path, customer: Customer) -> None:
-    with served(tmp_path / "other") as url:
+def test_with_an_address_the_commands_work_from_anywhere(site: Path, tmp_path: Path, venv: VirtualEnvironment) -> None:
+    with serving_folder(tmp_path / "other") as url:
         release(tmp_path / "dist")
         publish([tmp_path / "dist"], tmp_path / "other", layouts=[Local(url=f"{url}/local/")])
         for line in commands(tmp_path / "other" / "local", V4):
-            customer.runs(line)
-            assert customer.runs("demo-level") == V4
+            venv.runs(line)
+            assert venv.runs("demo-level") == V4
     assert url not in (site / "README.md").read_text()
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.customers import Customer
-from tests.factories.marched import files, levels_wheel, runs
+from tests.factories.level_wheels import level_files, level_wheel, needs_level
 from tests.factories.tools import needs
+from tests.factories.virtual_environments import VirtualEnvironment
 from vbuild.publishing.check import check
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
@@ -29,7 +29,7 @@ from vbuild.publishing.redirect.plan import Redirect
 from vbuild.publishing.suffix import Suffix
 from vbuild.publishing.variants import Variants
 
-pytestmark = [needs("gcc"), runs("v3")]
+pytestmark = [needs("gcc"), needs_level("v3")]
 
 TABLE = """
 second, over the first   suffix     local      extras     redirect   variants   hwcaps
@@ -81,9 +81,9 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment of one customer, who uses *client*."""
+    """An environment of one venv, who uses *client*."""
 
-    customer: Customer
+    venv: VirtualEnvironment
     client: str
 
     def install(self, laid: Laid, *, again: bool = False) -> None:
@@ -91,17 +91,17 @@ class Environment:
         command = laid.commands[self.client]
         if again:
             command = command.replace("install ", f"install --{'force-' * (self.client == 'pip')}reinstall ", 1)
-        self.customer.runs(command, folder=laid.folder)
+        self.venv.runs(command, folder=laid.folder)
 
     def uninstall(self, layout: str) -> None:
         projects = PROJECTS.get(layout, "levels")
         client = "pip uninstall --yes" if self.client == "pip" else "uv pip uninstall"
-        self.customer.runs(f"{client} {projects}")
+        self.venv.runs(f"{client} {projects}")
 
     @property
     def state(self) -> str:
         """What level() says; gone where nothing of it is left, broken where a distribution says that it is there."""
-        return self.customer.python(PROBE)
+        return self.venv.python(PROBE)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def laid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Laid]:
 
 def _laid(layout: PublishLayout, folder: Path) -> Laid:
     for level in ("v1", "v3"):
-        levels_wheel(folder / "dist", level, files(level, answer=f"{layout.name} {level}"))
+        level_wheel(folder / "dist", level, level_files(level, answer=f"{layout.name} {level}"))
     [made] = publish([folder / "dist"], folder / "site", layouts=[layout])
     lines = [line for use in made.plan.uses if use.language == "sh" for line in use.text.splitlines()]
     if layout.name == "redirect":  # its first command takes the wheels from where they are served
@@ -148,7 +148,7 @@ def test_a_layout_over_another_is_as_the_table_says(
     def said(layout: str) -> str:
         return f"{layout} {LEVELS.get((client, layout), 'v3')}"
 
-    here = Environment(Customer.at(tmp_path / "home"), client)
+    here = Environment(VirtualEnvironment.at(tmp_path / "home"), client)
     here.install(laid[first])
     assert here.state == said(first)
     here.install(laid[second])
@@ -179,12 +179,12 @@ def test_a_check_of_both_names_those_that_collide(
 @pytest.mark.parametrize("other", [name for name in NAMES if name != "suffix"])
 def test_the_guard_names_what_it_was_installed_over(laid: Mapping[str, Laid], tmp_path: Path, other: str) -> None:
     """Where the other one came second, the guard is gone with the files: only `vbuild check` says it, before."""
-    here = Environment(Customer.at(tmp_path / "home"), "uv")
+    here = Environment(VirtualEnvironment.at(tmp_path / "home"), "uv")
     here.install(laid[other])
     here.install(laid["suffix"])
     asked = "python -W always -c 'import levels; print(levels.level())'"
-    said = here.customer.tries(asked).stderr
+    said = here.venv.tries(asked).stderr
     assert f"RuntimeWarning: {SUFFIXED} and levels are installed with the same files" in said
     here.install(laid[other], again=True)
-    assert "RuntimeWarning" not in here.customer.tries(asked).stderr
-    assert here.customer.runs("uv pip check") == ""
+    assert "RuntimeWarning" not in here.venv.tries(asked).stderr
+    assert here.venv.runs("uv pip check") == ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.clients import UV, masked
-from tests.factories.redirecting import (
+from tests.factories.redirect_installs import (
     COMPANION,
     METADATA,
     NAME,

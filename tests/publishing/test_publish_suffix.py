@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.customers import Customer, served
 from tests.factories.extensions import MODULE, library
 from tests.factories.releases import V3, V4, release
 from tests.factories.tools import needs
 from tests.factories.variants import variant
+from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents, wheel
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.publish import publish
@@ -47,17 +47,17 @@ def unguarded(dist: Path) -> Path:
 
 
 @pytest.fixture
-def customer(tmp_path: Path) -> Customer:
-    return Customer.at(tmp_path / "home")
+def venv(tmp_path: Path) -> VirtualEnvironment:
+    return VirtualEnvironment.at(tmp_path / "home")
 
 
-def installs(customer: Customer, tool: str, site: Path, *asked: str) -> None:
+def installs(venv: VirtualEnvironment, tool: str, site: Path, *asked: str) -> None:
     places = f"--extra-index-url file://{site}/simple" if tool == "pip" else f"--index file://{site}/simple"
-    customer.runs(f"{tool} install {places} {' '.join(asked)}")
+    venv.runs(f"{tool} install {places} {' '.join(asked)}")
 
 
-def removes(customer: Customer, tool: str, *projects: str) -> None:
-    customer.runs(f"{tool} uninstall {'--yes' if tool == 'pip' else ''} {' '.join(projects)}")
+def removes(venv: VirtualEnvironment, tool: str, *projects: str) -> None:
+    venv.runs(f"{tool} uninstall {'--yes' if tool == 'pip' else ''} {' '.join(projects)}")
 
 
 def commands(site: Path, what: str) -> list[str]:
@@ -68,96 +68,98 @@ def commands(site: Path, what: str) -> list[str]:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_readme_says_installs_uninstalls_and_installs_again(site: Path, customer: Customer, tool: str) -> None:
+def test_what_readme_says_installs_uninstalls_and_installs_again(
+    site: Path, venv: VirtualEnvironment, tool: str
+) -> None:
     command = next(line for line in commands(site, V4) if line.startswith(f"{tool} "))
     for _ in range(2):
-        customer.runs(command, folder=site)
-        assert customer.installed == {"demo-x86-64-v4": "1.0", "vision-x86-64-v4": "2.0"}
-        assert customer.runs("demo-level; demo-tool; vision-level") == f"{V4}\ntool\n{V4}"
-        customer.runs("pip check && uv pip check")
-        removes(customer, tool, "demo-x86-64-v4", "vision-x86-64-v4")
-        assert customer.installed == {}
-        assert not [path for path in customer.site.rglob("*") if path.is_file() and "demo" in str(path)]
+        venv.runs(command, folder=site)
+        assert venv.installed == {"demo-x86-64-v4": "1.0", "vision-x86-64-v4": "2.0"}
+        assert venv.runs("demo-level; demo-tool; vision-level") == f"{V4}\ntool\n{V4}"
+        venv.runs("pip check && uv pip check")
+        removes(venv, tool, "demo-x86-64-v4", "vision-x86-64-v4")
+        assert venv.installed == {}
+        assert not [path for path in venv.site.rglob("*") if path.is_file() and "demo" in str(path)]
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_metapackage_brings_the_default_and_its_extras(site: Path, customer: Customer, tool: str) -> None:
-    installs(customer, tool, site, "'demo[dev]==1.0'")
-    assert customer.installed == {"demo": "1.0", "demo-x86-64-v3": "1.0", "helper": "1.0"}
-    assert customer.runs("demo-level") == V3
-    assert customer.python("import warnings; warnings.simplefilter('error'); import demo; print(demo.LEVEL)") == V3
-    removes(customer, tool, "demo")
-    assert customer.runs("demo-level") == V3
+def test_the_metapackage_brings_the_default_and_its_extras(site: Path, venv: VirtualEnvironment, tool: str) -> None:
+    installs(venv, tool, site, "'demo[dev]==1.0'")
+    assert venv.installed == {"demo": "1.0", "demo-x86-64-v3": "1.0", "helper": "1.0"}
+    assert venv.runs("demo-level") == V3
+    assert venv.python("import warnings; warnings.simplefilter('error'); import demo; print(demo.LEVEL)") == V3
+    removes(venv, tool, "demo")
+    assert venv.runs("demo-level") == V3
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_extras_bring_what_the_renamed_wheel_needs_and_not_the_old_one(
-    unguarded: Path, customer: Customer, tool: str
+    unguarded: Path, venv: VirtualEnvironment, tool: str
 ) -> None:
-    installs(customer, tool, unguarded, "'demo-x86-64-v3[dev]'")
-    assert customer.installed == {"demo-x86-64-v3": "1.0", "helper": "1.0"}
+    installs(venv, tool, unguarded, "'demo-x86-64-v3[dev]'")
+    assert venv.installed == {"demo-x86-64-v3": "1.0", "helper": "1.0"}
 
 
-def test_importlib_metadata_knows_the_new_name(unguarded: Path, customer: Customer) -> None:
-    installs(customer, "uv pip", unguarded, "demo-x86-64-v3")
+def test_importlib_metadata_knows_the_new_name(unguarded: Path, venv: VirtualEnvironment) -> None:
+    installs(venv, "uv pip", unguarded, "demo-x86-64-v3")
     program = (
         "from importlib.metadata import distribution, packages_distributions, requires\n"
         "found = distribution('demo-x86-64-v3')\n"
         "print(found.name, found.version, len(requires('demo-x86-64-v3')), packages_distributions()['demo'])\n"
         "print(*sorted(str(file) for file in found.files if not file.locate().exists()))\n"
     )
-    assert customer.python(program) == "demo-x86-64-v3 1.0 2 ['demo-x86-64-v3']"
+    assert venv.python(program) == "demo-x86-64-v3 1.0 2 ['demo-x86-64-v3']"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tool", TOOLS)
 def test_no_installer_notices_two_with_the_same_files_and_the_guard_does(
-    site: Path, customer: Customer, tool: str
+    site: Path, venv: VirtualEnvironment, tool: str
 ) -> None:
-    installs(customer, tool, site, "demo-x86-64-v3")
+    installs(venv, tool, site, "demo-x86-64-v3")
     said = "import warnings; warnings.simplefilter('always'); import demo"
-    assert not customer.tries(f'python -c "{said}"').stderr
-    installs(customer, tool, site, "demo-x86-64-v4")
-    customer.runs("pip check && uv pip check")
-    found = customer.tries(f'python -c "{said}"').stderr
+    assert not venv.tries(f'python -c "{said}"').stderr
+    installs(venv, tool, site, "demo-x86-64-v4")
+    venv.runs("pip check && uv pip check")
+    found = venv.tries(f'python -c "{said}"').stderr
     [own] = [label for label in (V3, V4) if f"demo-{label.replace('_', '-')} and" in found]
     [other] = {V3, V4} - {own}
     assert (
         f"<string>:1: RuntimeWarning: demo-{own.replace('_', '-')} and demo-{other.replace('_', '-')} are installed "
         "with the same files: uninstall all, then install one"
     ) in found
-    removes(customer, tool, "demo-x86-64-v4")
-    assert customer.tries("python -c 'import demo.level'").returncode
-    installs(customer, tool, site, "--force-reinstall" if tool == "pip" else "--reinstall", "demo-x86-64-v3")
-    assert not customer.tries(f'python -c "{said}"').stderr
+    removes(venv, tool, "demo-x86-64-v4")
+    assert venv.tries("python -c 'import demo.level'").returncode
+    installs(venv, tool, site, "--force-reinstall" if tool == "pip" else "--reinstall", "demo-x86-64-v3")
+    assert not venv.tries(f'python -c "{said}"').stderr
 
 
 @pytest.mark.nightly
-def test_the_guard_names_the_plain_wheel_that_is_beneath(dist: Path, site: Path, customer: Customer) -> None:
+def test_the_guard_names_the_plain_wheel_that_is_beneath(dist: Path, site: Path, venv: VirtualEnvironment) -> None:
     plain = dist / "demo-1.0-py3-none-any.whl"
-    customer.runs(f"uv pip install {plain}")
-    installs(customer, "pip", site, "demo-x86-64-v3")
-    assert "demo-x86-64-v3 and demo are installed with" in customer.tries("python -c 'import demo'").stderr
+    venv.runs(f"uv pip install {plain}")
+    installs(venv, "pip", site, "demo-x86-64-v3")
+    assert "demo-x86-64-v3 and demo are installed with" in venv.tries("python -c 'import demo'").stderr
 
 
-def test_a_guard_opens_the_records_of_its_family_alone(site: Path, customer: Customer) -> None:
-    installs(customer, "uv pip", site, "demo-x86-64-v3", "vision-x86-64-v3")
+def test_a_guard_opens_the_records_of_its_family_alone(site: Path, venv: VirtualEnvironment) -> None:
+    installs(venv, "uv pip", site, "demo-x86-64-v3", "vision-x86-64-v3")
     for name in ("demonstration", "demo_other", "demo_x86_64_v4"):
-        (customer.site / f"{name}-1.0.dist-info").mkdir()
-        (customer.site / f"{name}-1.0.dist-info" / "RECORD").write_bytes(b"\xff,,\n")
+        (venv.site / f"{name}-1.0.dist-info").mkdir()
+        (venv.site / f"{name}-1.0.dist-info" / "RECORD").write_bytes(b"\xff,,\n")
     program = (
         "import sys; opened = []; from demo import _vbuild_guard\n"
         "sys.addaudithook(lambda event, asked: event == 'open' and opened.append(asked[0]))\n"
         "_vbuild_guard._check(); print(*sorted(path.split('/')[-2] for path in opened))"
     )
-    assert customer.python(program) == "demo_other-1.0.dist-info demo_x86_64_v4-1.0.dist-info"
+    assert venv.python(program) == "demo_other-1.0.dist-info demo_x86_64_v4-1.0.dist-info"
 
 
-def test_an_archive_on_the_path_is_guarded_by_nothing(site: Path, customer: Customer) -> None:
+def test_an_archive_on_the_path_is_guarded_by_nothing(site: Path, venv: VirtualEnvironment) -> None:
     path = next(site.glob("demo_x86_64_v3-*.whl"))
-    assert customer.python(f"import sys; sys.path.insert(0, {str(path)!r}); import demo; print(demo.LEVEL)") == V3
+    assert venv.python(f"import sys; sys.path.insert(0, {str(path)!r}); import demo; print(demo.LEVEL)") == V3
 
 
 def test_all_but_metadata_is_as_it_was_byte_for_byte(dist: Path, unguarded: Path) -> None:
@@ -171,23 +173,23 @@ def test_all_but_metadata_is_as_it_was_byte_for_byte(dist: Path, unguarded: Path
 
 
 @needs("gcc")
-def test_an_extension_module_works_under_the_new_name(tmp_path: Path, customer: Customer) -> None:
-    tag = customer.python("import sys; v = sys.version_info; print(f'cp{v[0]}{v[1]}-cp{v[0]}{v[1]}-linux_x86_64')")
+def test_an_extension_module_works_under_the_new_name(tmp_path: Path, venv: VirtualEnvironment) -> None:
+    tag = venv.python("import sys; v = sys.version_info; print(f'cp{v[0]}{v[1]}-cp{v[0]}{v[1]}-linux_x86_64')")
     code = library(None, source=MODULE)
     whole = wheel(tmp_path, f"demo-1.0-{tag}.whl", {"demo/__init__.py": "", "demo/_c.so": code})
     stamped(whole, tmp_path / "dist", variant=variant(V3, "x86_64 :: level :: v3"))
     publish([tmp_path / "dist"], tmp_path / "site", layouts=[Suffix()])
-    installs(customer, "uv pip", tmp_path / "site" / "suffix", "demo-x86-64-v3")
-    assert customer.python("import demo._c; print(demo._c.__file__)") == str(customer.site / "demo" / "_c.so")
+    installs(venv, "uv pip", tmp_path / "site" / "suffix", "demo-x86-64-v3")
+    assert venv.python("import demo._c; print(demo._c.__file__)") == str(venv.site / "demo" / "_c.so")
 
 
 @pytest.mark.nightly
-def test_over_http_the_commands_work_from_anywhere(dist: Path, tmp_path: Path, customer: Customer) -> None:
-    with served(tmp_path) as url:
+def test_over_http_the_commands_work_from_anywhere(dist: Path, tmp_path: Path, venv: VirtualEnvironment) -> None:
+    with serving_folder(tmp_path) as url:
         publish([dist], tmp_path, layouts=[Suffix(url=f"{url}/suffix")])
         for line in commands(tmp_path / "suffix", V3):
-            customer.runs(line)
-            assert customer.runs("vision-level") == V3
+            venv.runs(line)
+            assert venv.runs("vision-level") == V3
 
 
 def test_the_index_is_sound_twine_accepts_and_two_runs_give_the_same_bytes(

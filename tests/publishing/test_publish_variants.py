@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories.clients import masked
-from tests.factories.customers import Customer, served
 from tests.factories.releases import V3, companion, release
+from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
 from vbuild.publishing.publish import publish
@@ -15,8 +15,8 @@ from vbuild.publishing.variants import Variants
 
 
 @pytest.fixture
-def customer(tmp_path: Path) -> Customer:
-    return Customer.at(tmp_path / "home")
+def venv(tmp_path: Path) -> VirtualEnvironment:
+    return VirtualEnvironment.at(tmp_path / "home")
 
 
 @pytest.fixture
@@ -37,31 +37,33 @@ def commands(site: Path) -> list[str]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("level", "expected"), [("x86-64-v3", V3), ("x86-64", "plain")])
 def test_uv_takes_what_the_machine_can_run(
-    dist: Path, tmp_path: Path, customer: Customer, level: str, expected: str
+    dist: Path, tmp_path: Path, venv: VirtualEnvironment, level: str, expected: str
 ) -> None:
     publish([dist], tmp_path / "site", layouts=[Variants()])
     site = tmp_path / "site" / "variants"
     inside = " ".join(f"'{word}'" for word in masked(level, tmp_path))
-    customer.runs(f"{inside} {commands(site)[0]}", folder=site)
-    assert customer.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
-    assert customer.runs("demo-level; demo-tool") == f"{expected}\ntool"
-    customer.runs("pip check && uv pip check && uv pip uninstall demo demo-libs")
-    assert customer.installed == {}
+    venv.runs(f"{inside} {commands(site)[0]}", folder=site)
+    assert venv.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
+    assert venv.runs("demo-level; demo-tool") == f"{expected}\ntool"
+    venv.runs("pip check && uv pip check && uv pip uninstall demo demo-libs")
+    assert venv.installed == {}
 
 
-def test_who_knows_no_variants_takes_the_plain_wheel_over_http(dist: Path, tmp_path: Path, customer: Customer) -> None:
-    with served(tmp_path) as url:
+def test_who_knows_no_variants_takes_the_plain_wheel_over_http(
+    dist: Path, tmp_path: Path, venv: VirtualEnvironment
+) -> None:
+    with serving_folder(tmp_path) as url:
         publish([dist], tmp_path, layouts=[Variants(url=f"{url}/variants/")])
         for command in commands(tmp_path / "variants")[1:]:
-            customer.runs(f"uv pip uninstall demo demo-libs; {command}")
-            assert customer.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
-            assert customer.runs("demo-level") == "plain"
+            venv.runs(f"uv pip uninstall demo demo-libs; {command}")
+            assert venv.installed == {"demo": "1.0", "demo-libs": "0.187650320598251"}
+            assert venv.runs("demo-level") == "plain"
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", [Local(), Suffix(), Variants()], ids=lambda layout: str(layout.name))
 def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
-    dist: Path, tmp_path: Path, customer: Customer, layout: PublishLayout
+    dist: Path, tmp_path: Path, venv: VirtualEnvironment, layout: PublishLayout
 ) -> None:
     release(tmp_path / "rival", labels=[], files={"demo/level.py": "LEVEL = 'rival'\n"})
     publish([tmp_path / "rival"], tmp_path / "rivals", layouts=[Variants()])
@@ -70,13 +72,13 @@ def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
     there = tmp_path / "a site" / layout.name
     known = f"PIP_INDEX_URL={index} UV_DEFAULT_INDEX={index}"
     for command in commands(there)[-2:]:
-        customer.runs(f"uv pip uninstall demo demo-libs; {known} {command}", folder=there)
-        assert customer.runs("demo-level") == "plain"
+        venv.runs(f"uv pip uninstall demo demo-libs; {known} {command}", folder=there)
+        assert venv.runs("demo-level") == "plain"
 
 
-def test_an_earlier_release_keeps_its_variants(dist: Path, tmp_path: Path, customer: Customer) -> None:
+def test_an_earlier_release_keeps_its_variants(dist: Path, tmp_path: Path, venv: VirtualEnvironment) -> None:
     publish([dist], tmp_path / "site", layouts=[Variants()])
     site = tmp_path / "site" / "variants"
     inside = " ".join(f"'{word}'" for word in masked("x86-64-v3", tmp_path))
-    customer.runs(f"{inside} {commands(site)[0].replace('==1.0', '==0.9')}", folder=site)
-    assert (customer.installed, customer.runs("demo-level")) == ({"demo": "0.9"}, V3)
+    venv.runs(f"{inside} {commands(site)[0].replace('==1.0', '==0.9')}", folder=site)
+    assert (venv.installed, venv.runs("demo-level")) == ({"demo": "0.9"}, V3)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import VBUILD
-from tests.factories.joinable import LOADER, MASKS, environment, flags, levels_here, said, unpacked
+from tests.factories.hwcaps_wheels import LOADER, MASKS, environment, flags, levels_here, program_output, unpacked
 from tests.factories.tools import needs
 from tests.factories.variants import variant
+from tests.factories.workdir import VBUILD
 from vbuild.build.source import fetched
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.hardware.cpu import Cpu
@@ -116,20 +116,20 @@ PROGRAM = "import kinds; kinds.check(); print(*kinds.levels())"
 @needs("cargo")
 @pytest.mark.parametrize("level", MASKS)
 def test_five_kinds_of_module_take_the_processors_level_by_the_tunable(kinds: Path, level: str) -> None:
-    assert said(kinds, PROGRAM, level=level) == " ".join([TAKEN[level]] * 5)
+    assert program_output(kinds, PROGRAM, level=level) == " ".join([TAKEN[level]] * 5)
 
 
 @needs("cargo")
 @pytest.mark.parametrize("level", ["v3", "v1"])
 def test_five_kinds_of_module_take_the_level_of_the_loaders_mask(kinds: Path, level: str) -> None:
     mask = {"v3": "x86-64-v3:x86-64-v2", "v1": ""}[level]
-    assert said(kinds, PROGRAM, before=(LOADER, "--glibc-hwcaps-mask", mask)) == " ".join([level] * 5)
+    assert program_output(kinds, PROGRAM, before=(LOADER, "--glibc-hwcaps-mask", mask)) == " ".join([level] * 5)
 
 
 @needs("cargo", "qemu-x86_64")
 @pytest.mark.parametrize(("cpu", "level"), [("Haswell", "v3"), ("Nehalem", "v1")])
 def test_five_kinds_of_module_take_the_level_of_an_emulated_processor(kinds: Path, cpu: str, level: str) -> None:
-    assert said(kinds, PROGRAM, before=("qemu-x86_64", "-cpu", cpu)) == " ".join([level] * 5)
+    assert program_output(kinds, PROGRAM, before=("qemu-x86_64", "-cpu", cpu)) == " ".join([level] * 5)
 
 
 @needs("cargo")
@@ -138,7 +138,7 @@ def test_an_interpreter_in_the_interpreter_takes_it_as_well(kinds: Path) -> None
         f"import sys; sys.path.insert(0, {str(kinds)!r}); import kinds.inner._phases as p; assert p.level() == 'v4'"
     )
     program = f"import _xxsubinterpreters as s; i = s.create(); print(s.run_string(i, {inside!r}))"
-    assert said(kinds, program) == "None"
+    assert program_output(kinds, program) == "None"
 
 
 @needs("cargo")

@@ -16,9 +16,9 @@ import pytest
 
 from tests.factories.clients import taken_by_uv
 from tests.factories.cubins import kernels
-from tests.factories.gpuprojects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda, gpus_of, library
-from tests.factories.listing import listed
-from tests.factories.published import Shelf
+from tests.factories.cuobjdump import listed_code
+from tests.factories.gpu_projects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda, gpus_of, library
+from tests.factories.published_wheels import PublishedWheels
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import MAGIC_BYTES
@@ -67,7 +67,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Shelf(tmp_path_factory).tool("cuobjdump", "nvidia-cuda-cuobjdump")
+    return PublishedWheels(tmp_path_factory).tool("cuobjdump", "nvidia-cuda-cuobjdump")
 
 
 @pytest.fixture(scope="module", params=[TALLY, COLLATZ, HISTO], ids=str)
@@ -88,7 +88,7 @@ def test_each_wheel_holds_the_code_of_its_group_and_no_other(pair: Pair, tmp_pat
     fatbins = pair.project.compiled + pair.project.linked + len(pair.project.always)
     for product in pair.products:
         path = library(product.wheel, tmp_path / product.wheel.parent.parent.name)
-        assert listed(cuobjdump, path) == (pair.project.codes(gpus_of(product)), True), product.label
+        assert listed_code(cuobjdump, path) == (pair.project.codes(gpus_of(product)), True), product.label
         data = path.read_bytes()
         code = device_code(ElfImage.parse(data))
         assert not code.notes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.published import Published, Shelf
+from tests.factories.published_wheels import Published, PublishedWheels
 from vbuild.elf.catalogue import by_stem
 from vbuild.elf.read import Loading
 from vbuild.splitting.official import OfficialEvidence, Officials, Provenance
@@ -19,8 +19,8 @@ TORCHCODEC = Published("torchcodec==0.17.0", python="312")
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    return Shelf(tmp_path_factory)
+def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheels:
+    return PublishedWheels(tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     ],
 )
 def test_a_bundled_library_is_proved_to_be_the_official_one(
-    shelf: Shelf, tmp_path: Path, published: Published, stem: str, expected: tuple[str, ...]
+    published_wheels: PublishedWheels, tmp_path: Path, published: Published, stem: str, expected: tuple[str, ...]
 ) -> None:
     officials = Officials("x86_64", store=tmp_path)
-    with open_wheel(shelf.wheel(published)) as wheel:
+    with open_wheel(published_wheels.wheel(published)) as wheel:
         member = next(member for member in wheel.members if f".libs/{stem}-" in member.path)
         with wheel.mapped(member) as data:
             name, loading, sha256 = Path(member.path).name, Loading.parse(data), hashlib.sha256(data).hexdigest()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.listing import extracted, listed
-from tests.factories.loading import in_memory
-from tests.factories.published import PIP, Cutting, Published, Shelf
-from tests.factories.rule import digests, fatbins, kept, names
+from tests.factories.cuobjdump import extracted_code, listed_code
+from tests.factories.kept_code import fatbins, kept_digests, kept_entries, kept_names
+from tests.factories.loaded_libraries import in_memory
+from tests.factories.published_wheels import PIP, Cutting, Published, PublishedWheels
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.compression import decompressed
 from vbuild.gpu_code.model import Compression
@@ -46,26 +46,26 @@ WHEELS = [*SMALL, *(pytest.param(each, marks=pytest.mark.slow) for each in (*LAR
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    return Shelf(tmp_path_factory)
+def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheels:
+    return PublishedWheels(tmp_path_factory)
 
 
 @pytest.fixture
-def cutting(shelf: Shelf, request: pytest.FixtureRequest) -> Cutting:
+def cutting(published_wheels: PublishedWheels, request: pytest.FixtureRequest) -> Cutting:
     published: Published = request.param
-    return shelf.cutting(published, "90", Cuts(unsupported=published in PARTIAL))
+    return published_wheels.cutting(published, "90", Cuts(unsupported=published in PARTIAL))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("cutting", WHEELS, indirect=True, ids=str)
-def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, shelf: Shelf) -> None:
-    cuobjdump = shelf.tool("cuobjdump", "nvidia-cuda-cuobjdump")
+def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, published_wheels: PublishedWheels) -> None:
+    cuobjdump = published_wheels.tool("cuobjdump", "nvidia-cuda-cuobjdump")
     assert cutting.pairs
     for pair in cutting.pairs:
         data = pair.fat.read_bytes()
-        assert pair.cut.kept == sum(len(kept(container, cutting.gpus)) for container in fatbins(data))
-        expected = names(data, cutting.gpus)
-        found, is_whole = listed(cuobjdump, pair.slim)
+        assert pair.cut.kept == sum(len(kept_entries(container, cutting.gpus)) for container in fatbins(data))
+        expected = kept_names(data, cutting.gpus)
+        found, is_whole = listed_code(cuobjdump, pair.slim)
         # it refuses some cubins that nvlink 12.1 made, and lists nothing behind them
         assert found == expected if is_whole else found <= expected
 
@@ -74,7 +74,7 @@ def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, shelf: Shelf) -> 
 @pytest.mark.parametrize("cutting", WHEELS, indirect=True, ids=str)
 def test_every_wrapper_of_the_loaded_library_leads_to_what_the_rule_keeps(cutting: Cutting) -> None:
     for pair in cutting.pairs:
-        expected = digests(pair.fat.read_bytes(), cutting.gpus)
+        expected = kept_digests(pair.fat.read_bytes(), cutting.gpus)
         assert expected
         assert in_memory(pair.slim) == expected
 
@@ -96,8 +96,10 @@ print(getattr(ctypes.CDLL(library, mode=2), function)(*map(int, given), *pointer
 
 
 @pytest.mark.parametrize(("published", "function", "given"), VERSIONS, ids=str)
-def test_host_code_says_the_same_version(published: Published, function: str, given: list[int], shelf: Shelf) -> None:
-    (pair,) = shelf.cutting(published).pairs
+def test_host_code_says_the_same_version(
+    published: Published, function: str, given: list[int], published_wheels: PublishedWheels
+) -> None:
+    (pair,) = published_wheels.cutting(published).pairs
     said = [
         subprocess.run(
             [sys.executable, "-c", CALL, str(library), function, *map(str, given)],
@@ -113,9 +115,11 @@ def test_host_code_says_the_same_version(published: Published, function: str, gi
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("published", [BITSANDBYTES, pytest.param(XGBOOST, marks=SLOW)], ids=str)
-def test_code_compressed_again_is_the_same_code_in_fewer_bytes(published: Published, shelf: Shelf) -> None:
-    cuobjdump = shelf.tool("cuobjdump", "nvidia-cuda-cuobjdump")
-    plain, zstd = shelf.cutting(published), shelf.cutting(published, "90", Cuts(zstd=True))
+def test_code_compressed_again_is_the_same_code_in_fewer_bytes(
+    published: Published, published_wheels: PublishedWheels
+) -> None:
+    cuobjdump = published_wheels.tool("cuobjdump", "nvidia-cuda-cuobjdump")
+    plain, zstd = published_wheels.cutting(published), published_wheels.cutting(published, "90", Cuts(zstd=True))
     assert zstd.wheel.stat().st_size < plain.wheel.stat().st_size
     compressions: Counter[Compression] = Counter()
     for before, after in zip(plain.pairs, zstd.pairs, strict=True):
@@ -124,9 +128,9 @@ def test_code_compressed_again_is_the_same_code_in_fewer_bytes(published: Publis
         assert [content for content, _ in found] == [content for content, _ in expected]
         compressions.update(compression for _, compression in found)
         assert {place: len(found) for place, found in in_memory(after.slim).items()} == {
-            place: len(found) for place, found in digests(before.fat.read_bytes(), "90").items()
+            place: len(found) for place, found in kept_digests(before.fat.read_bytes(), "90").items()
         }
-        assert extracted(cuobjdump, after.slim) == extracted(cuobjdump, before.slim)
+        assert extracted_code(cuobjdump, after.slim) == extracted_code(cuobjdump, before.slim)
     assert compressions[Compression.ZSTD] > 0.9 * compressions.total()
 
 
@@ -138,8 +142,10 @@ def code(library: Path) -> list[tuple[str, Compression]]:
 
 
 @pytest.mark.nightly
-def test_what_is_installed_is_smaller_by_as_many_bytes_as_were_told(shelf: Shelf, tmp_path: Path) -> None:
-    fat = shelf.wheel(NVJPEG)
+def test_what_is_installed_is_smaller_by_as_many_bytes_as_were_told(
+    published_wheels: PublishedWheels, tmp_path: Path
+) -> None:
+    fat = published_wheels.wheel(NVJPEG)
     command = [sys.executable, "-m", "vbuild", "slim", str(fat), "--gpu", "sm_90", "-o", str(tmp_path)]
     told = subprocess.run([*command, "--accept-license", "--json"], check=True, capture_output=True, text=True).stdout
     (account,) = json.loads(told)
@@ -172,8 +178,8 @@ SIZES = [
 
 @pytest.mark.parametrize(("published", "packed", "unpacked"), SIZES, ids=str)
 def test_wheels_become_as_small_as_was_promised(
-    published: Published, packed: float, unpacked: float, shelf: Shelf
+    published: Published, packed: float, unpacked: float, published_wheels: PublishedWheels
 ) -> None:
-    cutting = shelf.cutting(published)
+    cutting = published_wheels.cutting(published)
     assert cutting.wheel.stat().st_size <= packed * 1e6
     assert sum(path.stat().st_size for path in cutting.after.rglob("*") if path.is_file()) <= unpacked * 1e6

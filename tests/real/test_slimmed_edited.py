@@ -7,9 +7,9 @@ import pytest
 
 from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain
 from tests.factories.elf import PATCHELF, complaints
-from tests.factories.loading import in_memory
-from tests.factories.published import Published, Shelf
-from tests.factories.rule import digests
+from tests.factories.kept_code import kept_digests
+from tests.factories.loaded_libraries import in_memory
+from tests.factories.published_wheels import Published, PublishedWheels
 from tests.factories.tools import needs
 from vbuild.elf.surgery.strip import Strip
 from vbuild.slimming.request import Cuts
@@ -34,15 +34,15 @@ CUTS = {"slim": Cuts(), "slim and stripped": Cuts(strip=Strip.UNNEEDED)}
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    return Shelf(tmp_path_factory)
+def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheels:
+    return PublishedWheels(tmp_path_factory)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("published", WHEELS, ids=str)
-def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, shelf: Shelf) -> None:
-    for pair in shelf.cutting(published, "90", cuts).pairs:
+def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, published_wheels: PublishedWheels) -> None:
+    for pair in published_wheels.cutting(published, "90", cuts).pairs:
         before = complaints("readelf", pair.fat.read_bytes(), "-aW")
         assert complaints("readelf", pair.slim.read_bytes(), "-aW") <= before
 
@@ -53,9 +53,9 @@ def test_readelf_has_no_new_complaint(published: Published, cuts: Cuts, shelf: S
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("published", WHEELS, ids=str)
 def test_an_edited_library_still_leads_to_what_was_kept(
-    published: Published, cuts: Cuts, edit: list[str], shelf: Shelf
+    published: Published, cuts: Cuts, edit: list[str], published_wheels: PublishedWheels
 ) -> None:
-    for pair in shelf.cutting(published, "90", cuts).pairs:
+    for pair in published_wheels.cutting(published, "90", cuts).pairs:
         # beside the libraries that its wheel brings along
         edited = pair.slim.with_name("libgrafted-0a1b2c3d.so.12")
         shutil.copy(pair.slim, edited)
@@ -64,7 +64,7 @@ def test_an_edited_library_still_leads_to_what_was_kept(
             assert (run.returncode, run.stderr) == (0, "")
             # patchelf appends a copy of what it changes; the hole does not come back
             assert edited.stat().st_size < pair.slim.stat().st_size + (1 << 17)
-            assert in_memory(edited) == digests(pair.fat.read_bytes(), "90")
+            assert in_memory(edited) == kept_digests(pair.fat.read_bytes(), "90")
         finally:
             edited.unlink()
 
@@ -75,7 +75,7 @@ def test_an_edited_library_still_leads_to_what_was_kept(
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("published", [NVJPEG, pytest.param(XGBOOST, marks=SLOW)], ids=str)
 def test_a_library_for_aarch64_leads_to_what_was_kept(
-    published: Published, cuts: Cuts, toolchain: Toolchain, shelf: Shelf
+    published: Published, cuts: Cuts, toolchain: Toolchain, published_wheels: PublishedWheels
 ) -> None:
-    (pair,) = shelf.cutting(published.on("aarch64"), "90", cuts).pairs
-    assert in_memory(pair.slim, toolchain=toolchain) == digests(pair.fat.read_bytes(), "90")
+    (pair,) = published_wheels.cutting(published.on("aarch64"), "90", cuts).pairs
+    assert in_memory(pair.slim, toolchain=toolchain) == kept_digests(pair.fat.read_bytes(), "90")

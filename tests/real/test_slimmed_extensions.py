@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cuda import nvcc
-from tests.factories.loading import in_memory
-from tests.factories.published import Shelf
-from tests.factories.rule import digests
+from tests.factories.kept_code import kept_digests
+from tests.factories.loaded_libraries import in_memory
+from tests.factories.published_wheels import PublishedWheels
 from vbuild.elf.surgery.strip import Strip
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary
@@ -99,7 +99,7 @@ def check(fat: Path) -> None:
             slim = fat.with_name("slim.so")
             slim.write_bytes(bytes(rope))
             assert said(slim) == before
-            found, expected = in_memory(slim), digests(data, gpus)
+            found, expected = in_memory(slim), kept_digests(data, gpus)
             assert {place: len(entries) for place, entries in found.items()} == {
                 place: len(entries) for place, entries in expected.items()
             }
@@ -128,5 +128,5 @@ def test_an_extension_does_what_it_did(flags: list[str], tmp_path: Path) -> None
 def test_so_does_one_of_the_newest_compiler(
     flags: list[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    compiler = Shelf(tmp_path_factory).tool("nvcc", *PACKAGES)
+    compiler = PublishedWheels(tmp_path_factory).tool("nvcc", *PACKAGES)
     check(built(tmp_path, compiler, flags))

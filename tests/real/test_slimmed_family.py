@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.published import Published, Shelf
+from tests.factories.published_wheels import Published, PublishedWheels
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.slimming.request import Share
@@ -29,16 +29,16 @@ CHOICE = re.compile(r"Selecting: \S+ .*\((?P<wheel>\S+\.whl)\)")
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    return Shelf(tmp_path_factory)
+def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheels:
+    return PublishedWheels(tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=RELEASES, ids=str)
-def family(request: pytest.FixtureRequest, shelf: Shelf) -> Path:
+def family(request: pytest.FixtureRequest, published_wheels: PublishedWheels) -> Path:
     """A folder with a variant for each of `SHARES`, and the plain wheel that they come from."""
     published: Published = request.param
-    fat = shelf.wheel(published)
-    folder = shelf.folder / f"family of {published}"
+    fat = published_wheels.wheel(published)
+    folder = published_wheels.folder / f"family of {published}"
     slim([fat], folder, shares=[Share.parse(share) for share in SHARES], accept_license=True)
     os.link(fat, folder / fat.name)
     return folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.published import PIP, Published, Shelf
+from tests.factories.published_wheels import PIP, Published, PublishedWheels
 from vbuild.elf.surgery.strip import Strip
 from vbuild.slimming.request import Cuts
 
@@ -48,8 +48,8 @@ for target in GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64):
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    return Shelf(tmp_path_factory)
+def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheels:
+    return PublishedWheels(tmp_path_factory)
 
 
 class Environment:
@@ -84,32 +84,34 @@ class Environment:
         return run.stdout.splitlines()
 
 
-def test_xgboost_trains_and_predicts_bit_for_bit_as_before(shelf: Shelf, tmp_path: Path) -> None:
+def test_xgboost_trains_and_predicts_bit_for_bit_as_before(published_wheels: PublishedWheels, tmp_path: Path) -> None:
     published = Published("xgboost==3.2.0")
     environment = Environment(tmp_path, "numpy", "scipy")
-    before = environment.printed(shelf.wheel(published), TRAIN)
+    before = environment.printed(published_wheels.wheel(published), TRAIN)
     assert before[-2:] == ["XGBoostError True"] * 2
     for cuts in (Cuts(), Cuts(strip=Strip.UNNEEDED, zstd=True)):
-        assert environment.printed(shelf.cutting(published, "90", cuts).wheel, TRAIN) == before
+        assert environment.printed(published_wheels.cutting(published, "90", cuts).wheel, TRAIN) == before
 
 
-def test_ctranslate2_without_symbols_is_small_and_works(shelf: Shelf, tmp_path: Path) -> None:
-    small = shelf.cutting(Published("ctranslate2==4.8.5", python="3.11"), "", STRIPPED)
+def test_ctranslate2_without_symbols_is_small_and_works(published_wheels: PublishedWheels, tmp_path: Path) -> None:
+    small = published_wheels.cutting(Published("ctranslate2==4.8.5", python="3.11"), "", STRIPPED)
     assert small.wheel.stat().st_size <= 24.6e6
     program = "import ctranslate2; print(sorted(ctranslate2.get_supported_compute_types('cpu')))"
     environment = Environment(tmp_path, "numpy", "pyyaml", "setuptools")
     published = Published("ctranslate2==4.8.5")
-    before = environment.printed(shelf.wheel(published), program)
+    before = environment.printed(published_wheels.wheel(published), program)
     assert "float32" in before[0]
     for gpus in ("", "90"):
-        assert environment.printed(shelf.cutting(published, gpus, STRIPPED).wheel, program) == before
+        assert environment.printed(published_wheels.cutting(published, gpus, STRIPPED).wheel, program) == before
 
 
-def test_triton_without_symbols_is_small_and_compiles_the_same_kernels(shelf: Shelf, tmp_path: Path) -> None:
-    small = shelf.cutting(Published("triton==3.9.0", python="3.11"), "", STRIPPED)
+def test_triton_without_symbols_is_small_and_compiles_the_same_kernels(
+    published_wheels: PublishedWheels, tmp_path: Path
+) -> None:
+    small = published_wheels.cutting(Published("triton==3.9.0", python="3.11"), "", STRIPPED)
     assert small.wheel.stat().st_size <= 192e6
     environment = Environment(tmp_path)
     published = Published("triton==3.9.0")
-    before = environment.printed(shelf.wheel(published), KERNEL)
+    before = environment.printed(published_wheels.wheel(published), KERNEL)
     assert [line.split()[0] for line in before] == ["ttir", "ptx", "cubin", "ttir", "amdgcn", "hsaco"]
-    assert environment.printed(shelf.cutting(published, "", STRIPPED).wheel, KERNEL) == before
+    assert environment.printed(published_wheels.cutting(published, "", STRIPPED).wheel, KERNEL) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.published import Published, Shelf
+from tests.factories.published_wheels import Published, PublishedWheels
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
@@ -86,7 +86,7 @@ class Bench:
     """Splittings, each made once, when it is asked for."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
-        self._shelf = Shelf(factory)
+        self._shelf = PublishedWheels(factory)
         self._folder = factory.mktemp("splittings")
         self._known: dict[str, Splitting] = {}
 

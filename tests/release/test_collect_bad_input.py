@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.factories.desk import VBUILD, Desk, refusal
 from tests.factories.reports import data, entry, failure
 from tests.factories.sources import sha256
 from tests.factories.tools import needs
 from tests.factories.variants import BLAS, document, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.workdir import VBUILD, Workdir, refusal
 from vbuild.errors import RecipeError, VbuildError
 from vbuild.release.collect import collect
 from vbuild.release.parts import FoundWheel
@@ -361,7 +361,7 @@ def test_a_report_to_compare_with_that_is_none_is_refused_before_anything_is_don
 @pytest.mark.nightly
 def test_a_release_with_a_failure_ends_with_status_1_and_its_wheels(tmp_path: Path) -> None:
     (part(tmp_path / "a") / "demo-1.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"PK")
-    ran = Desk.at(tmp_path).ran(*VBUILD, "collect", "a", "-o", "dist")
+    ran = Workdir.at(tmp_path).ran(*VBUILD, "collect", "a", "-o", "dist")
     assert refusal(ran) == "demo: 1 of 2 targets failed"
     names = [PLAIN, "provenance.json", "report.html", "report.json"]
     assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == names

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.emitting import written
+from tests.factories.emitted_recipes import written_recipe
 from vbuild.errors import BuildError, RecipeError
 from vbuild.files.staging import STAGE
 from vbuild.release.emit import CiSystem, emitted
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_json_has_all_that_another_system_needs(folder: Path) -> None:
-    told = json.loads(emitted(written(folder, LEVELS), CiSystem.JSON, install="pip install -q ./v.whl"))
+    told = json.loads(emitted(written_recipe(folder, LEVELS), CiSystem.JSON, install="pip install -q ./v.whl"))
     assert told == {
         "format": 1,
         "name": "demo",
@@ -59,7 +59,7 @@ def test_json_has_all_that_another_system_needs(folder: Path) -> None:
 
 def test_options_are_given_to_every_build(folder: Path) -> None:
     further = ["--jobs", "2", "--fresh", "--schema", "825/0.1.1"]
-    told = json.loads(emitted(written(folder, LEVELS), CiSystem.JSON, options=further))
+    told = json.loads(emitted(written_recipe(folder, LEVELS), CiSystem.JSON, options=further))
     assert all("--part --jobs 2 --fresh --schema 825/0.1.1 --only" in part["shell"] for part in told["parts"])
     assert all(part["command"][6:11] == further for part in told["parts"])
     assert "--schema" not in told["collect"]["shell"]
@@ -67,7 +67,7 @@ def test_options_are_given_to_every_build(folder: Path) -> None:
 
 @pytest.mark.parametrize("system", CiSystem)
 def test_the_same_recipe_gives_the_same_text_whatever_its_path_is_called(folder: Path, system: CiSystem) -> None:
-    source = written(folder, LEVELS)
+    source = written_recipe(folder, LEVELS)
     first = emitted(source, system)
     assert first == emitted(source, system) == emitted(folder / "demo.toml", system)
     assert first == emitted(Path("../here/./demo.toml"), system)
@@ -78,7 +78,7 @@ def test_the_same_recipe_gives_the_same_text_whatever_its_path_is_called(folder:
     "name", ["recipes/my recipe.toml", "it's.toml", "-o.toml", "a$HOME.toml", "${{ github.token }}.toml", "ä`id`.toml"]
 )
 def test_a_recipe_may_be_called_anything_printable(folder: Path, name: str) -> None:
-    told = json.loads(emitted(folder / written(folder, LEVELS, name=name), CiSystem.JSON))
+    told = json.loads(emitted(folder / written_recipe(folder, LEVELS, name=name), CiSystem.JSON))
     expected = f"./{name}" if name.startswith("-") else name
     assert told["parts"][0]["command"][2] == expected
     assert shlex.split(told["parts"][0]["shell"]) == told["parts"][0]["command"]
@@ -92,13 +92,13 @@ def test_a_project_is_called_by_its_folder(folder: Path) -> None:
 
 
 def test_a_path_through_a_link_to_the_working_folder_is_found(folder: Path) -> None:
-    written(folder, LEVELS)
+    written_recipe(folder, LEVELS)
     (folder.parent / "link").symlink_to(folder)
     assert json.loads(emitted(folder.parent / "link" / "demo.toml", CiSystem.JSON))["source"] == "demo.toml"
 
 
 def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
-    written(folder.parent, LEVELS)
+    written_recipe(folder.parent, LEVELS)
     with pytest.raises(BuildError) as refusal:
         emitted(Path("../demo.toml"), CiSystem.GITHUB)
     assert str(refusal.value) == (
@@ -106,7 +106,7 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
         "expected a recipe or project below it, or another working folder"
     )
     (folder.parent / "project").mkdir()
-    written(folder, LEVELS, source='name = "demo"\n[source]\npath = "../project"\n')
+    written_recipe(folder, LEVELS, source='name = "demo"\n[source]\npath = "../project"\n')
     with pytest.raises(BuildError) as refusal:
         emitted(Path("demo.toml"), CiSystem.GITLAB)
     assert str(refusal.value) == (
@@ -117,12 +117,12 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
 
 def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
     with pytest.raises(BuildError) as refusal:
-        emitted(written(folder, LEVELS, name="a\nb.toml"), CiSystem.SLURM)
+        emitted(written_recipe(folder, LEVELS, name="a\nb.toml"), CiSystem.SLURM)
     assert str(refusal.value) == (
         "source: 'a\\nb.toml' cannot be written in one line; expected printable characters alone"
     )
     with pytest.raises(BuildError) as refusal:
-        emitted(written(folder, LEVELS), CiSystem.GITHUB, install="pip install a\npip install b")
+        emitted(written_recipe(folder, LEVELS), CiSystem.GITHUB, install="pip install a\npip install b")
     assert str(refusal.value) == (
         "--install: 'pip install a\\npip install b' cannot be written in one line; expected printable characters alone"
     )
@@ -131,14 +131,14 @@ def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize("system", CiSystem)
 def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: CiSystem) -> None:
     with pytest.raises(BuildError) as refusal:
-        emitted(written(folder, LEVELS), system, runner="a\nb")
+        emitted(written_recipe(folder, LEVELS), system, runner="a\nb")
     assert str(refusal.value) == (
         "--runner: 'a\\nb' cannot be written in one line; expected printable characters alone"
     )
     (folder / "py\n3").mkdir()
     (folder / "py\n3" / "python").touch()
     with pytest.raises(BuildError) as refusal:
-        emitted(written(folder, f'{LEVELS}python = ["3.12", "py\\n3/python"]\n'), system)
+        emitted(written_recipe(folder, f'{LEVELS}python = ["3.12", "py\\n3/python"]\n'), system)
     assert str(refusal.value) == (
         "matrix.python: './py\\n3/python' cannot be written in one line; expected printable characters alone"
     )
@@ -146,7 +146,7 @@ def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: CiS
 
 def test_recipes_that_are_wrong_are_refused_as_everywhere(folder: Path) -> None:
     with pytest.raises(RecipeError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
-        emitted(written(folder, ""), CiSystem.JSON)
+        emitted(written_recipe(folder, ""), CiSystem.JSON)
     with pytest.raises(RecipeError, match=r"nothing\.toml"):
         emitted(Path("nothing.toml"), CiSystem.JSON)
 
@@ -165,7 +165,7 @@ TOO_LARGE = {
 def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: CiSystem, message: str) -> None:
     axes = [f"[matrix.axes.{name}]\n{_values(name, 1200, 60)}" for name in "ab"]
     with pytest.raises(BuildError) as refusal:
-        emitted(written(folder, "".join(axes)), system)
+        emitted(written_recipe(folder, "".join(axes)), system)
     size = re.search(r"[0-9]{6,}", str(refusal.value))
     assert size
     assert str(refusal.value) == f"demo.toml: {message.format(size[0])}"
@@ -177,7 +177,7 @@ def _values(axis: str, length: int, number: int) -> str:
 
 
 def test_a_part_that_a_cluster_leaves_in_a_project_is_no_part_of_its_source(folder: Path) -> None:
-    text = emitted(written(folder, LEVELS), CiSystem.SLURM)
+    text = emitted(written_recipe(folder, LEVELS), CiSystem.SLURM)
     assert f"work=$(mktemp -d {STAGE}slurm/" in text
 
 
@@ -188,6 +188,8 @@ def test_chunks_are_all_items_in_their_order() -> None:
 
 def test_the_machine_of_the_wheels_is_the_runner_but_for_zig(folder: Path) -> None:
     arm = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n'
-    assert 'runs-on: "ubuntu-24.04-arm"' in emitted(written(folder, arm), CiSystem.GITHUB)
-    assert 'runs-on: "ubuntu-24.04"' in emitted(written(folder, f'{arm}[build]\nhost = "zig"\n'), CiSystem.GITHUB)
-    assert 'runs-on: "mine"' in emitted(written(folder, arm), CiSystem.GITHUB, runner="mine")
+    assert 'runs-on: "ubuntu-24.04-arm"' in emitted(written_recipe(folder, arm), CiSystem.GITHUB)
+    assert 'runs-on: "ubuntu-24.04"' in emitted(
+        written_recipe(folder, f'{arm}[build]\nhost = "zig"\n'), CiSystem.GITHUB
+    )
+    assert 'runs-on: "mine"' in emitted(written_recipe(folder, arm), CiSystem.GITHUB, runner="mine")

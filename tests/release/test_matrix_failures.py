@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import VBUILD, Desk, on_small_disk, refusal, stages, wheels
 from tests.factories.kernels import TWO, cuda_project, with_recipe
 from tests.factories.tools import needs
+from tests.factories.workdir import VBUILD, Workdir, on_small_disk, refusal, stage_folders, wheels
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolchain.toolkit.pins import releases
@@ -31,33 +31,33 @@ ONE = 'cuda = [{ toolkit = "13.0", gpus = { sm80 = "80" } }]'
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def released(tmp_path_factory: pytest.TempPathFactory) -> Workdir:
     """A release of a plain wheel, one for 8.0 and one for 9.0."""
     folder = tmp_path_factory.mktemp("released")
     cuda_project(folder / "project", archs=(80, 90))
-    desk = with_recipe(Desk.at(folder), TWO)
-    assert desk.vbuild("matrix", "demo.toml", "-o", "out").returncode == 0
-    return desk
+    workdir = with_recipe(Workdir.at(folder), TWO)
+    assert workdir.vbuild("matrix", "demo.toml", "-o", "out").returncode == 0
+    return workdir
 
 
 @pytest.fixture
-def again(released: Desk, tmp_path: Path) -> Desk:
-    """That desk with its release, as a copy to work on."""
+def again(released: Workdir, tmp_path: Path) -> Workdir:
+    """That workdir with its release, as a copy to work on."""
     shutil.copytree(released.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
-    return Desk(tmp_path, tmp_path / "cache")
+    return Workdir(tmp_path, tmp_path / "cache")
 
 
-def failed(desk: Desk, **variables: str) -> str:
+def failed(workdir: Workdir, **variables: str) -> str:
     """What is said of a release of which nothing comes; the former one and all finished work stay as they are."""
-    out = desk.folder / "out"
-    before, work = {**wheels(out), "": (out / "demo-1.0-variants.json").read_bytes()}, desk.finished_work()
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "out", **variables)
+    out = workdir.folder / "out"
+    before, work = {**wheels(out), "": (out / "demo-1.0-variants.json").read_bytes()}, workdir.finished_work()
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "out", **variables)
     count = ran.stdout.count("plain, sm80, sm90 failed: ")
     assert refusal(ran) == "demo: 3 of 3 targets failed"
     assert count == 1
     assert {**wheels(out), "": (out / "demo-1.0-variants.json").read_bytes()} == before
-    assert desk.finished_work() == work
-    assert stages(out) == []
+    assert workdir.finished_work() == work
+    assert stage_folders(out) == []
     report = json.loads((out / "report.json").read_text())
     assert (report["wheels"], len(report["failures"])) == ([], 3)
     assert {path.name for path in out.iterdir() if path.suffix != ".whl"} == {
@@ -72,7 +72,7 @@ def failed(desk: Desk, **variables: str) -> str:
 
 @pytest.mark.nightly
 @needs("gcc", "g++")
-def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Desk) -> None:
+def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Workdir) -> None:
     nvcc = provided(ToolkitSpec(Dotted(13, 0))).nvcc
     cuda_project(again.folder / "project", nvcc=str(nvcc))
     said = failed(again)
@@ -84,7 +84,7 @@ def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Desk) -> None:
 
 @pytest.mark.nightly
 @needs("gcc", "g++")
-def test_a_list_that_is_hard_coded_and_too_short_fails(again: Desk) -> None:
+def test_a_list_that_is_hard_coded_and_too_short_fails(again: Workdir) -> None:
     cuda_project(again.folder / "project", archs=(80,))
     said = failed(again)
     assert (
@@ -95,13 +95,13 @@ def test_a_list_that_is_hard_coded_and_too_short_fails(again: Desk) -> None:
 
 @pytest.mark.nightly
 @needs("gcc", "g++")
-def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Desk) -> None:
+def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Workdir) -> None:
     home, loop = provided(ToolkitSpec(Dotted(13, 0))).root, again.folder / "loop"
     (loop / "bin").mkdir(parents=True)
     for entry in [*home.iterdir(), *(home / "bin").iterdir()]:
         if entry not in {home / "bin", home / "bin/nvcc"}:
             (loop / entry.relative_to(home)).symlink_to(entry)
-    again.seems("nvcc", 'exec nvcc "$@"', folder="loop/bin")
+    again.add_program("nvcc", 'exec nvcc "$@"', folder="loop/bin")
     with_recipe(again, TWO.replace('"13.0"', '{ path = "loop", version = "13.0" }'))
     said = failed(again)
     assert (
@@ -112,7 +112,7 @@ def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Desk) -> None:
 
 @pytest.mark.nightly
 @needs("gcc", "g++")
-def test_a_wheel_without_code_for_what_it_is_named_after_is_not_published(again: Desk) -> None:
+def test_a_wheel_without_code_for_what_it_is_named_after_is_not_published(again: Workdir) -> None:
     before = wheels(again.folder / "out")
     cuda_project(again.folder / "project", archs=(80,))
     with_recipe(again, f'{TWO}\n[build.cuda]\narchs = "keep"')
@@ -130,7 +130,7 @@ def test_a_wheel_without_code_for_what_it_is_named_after_is_not_published(again:
     assert after[name] == before[name]
     assert after.keys() == before.keys()
     assert "sm90" in json.loads((again.folder / "out/demo-1.0-variants.json").read_text())["variants"]
-    assert stages(again.folder / "out") == []
+    assert stage_folders(again.folder / "out") == []
 
 
 def limited() -> None:
@@ -141,11 +141,11 @@ def limited() -> None:
 @pytest.mark.nightly
 def test_a_disk_that_is_full_while_a_toolkit_is_fetched_is_named(tmp_path: Path) -> None:
     cuda_project(tmp_path / "project")
-    desk = with_recipe(Desk.at(tmp_path, shared=()), ONE.replace("13.0", NEWEST))
+    workdir = with_recipe(Workdir.at(tmp_path, shared=()), ONE.replace("13.0", NEWEST))
     ran = subprocess.run(
         [*VBUILD, "matrix", "demo.toml", "-o", "out"],
         cwd=tmp_path,
-        env=desk.environment(),
+        env=workdir.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_while_a_toolkit_is_fetched_is_named(tmp_path: Path)
     assert said.startswith("demo: plain: nvidia-")
     assert said.endswith(": cannot be written: File too large")
     assert not (tmp_path / "out").exists()
-    assert half_made(desk.cache / "vbuild/toolkits") == []
+    assert half_made(workdir.cache / "vbuild/toolkits") == []
 
 
 def half_made(toolkits: Path) -> list[str]:
@@ -166,9 +166,9 @@ def half_made(toolkits: Path) -> list[str]:
 
 @pytest.mark.nightly
 def test_a_toolkit_for_which_there_is_no_room_leaves_nothing_half_made(tmp_path: Path) -> None:
-    desk = Desk.at(tmp_path, shared=())
+    workdir = Workdir.at(tmp_path, shared=())
     disk = tmp_path / "small"
-    ran, left = on_small_disk(desk, disk, "16m", *VBUILD, "toolkit", "install", NEWEST, XDG_CACHE_HOME=str(disk))
+    ran, left = on_small_disk(workdir, disk, "16m", *VBUILD, "toolkit", "install", NEWEST, XDG_CACHE_HOME=str(disk))
     assert refusal(ran).endswith(": cannot be written: No space left on device")
     stamped = {Path(path).parent for path in left if path.endswith("/.vbuild.json")}
     files = [Path(path) for path in left if "/.locks/" not in path]
@@ -177,12 +177,12 @@ def test_a_toolkit_for_which_there_is_no_room_leaves_nothing_half_made(tmp_path:
 
 @pytest.mark.nightly
 def test_a_disk_that_is_full_while_a_toolkit_is_laid_out_leaves_nothing_of_it(tmp_path: Path) -> None:
-    desk = Desk.at(tmp_path)
+    workdir = Workdir.at(tmp_path)
     kept = packaged(ToolkitSpec(Dotted(13, 0)))
     components, disk = kept.root.parent / "components", tmp_path / "small"
     links = f"mkdir -p vbuild/toolkits/components && ln -s {components}/nvidia-* vbuild/toolkits/components"
     command = (*VBUILD, "toolkit", "install", "13.0")
-    ran, left = on_small_disk(desk, disk, "8m", *command, before=links, XDG_CACHE_HOME=str(disk))
+    ran, left = on_small_disk(workdir, disk, "8m", *command, before=links, XDG_CACHE_HOME=str(disk))
     assert refusal(ran) == f"{disk}/vbuild/toolkits: cannot be written: No space left on device"
     assert [path for path in left if ".locks" not in path and "components" not in path] == []
 
@@ -190,11 +190,11 @@ def test_a_disk_that_is_full_while_a_toolkit_is_laid_out_leaves_nothing_of_it(tm
 @pytest.mark.nightly
 @needs("gcc", "g++")
 @pytest.mark.parametrize("size", ["40k", "200k", "1m", "5m"])
-def test_a_disk_that_is_full_while_wheels_are_made_is_named(released: Desk, tmp_path: Path, size: str) -> None:
-    desk = Desk(released.folder, released.cache)
+def test_a_disk_that_is_full_while_wheels_are_made_is_named(released: Workdir, tmp_path: Path, size: str) -> None:
+    workdir = Workdir(released.folder, released.cache)
     disk = tmp_path / "small"
     command = (*VBUILD, "matrix", "demo.toml", "-o", disk / "out", "--fresh")
-    ran, left = on_small_disk(desk, disk, size, *command)
+    ran, left = on_small_disk(workdir, disk, size, *command)
     said = refusal(ran)
     assert said == f"{disk}/out: cannot be written to: No space left on device" or "targets failed" in said
     assert [path for path in left if "/logs/" not in path and not Path(path).name.startswith("report.")] == []
@@ -204,10 +204,10 @@ def test_a_disk_that_is_full_while_wheels_are_made_is_named(released: Desk, tmp_
 @needs("gcc", "g++")
 def test_what_cannot_be_kept_is_published_all_the_same_and_said(tmp_path: Path) -> None:
     cuda_project(tmp_path / "project")
-    desk = Desk.at(tmp_path)
-    (desk.cache / "vbuild/builds").write_text("no folder")
-    ran = with_recipe(desk, ONE).vbuild("matrix", "demo.toml", "-o", "out")
+    workdir = Workdir.at(tmp_path)
+    (workdir.cache / "vbuild/builds").write_text("no folder")
+    ran = with_recipe(workdir, ONE).vbuild("matrix", "demo.toml", "-o", "out")
     assert (ran.returncode, ran.stderr) == (0, "")
     said = " ".join(ran.stdout.split())
-    for name in wheels(desk.folder / "out"):
-        assert f"{name}: not kept in {desk.cache}/vbuild/builds: File exists" in said
+    for name in wheels(workdir.folder / "out"):
+        assert f"{name}: not kept in {workdir.cache}/vbuild/builds: File exists" in said

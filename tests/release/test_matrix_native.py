@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import Desk, everything, refusal, stages, wheels
-from tests.factories.natives import script_library, step
+from tests.factories.native_libraries import script_library, step
 from tests.factories.projects import tree
 from tests.factories.tools import needs
+from tests.factories.workdir import Workdir, file_digests, refusal, stage_folders, wheels
 
 pytestmark = [
     pytest.mark.network,
@@ -39,23 +39,23 @@ command = '''python -c "import demo; print(demo.built())" '''
 """
 
 
-def _desk(folder: Path, steps: str) -> Desk:
+def _workdir(folder: Path, steps: str) -> Workdir:
     """A recipe for a module that links libdepth, and the source of that."""
-    desk = Desk.at(folder)
+    workdir = Workdir.at(folder)
     tree(folder / "project", {"setup.py": SETUP, "module.c": MODULE})
     script_library(folder / "depth")
     head = 'name = "demo"\n[source]\npath = "project"\n'
     matrix = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
     tree(folder, {"demo.toml": f"{head}{steps}{matrix}{TEST}"})
-    return desk
+    return workdir
 
 
-def _built(desk: Desk, *options: str, into: str = "dist") -> dict[str, bytes]:
-    ran = desk.vbuild("matrix", "demo.toml", "-o", into, *options)
+def _built(workdir: Workdir, *options: str, into: str = "dist") -> dict[str, bytes]:
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", into, *options)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
-    assert stages(desk.folder / into) == []
-    assert not (desk.folder / into / "logs").exists()
-    return wheels(desk.folder / into)
+    assert stage_folders(workdir.folder / into) == []
+    assert not (workdir.folder / into / "logs").exists()
+    return wheels(workdir.folder / into)
 
 
 def _bundled(wheel: Path) -> dict[str, bytes]:
@@ -74,8 +74,8 @@ def _levels(folder: Path) -> dict[str, str]:
 
 
 def test_each_wheel_has_the_library_of_its_own_level(tmp_path: Path) -> None:
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
-    made = _built(desk)
+    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
+    made = _built(workdir)
     assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v3"}
     for wheel, data in made.items():
         with zipfile.ZipFile(tmp_path / "dist" / wheel) as archive:
@@ -88,26 +88,26 @@ def test_each_wheel_has_the_library_of_its_own_level(tmp_path: Path) -> None:
     report = json.loads(said)
     assert {wheel["test"] for wheel in report["wheels"]} <= {"passed", "not run"}
     # nothing is built again, and a wheel that is removed comes from the store
-    before = everything(tmp_path / "cache/vbuild/native")
-    assert _built(desk, into="again") == made
-    assert everything(tmp_path / "cache/vbuild/native") == before
+    before = file_digests(tmp_path / "cache/vbuild/native")
+    assert _built(workdir, into="again") == made
+    assert file_digests(tmp_path / "cache/vbuild/native") == before
 
 
 @pytest.mark.nightly
 def test_one_library_serves_all_levels_where_the_recipe_says_so(tmp_path: Path) -> None:
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script", "per-level = false"))
-    _built(desk, "--jobs", "2")
+    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script", "per-level = false"))
+    _built(workdir, "--jobs", "2")
     assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v1"}
     assert len(list((tmp_path / "cache/vbuild/native").glob("*/prefix"))) == 1
 
 
 @pytest.mark.nightly
 def test_wheels_are_built_again_where_the_library_is_another(tmp_path: Path) -> None:
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
-    made = _built(desk)
+    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
+    made = _built(workdir)
     source = tmp_path / "depth/depth.c"
     source.write_text(source.read_text().replace("depth is built for", "now depth is built for"))
-    again = _built(desk)
+    again = _built(workdir)
     assert again.keys() == made.keys()
     assert all(again[name] != made[name] for name in made)
 
@@ -117,14 +117,16 @@ def test_the_same_wheels_come_out_wherever_the_cache_is(tmp_path: Path) -> None:
     made = []
     for name in ("here", "somewhere/else/altogether"):
         (tmp_path / name).mkdir(parents=True)
-        made.append(_built(_desk(tmp_path / name, step(tmp_path / name / "depth", "script"))))
+        made.append(_built(_workdir(tmp_path / name, step(tmp_path / name / "depth", "script"))))
     assert made[0] == made[1]
 
 
 @pytest.mark.nightly
 def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script", "per-level = false\nbefore-build = ['echo no; exit 1']"))
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist")
+    workdir = _workdir(
+        tmp_path, step(tmp_path / "depth", "script", "per-level = false\nbefore-build = ['echo no; exit 1']")
+    )
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dist")
     assert ran.returncode == 1
     log = tmp_path / "dist/logs/native-depth.log"
     said = " ".join(ran.stdout.split())
@@ -136,8 +138,8 @@ def test_a_library_that_fails_is_told_once_with_its_log(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_run_that_is_killed_in_a_library_is_made_good_by_the_next(tmp_path: Path) -> None:
     gate = f"before-build = ['touch {tmp_path}/begun; test -e {tmp_path}/go || sleep 60']"
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script", gate))
-    with desk.started("matrix", "demo.toml", "-o", "dist") as process:
+    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script", gate))
+    with workdir.started("matrix", "demo.toml", "-o", "dist") as process:
         while not (tmp_path / "begun").exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
@@ -146,14 +148,14 @@ def test_a_run_that_is_killed_in_a_library_is_made_good_by_the_next(tmp_path: Pa
     assert process.returncode
     assert not list((tmp_path / "cache/vbuild/native").glob("*/prefix"))
     (tmp_path / "go").touch()
-    _built(desk)
+    _built(workdir)
     assert _levels(tmp_path / "dist") == {"plain": "v1", "x86_64_v3": "v3"}
 
 
 @pytest.mark.nightly
 def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -> None:
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
-    ran = desk.vbuild("matrix", "demo.toml", "--dry-run", "--json")
+    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
+    ran = workdir.vbuild("matrix", "demo.toml", "--dry-run", "--json")
     assert (ran.returncode, ran.stderr) == (0, "")
     natives = [job["native"] for job in json.loads(ran.stdout)]
     about = {"name": "depth", "about": f"{tmp_path / 'depth'} by script"}
@@ -161,18 +163,18 @@ def test_a_dry_run_says_what_would_be_built_and_builds_nothing(tmp_path: Path) -
         {**about, "cpu": "x86-64"},
         {**about, "cpu": "x86-64-v3"},
     ]
-    text = " ".join(desk.vbuild("matrix", "demo.toml", "--dry-run").stdout.split())
+    text = " ".join(workdir.vbuild("matrix", "demo.toml", "--dry-run").stdout.split())
     assert [f"native depth for {cpu}: {about['about']}" in text for cpu in ("x86-64", "x86-64-v3")] == [True, True]
     assert not (tmp_path / "cache/vbuild/native").exists()
 
 
 @pytest.mark.nightly
 def test_workers_are_refused(tmp_path: Path) -> None:
-    desk = _desk(tmp_path, step(tmp_path / "depth", "script"))
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:9")
+    workdir = _workdir(tmp_path, step(tmp_path / "depth", "script"))
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:9")
     assert (
         refusal(ran)
-        == (f"{desk.folder / 'demo.toml'}: native: not built on workers; expected this machine, without --executor")
+        == (f"{workdir.folder / 'demo.toml'}: native: not built on workers; expected this machine, without --executor")
         or "demo.toml: native: not built on workers" in ran.stderr
     )
     assert not (tmp_path / "dist").exists()

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.factories.browser import browsed
-from tests.factories.gpuprojects import FRESH, LEVELS, TALLY, cuda
+from tests.factories.gpu_projects import FRESH, LEVELS, TALLY, cuda
 from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.release.test_matrix_split import SPLIT

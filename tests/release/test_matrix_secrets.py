@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import Desk
 from tests.factories.projects import tree
 from tests.factories.tools import needs
+from tests.factories.workdir import Workdir
 
 WORD = "correct-horse-battery"
 SECRETS = {
@@ -46,8 +46,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    """A desk with a recipe every step of which writes what it sees into the folder seen."""
+def workdir(tmp_path: Path) -> Workdir:
+    """A workdir with a recipe every step of which writes what it sees into the folder seen."""
     seen = tmp_path / "seen"
     seen.mkdir()
     recipe = f"""name = "demo"
@@ -80,13 +80,13 @@ script = [
             "one/readme": "",
         },
     )
-    return Desk.at(tmp_path)
+    return Workdir.at(tmp_path)
 
 
-def seen(desk: Desk) -> Iterator[tuple[str, dict[str, str]]]:
+def seen(workdir: Workdir) -> Iterator[tuple[str, dict[str, str]]]:
     """The variables that each step saw."""
     for name in ASKED:
-        pairs = (desk.folder / "seen" / name).read_text().rstrip("\0").split("\0")
+        pairs = (workdir.folder / "seen" / name).read_text().rstrip("\0").split("\0")
         yield name, dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -97,27 +97,27 @@ def spoken(folder: Path) -> list[Path]:
 
 
 @pytest.mark.nightly
-def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(desk: Desk) -> None:
+def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(workdir: Workdir) -> None:
     options = ("matrix", "demo.toml", "-o", "dist", "--only", "plain")
-    ran = desk.vbuild(*options, **SECRETS)
+    ran = workdir.vbuild(*options, **SECRETS)
     assert ran.returncode == 0, ran.stderr
-    for step, variables in seen(desk):
+    for step, variables in seen(workdir):
         assert not SECRETS.keys() & variables.keys() - {"CMAKE_ARGS"}, step  # the plan has one of its own
         assert not [name for name, text in variables.items() if WORD in text], step
         assert {"PATH", "HOME"} <= variables.keys(), step
     assert WORD not in ran.stdout + ran.stderr
-    assert not spoken(desk.folder)
+    assert not spoken(workdir.folder)
     # a secret that is another next time is no reason to build again; one that is asked for is
     for name in ASKED:
-        (desk.folder / "seen" / name).unlink()
-    assert desk.vbuild(*options, **SECRETS | {"GITHUB_TOKEN": "new"}).returncode == 0
-    assert not list((desk.folder / "seen").iterdir())
-    ran = desk.vbuild(*options, "--pass-env", "DEMO_*", **SECRETS)
+        (workdir.folder / "seen" / name).unlink()
+    assert workdir.vbuild(*options, **SECRETS | {"GITHUB_TOKEN": "new"}).returncode == 0
+    assert not list((workdir.folder / "seen").iterdir())
+    ran = workdir.vbuild(*options, "--pass-env", "DEMO_*", **SECRETS)
     assert ran.returncode == 0, ran.stderr
-    for step, variables in seen(desk):
+    for step, variables in seen(workdir):
         assert SECRETS.keys() & variables.keys() - {"CMAKE_ARGS"} == {"DEMO_SWITCH"}, step
     assert WORD not in ran.stdout + ran.stderr
-    assert not [path for path in spoken(desk.folder) if path.parent.name != "seen"]
+    assert not [path for path in spoken(workdir.folder) if path.parent.name != "seen"]
 
 
 @pytest.mark.nightly
@@ -134,19 +134,21 @@ def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(desk: Desk) 
     ],
 )
 def test_a_dry_run_names_what_is_passed_and_counts_what_is_not(
-    desk: Desk, options: tuple[str, ...], names: str, number: int
+    workdir: Workdir, options: tuple[str, ...], names: str, number: int
 ) -> None:
-    known = {name: os.environ[name] for name in ("PATH", "HOME")} | {"XDG_CACHE_HOME": str(desk.cache)}
+    known = {name: os.environ[name] for name in ("PATH", "HOME")} | {"XDG_CACHE_HOME": str(workdir.cache)}
     words = [f"{name}={text}" for name, text in {**known, "LC_ALL": "C.UTF-8", **SECRETS}.items()]
-    ran = dataclasses.replace(desk, inside=("env", "-i", *words)).vbuild("matrix", "demo.toml", "--dry-run", *options)
+    ran = dataclasses.replace(workdir, inside=("env", "-i", *words)).vbuild(
+        "matrix", "demo.toml", "--dry-run", *options
+    )
     said = " ".join(ran.stdout.split())
     assert f"variables of the environment that builds see: {names}; {number} are held back" in said, ran.stderr
     assert WORD not in ran.stdout + ran.stderr
 
 
 @pytest.mark.nightly
-def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(desk: Desk) -> None:
-    project, ran = desk.folder / "project", desk.folder / "seen" / "git"
+def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(workdir: Workdir) -> None:
+    project, ran = workdir.folder / "project", workdir.folder / "seen" / "git"
     tree(project, {".git/hooks/post-index-change": "", ".git/monitor": ""})
     for program in (project / ".git/hooks/post-index-change", project / ".git/monitor"):
         program.write_text(f"#!/bin/sh\ncat /proc/self/environ >> '{ran}'\n")
@@ -156,15 +158,17 @@ def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(desk: Desk)
         subprocess.run(["git", *words], cwd=project, check=True)
     subprocess.run(["git", "config", "core.fsmonitor", str(project / ".git/monitor")], cwd=project, check=True)
     ran.unlink(missing_ok=True)
-    assert desk.vbuild("matrix", "demo.toml", "--dry-run", **SECRETS).returncode == 0
+    assert workdir.vbuild("matrix", "demo.toml", "--dry-run", **SECRETS).returncode == 0
     assert not ran.exists()
 
 
-def test_an_index_with_a_login_is_for_the_installer_alone_and_stands_in_no_log(desk: Desk) -> None:
+def test_an_index_with_a_login_is_for_the_installer_alone_and_stands_in_no_log(workdir: Workdir) -> None:
     index = f"https://me:{WORD}@127.0.0.1:9/simple"
-    ran = desk.vbuild("matrix", "demo.toml", "-o", "dist", "--only", "plain", PIP_INDEX_URL=index, UV_HTTP_RETRIES="0")
+    ran = workdir.vbuild(
+        "matrix", "demo.toml", "-o", "dist", "--only", "plain", PIP_INDEX_URL=index, UV_HTTP_RETRIES="0"
+    )
     assert ran.returncode == 1
     assert "127.0.0.1:9" in ran.stdout + ran.stderr
     assert WORD not in ran.stdout + ran.stderr
-    assert list((desk.folder / "dist").rglob("*.log"))
-    assert not spoken(desk.folder)
+    assert list((workdir.folder / "dist").rglob("*.log"))
+    assert not spoken(workdir.folder)

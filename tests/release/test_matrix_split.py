@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import refusal
 from tests.factories.extensions import library
 from tests.factories.projects import KERNEL, tree
-from tests.factories.sites import complaints, site
+from tests.factories.site_packages import loader_complaints, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
+from tests.factories.workdir import refusal
 from vbuild.build.agreement import TrialCompile
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
@@ -90,8 +90,8 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
         assert not [path for path in after if "libcount" in path]
         assert b"Requires-Dist: demo-libs==" in after["demo-1.0.dist-info/METADATA"]
         assert ("demo-1.0.dist-info/variant.json" in after) == (product.label is not None)
-        installed = site(folder.parent / f"site {product.label}", product.wheel, libs)
-        assert complaints(installed) == []
+        installed = site_packages(folder.parent / f"site {product.label}", product.wheel, libs)
+        assert loader_complaints(installed) == []
 
 
 def test_what_was_tested_is_what_is_published(built: tuple[Path, ReleaseResult]) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import VBUILD, everything
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.marched import PLAIN, levels_wheel
-from tests.factories.orders import backwards
-from tests.factories.repaired import LINUX, release
+from tests.factories.level_wheels import PLAIN, level_wheel
+from tests.factories.repaired_wheels import LINUX, release
+from tests.factories.reversed_folders import reversed_order
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
+from tests.factories.workdir import VBUILD, file_digests
 from vbuild.cli.publish import LAYOUTS
 
 pytestmark = [
@@ -69,7 +69,7 @@ class Surroundings:
             cwd=here,
             env={
                 **_outside(),
-                **(backwards() if self.turns else {}),  # ext4 has its own order, whatever was made first
+                **(reversed_order() if self.turns else {}),  # ext4 has its own order, whatever was made first
                 "HOME": str(here / "home"),
                 "TMPDIR": str(here / "temporary"),
                 **self.variables,
@@ -80,7 +80,7 @@ class Surroundings:
             umask=self.umask,
         )
         assert (ran.returncode, ran.stderr) == (0, "")
-        return everything(here / verb.results)
+        return file_digests(here / verb.results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,12 @@ def bundling(folder: Path) -> None:
 def levels(folder: Path) -> None:
     """A release for two levels of x86-64."""
     for level in ("v1", "v3"):
-        levels_wheel(folder, level)
+        level_wheel(folder, level)
 
 
 def plain(folder: Path) -> None:
     """One wheel, which says no time of its own."""
-    levels_wheel(folder, "v1")
+    level_wheel(folder, "v1")
     assert [path.name for path in folder.iterdir()] == [PLAIN]
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.desk import Desk, everything, stages, wheels
 from tests.factories.kernels import TWO, cuda_project
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import host_compilers, needs
+from tests.factories.workdir import Workdir, file_digests, stage_folders, wheels
 
 pytestmark = [
     pytest.mark.network,
@@ -49,43 +49,43 @@ if (folder / place).exists():
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """A desk with a recipe, compilers that say when they are started, and gates in setup.py and in the test."""
+    """A workdir with a recipe, compilers that say when they are started, and gates in setup.py and in the test."""
 
-    desk: Desk
+    workdir: Workdir
 
     @classmethod
     def at(cls, folder: Path, matrix: str = CPUS) -> "Workplace":
         gate = GATE.format(folder=str(folder / "gates"))
         project = (cuda_project if matrix == CUDA else setuptools_project)(folder / "project")
         tree(project, {"setup.py": gate + (project / "setup.py").read_text()})
-        desk = Desk.at(folder)
+        workdir = Workdir.at(folder)
         for name, program in host_compilers().items():
             said = name.rpartition("linux-gnu-")[2]
-            desk.seems(name, f'echo "{said} $*" >> {folder}/started\nexec {program} "$@"')
+            workdir.add_program(name, f'echo "{said} $*" >> {folder}/started\nexec {program} "$@"')
         test = f"[test]\ncommand = \"python {folder}/gates/gate.py test && python -c 'import demo'\"\n"
         build = '[build]\ncache = "none"\ncuda.archs = "replace"\n' if matrix == CUDA else '[build]\ncache = "none"\n'
         recipe = f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{matrix}\n{build}{test}'
         tree(folder, {"demo.toml": recipe, "gates/gate.py": gate})
-        return cls(desk)
+        return cls(workdir)
 
     @property
     def dist(self) -> Path:
-        return self.desk.folder / "dist"
+        return self.workdir.folder / "dist"
 
     def ran(self, *options: str, into: str = "dist") -> list[str]:
         """What a run says that has to succeed, line by line."""
-        (self.desk.folder / "started").unlink(missing_ok=True)
-        ran = self.desk.vbuild("matrix", "demo.toml", "-o", into, *options, PATH=self.desk.path())
+        (self.workdir.folder / "started").unlink(missing_ok=True)
+        ran = self.workdir.vbuild("matrix", "demo.toml", "-o", into, *options, PATH=self.workdir.path())
         assert (ran.returncode, ran.stderr) == (0, "")
-        assert stages(self.desk.folder / into) == []
+        assert stage_folders(self.workdir.folder / into) == []
         return ran.stdout.splitlines()
 
     def begun(self, *options: str, into: str = "dist") -> subprocess.Popen[str]:
-        return self.desk.started("matrix", "demo.toml", "-o", into, *options, PATH=self.desk.path())
+        return self.workdir.started("matrix", "demo.toml", "-o", into, *options, PATH=self.workdir.path())
 
     def killed(self, place: str) -> None:
         """Begin a run and kill it, and it alone, where it comes to *place*; what it had started is killed later."""
-        gates = self.desk.folder / "gates"
+        gates = self.workdir.folder / "gates"
         (gates / place).touch()
         process = self.begun()
         deadline = time.monotonic() + 60
@@ -96,8 +96,8 @@ class Workplace:
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-        assert len(stages(self.dist)) == 1
-        for pid in _running_in(self.desk.folder):
+        assert len(stage_folders(self.dist)) == 1
+        for pid in _running_in(self.workdir.folder):
             with suppress(ProcessLookupError):  # its keeper has ended it
                 os.kill(pid, signal.SIGKILL)
         (gates / place).unlink()
@@ -105,7 +105,7 @@ class Workplace:
 
     def started(self) -> list[str]:
         """The commands of compilers in the last run."""
-        file = self.desk.folder / "started"
+        file = self.workdir.folder / "started"
         return file.read_text().splitlines() if file.exists() else []
 
     def compiled(self) -> list[str]:
@@ -204,14 +204,14 @@ def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     place: Workplace, undisturbed: Workplace
 ) -> None:
     """The backend goes on after its vbuild was killed, and its compilers write where the next run tidies up."""
-    (place.desk.folder / "gates/x86-64").touch()
+    (place.workdir.folder / "gates/x86-64").touch()
     process = place.begun()
-    while not (place.desk.folder / "gates/reached").exists():
+    while not (place.workdir.folder / "gates/reached").exists():
         time.sleep(0.02)
     process.kill()
     process.communicate()
-    (place.desk.folder / "gates/x86-64").unlink()
-    ran = place.desk.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.desk.path())
+    (place.workdir.folder / "gates/x86-64").unlink()
+    ran = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.workdir.path())
     assert (ran.returncode, ran.stderr) == (0, "")
     assert wheels(place.dist) == wheels(undisturbed.dist)
 
@@ -229,7 +229,7 @@ def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
 
 
 def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
-    recipe = place.desk.folder / "demo.toml"
+    recipe = place.workdir.folder / "demo.toml"
     text = recipe.read_text()
     recipe.write_text(text.replace(', "x86-64-v3"', ""))
     place.ran()
@@ -249,28 +249,28 @@ def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) ->
     if not _can_trace():
         pytest.skip("no strace, or it may not trace")
     place.ran()
-    former = everything(place.dist)
-    kernel = place.desk.folder / "project/src/kernel.c"
+    former = file_digests(place.dist)
+    kernel = place.workdir.folder / "project/src/kernel.c"
     kernel.write_text(kernel.read_text().replace("+=", "-="))
     place.ran(into="new")
     place.ran(into="new")  # the report tells what was kept
-    new = everything(place.desk.folder / "new")
+    new = file_digests(place.workdir.folder / "new")
     assert [name for name in new if former[name] == new[name]] == ["demo-1.0-variants.json"]
     seen = set()
     for moment in range(1, 50):
-        shutil.copytree(place.dist, place.desk.folder / "killed")
+        shutil.copytree(place.dist, place.workdir.folder / "killed")
         kill = f"inject=rename:signal=SIGKILL:when={moment}"
-        traced = replace(place.desk, inside=("strace", "-qq", "-o", os.devnull, "-e", "trace=rename", "-e", kill))
-        ran = traced.vbuild("matrix", "demo.toml", "-o", "killed", PATH=place.desk.path())
-        killed = place.desk.folder / "killed"
-        found = {name: digest for name, digest in everything(killed).items() if not name.startswith(".vbuild-")}
+        traced = replace(place.workdir, inside=("strace", "-qq", "-o", os.devnull, "-e", "trace=rename", "-e", kill))
+        ran = traced.vbuild("matrix", "demo.toml", "-o", "killed", PATH=place.workdir.path())
+        killed = place.workdir.folder / "killed"
+        found = {name: digest for name, digest in file_digests(killed).items() if not name.startswith(".vbuild-")}
         assert all(digest in {former[name], new[name]} for name, digest in found.items())
         seen.add(sum(found[name] == new[name] for name in found))
         # a stage that has no lock yet could be of a run that has just begun, and stays for a day
         for young in [folder for folder in killed.glob(".vbuild-*") if not (folder / "alive").exists()]:
             shutil.rmtree(young)
         place.ran(into="killed")
-        assert everything(killed) == new
+        assert file_digests(killed) == new
         shutil.rmtree(killed)
         if not ran.returncode:
             break
@@ -280,14 +280,14 @@ def test_a_run_killed_while_it_publishes_leaves_whole_files(place: Workplace) ->
 @pytest.mark.nightly
 def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbed: Workplace) -> None:
     for folders in (("one", "other"), ("same", "same")):
-        shutil.rmtree(place.desk.cache / "vbuild/builds", ignore_errors=True)
+        shutil.rmtree(place.workdir.cache / "vbuild/builds", ignore_errors=True)
         both = [place.begun("--jobs", "2", into=into) for into in folders]
         said = [process.communicate() for process in both]
         assert [(process.returncode, err) for process, (_, err) in zip(both, said, strict=True)] == [(0, "")] * 2
         for into in folders:
-            folder = place.desk.folder / into
+            folder = place.workdir.folder / into
             assert wheels(folder) == wheels(undisturbed.dist)
-            assert stages(folder) == []
+            assert stage_folders(folder) == []
             assert (folder / "demo-1.0-variants.json").read_bytes() == (
                 undisturbed.dist / "demo-1.0-variants.json"
             ).read_bytes()
@@ -303,11 +303,11 @@ def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbe
 
 def _programs(place: Workplace, *arguments: str) -> set[str]:
     """The names of all programs that run while vbuild does, where strace can tell; else those of the compilers."""
-    (place.desk.folder / "started").unlink(missing_ok=True)
-    desk, trace = place.desk, place.desk.folder / "trace"
+    (place.workdir.folder / "started").unlink(missing_ok=True)
+    workdir, trace = place.workdir, place.workdir.folder / "trace"
     if _can_trace():
-        desk = replace(desk, inside=("strace", "-f", "-qq", "-e", "trace=execve", "-o", str(trace)))
-    ran = desk.vbuild(*arguments, PATH=desk.path())
+        workdir = replace(workdir, inside=("strace", "-f", "-qq", "-e", "trace=execve", "-o", str(trace)))
+    ran = workdir.vbuild(*arguments, PATH=workdir.path())
     assert (ran.returncode, ran.stderr) == (0, "")
     traced = trace.read_text() if trace.exists() else ""
     names = re.findall(r'execve\("([^"]+)".* = 0$', traced, re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.clusters import cluster, needs_slurm
-from tests.factories.emitting import every_kind, values, written
+from tests.factories.emitted_recipes import recipes_of_every_kind, values, written_recipe
 from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import environment, words
@@ -40,7 +40,7 @@ def task(script: str, number: int, *, first: int = 0) -> list[list[str]]:
 
 
 def test_each_task_runs_exactly_the_command_of_its_part(folder: Path) -> None:
-    for source in every_kind(folder)[:2]:
+    for source in recipes_of_every_kind(folder)[:2]:
         found = parts(Recipe.load(source))
         script = emitted(source, CiSystem.SLURM)
         called = [task(script, number) for number in range(len(found))]
@@ -49,7 +49,7 @@ def test_each_task_runs_exactly_the_command_of_its_part(folder: Path) -> None:
 
 @pytest.mark.nightly
 def test_tasks_of_a_later_array_go_on_where_the_one_before_ended(folder: Path) -> None:
-    source = written(folder, values(1500))
+    source = written_recipe(folder, values(1500))
     found, script = parts(Recipe.load(source)), emitted(source, CiSystem.SLURM)
     for number in (0, 498):
         assert task(script, number, first=1001) == [[*found[1001 + number].command("demo.toml", f"{WORK}/parts")[1:]]]
@@ -59,7 +59,7 @@ def test_tasks_of_a_later_array_go_on_where_the_one_before_ended(folder: Path) -
 
 
 def test_collecting_takes_all_parts(folder: Path) -> None:
-    script = emitted(written(folder, values(3)), CiSystem.SLURM)
+    script = emitted(written_recipe(folder, values(3)), CiSystem.SLURM)
     (folder / WORK / "parts").mkdir(parents=True)
     called = words(f"set -- collect '{WORK}'\n{script}", PATH=os.environ["PATH"])
     assert called == [["collect", f"{WORK}/parts", "-o", "dist", "--recipe", "demo.toml"]]
@@ -67,7 +67,7 @@ def test_collecting_takes_all_parts(folder: Path) -> None:
 
 
 def test_what_could_not_be_collected_stays_where_it_is(folder: Path) -> None:
-    script = emitted(written(folder, values(3)), CiSystem.SLURM)
+    script = emitted(written_recipe(folder, values(3)), CiSystem.SLURM)
     (folder / WORK / "parts").mkdir(parents=True)
     failing = f"vbuild() {{ return 1; }}\nset -- collect '{WORK}'\n{script}"
     ran = subprocess.run(["bash", "-c", failing], capture_output=True, check=False)
@@ -77,7 +77,7 @@ def test_what_could_not_be_collected_stays_where_it_is(folder: Path) -> None:
 
 def submission(folder: Path, *options: str) -> list[str]:
     """The calls of sbatch by the script that is emitted with *options*, as a shell's words."""
-    script = emitted(written(folder, values(3)), CiSystem.SLURM, options=options)
+    script = emitted(written_recipe(folder, values(3)), CiSystem.SLURM, options=options)
     (folder / "release.sh").write_text(script)
     told = 'sbatch() { printf "%s\\n" "$*" >> calls; echo 7; }; scontrol() { :; }; export -f sbatch scontrol'
     subprocess.run(
@@ -89,7 +89,7 @@ def submission(folder: Path, *options: str) -> list[str]:
 
 
 def test_nothing_is_submitted_with_the_vbuild_of_another_project(folder: Path) -> None:
-    (folder / "release.sh").write_text(emitted(written(folder, values(3)), CiSystem.SLURM))
+    (folder / "release.sh").write_text(emitted(written_recipe(folder, values(3)), CiSystem.SLURM))
     other = "vbuild() { echo 'vbuild 1.2.3'; }; sbatch() { touch called; }; export -f vbuild sbatch; bash release.sh"
     ran = subprocess.run(["bash", "-c", other], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, "vbuild is missing or another project's; expected vbuild-wheels\n")
@@ -117,7 +117,7 @@ def test_each_submission_has_a_folder_of_its_own(folder: Path) -> None:
 
 
 def test_a_script_that_is_piped_to_bash_says_that_it_is_submitted_as_a_file(folder: Path) -> None:
-    script = emitted(written(folder, values(3)), CiSystem.SLURM)
+    script = emitted(written_recipe(folder, values(3)), CiSystem.SLURM)
     ran = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (2, "this is submitted as a file: bash FILE [OPTIONS OF SBATCH]\n")
 
@@ -125,7 +125,7 @@ def test_a_script_that_is_piped_to_bash_says_that_it_is_submitted_as_a_file(fold
 @pytest.mark.nightly
 @needs("shellcheck")
 def test_shellcheck_takes_what_is_emitted(folder: Path) -> None:
-    for source in every_kind(folder):
+    for source in recipes_of_every_kind(folder):
         (folder / "release.sh").write_text(emitted(source, CiSystem.SLURM))
         ran = subprocess.run(
             ["shellcheck", "--severity=warning", "release.sh"], capture_output=True, text=True, check=False

@@ -10,13 +10,13 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from jsonschema import Draft202012Validator
 
-from tests.factories import joinable
+from tests.factories import hwcaps_wheels
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.releases import V3
-from tests.factories.repaired import NAME, hashed
-from tests.factories.repaired import release as repaired_release
+from tests.factories.repaired_wheels import NAME, hashed
+from tests.factories.repaired_wheels import release as repaired_release
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
@@ -227,13 +227,14 @@ def test_a_wheel_of_python_alone_keeps_its_build_under_another_name(tmp_path: Pa
 
 
 def test_joined_of_levels_it_has_the_past_and_the_builds_of_each(tmp_path: Path) -> None:
-    wheels = joinable.release(
-        tmp_path / "plain", {level: {**joinable.package(level), "demo/extra.so": module()} for level in ("v1", "v3")}
+    wheels = hwcaps_wheels.hwcaps_release(
+        tmp_path / "plain",
+        {level: {**hwcaps_wheels.package(level), "demo/extra.so": module()} for level in ("v1", "v3")},
     )
     builds = [Making((Material(MaterialRole.COMPILER, f"gcc for {path.name}", "13"),)) for path in wheels]
     made = [billed(path, tmp_path / "billed", build) for path, build in zip(wheels, builds, strict=True)]
     cut = [slimmed(path, tmp_path / "slim", drop=("demo/extra.so",)) for path in made]
-    found = bill(joinable.join(tmp_path / "out", cut))
+    found = bill(hwcaps_wheels.join(tmp_path / "out", cut))
     assert properties(part(found, "extra.so"))["fate"] == "dropped"
     names = {each["name"] for formula in found["formulation"] for each in formula["components"]}
     assert names == {f"gcc for {path.name}" for path in wheels}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.repaired import release
+from tests.factories.repaired_wheels import release
 from tests.factories.wheels import wheel
 from vbuild import __version__
 from vbuild.release.bill import billed

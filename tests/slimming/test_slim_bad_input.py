@@ -15,7 +15,7 @@ import pytest
 from tests.factories.damage import containers, poked, retargeted, with_fatbin, with_section, with_segment
 from tests.factories.elf import object_file, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.relocated import Relocated
+from tests.factories.loaded_pointers import LoadedPointers
 from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
 from vbuild.elf.image import ElfImage
@@ -124,8 +124,8 @@ def test_it_is_left_whatever_else_is_asked_for(tmp_path: Path, what: str, cuts: 
     _, after, account = slimmed(tmp_path, library, cuts=cuts)
     # sections that only linkers read may go: those of a library whose GPU code alone is strange
     if after != library:
-        Relocated.of(after).check_holds(Relocated.of(library))
-        assert Relocated.of(after).containers() == Relocated.of(library).containers()
+        LoadedPointers.of(after).check_holds(LoadedPointers.of(library))
+        assert LoadedPointers.of(after).containers() == LoadedPointers.of(library).containers()
     assert account.kept + account.dropped in {0, 2, 5}
     assert account.dropped == 0
 
@@ -177,7 +177,7 @@ def test_a_fatbin_that_is_strange_stays_whole_and_is_counted_and_the_next_is_cut
     _, after, account = slimmed(tmp_path, library)
     assert len(after) < len(library)
     assert account.pinned or account.notes
-    was, now = Relocated.of(library), Relocated.of(after)
+    was, now = LoadedPointers.of(library), LoadedPointers.of(after)
     now.check_holds(was)
     first, *_, last = ADDRESSES if what in _OF_FAT else containers(library)
     assert now.view(first, last - first) == was.view(first, last - first)
@@ -222,7 +222,7 @@ def test_what_is_no_elf_file_passes_whatever_it_is_called(tmp_path: Path) -> Non
 def test_a_stored_library_is_cut_as_a_deflated_one(tmp_path: Path) -> None:
     fat = wheel(tmp_path, NAME, {LIBRARY: FAT}, compression=zipfile.ZIP_STORED)
     slim([fat], tmp_path / "out", shares=[SM_90])
-    Relocated.of(contents(tmp_path / "out" / NAME)[LIBRARY]).check_holds(Relocated.of(FAT))
+    LoadedPointers.of(contents(tmp_path / "out" / NAME)[LIBRARY]).check_holds(LoadedPointers.of(FAT))
 
 
 @pytest.mark.parametrize("place", [0, 40, 200, 2000])
@@ -254,7 +254,7 @@ def test_a_size_that_lies_never_counts_where_nothing_is_compressed_again(
     library = beside(entry(arch=80, code=bytes(BIG), flags=flag, uncompressed_size=claim))
     _, after, account = slimmed(tmp_path, library)
     assert account.dropped
-    Relocated.of(after).check_holds(Relocated.of(library))
+    LoadedPointers.of(after).check_holds(LoadedPointers.of(library))
 
 
 @pytest.mark.parametrize("claim", [4 * GIB, GIB, BIG + 1, 1, 0])
@@ -304,7 +304,7 @@ def test_a_fatbin_with_more_entries_than_a_compiler_writes_is_left_and_named(tmp
     library = device_library(code(80, 90), fatbin(entry(arch=90, code=b"") * 100_000), code(80, 90))
     _, after, account = slimmed(tmp_path, library)
     assert account.notes[0].endswith("has more than 1024 entries, as none ever had")
-    Relocated.of(after).check_holds(Relocated.of(library))
+    LoadedPointers.of(after).check_holds(LoadedPointers.of(library))
 
 
 def test_thousands_of_wrappers_that_nobody_knows_are_told_in_a_hundred_notes(tmp_path: Path) -> None:

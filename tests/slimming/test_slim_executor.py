@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.dask import Cluster, clustered, needs_dask
-from tests.factories.desk import Desk, refusal, wheels
+from tests.factories.workdir import Workdir, refusal, wheels
 from tests.slimming.test_slim import FAT, LIBRARY, NAME, fat_wheel
 from vbuild.errors import ExecutorError, RepackageError, VbuildError
 from vbuild.hardware.gpu import GpuList
@@ -165,9 +165,9 @@ def test_a_lost_scheduler_is_one_line_and_what_is_written_stays(tmp_path: Path) 
 @pytest.mark.nightly
 def test_the_command_takes_an_executor(two: Cluster, tmp_path: Path) -> None:
     paths = several(tmp_path / "in", 3)
-    desk = Desk.at(tmp_path)
-    ran = desk.vbuild("slim", *paths, "--gpu", "90", "-o", "out", "--executor", str(two.executor))
+    workdir = Workdir.at(tmp_path)
+    ran = workdir.vbuild("slim", *paths, "--gpu", "90", "-o", "out", "--executor", str(two.executor))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert list(wheels(tmp_path / "out")) == [path.name for path in paths]
-    ran = desk.vbuild("slim", *paths, "--gpu", "90", "-o", "out", "--executor", "dask://127.0.0.1:1")
+    ran = workdir.vbuild("slim", *paths, "--gpu", "90", "-o", "out", "--executor", "dask://127.0.0.1:1")
     assert refusal(ran).startswith("dask://127.0.0.1:1: no scheduler answers there; ")

@@ -1,6 +1,6 @@
 """What holds for every fat library and every list of GPUs, and for every damage done to a library.
 
-Libraries are linked by gcc or lld, and judged by `tests.factories.relocated`, which shares no code with vbuild.
+Libraries are linked by gcc or lld, and judged by `tests.factories.loaded_pointers`, which shares no code with vbuild.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.relocated import Relocated, load
+from tests.factories.loaded_pointers import LoadedPointers, load
 from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import BinaryError, RepackageError
@@ -152,7 +152,7 @@ def served(packed: Sequence[bytes], device: Arch) -> Service:
 def test_what_is_left_is_the_same_library_and_serves_each_gpu_as_before(fat: Fat, wanted: GpuList, how: Cuts) -> None:
     how = replace(how, unsupported=True)
     after, account = slimmed(fat.data, Share(wanted), how)
-    was, now = Relocated.of(fat.data), Relocated.of(after)
+    was, now = LoadedPointers.of(fat.data), LoadedPointers.of(after)
     now.check_holds(was)
     for before, kept in zip(was.containers(), now.containers(), strict=True):
         assert before is not None
@@ -185,11 +185,11 @@ def test_keeping_everything_changes_nothing(fat: Fat) -> None:
 @given(fat())
 def test_the_members_of_a_family_together_are_the_whole(fat: Fat) -> None:
     assume(fat.archs)
-    whole = Relocated.of(fat.data).containers()
+    whole = LoadedPointers.of(fat.data).containers()
     together: list[set[bytes]] = [set() for _ in whole]
     for number in fat.archs:
         after, _ = slimmed(fat.data, Share(GpuList((GpuRequest(Arch(number), ptx=True),))), Cuts(unsupported=True))
-        for found, kept in zip(together, Relocated.of(after).containers(), strict=True):
+        for found, kept in zip(together, LoadedPointers.of(after).containers(), strict=True):
             found |= set(kept or ())
     assert together == [set(container or ()) for container in whole]
 
@@ -201,9 +201,9 @@ def test_code_that_is_compressed_again_is_the_same_code(fat: Fat, wanted: GpuLis
     plain, _ = slimmed(fat.data, Share(wanted), Cuts(unsupported=True))
     smaller, account = slimmed(fat.data, Share(wanted), Cuts(unsupported=True, zstd=True))
     assume(account.why_whole is None)
-    now = Relocated.of(smaller)
-    now.check_holds(Relocated.of(fat.data))
-    for one, other in zip(Relocated.of(plain).containers(), now.containers(), strict=True):
+    now = LoadedPointers.of(smaller)
+    now.check_holds(LoadedPointers.of(fat.data))
+    for one, other in zip(LoadedPointers.of(plain).containers(), now.containers(), strict=True):
         assert inflated(other or ()) == inflated(one or ()) or len(plain) == len(fat.data)
 
 
@@ -287,11 +287,11 @@ def test_a_damaged_library_is_left_as_it_was_or_cut_as_a_sound_one(fat: Fat, wan
     GpuLibrary.of("demo/_C.so", memoryview(after))
     try:
         # the judge is made for sound files, and has no say about one it cannot read
-        was = Relocated.of(data)
+        was = LoadedPointers.of(data)
         was.check_holds(was)
     except Exception:  # noqa: BLE001 - pyelftools meets damage with errors of many kinds
         return
-    now = Relocated.of(after)
+    now = LoadedPointers.of(after)
     now.check_holds(was)
     for before, kept in zip(was.containers(), now.containers(), strict=True):
         if before is None:

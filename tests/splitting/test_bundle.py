@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.bundle_reader import BundleReader
 from tests.factories.elf import patchelfed, program, shared_object
 from tests.factories.extensions import library, module
-from tests.factories.looked import Looker
-from tests.factories.repaired import NAME, hashed
+from tests.factories.repaired_wheels import NAME, hashed
 from tests.factories.tools import needs
 from vbuild.elf.linkage import Via
 
@@ -22,12 +22,12 @@ OTHER = NAME.replace("311", "312")
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Looker]:
+def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
-        yield Looker(tmp_path, stack)
+        yield BundleReader(tmp_path, stack)
 
 
-def test_files_are_known_by_where_they_are_installed(look: Looker) -> None:
+def test_files_are_known_by_where_they_are_installed(look: BundleReader) -> None:
     files: dict[str, bytes | str] = {
         "demo-1.0.data/platlib/demo/_c.so": module(),
         "demo-1.0.data/scripts/tool": program("int main(void) { return 0; }"),
@@ -42,7 +42,7 @@ def test_files_are_known_by_where_they_are_installed(look: Looker) -> None:
     assert bundle.damaged == {}
 
 
-def test_who_loads_whom_is_told_by_installed_paths(look: Looker) -> None:
+def test_who_loads_whom_is_told_by_installed_paths(look: BundleReader) -> None:
     files = {
         "demo-1.0.data/platlib/_c.so": module("libdeep.so.2", rpath_="$ORIGIN/demo/lib"),
         "demo/lib/libdeep.so.2": DEEP,
@@ -63,18 +63,20 @@ def test_who_loads_whom_is_told_by_installed_paths(look: Looker) -> None:
         ("demo/libs/libdeep.so.2", False),
     ],
 )
-def test_what_a_repair_tool_brought_is_told_by_name_and_folder(look: Looker, path: str, *, is_bundled: bool) -> None:
+def test_what_a_repair_tool_brought_is_told_by_name_and_folder(
+    look: BundleReader, path: str, *, is_bundled: bool
+) -> None:
     assert look.at({path: DEEP}).pieces[path].is_bundled == is_bundled
 
 
-def test_a_content_is_looked_at_once_and_counted_for_every_wheel(look: Looker) -> None:
+def test_a_content_is_looked_at_once_and_counted_for_every_wheel(look: BundleReader) -> None:
     first, second = (look.at({BUNDLED: DEEP}, name) for name in (NAME, OTHER))
     assert look.asked == [BUNDLED.rpartition("/")[2]]
     assert look.looked_at == 2 * len(DEEP)
     assert first.pieces[BUNDLED].key == second.pieces[BUNDLED].key
 
 
-def test_a_damaged_file_is_none_and_said_to_be(look: Looker) -> None:
+def test_a_damaged_file_is_none_and_said_to_be(look: BundleReader) -> None:
     bundle = look.at({BUNDLED: DEEP[:100], "demo/_c.so": module()})
     assert list(bundle.pieces) == ["demo/_c.so"]
     assert bundle.damaged[BUNDLED].startswith("program header table at 0x40, ")
@@ -96,14 +98,14 @@ def test_a_damaged_file_is_none_and_said_to_be(look: Looker) -> None:
     ids=["file", "folder", "folder in .pth", "its plain name", "another", "text", "prose", "ELF data", "no ELF data"],
 )
 def test_a_bundled_library_is_named_by_its_file_or_folder(
-    look: Looker, path: str, source: str | bytes, *, is_named: bool
+    look: BundleReader, path: str, source: str | bytes, *, is_named: bool
 ) -> None:
     bundle = look.at({BUNDLED: AS_BUNDLED, path: source})
     assert bundle.namer(bundle.pieces[BUNDLED]) == (path if is_named else None)
 
 
 @pytest.mark.parametrize("source", ["CDLL(f'libdeep{suffix}')", "CDLL('libdeep.so.2')", "CDLL('libdeep.so')"])
-def test_a_projects_own_library_is_named_by_the_start_of_its_name(look: Looker, source: str) -> None:
+def test_a_projects_own_library_is_named_by_the_start_of_its_name(look: BundleReader, source: str) -> None:
     path = "demo/lib/libdeep.so.2"
     bundle = look.at({path: library("libdeep.so.2"), "demo/a.py": source})
     is_named = bundle.namer(bundle.pieces[path]) is not None

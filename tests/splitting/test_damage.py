@@ -18,8 +18,8 @@ from struct import Struct
 import pytest
 
 from tests.factories.damage import NEW_BYTES, in_time
-from tests.factories.officials import PATH, asked, cufft, digest, name_of, officials_of, published
-from tests.factories.officials import repaired as bundled
+from tests.factories.official_wheels import PATH, cufft, digest, name_of, official_wheel, officials_of, origin_of
+from tests.factories.official_wheels import bundled_copy as bundled
 from tests.factories.ranges import simple_index
 from tests.factories.tools import needs
 from vbuild.elf.dynamic import Dynamic
@@ -89,12 +89,12 @@ def test_a_library_whose_names_are_elsewhere_is_not_read() -> None:
 @pytest.mark.nightly
 def test_whatever_pretends_to_be_official_is_not_believed(tmp_path: Path) -> None:
     """The right name, with the first digits of the right hash; one thing is other than it was, also to the loader."""
-    with officials_of(tmp_path, published(tmp_path)) as (officials, _):
+    with officials_of(tmp_path, official_wheel(tmp_path)) as (officials, _):
         for what, make in PRETENDERS.items():
             for fetch in (False, True):
-                found = asked(officials, name_of(OFFICIAL), make(), fetch=fetch)
+                found = origin_of(officials, name_of(OFFICIAL), make(), fetch=fetch)
                 assert isinstance(found, Unproved), what
-        proved = asked(officials, name_of(OFFICIAL), BUNDLED)
+        proved = origin_of(officials, name_of(OFFICIAL), BUNDLED)
         assert isinstance(proved, Provenance)
         assert proved.evidence is OfficialEvidence.RESTORED
 
@@ -102,26 +102,26 @@ def test_whatever_pretends_to_be_official_is_not_believed(tmp_path: Path) -> Non
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("marker", ['os_name ~= "posix"', 'python_version > "zz"', 'platform_release >= "$"'])
 def test_a_marker_that_cannot_be_evaluated_holds_nowhere(tmp_path: Path, marker: str) -> None:
-    with officials_of(tmp_path, published(tmp_path, requires=[f"nvidia-x; {marker}"])) as (officials, _):
-        found = asked(officials, name_of(OFFICIAL), BUNDLED)
+    with officials_of(tmp_path, official_wheel(tmp_path, requires=[f"nvidia-x; {marker}"])) as (officials, _):
+        found = origin_of(officials, name_of(OFFICIAL), BUNDLED)
         assert isinstance(found, Provenance)
         assert [one.project for one in officials.closure(found.wheel)] == [found.wheel.project]
 
 
 @pytest.mark.nightly
 def test_damaged_official_wheels_prove_what_is_true_or_nothing(tmp_path: Path) -> None:
-    data = published(tmp_path).read_bytes()
+    data = official_wheel(tmp_path).read_bytes()
     for seed in range(25):
         dice = random.Random(seed)
         folder = tmp_path / str(seed)
-        copy = published(folder)
+        copy = official_wheel(folder)
         whole = bytearray(data)
         for _ in range(dice.choice((1, 3))):
             at = dice.randrange(dice.choice((0, len(whole) - 900)), len(whole))
             whole[at : at + 1] = dice.choice(NEW_BYTES)
         copy.write_bytes(whole)
         with officials_of(folder, copy) as (officials, _), suppress(VbuildError), in_time():
-            found = asked(officials, name_of(OFFICIAL), BUNDLED, fetch=dice.random() < 0.5)
+            found = origin_of(officials, name_of(OFFICIAL), BUNDLED, fetch=dice.random() < 0.5)
             if isinstance(found, Provenance):
                 assert (found.library.path, found.library.sha256) == (PATH, digest(OFFICIAL))
 
@@ -198,7 +198,7 @@ def endless(size: int, tail: int) -> bytes:
 @contextmanager
 def hostile(folder: Path, mood: str) -> Iterator[Officials]:
     """What is asked of a server in that *mood*, which has one official wheel."""
-    simple_index(folder / "index", published(folder))
+    simple_index(folder / "index", official_wheel(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hostile, folder=folder / "index", mood=mood)) as server:
         server.daemon_threads, server.block_on_close = True, False
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -225,7 +225,7 @@ MOODS: Mapping[str, str] = {
 def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranged, "_PATIENCE", 1)
     with hostile(tmp_path, mood) as officials, pytest.raises(VbuildError) as error, in_time():
-        asked(officials, name_of(OFFICIAL), BUNDLED)
+        origin_of(officials, name_of(OFFICIAL), BUNDLED)
     assert MOODS[mood] in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -234,6 +234,6 @@ def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str, monkeypatch: py
 @pytest.mark.parametrize("size", [10**9, 10**12, 10**18])
 def test_a_server_that_claims_exabytes_is_asked_for_kilobytes(tmp_path: Path, size: int) -> None:
     with hostile(tmp_path, f"claims {size}") as officials, in_time():
-        found = asked(officials, name_of(OFFICIAL), BUNDLED)
+        found = origin_of(officials, name_of(OFFICIAL), BUNDLED)
     assert isinstance(found, Unproved)
     assert found.transferred < 1_000_000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.bundle_reader import BundleReader
 from tests.factories.extensions import library, module
-from tests.factories.looked import Looker
-from tests.factories.repaired import NAME, hashed, repaired
+from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
 from vbuild.splitting.decisions import Decision, DecisionKind, check_drivers, decided
@@ -34,9 +34,9 @@ OFFICIAL = Provenance(
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Looker]:
+def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
-        yield Looker(tmp_path, stack)
+        yield BundleReader(tmp_path, stack)
 
 
 def kinds(decision: Decision) -> list[dict[str, str]]:
@@ -47,12 +47,12 @@ def kinds(decision: Decision) -> list[dict[str, str]]:
     ]
 
 
-def both(look: Looker, files: Mapping[str, bytes | str] = FILES, *, metadata: str = "") -> Decision:
+def both(look: BundleReader, files: Mapping[str, bytes | str] = FILES, *, metadata: str = "") -> Decision:
     bundles = [look.at(files, name, metadata=metadata) for name in (NAME, OTHER)]
     return decided(bundles, ASKED)
 
 
-def test_a_chain_of_libraries_is_shared_whole(look: Looker) -> None:
+def test_a_chain_of_libraries_is_shared_whole(look: BundleReader) -> None:
     decision = both(look)
     assert kinds(decision) == [dict.fromkeys(sorted(CHAIN), "share")] * 2
     (pool,) = decision.pools
@@ -64,14 +64,14 @@ def test_a_chain_of_libraries_is_shared_whole(look: Looker) -> None:
     ("kept", "left"),
     [("libthree*", {"libone.so", "libtwo.so", "libthree.so"}), ("libtwo*", {"libone.so", "libtwo.so"})],
 )
-def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: Looker, kept: str, left: set[str]) -> None:
+def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: BundleReader, kept: str, left: set[str]) -> None:
     bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
     decision = decided(bundles, SplitRequest(smallest=0, keep=(kept,)))
     for found in kinds(decision):
         assert {name for name, kind in found.items() if kind == "keep"} == left
 
 
-def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: Looker) -> None:
+def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: BundleReader) -> None:
     """Of three wheels one opens libthree.so by its name: that one keeps the chain, two share it."""
     names = (NAME, OTHER, NAME.replace("311", "313"))
     more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}')"}]
@@ -79,7 +79,7 @@ def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: Looker) -> N
     assert [set(found.values()) for found in kinds(decided(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
 
 
-def test_what_a_frozen_file_needs_stays(look: Looker) -> None:
+def test_what_a_frozen_file_needs_stays(look: BundleReader) -> None:
     bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
     frozen = {(bundle, "demo/_c.so"): "it is odd" for bundle in bundles}
     decision = decided(bundles, ASKED, frozen=frozen)
@@ -90,7 +90,7 @@ def test_what_a_frozen_file_needs_stays(look: Looker) -> None:
     assert kinds(decision)[0] == {"libone.so": "keep", "libthree.so": "share", "libtwo.so": "share"}
 
 
-def test_an_official_library_does_not_hold_back_what_needs_it(look: Looker) -> None:
+def test_an_official_library_does_not_hold_back_what_needs_it(look: BundleReader) -> None:
     look.origins = {NAMES["libthree.so"]: OFFICIAL}
     assert kinds(both(look)) == [{"libone.so": "share", "libthree.so": "replace", "libtwo.so": "share"}] * 2
 
@@ -108,7 +108,7 @@ def test_an_official_library_does_not_hold_back_what_needs_it(look: Looker) -> N
     ids=["unproved", "another version"],
 )
 def test_why_a_library_is_not_replaced_is_said_where_it_is_shared(
-    look: Looker, origin: Unproved | Provenance, metadata: str, reason: str
+    look: BundleReader, origin: Unproved | Provenance, metadata: str, reason: str
 ) -> None:
     look.origins = {NAMES["libthree.so"]: origin}
     decision = both(look, metadata=metadata)
@@ -116,7 +116,7 @@ def test_why_a_library_is_not_replaced_is_said_where_it_is_shared(
     assert (fate.kind, fate.reason) == (DecisionKind.SHARE, reason)
 
 
-def test_what_is_no_library_stays(look: Looker) -> None:
+def test_what_is_no_library_stays(look: BundleReader) -> None:
     decision = both(look)
     fate = decision.fate(next(iter(decision.fates)), "demo/_c.so")
     assert (fate.kind, fate.is_gone) == (DecisionKind.KEEP, False)
@@ -131,7 +131,9 @@ def test_what_is_no_library_stays(look: Looker) -> None:
         ("demo/lib/libcudart.so.12", False),
     ],
 )
-def test_libraries_of_the_driver_are_refused_wherever_they_are(look: Looker, path: str, *, is_refused: bool) -> None:
+def test_libraries_of_the_driver_are_refused_wherever_they_are(
+    look: BundleReader, path: str, *, is_refused: bool
+) -> None:
     bundle = look.at({path: THREE})
     if is_refused:
         with pytest.raises(RepackageError, match=f"^{NAME}: {path}: bundles lib"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.customers import Customer
+from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import wheel
 from vbuild.splitting.development import developments
 from vbuild.wheel.archive import open_wheel
@@ -29,7 +29,7 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("tool", ["pip", "uv pip"])
 def test_files_of_a_data_folder_are_installed_where_they_were(made: Path, tmp_path: Path, tool: str) -> None:
-    customer = Customer.at(tmp_path / "home")
-    customer.runs(f"{tool} install --no-deps {made}")
-    assert (customer.folder / "venv" / "lib" / "pkgconfig" / "demo.pc").read_text() == PC
-    assert (customer.site / "demo" / "lib" / "demo.pc").read_text() == PC
+    venv = VirtualEnvironment.at(tmp_path / "home")
+    venv.runs(f"{tool} install --no-deps {made}")
+    assert (venv.folder / "venv" / "lib" / "pkgconfig" / "demo.pc").read_text() == PC
+    assert (venv.site / "demo" / "lib" / "demo.pc").read_text() == PC

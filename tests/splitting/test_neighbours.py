@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.factories.bundle_reader import BundleReader
+from tests.factories.cuda_packages import (
+    LINKER,
+    NEWER,
+    VERSION,
+    all_packages,
+    library_named,
+    package_wheel,
+    serving_packages,
+)
 from tests.factories.extensions import module
-from tests.factories.looked import Looker
-from tests.factories.market import LINKER, NEWER, VERSION, everything, named, offered, official
-from tests.factories.officials import FFT
+from tests.factories.official_wheels import FFT
 from tests.factories.tools import needs
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError
@@ -26,21 +34,25 @@ CURAND = "libcurand.so.10"
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Looker]:
+def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
-        yield Looker(tmp_path, stack)
+        yield BundleReader(tmp_path, stack)
 
 
 @pytest.fixture
 def officials(tmp_path: Path) -> Iterator[Officials]:
-    made = everything(tmp_path / "made")
+    made = all_packages(tmp_path / "made")
     for project in ("nvidia-curand-cu11", "nvidia-curand-cu12"):
-        made.append(official(tmp_path / "made", project, "10.3.1", {CURAND: named(CURAND)}, place="curand"))
-    with offered(tmp_path, *made) as server:
+        made.append(
+            package_wheel(tmp_path / "made", project, "10.3.1", {CURAND: library_named(CURAND)}, place="curand")
+        )
+    with serving_packages(tmp_path, *made) as server:
         yield Officials("x86_64", indexes=lambda: server.indexes, store=tmp_path / "store")
 
 
-def having(look: Looker, officials: Officials, name: str, *, metadata: str = "", **asked: object) -> Neighbour | None:
+def having(
+    look: BundleReader, officials: Officials, name: str, *, metadata: str = "", **asked: object
+) -> Neighbour | None:
     """Which package has *name*, for a wheel whose module needs just that."""
     request = SplitRequest(**asked)  # type: ignore[arg-type]
     bundle = look.at({"demo/_c.so": module(name)}, metadata=metadata)
@@ -48,7 +60,9 @@ def having(look: Looker, officials: Officials, name: str, *, metadata: str = "",
 
 
 @pytest.mark.nightly
-def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(look: Looker, officials: Officials) -> None:
+def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(
+    look: BundleReader, officials: Officials
+) -> None:
     found = having(look, officials, "libcufft.so.11")
     assert found
     assert found.wheel
@@ -56,7 +70,7 @@ def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(look:
     assert found.folders == ("nvidia/cufft/lib", "nvidia/nvjitlink/lib")
 
 
-def test_the_release_that_is_required_counts(look: Looker, officials: Officials) -> None:
+def test_the_release_that_is_required_counts(look: BundleReader, officials: Officials) -> None:
     for number, (metadata, asked) in enumerate(
         ((f"Requires-Dist: {FFT}=={VERSION}\n", {}), (f"Requires-Dist: {FFT}<11.3\n", {}), ("", {"cuda": (12, 4)}))
     ):
@@ -67,7 +81,7 @@ def test_the_release_that_is_required_counts(look: Looker, officials: Officials)
         assert found.wheel.version == VERSION
 
 
-def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: Looker, officials: Officials) -> None:
+def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: BundleReader, officials: Officials) -> None:
     assert having(look, officials, "libnobody.so.3") is None
     assert having(look, officials, "libtorch_cpu.so") == Neighbour("torch", "libtorch_cpu.so", ("torch/lib",))
 
@@ -84,7 +98,7 @@ def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: Looke
     ids=["--cuda 11", "--cuda 12", "CUDA 12 required", "CUDA 11 required"],
 )
 def test_a_major_is_told_by_option_or_requirement(
-    look: Looker, officials: Officials, metadata: str, asked: dict[str, object], project: str
+    look: BundleReader, officials: Officials, metadata: str, asked: dict[str, object], project: str
 ) -> None:
     found = having(look, officials, CURAND, metadata=metadata, **asked)
     assert found
@@ -93,14 +107,16 @@ def test_a_major_is_told_by_option_or_requirement(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("metadata", ["", f"Requires-Dist: {FFT}\nRequires-Dist: nvidia-cublas-cu11\n"])
-def test_a_major_that_nothing_or_too_much_tells_is_asked_for(look: Looker, officials: Officials, metadata: str) -> None:
+def test_a_major_that_nothing_or_too_much_tells_is_asked_for(
+    look: BundleReader, officials: Officials, metadata: str
+) -> None:
     with pytest.raises(
         RepackageError, match=r"needs libcurand\.so\.10, which CUDA 11 and 12 and 13 have; say which one"
     ):
         having(look, officials, CURAND, metadata=metadata)
 
 
-def test_a_package_is_required_once_whoever_needs_it(look: Looker, officials: Officials) -> None:
+def test_a_package_is_required_once_whoever_needs_it(look: BundleReader, officials: Officials) -> None:
     """A module that is replaced into it and one that is led to it: one line, extras of a toolkit together."""
     bundle = look.at({"demo/_c.so": module("libcufft.so.11")})
     piece = bundle.pieces["demo/_c.so"]

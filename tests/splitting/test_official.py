@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tests.factories.officials import (
+from tests.factories.official_wheels import (
     ARM,
     FFT,
     LINUX,
     PATH,
-    asked,
+    bundled_copy,
     cufft,
     digest,
     name_of,
+    official_wheel,
     officials_of,
-    published,
-    repaired,
+    origin_of,
 )
 from tests.factories.ranges import serving, simple_index
 from tests.factories.tools import needs
@@ -32,12 +32,12 @@ pytestmark = needs("gcc")
 
 def test_the_newest_release_for_the_machine_is_found(tmp_path: Path) -> None:
     wheels = [
-        published(tmp_path / "made", version="11.0.1"),
-        published(tmp_path / "made", version="11.2.1.3", requires=["nvidia-nvjitlink-cu12", 'x; extra == "y"']),
-        published(tmp_path / "made", version="11.3.0", platform=ARM),
-        published(tmp_path / "made", version="11.3.1", platform="win_amd64"),
-        published(tmp_path / "made", version="11.4.0rc1"),
-        (yanked := published(tmp_path / "made", version="11.5.0")),
+        official_wheel(tmp_path / "made", version="11.0.1"),
+        official_wheel(tmp_path / "made", version="11.2.1.3", requires=["nvidia-nvjitlink-cu12", 'x; extra == "y"']),
+        official_wheel(tmp_path / "made", version="11.3.0", platform=ARM),
+        official_wheel(tmp_path / "made", version="11.3.1", platform="win_amd64"),
+        official_wheel(tmp_path / "made", version="11.4.0rc1"),
+        (yanked := official_wheel(tmp_path / "made", version="11.5.0")),
     ]
     index = simple_index(tmp_path / "index", *wheels, yanked=(yanked.name,))
     with serving(index) as server:
@@ -60,7 +60,7 @@ def test_the_newest_release_for_the_machine_is_found(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_wheels_are_passed_over(tmp_path: Path) -> None:
-    made = published(tmp_path / "made")
+    made = official_wheel(tmp_path / "made")
     odd = [tmp_path / "made" / name for name in ("nvidia_cufft_cu12-12.0.tar.gz", "nvidia_cufft_cu12-12.0-a-b-!.whl")]
     for path in odd:
         path.write_bytes(b"")
@@ -70,10 +70,10 @@ def test_files_that_are_no_wheels_are_passed_over(tmp_path: Path) -> None:
 
 def test_what_has_no_library_for_the_machine_is_refused(tmp_path: Path) -> None:
     wheels = [
-        published(tmp_path / "made"),
-        published(tmp_path / "made", "nvidia-cufft-cu13", "0.0.0a0", {}, platform="any"),
-        published(tmp_path / "made", "nvidia-cuda-cccl-cu12", "12.4", {"nvidia/cuda_cccl/include/a.h": "x"}),
-        published(tmp_path / "made", "nvidia-cuda-nvml-dev-cu12", "12.4", {"a/lib/stubs/libnvml.so": "x"}),
+        official_wheel(tmp_path / "made"),
+        official_wheel(tmp_path / "made", "nvidia-cufft-cu13", "0.0.0a0", {}, platform="any"),
+        official_wheel(tmp_path / "made", "nvidia-cuda-cccl-cu12", "12.4", {"nvidia/cuda_cccl/include/a.h": "x"}),
+        official_wheel(tmp_path / "made", "nvidia-cuda-nvml-dev-cu12", "12.4", {"a/lib/stubs/libnvml.so": "x"}),
     ]
     machine = "for Linux on x86_64"
     keeps = "nvidia_cufft_cu13-0.0.0a0-py3-none-any.whl only keeps the name"
@@ -95,7 +95,7 @@ def test_what_has_no_library_for_the_machine_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_is_asked_once_and_a_wheel_that_is_known_not_at_all(tmp_path: Path) -> None:
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, server):
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, server):
         with ThreadPoolExecutor(8) as threads:
             found = set(threads.map(lambda _: officials.wheel(FFT, SpecifierSet()), range(16)))
         assert len(found) == 1
@@ -113,7 +113,7 @@ def test_an_index_is_asked_once_and_a_wheel_that_is_known_not_at_all(tmp_path: P
     ids=["empty", "no JSON", "a list", "no keys", "foreign", "torn", "no hash"],
 )
 def test_a_torn_or_foreign_file_in_the_cache_is_asked_again(tmp_path: Path, kept: str) -> None:
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, server):
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, server):
         found = officials.wheel(FFT, SpecifierSet())
         (file,) = (tmp_path / "store").iterdir()
         sound = file.read_text()
@@ -128,7 +128,7 @@ def test_a_torn_or_foreign_file_in_the_cache_is_asked_again(tmp_path: Path, kept
 
 @pytest.mark.nightly
 def test_without_a_hash_or_a_cache_it_is_asked_every_time(tmp_path: Path) -> None:
-    made = published(tmp_path / "made")
+    made = official_wheel(tmp_path / "made")
     with officials_of(tmp_path, made, stated=False) as (officials, _):
         officials.wheel(FFT, SpecifierSet())
         assert not (tmp_path / "store").exists()
@@ -140,7 +140,7 @@ def test_without_a_hash_or_a_cache_it_is_asked_every_time(tmp_path: Path) -> Non
 def test_what_a_library_requires_is_found_to_the_end(tmp_path: Path) -> None:
     def made(project: str, *requires: str, version: str = "12.4.5", library: bool = True) -> Path:
         files: dict[str, bytes | str] = {f"nvidia/{project}/lib/lib{project}.so.12": b"x"} if library else {"a": "b"}
-        return published(tmp_path / "made", project, version, files, requires=requires)
+        return official_wheel(tmp_path / "made", project, version, files, requires=requires)
 
     solver = made(
         "nvidia-cusolver-cu12",
@@ -178,7 +178,7 @@ def test_what_a_library_requires_is_found_to_the_end(tmp_path: Path) -> None:
 
 
 def _toolkit(folder: Path, version: str, *requires: str) -> Path:
-    return published(
+    return official_wheel(
         folder, "cuda-toolkit", version, {"cuda_toolkit/__init__.py": ""}, platform="any", requires=requires
     )
 
@@ -234,10 +234,10 @@ def test_hashes_that_are_no_sha256_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mood", ["whole", "broken", "breaking"])
 def test_a_server_without_parts_is_one_line(tmp_path: Path, mood: str) -> None:
-    with officials_of(tmp_path, published(tmp_path / "made"), mood=mood) as (officials, server):
+    with officials_of(tmp_path, official_wheel(tmp_path / "made"), mood=mood) as (officials, server):
         for ask in (
             lambda: officials.wheel(FFT, SpecifierSet()),
-            lambda: asked(officials, name_of(cufft(1)), repaired(cufft(1))),
+            lambda: origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1))),
         ):
             with pytest.raises(FetchError) as refused:
                 ask()
@@ -246,7 +246,7 @@ def test_a_server_without_parts_is_one_line(tmp_path: Path, mood: str) -> None:
 
 
 def test_an_index_that_cannot_be_asked_is_one_line_and_not_remembered(tmp_path: Path) -> None:
-    index = simple_index(tmp_path / "index", published(tmp_path / "made"))
+    index = simple_index(tmp_path / "index", official_wheel(tmp_path / "made"))
     places = [Indexes(index_url="http://127.0.0.1:9/simple"), Indexes(index_url=index.as_uri())]
     with pytest.raises(FetchError, match=rf"^{FFT}: http://127\.0\.0\.1:9/simple: "):
         Officials("x86_64", indexes=lambda: places[0], store=tmp_path / "store").wheel(FFT, SpecifierSet())

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import patchelfed
-from tests.factories.officials import (
+from tests.factories.official_wheels import (
     FFT,
     LINUX,
     PATH,
-    asked,
+    bundled_copy,
     cufft,
     digest,
     entries_of,
     name_of,
+    official_wheel,
     officials_of,
-    published,
-    repaired,
+    origin_of,
 )
 from tests.factories.tools import needs
 from tests.factories.wheels import everything, poked, record_of, wheel
@@ -33,9 +33,11 @@ pytestmark = needs("gcc")
 
 
 def test_a_library_that_nobody_edited_is_identical(tmp_path: Path) -> None:
-    wheels = [published(tmp_path / "made", version=f"11.{number}", files={PATH: cufft(number)}) for number in (1, 2)]
+    wheels = [
+        official_wheel(tmp_path / "made", version=f"11.{number}", files={PATH: cufft(number)}) for number in (1, 2)
+    ]
     with officials_of(tmp_path, *wheels) as (officials, _):
-        found = asked(officials, "libcufft.so.11", cufft(1))
+        found = origin_of(officials, "libcufft.so.11", cufft(1))
         assert isinstance(found, Provenance)
         assert (found.evidence, found.wheel.version) == (OfficialEvidence.IDENTICAL, "11.1")
         assert found.library.path == PATH
@@ -43,9 +45,11 @@ def test_a_library_that_nobody_edited_is_identical(tmp_path: Path) -> None:
 
 
 def test_a_bundled_library_is_proved_by_its_restored_bytes(tmp_path: Path) -> None:
-    wheels = [published(tmp_path / "made", version=f"11.{number}", files={PATH: cufft(number)}) for number in (1, 2)]
+    wheels = [
+        official_wheel(tmp_path / "made", version=f"11.{number}", files={PATH: cufft(number)}) for number in (1, 2)
+    ]
     with officials_of(tmp_path, *wheels) as (officials, _):
-        found = asked(officials, name_of(cufft(1)), repaired(cufft(1)))
+        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
         assert isinstance(found, Provenance)
         assert (found.evidence, found.wheel.version) == (OfficialEvidence.RESTORED, "11.1")
         assert found.library.sha256 == digest(cufft(1))
@@ -53,25 +57,25 @@ def test_a_bundled_library_is_proved_by_its_restored_bytes(tmp_path: Path) -> No
 
 def test_the_version_in_the_file_name_is_looked_at_first(tmp_path: Path) -> None:
     versions = ["11.0.1", "11.2.1.3", "11.2.1.4", "11.3.0"]
-    wheels = [published(tmp_path / "made", version=version) for version in versions]
+    wheels = [official_wheel(tmp_path / "made", version=version) for version in versions]
     with officials_of(tmp_path, *wheels) as (officials, server):
-        found = asked(officials, name_of(cufft(1)), repaired(cufft(1)))
+        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
         assert isinstance(found, Provenance)
         assert found.wheel.version == "11.2.1.3"
         assert server.files() == [wheels[1].name]
         # without a version in the name the newest one counts
-        found = asked(officials, name_of(cufft(1), "11"), repaired(cufft(1)))
+        found = origin_of(officials, name_of(cufft(1), "11"), bundled_copy(cufft(1)))
         assert isinstance(found, Provenance)
         assert found.wheel.version == "11.3.0"
 
 
 def test_the_packages_of_several_cuda_versions_are_looked_through(tmp_path: Path) -> None:
     wheels = [
-        published(tmp_path / "made", "nvidia-cufft-cu11", "10.9.0", {PATH: cufft(2)}),
-        published(tmp_path / "made"),
+        official_wheel(tmp_path / "made", "nvidia-cufft-cu11", "10.9.0", {PATH: cufft(2)}),
+        official_wheel(tmp_path / "made"),
     ]
     with officials_of(tmp_path, *wheels) as (officials, _):
-        found = asked(officials, name_of(cufft(1), "10"), repaired(cufft(1)), "nvidia-cufft-cu11", FFT)
+        found = origin_of(officials, name_of(cufft(1), "10"), bundled_copy(cufft(1)), "nvidia-cufft-cu11", FFT)
         assert isinstance(found, Provenance)
         assert found.wheel.project == FFT
 
@@ -79,9 +83,9 @@ def test_the_packages_of_several_cuda_versions_are_looked_through(tmp_path: Path
 def test_of_a_large_wheel_little_is_transferred_and_nothing_stays_open(tmp_path: Path) -> None:
     noise = random.Random(2).randbytes(1 << 22)
     data = cufft(1)
-    made = published(tmp_path / "made", files={PATH: data, "nvidia/cufft/lib/libcufftw.so.11": noise})
+    made = official_wheel(tmp_path / "made", files={PATH: data, "nvidia/cufft/lib/libcufftw.so.11": noise})
     with officials_of(tmp_path, made) as (officials, server):
-        found = asked(officials, name_of(data), repaired(data))
+        found = origin_of(officials, name_of(data), bundled_copy(data))
         assert isinstance(found, Provenance)
         assert found.evidence is OfficialEvidence.RESTORED
         assert found.transferred < 600_000
@@ -89,16 +93,16 @@ def test_of_a_large_wheel_little_is_transferred_and_nothing_stays_open(tmp_path:
 
 
 def test_what_no_release_has_stays_as_it_is(tmp_path: Path) -> None:
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, _):
-        other = repaired(cufft(2))
-        found = asked(officials, name_of(cufft(2)), other, FFT, "nvidia-cufft-cu11")
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
+        other = bundled_copy(cufft(2))
+        found = origin_of(officials, name_of(cufft(2)), other, FFT, "nvidia-cufft-cu11")
         assert isinstance(found, Unproved)
         assert found.reason == (
             f"no release of {FFT}, nvidia-cufft-cu11 for x86_64 has a library whose SHA-256 begins with "
             f"{digest(cufft(2))[:8]}"
         )
         assert found.transferred > 0
-        found = asked(officials, "libcufft.so.11", cufft(2))
+        found = origin_of(officials, "libcufft.so.11", cufft(2))
         assert isinstance(found, Unproved)
         assert found.reason == f"no release of {FFT} for x86_64 has just these bytes"
         found = officials.provenance(
@@ -110,8 +114,8 @@ def test_what_no_release_has_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_library_for_another_machine_is_not_looked_for(tmp_path: Path) -> None:
     arm = bytearray(cufft(1))
     arm[18:20] = struct.pack("<H", ElfMachine.AARCH64)
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, server):
-        found = asked(officials, name_of(cufft(1)), bytes(arm))
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, server):
+        found = origin_of(officials, name_of(cufft(1)), bytes(arm))
         assert found == Unproved("it is for aarch64, and not for x86_64", 0)
         assert server.asked == []
 
@@ -120,11 +124,11 @@ def test_another_library_under_the_same_hash_is_never_believed(tmp_path: Path) -
     """The first 32 bits of a SHA-256 say little: here the file name says those of a library that it is not."""
     other = patchelfed(cufft(2), "--set-soname", name_of(cufft(1)), "--remove-rpath")
     has = f"{FFT} 11.2.1.3 has a libcufft.so.11 whose SHA-256 begins with {digest(cufft(1))[:8]}, but "
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, _):
-        found = asked(officials, name_of(cufft(1)), other)
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
+        found = origin_of(officials, name_of(cufft(1)), other)
         assert isinstance(found, Unproved)
         assert found.reason == f"{has}what was changed since cannot be undone; --fetch-official compares all of it"
-        found = asked(officials, name_of(cufft(1)), other, fetch=True)
+        found = origin_of(officials, name_of(cufft(1)), other, fetch=True)
         assert isinstance(found, Unproved)
         assert found.reason.startswith(f"{has}its section ")
         assert found.reason.endswith(" is another: it is another library")
@@ -134,10 +138,10 @@ def test_a_library_whose_symbols_were_renamed_is_another(tmp_path: Path) -> None
     """What the head of the official file has is compared, too: there the bundled copy's own bytes are not hashed."""
     data = cufft(1)
     (tmp_path / "names").write_text("fft fast_fourier")
-    renamed = patchelfed(repaired(data), "--rename-dynamic-symbols", str(tmp_path / "names"))
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, _):
+    renamed = patchelfed(bundled_copy(data), "--rename-dynamic-symbols", str(tmp_path / "names"))
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
         for fetch in (False, True):
-            found = asked(officials, name_of(data), renamed, fetch=fetch)
+            found = origin_of(officials, name_of(data), renamed, fetch=fetch)
             assert isinstance(found, Unproved)
             assert found.reason.endswith("but its section .gnu.hash is another: it is another library")
 
@@ -145,19 +149,19 @@ def test_a_library_whose_symbols_were_renamed_is_another(tmp_path: Path) -> None
 def test_what_cannot_be_restored_is_compared_when_all_of_it_is_fetched(tmp_path: Path) -> None:
     official = patchelfed(cufft(1), "--set-rpath", "$ORIGIN:/a/path/that/nobody/guesses")
     bundled = patchelfed(official, "--set-soname", name_of(official), "--force-rpath", "--set-rpath", "$ORIGIN")
-    with officials_of(tmp_path, published(tmp_path / "made", files={PATH: official})) as (officials, _):
-        found = asked(officials, name_of(official), bundled)
+    with officials_of(tmp_path, official_wheel(tmp_path / "made", files={PATH: official})) as (officials, _):
+        found = origin_of(officials, name_of(official), bundled)
         assert isinstance(found, Unproved)
-        found = asked(officials, name_of(official), bundled, fetch=True)
+        found = origin_of(officials, name_of(official), bundled, fetch=True)
         assert isinstance(found, Provenance)
         assert found.evidence is OfficialEvidence.SECTIONS
 
 
 def test_a_library_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
     data = cufft(1)
-    broken = bytearray(repaired(data))
+    broken = bytearray(bundled_copy(data))
     broken[4] = 1  # a 32-bit file, it says
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, _):
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
         found = officials.provenance(
             name_of(data),
             Loading.parse(data),
@@ -173,21 +177,21 @@ def test_a_library_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_damaged_release_is_passed_over(tmp_path: Path) -> None:
-    damaged = published(tmp_path / "made", version="11.9")
+    damaged = official_wheel(tmp_path / "made", version="11.9")
     damaged.write_bytes(b"no zip")
-    with officials_of(tmp_path, damaged, published(tmp_path / "made")) as (officials, _):
-        found = asked(officials, name_of(cufft(1), "11"), repaired(cufft(1)))
+    with officials_of(tmp_path, damaged, official_wheel(tmp_path / "made")) as (officials, _):
+        found = origin_of(officials, name_of(cufft(1), "11"), bundled_copy(cufft(1)))
         assert isinstance(found, Provenance)
         assert found.wheel.version == "11.2.1.3"
 
 
 def test_an_official_library_that_cannot_be_inflated_proves_nothing(tmp_path: Path) -> None:
-    made = published(tmp_path / "made")
+    made = official_wheel(tmp_path / "made")
     with zipfile.ZipFile(made) as archive:
         start = archive.getinfo(PATH).header_offset + 30 + len(PATH)
     poked(made, start, b"\xff" * 64)
     with officials_of(tmp_path, made) as (officials, _):
-        found = asked(officials, name_of(cufft(1)), repaired(cufft(1)), fetch=True)
+        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)), fetch=True)
         assert isinstance(found, Unproved)
         assert "but it cannot be compared: nvidia_cufft_cu12-11.2.1.3-" in found.reason
 
@@ -198,17 +202,17 @@ def test_an_official_wheel_that_is_not_what_its_record_says_proves_nothing(tmp_p
     record = record_of({**files, PATH: cufft(1)}, "nvidia_cufft_cu12-11.2.1.3.dist-info")
     made = wheel(tmp_path / "made", name, files, record=record)
     with officials_of(tmp_path, made) as (officials, _):
-        found = asked(officials, name_of(cufft(1)), repaired(cufft(1)), fetch=True)
+        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)), fetch=True)
         assert isinstance(found, Unproved)
         assert found.reason.endswith("but that wheel is damaged: the library is not what its RECORD says")
 
 
 def test_wheels_in_a_folder_will_do(tmp_path: Path) -> None:
-    published(tmp_path / "made")
+    official_wheel(tmp_path / "made")
     (tmp_path / "made" / "nvidia_cufft_cu12-not-a-wheel.whl").write_bytes(b"")
     places = Indexes(no_index=True, find_links=((tmp_path / "made").as_uri(),))
     officials = Officials("x86_64", indexes=lambda: places, store=tmp_path / "store")
-    found = asked(officials, name_of(cufft(1)), repaired(cufft(1)))
+    found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
     assert isinstance(found, Provenance)
     assert (found.evidence, found.transferred) == (OfficialEvidence.RESTORED, 0)
 
@@ -216,12 +220,12 @@ def test_wheels_in_a_folder_will_do(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_flipped_bits_in_a_bundled_library_never_prove_anything(tmp_path: Path) -> None:
     official = cufft(1)
-    sound, places = repaired(official), random.Random(17)
+    sound, places = bundled_copy(official), random.Random(17)
     header = Loading.parse(sound)
     loaded = [
         section.span for section in ElfImage.parse(sound).sections if section.is_loaded and section.name[:4] != ".dyn"
     ]
-    with officials_of(tmp_path, published(tmp_path / "made")) as (officials, _):
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
         for number in range(60):
             damaged, place = bytearray(sound), places.choice((places.randrange(8192), places.randrange(len(official))))
             damaged[place] ^= 1 << places.randrange(8)

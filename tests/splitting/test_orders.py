@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.bundle_reader import BundleReader
 from tests.factories.elf import patchelfed
 from tests.factories.extensions import library, module
-from tests.factories.looked import Looker
-from tests.factories.repaired import NAME, hashed, repaired
+from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.elf.surgery.relink import Relink
 from vbuild.index_client.configuration import Indexes
@@ -30,13 +30,13 @@ REQUEST = SplitRequest(smallest=0)
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Looker]:
+def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
-        yield Looker(tmp_path, stack)
+        yield BundleReader(tmp_path, stack)
 
 
 def ordered(
-    look: Looker, files: Mapping[str, bytes | str], *, keep: tuple[str, ...] = (), frozen: tuple[str, ...] = ()
+    look: BundleReader, files: Mapping[str, bytes | str], *, keep: tuple[str, ...] = (), frozen: tuple[str, ...] = ()
 ) -> dict[str, PatchOrder]:
     """The orders for the first of two wheels with *files*, and for what both share, by new path."""
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
@@ -49,7 +49,7 @@ def ordered(
     return {order.path: order for order in (*orders.staying(bundles[0]), *moving)}
 
 
-def test_a_file_that_loads_what_moves_is_led_there(look: Looker) -> None:
+def test_a_file_that_loads_what_moves_is_led_there(look: BundleReader) -> None:
     files = {"demo/sub/_c.so": module("libtop.so"), "demo/_d.so": module("libm.so.6")}
     found = ordered(look, repaired(files, LIBRARIES))
     assert found["demo/sub/_c.so"].relink == Relink(rpath=("$ORIGIN/../../demo_libs/lib",))
@@ -57,7 +57,7 @@ def test_a_file_that_loads_what_moves_is_led_there(look: Looker) -> None:
     assert found[f"{HOME}/{hashed('libtop.so', TOP)}"].is_idle
 
 
-def test_a_library_that_moves_finds_its_neighbours_by_itself_where_it_has_a_runpath(look: Looker) -> None:
+def test_a_library_that_moves_finds_its_neighbours_by_itself_where_it_has_a_runpath(look: BundleReader) -> None:
     files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
     path = f"demo.libs/{hashed('libtop.so', TOP)}"
     data = files[path]
@@ -67,14 +67,14 @@ def test_a_library_that_moves_finds_its_neighbours_by_itself_where_it_has_a_runp
     assert order.relink == Relink(rpath=("$ORIGIN", "/opt/lib"))
 
 
-def test_a_folder_that_still_has_libraries_stays_in_the_rpath(look: Looker) -> None:
+def test_a_folder_that_still_has_libraries_stays_in_the_rpath(look: BundleReader) -> None:
     free = library("libfree.so")
     files = repaired({"demo/_c.so": module("libtop.so", "libfree.so")}, {**LIBRARIES, "libfree.so": free})
     relink = ordered(look, files, keep=("libfree*",))["demo/_c.so"].relink
     assert relink.rpath == ("$ORIGIN/../demo.libs", "$ORIGIN/../demo_libs/lib")
 
 
-def test_a_library_that_stays_and_needs_one_that_moves_is_led_there(look: Looker) -> None:
+def test_a_library_that_stays_and_needs_one_that_moves_is_led_there(look: BundleReader) -> None:
     files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
     found = ordered(look, files, keep=("libtop*",))
     path = f"demo.libs/{hashed('libtop.so', TOP)}"
@@ -82,6 +82,6 @@ def test_a_library_that_stays_and_needs_one_that_moves_is_led_there(look: Looker
     assert found["demo/_c.so"].is_idle
 
 
-def test_a_frozen_file_gets_no_order(look: Looker) -> None:
+def test_a_frozen_file_gets_no_order(look: BundleReader) -> None:
     files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
     assert ordered(look, files, frozen=("demo/_c.so",))["demo/_c.so"].is_idle

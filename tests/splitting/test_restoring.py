@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import linked, patchelfed, rpath, shared_object, stripped, without_sections
-from tests.factories.published import PIP
+from tests.factories.published_wheels import PIP
 from tests.factories.tools import needs
 from vbuild.errors import BinaryError, VbuildError
 from vbuild.files.edited import EditedFile

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.factories.elf import shared_object
 from tests.factories.extensions import library, module
-from tests.factories.repaired import NAME, hashed, release
+from tests.factories.repaired_wheels import NAME, hashed, release
 from tests.factories.tools import needs
 from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes

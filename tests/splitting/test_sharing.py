@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.bundle_reader import BundleReader
 from tests.factories.elf import shared_object
-from tests.factories.looked import Looker
-from tests.factories.repaired import LINUX
+from tests.factories.repaired_wheels import LINUX
 from tests.factories.tools import needs
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.sharing import Pool, pools
@@ -21,9 +21,9 @@ ARM = "manylinux_2_17_aarch64"
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Looker]:
+def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
-        yield Looker(tmp_path, stack)
+        yield BundleReader(tmp_path, stack)
 
 
 @cache
@@ -34,7 +34,7 @@ def noise(name: str, size: int, seed: int = 0) -> bytes:
 
 
 def a_wheel(
-    look: Looker,
+    look: BundleReader,
     number: int,
     files: Mapping[str, bytes],
     *,
@@ -52,11 +52,11 @@ def pooled(*bundles: Bundle, smallest: int = 0) -> tuple[Pool, ...]:
 BIG, LITTLE, LAST = noise("libbig.so", 60_000), noise("liblittle.so", 2_000), noise("liblast.so", 50_000)
 
 
-def test_one_wheel_shares_nothing_not_even_with_itself(look: Looker) -> None:
+def test_one_wheel_shares_nothing_not_even_with_itself(look: BundleReader) -> None:
     assert pooled(a_wheel(look, 10, {"demo/a/libbig.so": BIG, "demo/b/libbig.so": BIG})) == ()
 
 
-def test_what_two_wheels_have_is_pooled_and_what_one_has_is_not(look: Looker) -> None:
+def test_what_two_wheels_have_is_pooled_and_what_one_has_is_not(look: BundleReader) -> None:
     first = a_wheel(look, 10, {"demo/libbig.so": BIG, "demo/liblast.so": LAST})
     second = a_wheel(look, 11, {"demo/libbig.so": BIG})
     (pool,) = pooled(first, second)
@@ -70,13 +70,13 @@ def test_what_two_wheels_have_is_pooled_and_what_one_has_is_not(look: Looker) ->
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_a_pool_has_to_save_enough(look: Looker, extra: int) -> None:
+def test_a_pool_has_to_save_enough(look: BundleReader, extra: int) -> None:
     wheels = [a_wheel(look, number, {"demo/libbig.so": BIG}) for number in (10, 11, 12)]
     saved = 2 * wheels[0].pieces["demo/libbig.so"].member.compressed_size
     assert len(pooled(*wheels, smallest=saved + extra)) == 1 - extra
 
 
-def test_sets_that_differ_a_little_are_one_pool(look: Looker) -> None:
+def test_sets_that_differ_a_little_are_one_pool(look: BundleReader) -> None:
     both, one = {"demo/libbig.so": BIG, "demo/liblittle.so": LITTLE}, {"demo/libbig.so": BIG}
     wheels = [a_wheel(look, number, files) for number, files in ((10, both), (11, both), (12, one))]
     (pool,) = pooled(*wheels)
@@ -84,7 +84,7 @@ def test_sets_that_differ_a_little_are_one_pool(look: Looker) -> None:
     assert list(pool.pieces) == ["libbig.so", "liblittle.so"]
 
 
-def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: Looker) -> None:
+def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: BundleReader) -> None:
     both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/libbig.so": BIG}
     wheels = [
         a_wheel(look, number, files, label=label)
@@ -95,7 +95,7 @@ def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: Looker) 
     assert second.bundles == (wheels[1], wheels[3])
 
 
-def test_wheels_of_one_release_have_one_pool_that_which_saves_most(look: Looker) -> None:
+def test_wheels_of_one_release_have_one_pool_that_which_saves_most(look: BundleReader) -> None:
     # two would be two versions of one requirement, and METADATA of one wheel is taken for that of all
     both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/libbig.so": BIG}
     wheels = [a_wheel(look, number, files) for number, files in ((10, one), (11, both), (12, one), (13, both))]
@@ -103,7 +103,7 @@ def test_wheels_of_one_release_have_one_pool_that_which_saves_most(look: Looker)
     assert pool.bundles == (wheels[1], wheels[3])
 
 
-def test_libraries_of_one_name_cannot_be_in_one_folder(look: Looker) -> None:
+def test_libraries_of_one_name_cannot_be_in_one_folder(look: BundleReader) -> None:
     other = noise("libbig.so", 60_000, seed=1)
     wheels = [
         a_wheel(look, number, {"demo/libbig.so": data}, label=label)
@@ -117,14 +117,14 @@ def test_libraries_of_one_name_cannot_be_in_one_folder(look: Looker) -> None:
     assert list(pool.pieces) == ["liblast.so"]
 
 
-def test_platforms_are_apart(look: Looker) -> None:
+def test_platforms_are_apart(look: BundleReader) -> None:
     files = {"demo/libbig.so": BIG}
     wheels = [a_wheel(look, 10, files), a_wheel(look, 10, files, platform=ARM), a_wheel(look, 11, files, platform=ARM)]
     (pool,) = pooled(*wheels)
     assert pool.platform == ARM
 
 
-def test_the_order_of_wheels_changes_nothing_but_the_order(look: Looker) -> None:
+def test_the_order_of_wheels_changes_nothing_but_the_order(look: BundleReader) -> None:
     both, one = {"demo/libbig.so": BIG, "demo/liblittle.so": LITTLE}, {"demo/libbig.so": BIG}
     wheels = [a_wheel(look, number, files) for number, files in ((10, one), (11, both), (12, one), (13, both))]
     expected = {(frozenset(pool.bundles), tuple(pool.pieces)) for pool in pooled(*wheels)}
@@ -134,7 +134,7 @@ def test_the_order_of_wheels_changes_nothing_but_the_order(look: Looker) -> None
         assert {(frozenset(pool.bundles), tuple(pool.pieces)) for pool in pooled(*wheels)} == expected
 
 
-def test_projects_are_all_told(look: Looker) -> None:
+def test_projects_are_all_told(look: BundleReader) -> None:
     wheels = [a_wheel(look, 10, {"x/libbig.so": BIG}, project=project) for project in ("zeta", "alpha")]
     (pool,) = pooled(*wheels)
     assert pool.projects == ("alpha", "zeta")

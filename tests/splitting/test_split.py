@@ -8,8 +8,8 @@ import pytest
 
 from tests.factories.elf import patchelfed, program, shared_object
 from tests.factories.extensions import library, module
-from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
-from tests.factories.sites import complaints, imported, site
+from tests.factories.repaired_wheels import LINUX, NAME, hashed, release, repaired
+from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
@@ -61,10 +61,10 @@ def check_works(folder: Path, result: Split, *, program: str = ASKS, answer: str
     beside = [one.path for one in result.beside if one.path]
     for number, thin in enumerate(result.wheels):
         assert thin.path
-        installed = site(folder / f"site{number}", thin.path, *beside)
-        assert complaints(installed) == []
+        installed = site_packages(folder / f"site{number}", thin.path, *beside)
+        assert loader_complaints(installed) == []
         if program:
-            assert imported(installed, program) == answer
+            assert program_output(installed, program) == answer
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -257,9 +257,9 @@ def test_variants_whose_libraries_differ_are_given_two_versions(tmp_path: Path) 
         assert thin.path
         (beside,) = (one.path for one in result.beside if thin.name in one.wheels)
         assert beside
-        installed = site(tmp_path / f"site of {thin.name}", thin.path, beside)
-        assert complaints(installed) == []
-        assert imported(installed, ASKS) == ("2" if "x86_64_v3" in thin.name else "42")
+        installed = site_packages(tmp_path / f"site of {thin.name}", thin.path, beside)
+        assert loader_complaints(installed) == []
+        assert program_output(installed, ASKS) == ("2" if "x86_64_v3" in thin.name else "42")
 
 
 def test_wheels_of_one_release_never_require_two_versions(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
 from tests.factories.damage import poked
 from tests.factories.elf import object_file, patchelfed, without_sections
 from tests.factories.extensions import library, module
-from tests.factories.market import calls_fft, everything, fft, linker, offered
-from tests.factories.officials import FFT
-from tests.factories.repaired import NAME, hashed, release, repaired
-from tests.factories.sites import complaints, site
+from tests.factories.official_wheels import FFT
+from tests.factories.repaired_wheels import NAME, hashed, release, repaired
+from tests.factories.site_packages import loader_complaints, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
@@ -37,8 +37,8 @@ FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "from demo import _c\n",
     "demo/_c.so": module("libcount.so.1", source="int count(void); int answer(void) { return count(); }"),
 }
-CUDA = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
-CUDA_FILES: dict[str, bytes | str] = {"demo/_c.so": calls_fft()}
+CUDA = {"libcufft.so.11": libcufft(), "libnvJitLink.so.12": libnvjitlink()}
+CUDA_FILES: dict[str, bytes | str] = {"demo/_c.so": calling_libcufft()}
 
 
 def thinned(folder: Path, *wheels: Path, indexes: Indexes = ALONE, **asked: object) -> Split:
@@ -122,7 +122,7 @@ def test_a_consumer_that_cannot_be_edited_keeps_its_libraries(tmp_path: Path) ->
     for account in result.wheels:
         assert account.is_untouched
         assert account.warnings == (f"demo/_c.so: left as it was, because it cannot be edited: {why}",)
-    assert complaints(site(tmp_path / "site", tmp_path / "thin" / NAME)) == []
+    assert loader_complaints(site_packages(tmp_path / "site", tmp_path / "thin" / NAME)) == []
 
 
 def test_an_object_file_and_an_empty_one_pass(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_library_that_no_index_has_stays_and_it_is_said_why(tmp_path: Path) ->
 
 
 def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
-    everything(tmp_path / "made")
+    all_packages(tmp_path / "made")
     links = Indexes(no_index=True, find_links=((tmp_path / "made").as_uri(),))
     result = thinned(tmp_path, *release(tmp_path, CUDA_FILES, CUDA, names=(NAME,)), indexes=links)
     assert {move.kind for move in result.libraries} == {DecisionKind.REPLACE}
@@ -243,7 +243,7 @@ def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mood", ["broken", "lying", "breaking"])
 def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, mood: str) -> None:
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
-    with offered(tmp_path, *everything(tmp_path / "made"), mood=mood) as server:
+    with serving_packages(tmp_path, *all_packages(tmp_path / "made"), mood=mood) as server:
         said = refused(tmp_path, *fat, indexes=server.indexes)
     assert FFT.replace("-", "_") in said or "nvidia_nvjitlink" in said
     assert "\n" not in said
@@ -251,7 +251,7 @@ def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, mood: str) ->
 
 def test_a_server_that_sends_whole_files_is_named(tmp_path: Path) -> None:
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
-    with offered(tmp_path, *everything(tmp_path / "made"), mood="whole") as server:
+    with serving_packages(tmp_path, *all_packages(tmp_path / "made"), mood="whole") as server:
         said = refused(tmp_path, *fat, indexes=server.indexes)
     assert "its server cannot send parts; download the wheel, and name its folder in pip's find-links" in said
 

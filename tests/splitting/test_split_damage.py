@@ -18,11 +18,11 @@ from struct import Struct
 
 import pytest
 
+from tests.factories.cuda_packages import calling_libcufft
 from tests.factories.damage import NEW_BYTES, in_time
 from tests.factories.elf import patchelfed, stripped
 from tests.factories.extensions import library, module
-from tests.factories.market import calls_fft
-from tests.factories.repaired import NAME, repaired
+from tests.factories.repaired_wheels import NAME, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, dist_info_of, record_of, wheel, with_entries
 from vbuild.elf.image import ElfImage
@@ -57,7 +57,7 @@ GIVES = library("libcufft.so.11", flags=("-lm",), script="CUFFT_11 { global: her
 LIBRARIES = {
     **COMPILED,
     "gives versions": GIVES,
-    "takes versions": calls_fft("libone.so.1", runpath="$ORIGIN/../demo.libs:/opt/lib"),
+    "takes versions": calling_libcufft("libone.so.1", runpath="$ORIGIN/../demo.libs:/opt/lib"),
     "stripped": stripped(GIVES),
 }
 ORDERS = (

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.factories.cuda_packages import all_packages, calling_libcufft, libcufft, libnvjitlink, serving_packages
 from tests.factories.elf import patchelfed, shared_object
 from tests.factories.extensions import library, module
-from tests.factories.market import calls_fft, everything, fft, linker, offered
 from tests.factories.ranges import Serving
-from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
+from tests.factories.repaired_wheels import LINUX, NAME, hashed, release, repaired
 from tests.factories.tools import needs, unmeasured
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
@@ -40,23 +40,23 @@ def _noise(seed: int) -> bytes:
 
 
 LIBRARIES = {
-    "libcufft.so.11": fft(),
-    "libnvJitLink.so.12": linker(),
+    "libcufft.so.11": libcufft(),
+    "libnvJitLink.so.12": libnvjitlink(),
     "libnoise1.so": _noise(1),
     "libnoise2.so": _noise(2),
     "libidle.so.1": library("libidle.so.1"),
 }
 FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "from demo import _c\n",
-    "demo/_c.so": calls_fft("libnoise1.so"),
+    "demo/_c.so": calling_libcufft("libnoise1.so"),
     "demo/_d.so": module("libnoise2.so"),
 }
 
 
 @pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    folder = tmp_path_factory.mktemp("market")
-    with offered(folder, *everything(folder / "made")) as server:
+def cuda_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("cuda_index")
+    with serving_packages(folder, *all_packages(folder / "made")) as server:
         yield server
 
 
@@ -67,17 +67,17 @@ def fat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [*release(folder, FILES, LIBRARIES), wheel(folder, PURE, {"pure.py": "x = 1\n"})]
 
 
-def thinned(market: Serving, folder: Path | None, wheels: list[Path], **asked: object) -> Split:
+def thinned(cuda_index: Serving, folder: Path | None, wheels: list[Path], **asked: object) -> Split:
     request = SplitRequest(**{"smallest": 0, "drop_unneeded": True, **asked})  # type: ignore[arg-type]
-    return split(wheels, folder, request=request, indexes=lambda: market.indexes)
+    return split(wheels, folder, request=request, indexes=lambda: cuda_index.indexes)
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_bytes_of_the_account_are_what_the_files_show(market: Serving, fat: list[Path], tmp_path: Path) -> None:
-    result = thinned(market, tmp_path / "thin", fat)
+def test_the_bytes_of_the_account_are_what_the_files_show(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
+    result = thinned(cuda_index, tmp_path / "thin", fat)
     for account in result.wheels:
         assert account.path
         assert account.before == account.wheel.stat().st_size
@@ -107,31 +107,31 @@ def unpacked(path: Path) -> int:
 
 
 def test_a_wheel_with_nothing_to_take_out_is_passed_byte_for_byte(
-    market: Serving, fat: list[Path], tmp_path: Path
+    cuda_index: Serving, fat: list[Path], tmp_path: Path
 ) -> None:
-    result = thinned(market, tmp_path / "thin", fat)
+    result = thinned(cuda_index, tmp_path / "thin", fat)
     assert [account.name for account in result.wheels if account.is_untouched] == [PURE]
     assert (tmp_path / "thin" / PURE).read_bytes() == fat[-1].read_bytes()
 
 
-def test_a_second_split_changes_nothing(market: Serving, fat: list[Path], tmp_path: Path) -> None:
-    first = thinned(market, tmp_path / "thin", fat)
-    again = thinned(market, tmp_path / "again", [*first.paths])
+def test_a_second_split_changes_nothing(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
+    first = thinned(cuda_index, tmp_path / "thin", fat)
+    again = thinned(cuda_index, tmp_path / "again", [*first.paths])
     assert files(tmp_path / "again") == files(tmp_path / "thin")
     assert all(account.is_untouched for account in again.wheels)
     assert again.beside == ()
 
 
-def test_two_runs_give_the_same_bytes_in_any_order(market: Serving, fat: list[Path], tmp_path: Path) -> None:
-    thinned(market, tmp_path / "one", fat)
-    thinned(market, tmp_path / "two", fat[::-1])
+def test_two_runs_give_the_same_bytes_in_any_order(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
+    thinned(cuda_index, tmp_path / "one", fat)
+    thinned(cuda_index, tmp_path / "two", fat[::-1])
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_a_dry_run_writes_nothing_and_says_the_same(market: Serving, fat: list[Path], tmp_path: Path) -> None:
-    dry = thinned(market, None, fat)
+def test_a_dry_run_writes_nothing_and_says_the_same(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
+    dry = thinned(cuda_index, None, fat)
     assert list(tmp_path.iterdir()) == []
-    wet = thinned(market, tmp_path / "thin", fat)
+    wet = thinned(cuda_index, tmp_path / "thin", fat)
     assert dry.libraries == wet.libraries
     assert (dry.packed, dry.paths) == (None, ())
     assert [replace(one, path=None, packed=None) for one in wet.wheels] == [*dry.wheels]
@@ -139,9 +139,9 @@ def test_a_dry_run_writes_nothing_and_says_the_same(market: Serving, fat: list[P
 
 
 def test_members_that_are_not_edited_keep_their_compressed_bytes(
-    market: Serving, fat: list[Path], tmp_path: Path
+    cuda_index: Serving, fat: list[Path], tmp_path: Path
 ) -> None:
-    thinned(market, tmp_path / "thin", fat)
+    thinned(cuda_index, tmp_path / "thin", fat)
     with zipfile.ZipFile(fat[0]) as before, zipfile.ZipFile(tmp_path / "thin" / NAME) as after:
         for path in ("demo/__init__.py", "demo/tag.txt", "demo-1.0.dist-info/WHEEL"):
             one, other = before.getinfo(path), after.getinfo(path)
@@ -152,39 +152,39 @@ def test_members_that_are_not_edited_keep_their_compressed_bytes(
             )
 
 
-def test_the_folder_of_the_wheels_cannot_be_that_of_the_results(market: Serving, tmp_path: Path) -> None:
+def test_the_folder_of_the_wheels_cannot_be_that_of_the_results(cuda_index: Serving, tmp_path: Path) -> None:
     given = [*release(tmp_path, FILES, LIBRARIES), wheel(tmp_path, PURE)]
     before = files(tmp_path)
     with pytest.raises(WheelError, match=f"{PURE}: would overwrite the wheel it is made from; choose another folder$"):
-        thinned(market, tmp_path, given)
+        thinned(cuda_index, tmp_path, given)
     assert files(tmp_path) == before
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("which", [PURE, NAME, OTHER])
 def test_an_error_in_the_middle_leaves_nothing_of_the_untouched_either(
-    market: Serving, fat: list[Path], tmp_path: Path, which: str
+    cuda_index: Serving, fat: list[Path], tmp_path: Path, which: str
 ) -> None:
     (tmp_path / "thin" / which).mkdir(parents=True)
     with pytest.raises(VbuildError) as refused:
-        thinned(market, tmp_path / "thin", fat)
+        thinned(cuda_index, tmp_path / "thin", fat)
     assert str(refused.value) == f"{tmp_path}/thin/{which}: cannot be written: Is a directory"
     assert [path.name for path in (tmp_path / "thin").iterdir()] == [which]
 
 
 def test_what_stood_in_the_folder_before_stays_where_the_split_fails(
-    market: Serving, fat: list[Path], tmp_path: Path
+    cuda_index: Serving, fat: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "thin" / OTHER).mkdir(parents=True)
     (tmp_path / "thin" / NAME).write_bytes(b"what was here")
     with pytest.raises(VbuildError):
-        thinned(market, tmp_path / "thin", fat)
+        thinned(cuda_index, tmp_path / "thin", fat)
     assert (tmp_path / "thin" / NAME).read_bytes() == b"what was here"
 
 
 @pytest.mark.parametrize("where", ["demo/__init__.py", "pure.py"])
 def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
-    market: Serving, fat: list[Path], tmp_path: Path, where: str
+    cuda_index: Serving, fat: list[Path], tmp_path: Path, where: str
 ) -> None:
     given = []
     for path in fat:
@@ -196,7 +196,7 @@ def test_a_member_that_is_damaged_is_found_and_nothing_is_left(
         (tmp_path / path.name).write_bytes(data)
         given.append(tmp_path / path.name)
     with pytest.raises(VbuildError, match=where):
-        thinned(market, tmp_path / "thin", given, rpath=True)
+        thinned(cuda_index, tmp_path / "thin", given, rpath=True)
     assert not list(tmp_path.glob("thin/*"))
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.cuda_packages import all_packages, calling_libcufft, library_named, package_wheel, serving_packages
 from tests.factories.extensions import library, module
-from tests.factories.market import calls_fft, everything, named, offered, official
-from tests.factories.officials import FFT
+from tests.factories.official_wheels import FFT
 from tests.factories.ranges import Serving
-from tests.factories.repaired import NAME, release
+from tests.factories.repaired_wheels import NAME, release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.catalogue import is_official
@@ -27,10 +27,12 @@ TOP = library("libtop.so.1")
 
 
 @pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def cuda_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("made")
-    newer = official(folder, "nvidia-cufft", "12.0.0.61", {"libcufft.so.12": named("libcufft.so.12")}, place="cu13")
-    with offered(tmp_path_factory.mktemp("market"), *everything(folder), newer) as server:
+    newer = package_wheel(
+        folder, "nvidia-cufft", "12.0.0.61", {"libcufft.so.12": library_named("libcufft.so.12")}, place="cu13"
+    )
+    with serving_packages(tmp_path_factory.mktemp("cuda_index"), *all_packages(folder), newer) as server:
         yield server
 
 
@@ -57,9 +59,9 @@ def test_a_folder_that_only_documentation_names_can_go(tmp_path: Path, where: st
         assert {move.reason for move in result.libraries} == {"demo/about.py names it, and may open it by its path"}
 
 
-def test_official_wheels_are_left_alone(market: Serving, tmp_path: Path) -> None:
-    made = official(tmp_path, FFT, "11.2.1.3", {"libcufft.so.11": calls_fft()}, place="cufft")
-    result = split([made], tmp_path / "led", request=RPATHS, indexes=lambda: market.indexes)
+def test_official_wheels_are_left_alone(cuda_index: Serving, tmp_path: Path) -> None:
+    made = package_wheel(tmp_path, FFT, "11.2.1.3", {"libcufft.so.11": calling_libcufft()}, place="cufft")
+    result = split([made], tmp_path / "led", request=RPATHS, indexes=lambda: cuda_index.indexes)
     assert [one.is_untouched for one in result.wheels] == [True]
     assert result.paths[0].read_bytes() == made.read_bytes()
     assert [is_official(project) for project in (FFT, "nvidia-cufft", "cufft", "torch")] == [True, True, False, False]
@@ -68,13 +70,13 @@ def test_official_wheels_are_left_alone(market: Serving, tmp_path: Path) -> None
 def several(folder: Path) -> Path:
     """A wheel with a module for each of two CUDAs."""
     return wheel(
-        folder, NAME, {"demo/_12.so": calls_fft("libnvJitLink.so.12"), "demo/_13.so": module("libcufft.so.12")}
+        folder, NAME, {"demo/_12.so": calling_libcufft("libnvJitLink.so.12"), "demo/_13.so": module("libcufft.so.12")}
     )
 
 
-def test_a_wheel_for_several_cudas_asks_which_one_to_require(market: Serving, tmp_path: Path) -> None:
+def test_a_wheel_for_several_cudas_asks_which_one_to_require(cuda_index: Serving, tmp_path: Path) -> None:
     with pytest.raises(RepackageError) as refused:
-        split([several(tmp_path)], tmp_path / "led", request=RPATHS, indexes=lambda: market.indexes)
+        split([several(tmp_path)], tmp_path / "led", request=RPATHS, indexes=lambda: cuda_index.indexes)
     assert str(refused.value) == (
         f"{NAME}: needs libraries of CUDA 12 and 13; say with --cuda which of them it is to require"
     )
@@ -91,10 +93,10 @@ def test_a_wheel_for_several_cudas_asks_which_one_to_require(market: Serving, tm
     ids=str,
 )
 def test_a_wheel_for_several_cudas_is_led_to_all_and_requires_one(
-    market: Serving, tmp_path: Path, cuda: tuple[int, ...], line: str
+    cuda_index: Serving, tmp_path: Path, cuda: tuple[int, ...], line: str
 ) -> None:
     request = SplitRequest(replace=False, share=False, rpath=True, cuda=cuda)
-    result = split([several(tmp_path)], tmp_path / "led", request=request, indexes=lambda: market.indexes)
+    result = split([several(tmp_path)], tmp_path / "led", request=request, indexes=lambda: cuda_index.indexes)
     assert [one.partition(";")[0] for one in result.wheels[0].requires] == [line]
     assert rpath(result, "demo/_12.so") == ("$ORIGIN/../nvidia/cufft/lib", "$ORIGIN/../nvidia/nvjitlink/lib")
     assert rpath(result, "demo/_13.so") == ("$ORIGIN/../nvidia/cu13/lib",)
@@ -102,10 +104,10 @@ def test_a_wheel_for_several_cudas_is_led_to_all_and_requires_one(
     assert result.absent == others
 
 
-def test_a_library_beside_its_consumer_is_led_to(market: Serving, tmp_path: Path) -> None:
+def test_a_library_beside_its_consumer_is_led_to(cuda_index: Serving, tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"demo/_c.so": module("libtop.so.1"), "demo/lib/libtop.so.1": TOP}
     fat = wheel(tmp_path, NAME, files)
-    result = split([fat], tmp_path / "led", request=RPATHS, indexes=lambda: market.indexes)
+    result = split([fat], tmp_path / "led", request=RPATHS, indexes=lambda: cuda_index.indexes)
     assert rpath(result, "demo/_c.so") == ("$ORIGIN/lib",)
     assert result.absent == ()
 
@@ -120,9 +122,9 @@ def test_a_library_that_only_an_import_loads_is_told_as_absent(tmp_path: Path) -
 
 @pytest.mark.parametrize(("metadata", "absent"), [("", ("libc10.so",)), ("Requires-Dist: torch\n", ())], ids=bool)
 def test_a_framework_that_is_not_required_may_be_absent(
-    market: Serving, tmp_path: Path, metadata: str, absent: tuple[str, ...]
+    cuda_index: Serving, tmp_path: Path, metadata: str, absent: tuple[str, ...]
 ) -> None:
     fat = wheel(tmp_path, NAME, {"demo/_c.so": module("libc10.so")}, metadata=metadata)
-    result = split([fat], tmp_path / "led", request=RPATHS, indexes=lambda: market.indexes)
+    result = split([fat], tmp_path / "led", request=RPATHS, indexes=lambda: cuda_index.indexes)
     assert rpath(result, "demo/_c.so") == ("$ORIGIN/../torch/lib",)
     assert result.absent == absent

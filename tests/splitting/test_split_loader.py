@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.factories.bundle_reader import BundleReader
 from tests.factories.elf import patchelfed, rpath, without_sections
 from tests.factories.extensions import MODULE, library, module
-from tests.factories.looked import Looker
-from tests.factories.repaired import LINUX, NAME, hashed, repaired
-from tests.factories.sites import complaints, imported, site
+from tests.factories.repaired_wheels import LINUX, NAME, hashed, repaired
+from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
@@ -64,7 +64,7 @@ def fates(result: Split) -> dict[str, tuple[str, str]]:
 
 def installed(folder: Path, result: Split) -> Path:
     first = result.wheels[0].path or result.wheels[0].wheel
-    return site(folder / "site", first, *(one.path for one in result.beside if one.path))
+    return site_packages(folder / "site", first, *(one.path for one in result.beside if one.path))
 
 
 def outline(result: Split, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -76,9 +76,9 @@ def outline(result: Split, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Iterator[Looker]:
+def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
-        yield Looker(tmp_path, stack)
+        yield BundleReader(tmp_path, stack)
 
 
 FFT = library("libfft.so.1", source="int fft(void) { return 41; }")
@@ -103,8 +103,8 @@ def test_a_library_that_moves_leads_to_other_packages_from_its_new_place(tmp_pat
     path = f"demo_libs/lib/{hashed('libtop.so.1', CALLS_FFT)}"
     assert outline(result, path) == (("libfft.so.1",), ("$ORIGIN/../../other/lib",))
     folder = with_fft(installed(tmp_path, result))
-    assert complaints(folder) == []
-    assert imported(folder, ASKS) == "42"
+    assert loader_complaints(folder) == []
+    assert program_output(folder, ASKS) == "42"
 
 
 def test_a_library_that_cannot_be_edited_stays_where_its_paths_lead_on(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_library_that_cannot_be_edited_stays_where_its_paths_lead_on(tmp_path:
     result = thinned(tmp_path, files)
     why = "it cannot be edited: no section headers: expected some, by which patchelf finds the tables"
     assert fates(result) == {"demo.libs/libtop.so.1": ("keep", why)}
-    assert imported(with_fft(installed(tmp_path, result)), ASKS) == "42"
+    assert program_output(with_fft(installed(tmp_path, result)), ASKS) == "42"
 
 
 @pytest.mark.parametrize("soname", ["libplugin.so.3", "plugin.so"])
@@ -134,7 +134,7 @@ def test_a_library_stays_beside_what_it_opens(tmp_path: Path, soname: str) -> No
         "demo/lib/libtop.so.1": ("keep", f"may open {soname}, which stays in the wheel"),
         f"demo/lib/{soname}": ("keep", "demo/lib/libtop.so.1 names it, and may open it by its path"),
     }
-    assert imported(installed(tmp_path, result), ASKS) == "42"
+    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
 THREE = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
@@ -156,7 +156,7 @@ def official(*sonames: str) -> Provenance:
     ids=["that official wheels have", "that only this wheel has"],
 )
 def test_an_official_library_goes_unless_it_may_open_one(
-    look: Looker, sonames: tuple[str, ...], kind: DecisionKind, reason: str
+    look: BundleReader, sonames: tuple[str, ...], kind: DecisionKind, reason: str
 ) -> None:
     look.origins = {"libtop.so.1": official(*sonames)}
     files: Files = {
@@ -184,8 +184,8 @@ def test_what_is_needed_by_its_path_is_needed_by_its_name_where_it_moved(tmp_pat
     assert {kind for kind, _ in fates(result).values()} == {"share"}
     assert outline(result, "demo/_c.so") == ((TOP_NAME,), ("$ORIGIN/../demo_libs/lib",))
     assert outline(result, f"demo_libs/lib/{TOP_NAME}")[0] == (DEEP_NAME,)
-    assert complaints(installed(tmp_path, result)) == []
-    assert imported(tmp_path / "site", ASKS) == "42"
+    assert loader_complaints(installed(tmp_path, result)) == []
+    assert program_output(tmp_path / "site", ASKS) == "42"
 
 
 def test_a_library_that_needs_another_packages_one_by_its_path_stays(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_library_that_needs_another_packages_one_by_its_path_stays(tmp_path: P
     assert fates(result) == {path: ("keep", "needs $ORIGIN/../other/lib/libfft.so.1, a path from where it is")}
 
 
-def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: Looker) -> None:
+def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: BundleReader) -> None:
     name = "libtop-1a2b3c4d.so.1"
     look.origins = {name: official("libtop.so.1")}
     script = "TOP_1 { global: count; local: *; };"
@@ -240,7 +240,7 @@ def test_folders_of_the_machine_stay_where_rpaths_are_not_asked_for(tmp_path: Pa
     assert fates(result) == {"demo/lib/libtop.so.1": ("share", "")}
     assert outline(result, "demo/_c.so")[1] == ("$ORIGIN/../demo_libs/lib", str(machine))
     assert result.wheels[0].edited[0].removed == ()
-    assert imported(installed(tmp_path, result), ASKS) == "42"
+    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
 def test_what_a_program_in_scripts_needs_is_not_dropped(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_filter_stays_with_the_library_behind_it(tmp_path: Path, kind: str, as
     }
     result = thinned(tmp_path, files, **asked)
     assert {kind for kind, _ in fates(result).values()} == {"keep"}
-    assert imported(installed(tmp_path, result), ASKS) == "42"
+    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
 @pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
@@ -287,14 +287,14 @@ def test_a_library_stays_with_that_which_newer_cpus_load_in_its_stead(tmp_path: 
     better = f"demo.libs/glibc-hwcaps/x86-64-v2/{DEEP_NAME}"
     newer = library("libdeep.so.2", source="int deep(void) { return 99; }")
     files[better] = patchelfed(newer, "--set-soname", DEEP_NAME)
-    before = imported(site(tmp_path / "before", wheel(tmp_path / "fat", NAME, files)), ASKS)
+    before = program_output(site_packages(tmp_path / "before", wheel(tmp_path / "fat", NAME, files)), ASKS)
     result = thinned(tmp_path, files, **asked)
     assert fates(result) == {
         f"demo.libs/{TOP_NAME}": ("keep", f"needs {DEEP_NAME}, which stays in the wheel"),
         base: ("keep", f"newer CPUs load {better} in its stead"),
         better: ("keep", f"newer CPUs load it in the stead of {base}"),
     }
-    assert imported(installed(tmp_path, result), ASKS) == before
+    assert program_output(installed(tmp_path, result), ASKS) == before
 
 
 NAMED: Mapping[str, Files] = {
@@ -355,7 +355,7 @@ def test_a_projects_own_library_stays_that_python_opens(tmp_path: Path, how: str
     result = thinned(tmp_path, files)
     reason = "demo/__init__.py names it, and may open it by its path"
     assert fates(result) == {"demo/lib/engine.so.1": ("keep", reason)}
-    assert imported(installed(tmp_path, result), ASKS) == "42"
+    assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
 def compiled(folder: Path, source: str) -> bytes:
@@ -404,7 +404,7 @@ def test_a_wheel_whose_tag_names_no_machine_keeps_all(tmp_path: Path, platform: 
     assert all(one.is_untouched for one in result.wheels)
 
 
-def test_a_library_that_cannot_be_edited_stays_with_what_it_needs(look: Looker) -> None:
+def test_a_library_that_cannot_be_edited_stays_with_what_it_needs(look: BundleReader) -> None:
     files: dict[str, bytes | str] = repaired(FILES, LIBRARIES)
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
     path = f"demo.libs/{TOP_NAME}"

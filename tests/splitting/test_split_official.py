@@ -11,13 +11,23 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.factories.cuda_packages import (
+    LINKER,
+    VERSION,
+    all_packages,
+    calling_libcufft,
+    libcufft,
+    libnvjitlink,
+    library_named,
+    package_wheel,
+    serving_packages,
+)
 from tests.factories.elf import judged_by, patchelfed
 from tests.factories.extensions import library, module
-from tests.factories.market import LINKER, VERSION, calls_fft, everything, fft, linker, named, offered, official
-from tests.factories.officials import FFT
+from tests.factories.official_wheels import FFT
 from tests.factories.ranges import Serving
-from tests.factories.repaired import NAME, hashed, release, repaired
-from tests.factories.sites import complaints, imported, site
+from tests.factories.repaired_wheels import NAME, hashed, release, repaired
+from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
@@ -28,29 +38,29 @@ from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 
-FILES: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calls_fft()}
-LIBRARIES = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
+FILES: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calling_libcufft()}
+LIBRARIES = {"libcufft.so.11": libcufft(), "libnvJitLink.so.12": libnvjitlink()}
 METADATA = "demo-1.0.dist-info/METADATA"
 LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'
 ONLY = (NAME,)
 
 
 @pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """An index of what `everything` makes."""
-    folder = tmp_path_factory.mktemp("market")
-    with offered(folder, *everything(folder / "made")) as server:
+def cuda_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """An index of what `all_packages` makes."""
+    folder = tmp_path_factory.mktemp("cuda_index")
+    with serving_packages(folder, *all_packages(folder / "made")) as server:
         yield server
 
 
-def thinned(market: Serving, folder: Path, *wheels: Path, **asked: object) -> Split:
+def thinned(cuda_index: Serving, folder: Path, *wheels: Path, **asked: object) -> Split:
     request = SplitRequest(smallest=0, **asked)  # type: ignore[arg-type]
-    return split(wheels, folder / "thin", request=request, indexes=lambda: market.indexes)
+    return split(wheels, folder / "thin", request=request, indexes=lambda: cuda_index.indexes)
 
 
-def one(market: Serving, folder: Path, *, metadata: str = "", **asked: object) -> Split:
+def one(cuda_index: Serving, folder: Path, *, metadata: str = "", **asked: object) -> Split:
     """What becomes of one wheel with the two official libraries."""
-    return thinned(market, folder, *release(folder, FILES, LIBRARIES, names=ONLY, metadata=metadata), **asked)
+    return thinned(cuda_index, folder, *release(folder, FILES, LIBRARIES, names=ONLY, metadata=metadata), **asked)
 
 
 def moves(result: Split) -> dict[str, LibraryMove]:
@@ -62,8 +72,8 @@ def needed(data: bytes) -> tuple[str, ...]:
     return Loading.parse(data).outline.needed
 
 
-def test_official_libraries_become_requirements_and_the_package_works(market: Serving, tmp_path: Path) -> None:
-    result = one(market, tmp_path)
+def test_official_libraries_become_requirements_and_the_package_works(cuda_index: Serving, tmp_path: Path) -> None:
+    result = one(cuda_index, tmp_path)
     after = contents(tmp_path / "thin" / NAME)
     assert not [path for path in after if path.startswith("demo.libs/")]
     assert {name: (move.kind, move.target, move.evidence) for name, move in moves(result).items()} == {
@@ -71,14 +81,14 @@ def test_official_libraries_become_requirements_and_the_package_works(market: Se
         "libnvJitLink.so.12": (DecisionKind.REPLACE, f"{LINKER}==12.4.127", "restored"),
     }
     assert f"Requires-Dist: {FFT}=={VERSION}; {LINUX}\n" in after[METADATA].decode()
-    packages = everything(tmp_path / "made")
-    installed = site(tmp_path / "site", *result.paths, *packages[:2])
-    assert complaints(installed) == []
-    assert imported(installed, "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())") == "7"
+    packages = all_packages(tmp_path / "made")
+    installed = site_packages(tmp_path / "site", *result.paths, *packages[:2])
+    assert loader_complaints(installed) == []
+    assert program_output(installed, "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())") == "7"
 
 
-def test_the_names_of_libraries_and_of_their_versions_change_together(market: Serving, tmp_path: Path) -> None:
-    one(market, tmp_path)
+def test_the_names_of_libraries_and_of_their_versions_change_together(cuda_index: Serving, tmp_path: Path) -> None:
+    one(cuda_index, tmp_path)
     after = contents(tmp_path / "thin" / NAME)["demo/_c.so"]
     loading = Loading.parse(after)
     assert "libcufft.so.11" in needed(after)
@@ -88,8 +98,8 @@ def test_the_names_of_libraries_and_of_their_versions_change_together(market: Se
     assert loading.outline.runpath == ()
 
 
-def test_the_record_fits_what_is_in_the_wheel(market: Serving, tmp_path: Path) -> None:
-    one(market, tmp_path)
+def test_the_record_fits_what_is_in_the_wheel(cuda_index: Serving, tmp_path: Path) -> None:
+    one(cuda_index, tmp_path)
     after = contents(tmp_path / "thin" / NAME)
     rows = {row[0]: row[1:] for row in csv.reader(after["demo-1.0.dist-info/RECORD"].decode().splitlines())}
     assert rows.keys() == after.keys()
@@ -98,23 +108,25 @@ def test_the_record_fits_what_is_in_the_wheel(market: Serving, tmp_path: Path) -
         assert rows[path] in ([f"sha256={digest}", str(len(data))], ["", ""])
 
 
-def test_the_bill_of_materials_says_where_libraries_are_now_and_others_stay(market: Serving, tmp_path: Path) -> None:
+def test_the_bill_of_materials_says_where_libraries_are_now_and_others_stay(
+    cuda_index: Serving, tmp_path: Path
+) -> None:
     bill = "demo-1.0.dist-info/sboms/auditwheel.cdx.json"
-    thinned(market, tmp_path, *release(tmp_path, {**FILES, bill: '{"of": "auditwheel"}'}, LIBRARIES, names=ONLY))
+    thinned(cuda_index, tmp_path, *release(tmp_path, {**FILES, bill: '{"of": "auditwheel"}'}, LIBRARIES, names=ONLY))
     after = contents(tmp_path / "thin" / NAME)
     assert after[bill] == b'{"of": "auditwheel"}'
     told = json.loads(after["demo-1.0.dist-info/sboms/vbuild.cdx.json"])
     text = json.dumps(told)
     assert told["bomFormat"] == "CycloneDX"
-    for part in (f"pkg:pypi/{FFT}@{VERSION}", f"pkg:pypi/{LINKER}@12.4.127", hashed("libcufft.so.11", fft())):
+    for part in (f"pkg:pypi/{FFT}@{VERSION}", f"pkg:pypi/{LINKER}@12.4.127", hashed("libcufft.so.11", libcufft())):
         assert part in text
 
 
-def test_a_library_that_nobody_edited_is_known_by_its_hash_alone(market: Serving, tmp_path: Path) -> None:
-    files = {"demo/_c.so": calls_fft(rpath_="$ORIGIN/lib"), "demo/lib/libcufft.so.11": fft()}
-    files["demo/lib/libnvJitLink.so.12"] = linker()
-    files["demo/lib/libcufft.so.11"] = fft()
-    result = thinned(market, tmp_path, wheel(tmp_path, NAME, files))
+def test_a_library_that_nobody_edited_is_known_by_its_hash_alone(cuda_index: Serving, tmp_path: Path) -> None:
+    files = {"demo/_c.so": calling_libcufft(rpath_="$ORIGIN/lib"), "demo/lib/libcufft.so.11": libcufft()}
+    files["demo/lib/libnvJitLink.so.12"] = libnvjitlink()
+    files["demo/lib/libcufft.so.11"] = libcufft()
+    result = thinned(cuda_index, tmp_path, wheel(tmp_path, NAME, files))
     assert {move.evidence for move in result.libraries} == {"identical"}
     assert dict(result.wheels[0].edited[0].renamed) == {}
     assert Loading.parse(contents(result.paths[0])["demo/_c.so"]).outline.rpath == (
@@ -131,17 +143,17 @@ PINS: Mapping[str, tuple[OfficialPin | None, list[str]]] = {
 
 
 @pytest.mark.parametrize("what", PINS)
-def test_official_packages_are_required_as_it_is_asked(market: Serving, tmp_path: Path, what: str) -> None:
+def test_official_packages_are_required_as_it_is_asked(cuda_index: Serving, tmp_path: Path, what: str) -> None:
     """All that were bundled: the wheel was tested with those, and not with what they would bring themselves."""
     pin, lines = PINS[what]
-    assert one(market, tmp_path, pin=pin).wheels[0].requires == tuple(f"{line}; {LINUX}" for line in lines)
+    assert one(cuda_index, tmp_path, pin=pin).wheels[0].requires == tuple(f"{line}; {LINUX}" for line in lines)
 
 
 def test_what_no_toolkit_has_is_required_up_to_the_next_major(tmp_path: Path) -> None:
-    sums = named("libnccl.so.2")
-    made = official(tmp_path / "made", "nvidia-nccl-cu12", "2.27.5", {"libnccl.so.2": sums}, place="nccl")
+    sums = library_named("libnccl.so.2")
+    made = package_wheel(tmp_path / "made", "nvidia-nccl-cu12", "2.27.5", {"libnccl.so.2": sums}, place="nccl")
     fat = release(tmp_path, {"demo/_c.so": module("libnccl.so.2")}, {"libnccl.so.2": sums}, names=ONLY)
-    with offered(tmp_path, made) as server:
+    with serving_packages(tmp_path, made) as server:
         result = thinned(server, tmp_path, *fat, pin=OfficialPin.COMPATIBLE)
     assert [str(Requirement(line).specifier) for line in result.wheels[0].requires] == ["<3,>=2.27.5"]
 
@@ -166,9 +178,9 @@ REQUIRED: Mapping[str, tuple[str, DecisionKind, list[str]]] = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", REQUIRED)
-def test_what_a_wheel_requires_already_is_respected(market: Serving, tmp_path: Path, what: str) -> None:
+def test_what_a_wheel_requires_already_is_respected(cuda_index: Serving, tmp_path: Path, what: str) -> None:
     line, kind, after = REQUIRED[what]
-    move = moves(result := one(market, tmp_path, metadata=f"Requires-Dist: {line}\n"))["libcufft.so.11"]
+    move = moves(result := one(cuda_index, tmp_path, metadata=f"Requires-Dist: {line}\n"))["libcufft.so.11"]
     assert move.kind == kind
     if kind is DecisionKind.KEEP:
         conflict = f"not replaced: it is that of {FFT} {VERSION}, but METADATA requires {line}"
@@ -178,20 +190,20 @@ def test_what_a_wheel_requires_already_is_respected(market: Serving, tmp_path: P
     assert [text for text in lines if LINKER not in text] == after
 
 
-def test_a_library_that_stays_keeps_what_it_needs_reachable(market: Serving, tmp_path: Path) -> None:
+def test_a_library_that_stays_keeps_what_it_needs_reachable(cuda_index: Serving, tmp_path: Path) -> None:
     """libcufft.so.11 is of another release than METADATA wants: it stays, and what it loads is the official one."""
-    result = one(market, tmp_path, metadata=f"Requires-Dist: {FFT}==11.0.8.91\n")
+    result = one(cuda_index, tmp_path, metadata=f"Requires-Dist: {FFT}==11.0.8.91\n")
     assert moves(result)["libnvJitLink.so.12"].kind is DecisionKind.REPLACE
     assert any(line.startswith(f"{LINKER}==12.4.127") for line in result.wheels[0].requires)
-    linkers = everything(tmp_path / "made")[1]
-    assert complaints(site(tmp_path / "site", *result.paths, linkers)) == []
+    linkers = all_packages(tmp_path / "made")[1]
+    assert loader_complaints(site_packages(tmp_path / "site", *result.paths, linkers)) == []
 
 
-def test_a_library_that_other_releases_have_is_not_replaced(market: Serving, tmp_path: Path) -> None:
-    other = {"libcufft.so.11": fft(99), "libnvJitLink.so.12": linker()}
-    result = thinned(market, tmp_path, *release(tmp_path, FILES, other, names=ONLY))
+def test_a_library_that_other_releases_have_is_not_replaced(cuda_index: Serving, tmp_path: Path) -> None:
+    other = {"libcufft.so.11": libcufft(99), "libnvJitLink.so.12": libnvjitlink()}
+    result = thinned(cuda_index, tmp_path, *release(tmp_path, FILES, other, names=ONLY))
     move = moves(result)["libcufft.so.11"]
-    digest = hashlib.sha256(fft(99)).hexdigest()[:8]
+    digest = hashlib.sha256(libcufft(99)).hexdigest()[:8]
     projects = "nvidia-cufft-cu12, nvidia-cufft-cu11, nvidia-cufft"
     assert move.kind is DecisionKind.KEEP
     assert move.reason.startswith(
@@ -199,13 +211,13 @@ def test_a_library_that_other_releases_have_is_not_replaced(market: Serving, tmp
     )
 
 
-def test_a_hash_of_32_bits_alone_is_no_proof(market: Serving, tmp_path: Path) -> None:
+def test_a_hash_of_32_bits_alone_is_no_proof(cuda_index: Serving, tmp_path: Path) -> None:
     """The name of the official library on the bytes of another: as two of four billion libraries have it."""
-    liar = patchelfed(fft(99), "--set-soname", hashed("libcufft.so.11", fft()))
+    liar = patchelfed(libcufft(99), "--set-soname", hashed("libcufft.so.11", libcufft()))
     files = repaired(FILES, LIBRARIES)
-    files[f"demo.libs/{hashed('libcufft.so.11', fft())}"] = liar
+    files[f"demo.libs/{hashed('libcufft.so.11', libcufft())}"] = liar
     for name, asked, reason in (("a", {}, "cannot be undone"), ("b", {"fetch": True}, "it is another library")):
-        result = thinned(market, tmp_path / name, wheel(tmp_path / name, NAME, files), **asked)
+        result = thinned(cuda_index, tmp_path / name, wheel(tmp_path / name, NAME, files), **asked)
         move = moves(result)["libcufft.so.11"]
         assert move.kind is DecisionKind.KEEP
         assert reason in move.reason
@@ -214,7 +226,7 @@ def test_a_hash_of_32_bits_alone_is_no_proof(market: Serving, tmp_path: Path) ->
 
 def test_a_package_of_which_there_is_only_the_name_is_not_required(tmp_path: Path) -> None:
     made = [wheel(tmp_path / "made", f"{name.replace('-', '_')}-0.0.0a0-py3-none-any.whl") for name in (FFT, LINKER)]
-    with offered(tmp_path, *made) as server:
+    with serving_packages(tmp_path, *made) as server:
         result = one(server, tmp_path)
     assert {move.kind for move in result.libraries} == {DecisionKind.KEEP}
     assert result.wheels[0].is_untouched
@@ -222,13 +234,13 @@ def test_a_package_of_which_there_is_only_the_name_is_not_required(tmp_path: Pat
 
 @pytest.mark.nightly
 def test_majors_that_have_the_same_soname_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
-    libraries = {project: named("libcurand.so.10", number) for number, project in enumerate(CURANDS)}
+    libraries = {project: library_named("libcurand.so.10", number) for number, project in enumerate(CURANDS)}
     made = [
-        official(tmp_path / "made", project, "10.3.5.147", {"libcurand.so.10": data}, place="curand")
+        package_wheel(tmp_path / "made", project, "10.3.5.147", {"libcurand.so.10": data}, place="curand")
         for project, data in libraries.items()
     ]
     files: dict[str, bytes | str] = {"demo/_c.so": module("libcurand.so.10")}
-    with offered(tmp_path, *made) as server:
+    with serving_packages(tmp_path, *made) as server:
         for project, data in libraries.items():
             fat = release(tmp_path / project, files, {"libcurand.so.10": data}, names=ONLY)
             result = thinned(server, tmp_path / project, *fat)
@@ -238,59 +250,61 @@ def test_majors_that_have_the_same_soname_are_told_apart_by_their_bytes(tmp_path
 CURANDS = ("nvidia-curand-cu11", "nvidia-curand-cu12", "nvidia-curand")
 
 
-def test_an_official_package_itself_passes_as_it_is(market: Serving, tmp_path: Path) -> None:
-    given = everything(tmp_path / "made")
-    result = thinned(market, tmp_path, *given)
+def test_an_official_package_itself_passes_as_it_is(cuda_index: Serving, tmp_path: Path) -> None:
+    given = all_packages(tmp_path / "made")
+    result = thinned(cuda_index, tmp_path, *given)
     assert all(one.is_untouched for one in result.wheels)
     assert {path.name: path.read_bytes() for path in result.paths} == {path.name: path.read_bytes() for path in given}
 
 
-def test_a_library_between_two_official_ones_stays_and_finds_both(market: Serving, tmp_path: Path) -> None:
+def test_a_library_between_two_official_ones_stays_and_finds_both(cuda_index: Serving, tmp_path: Path) -> None:
     """demo/_c -> libmiddle -> libcufft -> libnvJitLink: the one in the middle is nobody's."""
     middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
     files: dict[str, bytes | str] = {"demo/_c.so": module("libmiddle.so.1")}
-    result = thinned(market, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}, names=ONLY))
+    result = thinned(
+        cuda_index, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}, names=ONLY)
+    )
     assert {name for name, move in moves(result).items() if move.kind is DecisionKind.KEEP} == {"libmiddle.so.1"}
-    packages = everything(tmp_path / "made")
-    assert complaints(site(tmp_path / "site", *result.paths, *packages[:2])) == []
+    packages = all_packages(tmp_path / "made")
+    assert loader_complaints(site_packages(tmp_path / "site", *result.paths, *packages[:2])) == []
     assert [Requirement(line).name for line in result.wheels[0].requires] == [FFT, LINKER]
 
 
 def test_what_an_official_library_needs_is_required_where_its_own_package_does_not(tmp_path: Path) -> None:
     made = [
-        official(tmp_path / "made", FFT, VERSION, {"libcufft.so.11": fft()}, place="cufft"),
-        official(tmp_path / "made", LINKER, "12.4.127", {"libnvJitLink.so.12": linker()}, place="nvjitlink"),
+        package_wheel(tmp_path / "made", FFT, VERSION, {"libcufft.so.11": libcufft()}, place="cufft"),
+        package_wheel(tmp_path / "made", LINKER, "12.4.127", {"libnvJitLink.so.12": libnvjitlink()}, place="nvjitlink"),
     ]
-    with offered(tmp_path, *made) as server:
+    with serving_packages(tmp_path, *made) as server:
         result = one(server, tmp_path)
     assert [Requirement(line).name for line in result.wheels[0].requires] == [FFT, LINKER]
-    assert complaints(site(tmp_path / "site", *result.paths, *made)) == []
+    assert loader_complaints(site_packages(tmp_path / "site", *result.paths, *made)) == []
 
 
-def test_a_bundled_library_is_shared_where_it_is_not_replaced(market: Serving, tmp_path: Path) -> None:
+def test_a_bundled_library_is_shared_where_it_is_not_replaced(cuda_index: Serving, tmp_path: Path) -> None:
     """The libraries of a dependency wheel require official packages like any other."""
     middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
     files: dict[str, bytes | str] = {"demo/_c.so": module("libmiddle.so.1")}
-    result = thinned(market, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}))
+    result = thinned(cuda_index, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}))
     (beside,) = result.beside
     assert beside.path
     assert f"Requires-Dist: {FFT}=={VERSION}; {LINUX}\n" in next(
         data.decode() for path, data in contents(beside.path).items() if path.endswith("METADATA")
     )
-    packages = everything(tmp_path / "made")
+    packages = all_packages(tmp_path / "made")
     for thin in result.wheels:
         assert thin.path
-        installed = site(tmp_path / f"of {thin.name}", thin.path, beside.path, *packages[:2])
-        assert complaints(installed) == []
+        installed = site_packages(tmp_path / f"of {thin.name}", thin.path, beside.path, *packages[:2])
+        assert loader_complaints(installed) == []
 
 
 def test_nothing_is_asked_where_nothing_is_to_be_replaced(tmp_path: Path) -> None:
-    with offered(tmp_path, *everything(tmp_path / "made")) as server:
+    with serving_packages(tmp_path, *all_packages(tmp_path / "made")) as server:
         result = one(server, tmp_path, replace=False)
         assert server.asked == []
     assert result.wheels[0].is_untouched
 
 
-def test_little_is_read_of_official_wheels(market: Serving, tmp_path: Path) -> None:
-    result = one(market, tmp_path)
+def test_little_is_read_of_official_wheels(cuda_index: Serving, tmp_path: Path) -> None:
+    result = one(cuda_index, tmp_path)
     assert 0 < result.transferred < 2_000_000

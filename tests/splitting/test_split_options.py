@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.cuda_packages import (
+    VERSION,
+    all_packages,
+    calling_libcufft,
+    libcufft,
+    libnvjitlink,
+    serving_packages,
+)
 from tests.factories.elf import patchelfed
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
-from tests.factories.market import VERSION, calls_fft, everything, fft, linker, offered
-from tests.factories.officials import FFT
-from tests.factories.repaired import LINUX, NAME, hashed, release, repaired
-from tests.factories.sites import complaints, imported, site
+from tests.factories.official_wheels import FFT
+from tests.factories.repaired_wheels import LINUX, NAME, hashed, release, repaired
+from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.image import ElfImage
@@ -140,32 +147,34 @@ def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> Non
 
 @pytest.mark.nightly
 def test_preloading_serves_where_wheels_are_in_folders_of_their_own(tmp_path: Path) -> None:
-    libraries = {"libcufft.so.11": fft(), "libnvJitLink.so.12": linker()}
-    files: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calls_fft()}
-    made = everything(tmp_path / "made")
-    with offered(tmp_path, *made) as server:
+    libraries = {"libcufft.so.11": libcufft(), "libnvJitLink.so.12": libnvjitlink()}
+    files: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": calling_libcufft()}
+    made = all_packages(tmp_path / "made")
+    with serving_packages(tmp_path, *made) as server:
         given = release(tmp_path, files, libraries, names=(NAME,))
         request = SplitRequest(preload=True)
         result = split(given, tmp_path / "thin", request=request, indexes=lambda: server.indexes)
         plain = split(given, tmp_path / "plain", indexes=lambda: server.indexes)
     assert result.wheels[0].requires[-1] == "cuda-pathfinder"
     assert result.wheels[0].requires[0].startswith(f"{FFT}=={VERSION};")
-    apart = site(tmp_path / "official", *made[:2])
+    apart = site_packages(tmp_path / "official", *made[:2])
     program = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
-    assert imported(site(tmp_path / "a", *result.paths), program, beside=[apart]) == "7"
+    assert program_output(site_packages(tmp_path / "a", *result.paths), program, beside=[apart]) == "7"
     failing = "try:\n import demo\nexcept ImportError as error: print(error)"
-    assert "libcufft.so.11: cannot open" in imported(site(tmp_path / "b", *plain.paths), failing, beside=[apart])
+    assert "libcufft.so.11: cannot open" in program_output(
+        site_packages(tmp_path / "b", *plain.paths), failing, beside=[apart]
+    )
     # and where all are in one folder, it is as if the module were not there
-    together = site(tmp_path / "c", *result.paths, *made[:2])
-    assert complaints(together) == []
-    assert imported(together, program) == "7"
+    together = site_packages(tmp_path / "c", *result.paths, *made[:2])
+    assert loader_complaints(together) == []
+    assert program_output(together, program) == "7"
 
 
 def test_preloading_serves_shared_libraries_as_well(tmp_path: Path) -> None:
     result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), preload=True)
     (libs,) = result.made_beside
-    folder = site(tmp_path / "site", tmp_path / "thin" / NAME)
-    assert imported(folder, ASKS, beside=[site(tmp_path / "libs", libs)]) == "42"
+    folder = site_packages(tmp_path / "site", tmp_path / "thin" / NAME)
+    assert program_output(folder, ASKS, beside=[site_packages(tmp_path / "libs", libs)]) == "42"
 
 
 def test_a_consumer_that_no_package_can_serve_is_warned_of(tmp_path: Path) -> None:
@@ -191,9 +200,9 @@ def test_gpu_code_is_cut_in_the_same_go(tmp_path: Path) -> None:
     for data in (shared, contents(tmp_path / "thin" / NAME)["demo/_gpu.so"]):
         (container,) = device_code(ElfImage.parse(data)).containers
         assert [str(one.arch) for one in container.entries] == ["sm_90"]
-    installed = site(tmp_path / "site", tmp_path / "thin" / NAME, libs)
-    assert complaints(installed) == []
-    assert imported(installed, ASKS) == "42"
+    installed = site_packages(tmp_path / "site", tmp_path / "thin" / NAME, libs)
+    assert loader_complaints(installed) == []
+    assert program_output(installed, ASKS) == "42"
 
 
 def test_gpu_code_is_not_cut_where_a_licence_forbids_it(tmp_path: Path) -> None:

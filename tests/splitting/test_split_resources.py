@@ -19,7 +19,7 @@ import pytest
 
 from tests.factories.elf import objcopied
 from tests.factories.extensions import library, module
-from tests.factories.repaired import NAME, hashed, release, repaired
+from tests.factories.repaired_wheels import NAME, hashed, release, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.relink import Relink, relinked

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.cuda_packages import all_packages, calling_libcufft, library_named, package_wheel, serving_packages
 from tests.factories.elf import without_sections
 from tests.factories.extensions import module
-from tests.factories.market import calls_fft, everything, named, offered, official
-from tests.factories.officials import FFT
+from tests.factories.official_wheels import FFT
 from tests.factories.ranges import Serving
-from tests.factories.repaired import NAME
-from tests.factories.sites import complaints, imported, site
+from tests.factories.repaired_wheels import NAME
+from tests.factories.site_packages import loader_complaints, program_output, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
@@ -32,20 +32,22 @@ RANDOM = ("nvidia-curand-cu11", "nvidia-curand-cu12", "nvidia-curand")
 def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("made")
     random = [
-        official(folder, project, f"10.3.{number}", {"libcurand.so.10": named("libcurand.so.10")}, place="curand")
+        package_wheel(
+            folder, project, f"10.3.{number}", {"libcurand.so.10": library_named("libcurand.so.10")}, place="curand"
+        )
         for number, project in enumerate(RANDOM)
     ]
-    return [*everything(folder), *random]
+    return [*all_packages(folder), *random]
 
 
 @pytest.fixture(scope="module")
-def market(made: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with offered(tmp_path_factory.mktemp("market"), *made) as server:
+def cuda_index(made: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving_packages(tmp_path_factory.mktemp("cuda_index"), *made) as server:
         yield server
 
 
 def led(
-    market: Serving,
+    cuda_index: Serving,
     folder: Path,
     extension: bytes,
     *,
@@ -58,7 +60,7 @@ def led(
     whole: dict[str, bytes | str] = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": extension}
     given = wheel(folder, name, {**whole, **(files or {})}, metadata=metadata)
     request = SplitRequest(**{"replace": False, "share": False, "rpath": True, **asked})  # type: ignore[arg-type]
-    return split([given], folder / "led", request=request, indexes=lambda: market.indexes)
+    return split([given], folder / "led", request=request, indexes=lambda: cuda_index.indexes)
 
 
 def rpath(result: Split, path: str = "demo/_c.so") -> tuple[str, ...]:
@@ -68,14 +70,16 @@ def rpath(result: Split, path: str = "demo/_c.so") -> tuple[str, ...]:
     return outline.rpath
 
 
-def test_a_library_that_is_not_bundled_is_found_and_required(market: Serving, made: list[Path], tmp_path: Path) -> None:
-    result = led(market, tmp_path, calls_fft())
+def test_a_library_that_is_not_bundled_is_found_and_required(
+    cuda_index: Serving, made: list[Path], tmp_path: Path
+) -> None:
+    result = led(cuda_index, tmp_path, calling_libcufft())
     assert rpath(result) == (CUFFT, LINK)
     assert result.wheels[0].requires == (f"cuda-toolkit[cufft]==12.*; {MARKER}",)
-    installed = site(tmp_path / "site", *result.paths, *made[:2])
-    assert complaints(installed) == []
+    installed = site_packages(tmp_path / "site", *result.paths, *made[:2])
+    assert loader_complaints(installed) == []
     program = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
-    assert imported(installed, program) == "7"
+    assert program_output(installed, program) == "7"
 
 
 ASKED: Mapping[str, tuple[dict[str, object], str]] = {
@@ -88,16 +92,16 @@ ASKED: Mapping[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_the_version_is_what_is_asked_for(market: Serving, tmp_path: Path, what: str) -> None:
+def test_the_version_is_what_is_asked_for(cuda_index: Serving, tmp_path: Path, what: str) -> None:
     asked, line = ASKED[what]
-    assert led(market, tmp_path, calls_fft(), **asked).wheels[0].requires == (  # type: ignore[arg-type]
+    assert led(cuda_index, tmp_path, calling_libcufft(), **asked).wheels[0].requires == (  # type: ignore[arg-type]
         f"{line}; {MARKER}",
     )
 
 
 @pytest.mark.parametrize("line", [f"{FFT}==11.2.1.3", f"{FFT}>=11", "cuda-toolkit[cufft]==12.4.*"])
-def test_what_is_required_already_is_enough(market: Serving, tmp_path: Path, line: str) -> None:
-    result = led(market, tmp_path, calls_fft(), metadata=f"Requires-Dist: {line}\n")
+def test_what_is_required_already_is_enough(cuda_index: Serving, tmp_path: Path, line: str) -> None:
+    result = led(cuda_index, tmp_path, calling_libcufft(), metadata=f"Requires-Dist: {line}\n")
     assert result.wheels[0].requires == ()
     metadata = contents(result.paths[0])["demo-1.0.dist-info/METADATA"].decode()
     assert metadata.count("Requires-Dist") == 1
@@ -107,11 +111,13 @@ def test_what_is_required_already_is_enough(market: Serving, tmp_path: Path, lin
 @pytest.mark.nightly
 def test_the_folders_are_those_of_the_release_that_is_required(tmp_path: Path) -> None:
     moved = [
-        official(tmp_path / "made", FFT, "11.0", {"libcufft.so.11": named("libcufft.so.11")}, place="old"),
-        official(tmp_path / "made", FFT, "11.9", {"libcufft.so.11": named("libcufft.so.11", 2)}, place="cu"),
+        package_wheel(tmp_path / "made", FFT, "11.0", {"libcufft.so.11": library_named("libcufft.so.11")}, place="old"),
+        package_wheel(
+            tmp_path / "made", FFT, "11.9", {"libcufft.so.11": library_named("libcufft.so.11", 2)}, place="cu"
+        ),
     ]
     for asks, place in (("==11.0", "old"), ("", "cu")):
-        with offered(tmp_path / place, *moved) as server:
+        with serving_packages(tmp_path / place, *moved) as server:
             required = f"Requires-Dist: {FFT}{asks}\n"
             result = led(server, tmp_path / place, module("libcufft.so.11"), metadata=required)
         assert rpath(result) == (f"$ORIGIN/../nvidia/{place}/lib",)
@@ -135,23 +141,23 @@ DEAD: Mapping[str, tuple[str, tuple[str, ...], list[str]]] = {
 @pytest.mark.parametrize("kind", ["rpath_", "runpath"])
 @pytest.mark.parametrize("what", DEAD)
 def test_rpaths_that_lead_nowhere_elsewhere_go_and_are_told(
-    market: Serving, tmp_path: Path, what: str, kind: str
+    cuda_index: Serving, tmp_path: Path, what: str, kind: str
 ) -> None:
     before, after, told = DEAD[what]
-    result = led(market, tmp_path, calls_fft(**{kind: before}))
+    result = led(cuda_index, tmp_path, calling_libcufft(**{kind: before}))
     assert rpath(result) == after
     assert [*result.wheels[0].edited[0].removed] == told
 
 
-def test_rpaths_of_the_build_machine_go_where_nothing_else_is_to_do(market: Serving, tmp_path: Path) -> None:
-    result = led(market, tmp_path, module(rpath_="/home/ci/lib"))
+def test_rpaths_of_the_build_machine_go_where_nothing_else_is_to_do(cuda_index: Serving, tmp_path: Path) -> None:
+    result = led(cuda_index, tmp_path, module(rpath_="/home/ci/lib"))
     assert rpath(result) == ()
     assert result.wheels[0].requires == ()
 
 
-def test_a_soname_of_several_majors_is_refused_with_the_way_out(market: Serving, tmp_path: Path) -> None:
+def test_a_soname_of_several_majors_is_refused_with_the_way_out(cuda_index: Serving, tmp_path: Path) -> None:
     with pytest.raises(RepackageError) as refused:
-        led(market, tmp_path, module("libcurand.so.10"))
+        led(cuda_index, tmp_path, module("libcurand.so.10"))
     assert str(refused.value) == (
         f"{NAME}: needs libcurand.so.10, which CUDA 11 and 12 and 13 have; say which one with --cuda"
     )
@@ -160,44 +166,44 @@ def test_a_soname_of_several_majors_is_refused_with_the_way_out(market: Serving,
 
 TOLD: Mapping[str, tuple[dict[str, object], str]] = {
     "the option": ({"cuda": (11,)}, "nvidia-curand-cu11"),
-    "another library": ({"extension": calls_fft("libcurand.so.10")}, "nvidia-curand-cu12"),
+    "another library": ({"extension": calling_libcufft("libcurand.so.10")}, "nvidia-curand-cu12"),
     "a requirement": ({"metadata": "Requires-Dist: cupy-cuda12x-cu12\n"}, "nvidia-curand-cu12"),
     "the name of the project": ({"name": NAME.replace("demo", "demo_cu11")}, "nvidia-curand-cu11"),
 }
 
 
 @pytest.mark.parametrize("by", TOLD)
-def test_the_major_may_be_told(market: Serving, tmp_path: Path, by: str) -> None:
+def test_the_major_may_be_told(cuda_index: Serving, tmp_path: Path, by: str) -> None:
     given, project = TOLD[by]
     extension = given.get("extension", module("libcurand.so.10"))
     rest = {name: value for name, value in given.items() if name != "extension"}
-    result = led(market, tmp_path, extension, pin=OfficialPin.EXACT, **rest)  # type: ignore[arg-type]
+    result = led(cuda_index, tmp_path, extension, pin=OfficialPin.EXACT, **rest)  # type: ignore[arg-type]
     assert any(line.startswith(f"{project}==") for line in result.wheels[0].requires)
 
 
-def test_a_framework_is_led_to_and_not_required(market: Serving, tmp_path: Path) -> None:
+def test_a_framework_is_led_to_and_not_required(cuda_index: Serving, tmp_path: Path) -> None:
     """Who loads libtorch.so has torch already, and chose it."""
-    result = led(market, tmp_path, module("libtorch.so", "libc10.so"))
+    result = led(cuda_index, tmp_path, module("libtorch.so", "libc10.so"))
     assert rpath(result) == ("$ORIGIN/../torch/lib",)
     assert result.wheels[0].requires == ()
 
 
-def test_libraries_of_the_driver_and_unknown_ones_are_not_looked_for(market: Serving, tmp_path: Path) -> None:
-    result = led(market, tmp_path, module("libcuda.so.1", "libnobody.so.3"))
+def test_libraries_of_the_driver_and_unknown_ones_are_not_looked_for(cuda_index: Serving, tmp_path: Path) -> None:
+    result = led(cuda_index, tmp_path, module("libcuda.so.1", "libnobody.so.3"))
     assert result.wheels[0].is_untouched
     assert result.absent == ("libnobody.so.3",)
 
 
-def test_a_second_time_nothing_is_to_do(market: Serving, tmp_path: Path) -> None:
-    first = led(market, tmp_path, calls_fft("libtorch.so", rpath_="/opt/lib:$ORIGIN"))
+def test_a_second_time_nothing_is_to_do(cuda_index: Serving, tmp_path: Path) -> None:
+    first = led(cuda_index, tmp_path, calling_libcufft("libtorch.so", rpath_="/opt/lib:$ORIGIN"))
     request = SplitRequest(replace=False, share=False, rpath=True)
-    again = split(first.paths, tmp_path / "again", request=request, indexes=lambda: market.indexes)
+    again = split(first.paths, tmp_path / "again", request=request, indexes=lambda: cuda_index.indexes)
     assert again.wheels[0].is_untouched
     assert again.paths[0].read_bytes() == first.paths[0].read_bytes()
 
 
-def test_a_file_that_cannot_be_edited_is_left_and_named(market: Serving, tmp_path: Path) -> None:
-    result = led(market, tmp_path, without_sections(calls_fft()))
+def test_a_file_that_cannot_be_edited_is_left_and_named(cuda_index: Serving, tmp_path: Path) -> None:
+    result = led(cuda_index, tmp_path, without_sections(calling_libcufft()))
     (warning,) = result.wheels[0].warnings
     assert warning == (
         "demo/_c.so: left as it was, because it cannot be edited: no section headers: expected some, by which "
@@ -207,9 +213,9 @@ def test_a_file_that_cannot_be_edited_is_left_and_named(market: Serving, tmp_pat
     assert result.wheels[0].is_untouched
 
 
-def test_a_toolkit_that_does_not_exist_is_refused(market: Serving, tmp_path: Path) -> None:
+def test_a_toolkit_that_does_not_exist_is_refused(cuda_index: Serving, tmp_path: Path) -> None:
     with pytest.raises(RepackageError) as refused:
-        led(market, tmp_path, calls_fft(), cuda=(12, 9))
+        led(cuda_index, tmp_path, calling_libcufft(), cuda=(12, 9))
     assert str(refused.value) == (
         f"{NAME}: CUDA 12.9: no release of cuda-toolkit for it; expected a version that the package index has"
     )
@@ -217,9 +223,11 @@ def test_a_toolkit_that_does_not_exist_is_refused(market: Serving, tmp_path: Pat
 
 @pytest.mark.nightly
 def test_a_release_without_the_library_is_refused(tmp_path: Path) -> None:
-    made = official(tmp_path / "made", FFT, "11.0", {"libcufft.so.10": named("libcufft.so.10")}, place="cufft")
-    with offered(tmp_path, made) as server, pytest.raises(RepackageError) as refused:
-        led(server, tmp_path, calls_fft())
+    made = package_wheel(
+        tmp_path / "made", FFT, "11.0", {"libcufft.so.10": library_named("libcufft.so.10")}, place="cufft"
+    )
+    with serving_packages(tmp_path, made) as server, pytest.raises(RepackageError) as refused:
+        led(server, tmp_path, calling_libcufft())
     assert str(refused.value) == (
         f"{NAME}: needs libcufft.so.11, which {FFT}==11.0 does not have; expected another release of it to be "
         "required, or --cuda VERSION"

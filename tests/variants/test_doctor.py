@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.factories.clients import masked
-from tests.factories.redirecting import pip, ran, uv, virtual
+from tests.factories.redirect_installs import pip, ran, uv, virtual
 from tests.factories.variants import V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
 from vbuild.cli.main import main
 from vbuild.errors import HardwareError

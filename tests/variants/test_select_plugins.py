@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.plugins import HONEST, Kitchen, plugin, release
+from tests.factories.plugins import HONEST, PluginWorkdir, plugin, release
 from vbuild.files.hashing import sha256_of
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def kitchen(tmp_path: Path) -> Kitchen:
-    return Kitchen.at(tmp_path)
+def workdir(tmp_path: Path) -> PluginWorkdir:
+    return PluginWorkdir.at(tmp_path)
 
 
-def test_the_result_says_which_plugin_said_what(kitchen: Kitchen) -> None:
-    own = plugin(kitchen.packages)
-    ran = kitchen.select()
+def test_the_result_says_which_plugin_said_what(workdir: PluginWorkdir) -> None:
+    own = plugin(workdir.packages)
+    ran = workdir.select()
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
         "demo-1.0-py3-none-any-k1.whl",
@@ -40,9 +40,9 @@ def test_the_result_says_which_plugin_said_what(kitchen: Kitchen) -> None:
 
 
 @pytest.mark.nightly
-def test_json_says_it_too_and_a_machine_file_remembers_it(kitchen: Kitchen, tmp_path: Path) -> None:
-    own, file = plugin(kitchen.packages), tmp_path / "machine.toml"
-    told = json.loads(kitchen.select("--json", "--write-machine", file).stdout)
+def test_json_says_it_too_and_a_machine_file_remembers_it(workdir: PluginWorkdir, tmp_path: Path) -> None:
+    own, file = plugin(workdir.packages), tmp_path / "machine.toml"
+    told = json.loads(workdir.select("--json", "--write-machine", file).stdout)
     assert told["wheel"] == "demo-1.0-py3-none-any-k1.whl"
     assert told["plugins"] == [
         {
@@ -61,25 +61,25 @@ def test_json_says_it_too_and_a_machine_file_remembers_it(kitchen: Kitchen, tmp_
         }
     ]
     assert file.read_text().startswith("# plugin of toaster: toaster-provider 1.5 says that this machine supports arch")
-    again = kitchen.vbuild("select", "demo", "-f", kitchen.dist, "--machine", file, "--json")
+    again = workdir.vbuild("select", "demo", "-f", workdir.dist, "--machine", file, "--json")
     assert json.loads(again.stdout)["wheel"] == "demo-1.0-py3-none-any-k1.whl"
 
 
-def test_a_plugin_that_knows_no_such_hardware_leaves_the_plain_wheel(kitchen: Kitchen, tmp_path: Path) -> None:
-    plugin(kitchen.packages, "return []")
-    told = kitchen.select("--write-machine", tmp_path / "machine.toml").stdout.splitlines()
+def test_a_plugin_that_knows_no_such_hardware_leaves_the_plain_wheel(workdir: PluginWorkdir, tmp_path: Path) -> None:
+    plugin(workdir.packages, "return []")
+    told = workdir.select("--write-machine", tmp_path / "machine.toml").stdout.splitlines()
     assert told[0] == "demo-1.0-py3-none-any.whl"
     assert "     toaster :: arch :: k1 is not supported: the machine has no toaster :: arch" in told
     assert "plugin of toaster: toaster-provider 1.5 says that this machine supports nothing" in told
-    again = kitchen.vbuild("select", "demo", "-f", kitchen.dist, "--machine", tmp_path / "machine.toml")
+    again = workdir.vbuild("select", "demo", "-f", workdir.dist, "--machine", tmp_path / "machine.toml")
     assert again.stdout.splitlines() == told[:-2]
 
 
 @pytest.mark.nightly
-def test_where_nothing_fits_the_refusal_says_what_the_plugin_said(kitchen: Kitchen) -> None:
-    plugin(kitchen.packages, "return []")
-    (kitchen.dist / "demo-1.0-py3-none-any.whl").unlink()
-    ran = kitchen.select()
+def test_where_nothing_fits_the_refusal_says_what_the_plugin_said(workdir: PluginWorkdir) -> None:
+    plugin(workdir.packages, "return []")
+    (workdir.dist / "demo-1.0-py3-none-any.whl").unlink()
+    ran = workdir.select()
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
         "vbuild: demo: none of 2 wheels fits this machine: "
@@ -90,9 +90,9 @@ def test_where_nothing_fits_the_refusal_says_what_the_plugin_said(kitchen: Kitch
 
 
 @pytest.mark.nightly
-def test_a_plugin_that_does_not_answer_is_one_line_and_no_result(kitchen: Kitchen, tmp_path: Path) -> None:
-    own = plugin(kitchen.packages, "print('\\x1b[2Jtoast'); import time; time.sleep(600)")
-    ran = kitchen.select("--json", "--plugin-timeout", 0.5, "--write-machine", tmp_path / "machine.toml")
+def test_a_plugin_that_does_not_answer_is_one_line_and_no_result(workdir: PluginWorkdir, tmp_path: Path) -> None:
+    own = plugin(workdir.packages, "print('\\x1b[2Jtoast'); import time; time.sleep(600)")
+    ran = workdir.select("--json", "--plugin-timeout", 0.5, "--write-machine", tmp_path / "machine.toml")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
         f"vbuild: plugin of toaster: toaster-provider>=1: toaster-provider 1.5 (sha256 {sha256_of(own)}): "
@@ -101,8 +101,8 @@ def test_a_plugin_that_does_not_answer_is_one_line_and_no_result(kitchen: Kitche
     assert not (tmp_path / "machine.toml").exists()
 
 
-def test_a_plugin_that_cannot_be_had_is_one_line_and_no_result(kitchen: Kitchen) -> None:
-    ran = kitchen.select()
+def test_a_plugin_that_cannot_be_had_is_one_line_and_no_result(workdir: PluginWorkdir) -> None:
+    ran = workdir.select()
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("vbuild: plugin of toaster: toaster-provider>=1: cannot be installed: uv: ")
     assert ran.stderr.count("\n") == 1
@@ -131,9 +131,9 @@ def test_a_plugin_that_cannot_be_had_is_one_line_and_no_result(kitchen: Kitchen)
     ids=["no plugins", "no release", "an image", "another machine"],
 )
 def test_options_that_do_not_go_together_are_usage_mistakes(
-    kitchen: Kitchen, arguments: tuple[str, ...], message: str
+    workdir: PluginWorkdir, arguments: tuple[str, ...], message: str
 ) -> None:
-    ran = kitchen.vbuild("select", *arguments)
+    ran = workdir.vbuild("select", *arguments)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == f"vbuild select: {message}\n'vbuild select --help' explains its options.\n"
 
@@ -163,11 +163,11 @@ COMMANDS = (
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command[:1] + command[2:][-1:]) for command in COMMANDS])
-def test_unasked_nothing_runs_or_installs_a_plugin(kitchen: Kitchen, command: tuple[str, ...]) -> None:
+def test_unasked_nothing_runs_or_installs_a_plugin(workdir: PluginWorkdir, command: tuple[str, ...]) -> None:
     """The plugin is at hand, and would leave a mark; neither it nor what runs it is loaded, and no uv is started."""
-    marker = kitchen.home / "ran"
-    plugin(kitchen.packages, f"open({str(marker)!r}, 'w').close()\n{HONEST}")
-    arguments = [part.format(dist=kitchen.dist, home=kitchen.home) for part in command]
+    marker = workdir.home / "ran"
+    plugin(workdir.packages, f"open({str(marker)!r}, 'w').close()\n{HONEST}")
+    arguments = [part.format(dist=workdir.dist, home=workdir.home) for part in command]
     watched = (
         "import sys, vbuild.cli.main\n"
         "started = []\n"
@@ -180,7 +180,7 @@ def test_unasked_nothing_runs_or_installs_a_plugin(kitchen: Kitchen, command: tu
     )
     ran = subprocess.run(
         [sys.executable, "-c", watched, *arguments],
-        env=kitchen.environment,
+        env=workdir.environment,
         capture_output=True,
         text=True,
         check=False,
@@ -192,9 +192,9 @@ def test_unasked_nothing_runs_or_installs_a_plugin(kitchen: Kitchen, command: tu
     assert "toaster_provider" not in ran.stdout + ran.stderr
 
 
-def test_unasked_a_variant_of_a_plugin_is_not_chosen_and_select_says_so(kitchen: Kitchen) -> None:
-    plugin(kitchen.packages)
-    told = kitchen.vbuild("select", "demo", "-f", kitchen.dist).stdout.splitlines()
+def test_unasked_a_variant_of_a_plugin_is_not_chosen_and_select_says_so(workdir: PluginWorkdir) -> None:
+    plugin(workdir.packages)
+    told = workdir.vbuild("select", "demo", "-f", workdir.dist).stdout.splitlines()
     assert told[0] == "demo-1.0-py3-none-any.whl"
     assert (
         told[-1] == "     toaster :: arch :: k9 is not supported: nobody answers for its provider, toaster-provider>=1"
@@ -218,17 +218,17 @@ def test_one_function_alone_leads_to_the_plugins() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_plugin_does_not_outlive_vbuild(kitchen: Kitchen, number: signal.Signals) -> None:
-    begun = kitchen.home / "begun"
+def test_a_plugin_does_not_outlive_vbuild(workdir: PluginWorkdir, number: signal.Signals) -> None:
+    begun = workdir.home / "begun"
     child = f"if os.fork() == 0: os.setsid()\nopen({str(begun)!r} + str(os.getpid()), 'w').close()\ntime.sleep(600)"
-    plugin(kitchen.packages, f"import time\n{child}")
-    command = [sys.executable, "-m", "vbuild", "select", "demo", "-f", str(kitchen.dist), "--run-plugins"]
-    with subprocess.Popen(command, env=kitchen.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as vbuild:
-        wait_for(lambda: len(list(kitchen.home.glob("begun*"))) == 2)
+    plugin(workdir.packages, f"import time\n{child}")
+    command = [sys.executable, "-m", "vbuild", "select", "demo", "-f", str(workdir.dist), "--run-plugins"]
+    with subprocess.Popen(command, env=workdir.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as vbuild:
+        wait_for(lambda: len(list(workdir.home.glob("begun*"))) == 2)
         vbuild.send_signal(number)
         vbuild.communicate(timeout=30)
     assert vbuild.returncode != 0
-    processes = [int(path.name.removeprefix("begun")) for path in kitchen.home.glob("begun*")]
+    processes = [int(path.name.removeprefix("begun")) for path in workdir.home.glob("begun*")]
     wait_for(lambda: not any(map(is_running, processes)))
 
 
@@ -247,10 +247,10 @@ def is_running(process: int) -> bool:
 
 
 @pytest.mark.nightly
-def test_each_release_is_asked_about_until_one_fits(kitchen: Kitchen) -> None:
-    plugin(kitchen.packages)
-    release(kitchen.dist)
-    (kitchen.dist / "demo-2.0-cp27-none-any.whl").write_bytes((kitchen.dist / "demo-1.0-py3-none-any.whl").read_bytes())
-    told = json.loads(kitchen.select("--json").stdout)
+def test_each_release_is_asked_about_until_one_fits(workdir: PluginWorkdir) -> None:
+    plugin(workdir.packages)
+    release(workdir.dist)
+    (workdir.dist / "demo-2.0-cp27-none-any.whl").write_bytes((workdir.dist / "demo-1.0-py3-none-any.whl").read_bytes())
+    told = json.loads(workdir.select("--json").stdout)
     assert (told["version"], len(told["plugins"])) == ("1.0", 1)
-    assert list(kitchen.home.iterdir()) == []
+    assert list(workdir.home.iterdir()) == []

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.checks import OTHER, TAG, TO_LIBS, Results, failures, notes
 from tests.factories.elf import object_file, program, rpath
 from tests.factories.extensions import laid_out, library, module
+from tests.factories.split_results import OTHER, TAG, TO_LIBS, SplitResults, failures, notes
 from vbuild.errors import RepackageError
 from vbuild.verification.environments import Installer
 from vbuild.verification.install_check import CheckStep, InstallCheck, InstallFinding
@@ -16,11 +16,11 @@ BOTH = tuple(Installer)
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
-    return Results(tmp_path)
+def results(tmp_path: Path) -> SplitResults:
+    return SplitResults(tmp_path)
 
 
-def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: Results) -> None:
+def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("liba-1a2b3c4d.so.1", rpath_=TO_LIBS)})
     results.libs(
         {
@@ -46,7 +46,7 @@ def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: Result
 
 
 @pytest.mark.nightly
-def test_results_of_which_none_can_be_installed_are_refused(results: Results) -> None:
+def test_results_of_which_none_can_be_installed_are_refused(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": ""})
     with pytest.raises(RepackageError) as caught:
         results.check(Installer.PIP)
@@ -62,7 +62,7 @@ def test_results_of_which_none_can_be_installed_are_refused(results: Results) ->
     )
 
 
-def test_a_wheel_that_lacks_a_dependency_fails_where_others_can_be_installed(results: Results) -> None:
+def test_a_wheel_that_lacks_a_dependency_fails_where_others_can_be_installed(results: SplitResults) -> None:
     results.thin({"demo.py": ""}, requires=["nowhere>=1"])
     results.thin({"other.py": ""}, name=f"other-1.0-{TAG}.whl", requires=[])
     lacking, other = results.check()
@@ -71,7 +71,7 @@ def test_a_wheel_that_lacks_a_dependency_fails_where_others_can_be_installed(res
     assert (other.ok, other.imported) == (True, ("other",))
 
 
-def test_an_rpath_that_leads_to_the_wrong_folder_is_a_failure(results: Results) -> None:
+def test_an_rpath_that_leads_to_the_wrong_folder_is_a_failure(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("liba.so", rpath_="$ORIGIN/../demo.libs")})
     results.libs({"liba.so": library("liba.so")})
     result = results.only()
@@ -91,7 +91,7 @@ def test_an_rpath_that_leads_to_the_wrong_folder_is_a_failure(results: Results) 
     ]
 
 
-def test_a_library_that_nothing_brings_is_a_failure_that_says_who_has_it(results: Results) -> None:
+def test_a_library_that_nothing_brings_is_a_failure_that_says_who_has_it(results: SplitResults) -> None:
     needs = ("libcufft.so.11", "libtorch_cpu.so", "libnowhere.so.1")
     results.thin({"demo/_c.so": module(*needs)}, requires=[])
     assert failures(results.only())[:3] == [
@@ -107,7 +107,7 @@ def test_a_library_that_nothing_brings_is_a_failure_that_says_who_has_it(results
     ]
 
 
-def test_what_no_rpath_led_to_before_the_split_is_noted(results: Results) -> None:
+def test_what_no_rpath_led_to_before_the_split_is_noted(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("libnowhere.so.1")}, requires=[])
     result = results.only(unreached=["libnowhere.so.1"])
     assert result.ok
@@ -118,7 +118,7 @@ def test_what_no_rpath_led_to_before_the_split_is_noted(results: Results) -> Non
     ]
 
 
-def test_a_module_whose_package_loads_what_no_rpath_leads_to_can_be_loaded_after_it(results: Results) -> None:
+def test_a_module_whose_package_loads_what_no_rpath_leads_to_can_be_loaded_after_it(results: SplitResults) -> None:
     opens = "import ctypes, pathlib\nctypes.CDLL(pathlib.Path(__file__).with_name('liba.so'))\n" + IMPORTS_C
     files = {"demo/_c.so": module("liba.so"), "demo/liba.so": library("liba.so")}
     results.thin({"demo/__init__.py": opens, **files}, requires=[])
@@ -134,7 +134,7 @@ def test_a_module_whose_package_loads_what_no_rpath_leads_to_can_be_loaded_after
     ]
 
 
-def test_a_runpath_that_hides_an_inherited_rpath_is_a_failure(results: Results) -> None:
+def test_a_runpath_that_hides_an_inherited_rpath_is_a_failure(results: SplitResults) -> None:
     results.thin({"demo/_c.so": module("liba.so", rpath_=TO_LIBS)})
     results.libs({"liba.so": library("liba.so", ("libb.so",), runpath="$ORIGIN/x"), "libb.so": library("libb.so")})
     assert failures(results.only()) == [
@@ -145,7 +145,7 @@ def test_a_runpath_that_hides_an_inherited_rpath_is_a_failure(results: Results) 
     ]
 
 
-def test_what_is_found_only_since_something_loaded_it_before_is_noted(results: Results) -> None:
+def test_what_is_found_only_since_something_loaded_it_before_is_noted(results: SplitResults) -> None:
     results.thin({"demo/_c.so": module("liba.so", "libb.so", rpath_=TO_LIBS)})
     results.libs({"liba.so": library("liba.so", ("libb.so",), runpath="$ORIGIN/x"), "libb.so": library("libb.so")})
     result = results.only()
@@ -158,7 +158,7 @@ def test_what_is_found_only_since_something_loaded_it_before_is_noted(results: R
     ]
 
 
-def test_a_version_that_a_library_does_not_have_is_a_failure(results: Results) -> None:
+def test_a_version_that_a_library_does_not_have_is_a_failure(results: SplitResults) -> None:
     calls = "void f(void); void *g(void) { return f; }"
     newer = library(None, ("liba.so",), source=calls, rpath_=TO_LIBS, stubs="void f(void) {}", stub_script="V2 { f; };")
     results.thin({"demo/_c.so": newer})
@@ -169,12 +169,12 @@ def test_a_version_that_a_library_does_not_have_is_a_failure(results: Results) -
     )
 
 
-def test_a_symbol_that_a_module_lacks_is_a_failure(results: Results) -> None:
+def test_a_symbol_that_a_module_lacks_is_a_failure(results: SplitResults) -> None:
     results.thin({"demo/_c.so": module(source="void f(void); void *g(void) { return f; }")}, requires=[])
     assert failures(results.only()) == ["load: demo/_c.so: not loaded: demo/_c.so: undefined symbol: f"]
 
 
-def test_a_symbol_that_a_plugin_lacks_is_for_its_host_to_bring(results: Results) -> None:
+def test_a_symbol_that_a_plugin_lacks_is_for_its_host_to_bring(results: SplitResults) -> None:
     plugin = library("libplugin.so", source="void f(void); void *g(void) { return f; }")
     results.thin({"demo/__init__.py": "", "demo/libplugin.so": plugin}, requires=[])
     result = results.only()
@@ -187,7 +187,7 @@ def test_a_symbol_that_a_plugin_lacks_is_for_its_host_to_bring(results: Results)
     ]
 
 
-def test_a_module_that_takes_symbols_of_what_its_package_loads_is_noted(results: Results) -> None:
+def test_a_module_that_takes_symbols_of_what_its_package_loads_is_noted(results: SplitResults) -> None:
     opens = (
         "import ctypes, pathlib\n"
         "ctypes.CDLL(pathlib.Path(__file__).with_name('libhost.so'), ctypes.RTLD_GLOBAL)\n"
@@ -203,7 +203,7 @@ def test_a_module_that_takes_symbols_of_what_its_package_loads_is_noted(results:
     ]
 
 
-def test_a_library_from_outside_of_the_environment_is_a_failure(results: Results) -> None:
+def test_a_library_from_outside_of_the_environment_is_a_failure(results: SplitResults) -> None:
     cuda = laid_out(results.folder / "cuda", {"libcufft.so.11": library("libcufft.so.11")})
     results.thin({"demo/_c.so": module("libcufft.so.11", rpath_=str(cuda))}, requires=[])
     assert failures(results.only()) == [
@@ -215,14 +215,14 @@ def test_a_library_from_outside_of_the_environment_is_a_failure(results: Results
     ]
 
 
-def test_the_variables_of_the_loader_help_nobody(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_of_the_loader_help_nobody(results: SplitResults, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = laid_out(results.folder / "cuda", {"libcufft.so.11": library("libcufft.so.11")})
     monkeypatch.setenv("LD_LIBRARY_PATH", str(cuda))
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("libcufft.so.11")}, requires=[])
     assert [found.step for found in results.only().failures] == [CheckStep.RESOLVE, CheckStep.IMPORT]
 
 
-def test_what_needs_the_driver_is_not_loaded_without_one(results: Results) -> None:
+def test_what_needs_the_driver_is_not_loaded_without_one(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("libnvcudla.so")}, requires=[])
     result = results.only()
     assert result.ok
@@ -243,20 +243,20 @@ def test_what_needs_the_driver_is_not_loaded_without_one(results: Results) -> No
         ("import os\nos._exit(3)\n", "the process ended with status 3"),
     ],
 )
-def test_an_import_that_fails_for_another_reason_is_noted(source: str, said: str, results: Results) -> None:
+def test_an_import_that_fails_for_another_reason_is_noted(source: str, said: str, results: SplitResults) -> None:
     results.thin({"demo/__init__.py": source}, requires=[])
     result = results.only()
     assert (result.ok, result.imported) == (True, ())
     assert notes(result) == [f"import: demo: not imported: {said}"]
 
 
-def test_a_missing_library_behind_another_error_is_a_failure(results: Results) -> None:
+def test_a_missing_library_behind_another_error_is_a_failure(results: SplitResults) -> None:
     source = f"try:\n    {IMPORTS_C}except ImportError as error:\n    raise RuntimeError('reinstall demo') from error\n"
     results.thin({"demo/__init__.py": source, "demo/_c.so": module("liba.so")}, requires=[])
     assert failures(results.only())[-1] == "import: demo: not imported: RuntimeError: reinstall demo"
 
 
-def test_a_crash_is_a_failure(results: Results) -> None:
+def test_a_crash_is_a_failure(results: SplitResults) -> None:
     crash = "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
     files: dict[str, bytes | str] = {"demo/__init__.py": IMPORTS_C, "demo/_c.so": module(source=crash)}
     results.thin(files, requires=[])
@@ -266,7 +266,7 @@ def test_a_crash_is_a_failure(results: Results) -> None:
     ]
 
 
-def test_a_module_that_crashes_alone_and_not_after_its_package_is_noted(results: Results) -> None:
+def test_a_module_that_crashes_alone_and_not_after_its_package_is_noted(results: SplitResults) -> None:
     opens = "import os\nos.environ['DEMO_READY'] = '1'\n" + IMPORTS_C
     asks = "char *getenv(const char *); void abort(void); __attribute__((constructor)) static void start(void) "
     crash = asks + '{ if (!getenv("DEMO_READY")) abort(); }'
@@ -276,13 +276,13 @@ def test_a_module_that_crashes_alone_and_not_after_its_package_is_noted(results:
     assert notes(result) == ["load: demo/_c.so: can be loaded only after `import demo`: the process ended with SIGABRT"]
 
 
-def test_a_library_that_crashes_is_a_failure_where_there_is_no_package(results: Results) -> None:
+def test_a_library_that_crashes_is_a_failure_where_there_is_no_package(results: SplitResults) -> None:
     crash = "void abort(void); __attribute__((constructor)) static void start(void) { abort(); }"
     results.thin({"no-name/libdemo.so": library("libdemo.so", source=crash)}, requires=[])
     assert failures(results.only()) == ["load: no-name/libdemo.so: not loaded: the process ended with SIGABRT"]
 
 
-def test_loading_begins_with_what_python_code_names_and_what_nothing_else_needs(results: Results) -> None:
+def test_loading_begins_with_what_python_code_names_and_what_nothing_else_needs(results: SplitResults) -> None:
     opens = 'const char *opens = "libmentioned.so";'
     names = ("libnamed.so", "libmentioned.so", "liblonely.so", "libone.so")
     results.thin(
@@ -302,14 +302,14 @@ def test_loading_begins_with_what_python_code_names_and_what_nothing_else_needs(
     assert results.only().loaded == ("demo/_c.so", *(f"demo/{name}" for name in sorted(names)))
 
 
-def test_programs_are_resolved_and_not_loaded(results: Results) -> None:
+def test_programs_are_resolved_and_not_loaded(results: SplitResults) -> None:
     tool = program("int main(void) { return 0; }", *rpath(TO_LIBS, new=False))
     results.thin({"demo/tool": tool, "demo-1.0.data/scripts/tool": tool}, requires=[])
     result = results.only()
     assert (result.ok, result.resolved, result.loaded) == (True, 2, ())
 
 
-def test_other_files_in_memory_are_no_libraries(results: Results) -> None:
+def test_other_files_in_memory_are_no_libraries(results: SplitResults) -> None:
     text = results.folder / "text"
     text.write_text("no library")
     maps = f"""
@@ -332,7 +332,7 @@ def test_of_many_failures_the_first_are_shown() -> None:
     )
 
 
-def test_files_that_the_loader_cannot_take_are_left_alone(results: Results) -> None:
+def test_files_that_the_loader_cannot_take_are_left_alone(results: SplitResults) -> None:
     files: dict[str, bytes | str] = {"demo/broken.so": b"\x7fELF", "demo/extra.o": object_file("int extra;")}
     results.thin({"demo/__init__.py": "", "demo/notes.so": b"text", **files}, requires=[])
     result = results.only()
@@ -340,7 +340,7 @@ def test_files_that_the_loader_cannot_take_are_left_alone(results: Results) -> N
     assert [note.partition(": damaged")[0] for note in notes(result)] == ["resolve: demo/broken.so"]
 
 
-def test_packages_in_a_namespace_are_imported_and_folders_of_data_are_not(results: Results) -> None:
+def test_packages_in_a_namespace_are_imported_and_folders_of_data_are_not(results: SplitResults) -> None:
     paths = [
         "space/demo/__init__.py",
         "space/demo/inner/__init__.py",
@@ -353,7 +353,7 @@ def test_packages_in_a_namespace_are_imported_and_folders_of_data_are_not(result
 
 
 @pytest.mark.nightly
-def test_each_variant_of_a_name_is_installed_under_its_plain_name(results: Results) -> None:
+def test_each_variant_of_a_name_is_installed_under_its_plain_name(results: SplitResults) -> None:
     for label, value in (("v2", "import demo_libs"), ("v3", "raise RuntimeError('v3')")):
         results.thin({"demo/__init__.py": value}, name=f"demo-1.0-{TAG}-{label}.whl")
     results.libs({}, more={"demo_libs/__init__.py": ""})
@@ -368,7 +368,7 @@ def test_each_variant_of_a_name_is_installed_under_its_plain_name(results: Resul
 
 
 @pytest.mark.nightly
-def test_wheels_for_another_python_are_resolved_and_not_loaded(results: Results) -> None:
+def test_wheels_for_another_python_are_resolved_and_not_loaded(results: SplitResults) -> None:
     files: dict[str, bytes | str] = {"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("liba.so", rpath_=TO_LIBS)}
     for abi in (OTHER, f"{OTHER}t"):
         results.thin(files, name=f"demo-1.0-{OTHER}-{abi}-manylinux_2_17_x86_64.whl")
@@ -396,7 +396,9 @@ def test_wheels_for_another_python_are_resolved_and_not_loaded(results: Results)
         ("cp39-abi3-musllinux_1_1_armv7l", "py3-none-musllinux_1_1_armv7l", Installer.PIP),
     ],
 )
-def test_wheels_for_other_machines_are_resolved(tag: str, libs: str, installer: Installer, results: Results) -> None:
+def test_wheels_for_other_machines_are_resolved(
+    tag: str, libs: str, installer: Installer, results: SplitResults
+) -> None:
     number = {"aarch64": 183, "s390x": 22, "armv7l": 40}[next(m for m in ("aarch64", "s390x", "armv7l") if m in tag)]
     results.thin({"demo/_c.so": _for(number, module("liba.so", rpath_=TO_LIBS))}, name=f"demo-1.0-{tag}.whl")
     results.libs({"liba.so": _for(number, library("liba.so"))}, tag=libs)
@@ -411,7 +413,7 @@ def _for(machine: int, data: bytes) -> bytes:
     return data[:18] + machine.to_bytes(2, "little") + data[20:]
 
 
-def test_wheels_for_other_systems_are_not_checked(results: Results) -> None:
+def test_wheels_for_other_systems_are_not_checked(results: SplitResults) -> None:
     results.thin({"demo.py": ""}, name="demo-1.0-cp311-cp311-win_amd64.whl")
     result = results.only()
     assert (result.ok, result.installer) == (True, None)
@@ -422,7 +424,9 @@ def test_wheels_for_other_systems_are_not_checked(results: Results) -> None:
 
 
 @pytest.mark.nightly
-def test_a_pip_configured_to_install_elsewhere_does_not_here(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pip_configured_to_install_elsewhere_does_not_here(
+    results: SplitResults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_TARGET", str(results.folder / "elsewhere"))
     monkeypatch.setenv("PYTHONPATH", str(results.folder / "elsewhere"))
     results.thin({"demo.py": ""}, requires=[])
@@ -431,6 +435,6 @@ def test_a_pip_configured_to_install_elsewhere_does_not_here(results: Results, m
     assert not (results.folder / "elsewhere").exists()
 
 
-def test_what_a_package_prints_and_reads_does_no_harm(results: Results) -> None:
+def test_what_a_package_prints_and_reads_does_no_harm(results: SplitResults) -> None:
     results.thin({"demo.py": "import sys\nprint('x' * 9)\nassert sys.stdin.read() == ''\n"}, requires=[])
     assert results.only().imported == ("demo",)

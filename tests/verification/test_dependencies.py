@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.checks import OTHER, TAG, TO_LIBS, Results, failures, notes
 from tests.factories.extensions import library, module
 from tests.factories.processes import is_running, until
+from tests.factories.split_results import OTHER, TAG, TO_LIBS, SplitResults, failures, notes
 from vbuild.verification.environments import Installer, RequirementChoice
 
 LATER = f"demo-1.0-{OTHER}-{OTHER}-manylinux_2_17_x86_64.whl"
@@ -29,11 +29,11 @@ checked([Path(wheel)], indexes=lambda: found, folder=Path(folder), using=[Instal
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
-    return Results(tmp_path)
+def results(tmp_path: Path) -> SplitResults:
+    return SplitResults(tmp_path)
 
 
-def official(results: Results) -> None:
+def official(results: SplitResults) -> None:
     """The packages that bring libcufft.so.11, and libnvJitLink.so.12 with it."""
     results.beside(
         "cuda_toolkit-12.4.1-py3-none-any.whl",
@@ -66,7 +66,7 @@ def official(results: Results) -> None:
     ],
     ids=["uv", "pip"],
 )
-def test_what_has_no_wheels_for_another_python_is_left_out(name: str, said: str, results: Results) -> None:
+def test_what_has_no_wheels_for_another_python_is_left_out(name: str, said: str, results: SplitResults) -> None:
     official(results)
     paths = f"{TO_LIBS}:$ORIGIN/../nvidia/cufft/lib:$ORIGIN/../nvidia/nvjitlink/lib"
     needs = ("liba.so", "libcufft.so.11", "libnvJitLink.so.12")
@@ -84,7 +84,7 @@ def test_what_has_no_wheels_for_another_python_is_left_out(name: str, said: str,
     assert notes(result) == [f"install: nowhere left out, which the loader does not need: {said}"]
 
 
-def test_a_wheel_that_requires_nothing_for_the_loader_is_installed_alone(results: Results) -> None:
+def test_a_wheel_that_requires_nothing_for_the_loader_is_installed_alone(results: SplitResults) -> None:
     results.thin({"demo/_c.so": module()}, name=LATER, requires=["nowhere>=1", "NoWhere<9"])
     result = results.only()
     assert (result.ok, result.resolved) == (True, 1)
@@ -100,7 +100,7 @@ def test_a_wheel_that_requires_nothing_for_the_loader_is_installed_alone(results
         (["nvidia-cufft-cu12==11.2.1.3", "jealous"], "demo==1.0 and all versions of jealous are incompatible."),
     ],
 )
-def test_what_the_loader_needs_is_never_left_out(requires: list[str], said: str, results: Results) -> None:
+def test_what_the_loader_needs_is_never_left_out(requires: list[str], said: str, results: SplitResults) -> None:
     official(results)
     results.beside("jealous-1.0-py3-none-any.whl", requires=["Requires-Dist: nvidia-cufft-cu12<11"])
     results.beside("nvidia_cufft_cu12-10.0-py3-none-any.whl")
@@ -119,7 +119,7 @@ def test_requirements_that_nobody_can_read_are_nobodys() -> None:
     assert choice == RequirementChoice(("demo-libs==0.1",), ())
 
 
-def test_a_library_that_the_torch_installed_does_not_have_is_noted(results: Results) -> None:
+def test_a_library_that_the_torch_installed_does_not_have_is_noted(results: SplitResults) -> None:
     results.beside(TORCH, {"torch/__init__.py": "", "torch/lib/libtorch.so": library("libtorch.so")})
     needs = ("libtorch.so", "libc10_cuda.so", "libtorch_cuda.so")
     linked = module(*needs, rpath_="$ORIGIN/../torch/lib")
@@ -134,7 +134,7 @@ def test_a_library_that_the_torch_installed_does_not_have_is_noted(results: Resu
     ]
 
 
-def test_a_library_of_the_torch_installed_to_which_no_rpath_leads_is_a_failure(results: Results) -> None:
+def test_a_library_of_the_torch_installed_to_which_no_rpath_leads_is_a_failure(results: SplitResults) -> None:
     results.beside(TORCH, {"torch/__init__.py": "", "torch/lib/libtorch.so": library("libtorch.so")})
     results.thin({"demo/_c.so": module("libtorch.so", rpath_="$ORIGIN/../torch")}, requires=["torch"])
     assert failures(results.only()) == [
@@ -145,7 +145,7 @@ def test_a_library_of_the_torch_installed_to_which_no_rpath_leads_is_a_failure(r
     ]
 
 
-def test_a_library_of_a_torch_that_was_left_out_is_noted(results: Results) -> None:
+def test_a_library_of_a_torch_that_was_left_out_is_noted(results: SplitResults) -> None:
     results.thin({"demo/_c.so": module("libtorch.so", rpath_="$ORIGIN/../torch/lib")}, name=LATER, requires=["torch"])
     result = results.only()
     assert result.ok
@@ -154,7 +154,7 @@ def test_a_library_of_a_torch_that_was_left_out_is_noted(results: Results) -> No
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("installer", Installer)
-def test_an_interrupt_ends_the_installer_and_leaves_no_environment(installer: Installer, results: Results) -> None:
+def test_an_interrupt_ends_the_installer_and_leaves_no_environment(installer: Installer, results: SplitResults) -> None:
     results.thin({"demo.py": ""}, requires=["nowhere"])
     place = results.folder / "environments"
     with socket.create_server(("127.0.0.1", 0)) as index:  # one that never answers

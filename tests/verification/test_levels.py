@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import library
-from tests.factories.levels import BASE, NAME, STUB, copy, leveled, members, stub
+from tests.factories.level_copies import BASE, NAME, STUB, level_copy, level_members, level_stub, leveled_wheel
 from tests.factories.pythons import other_python
 from tests.factories.tools import needs
 from vbuild.elf.hwcaps_folders import at_level
@@ -43,7 +43,7 @@ def ran(wheel: Path, check: Check | None = None, *methods: LevelMethod, log: Pat
 @ONLY_V4
 @pytest.mark.parametrize("method", [LevelMethod.TUNABLES, LevelMethod.MASK])
 def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, method: LevelMethod) -> None:
-    report = ran(leveled(tmp_path), TELLS, method, log=tmp_path / "log")
+    report = ran(leveled_wheel(tmp_path), TELLS, method, log=tmp_path / "log")
     assert report.ok
     assert (report.levels, report.tried, report.summary) == (
         ("v1", "v3", "v4"),
@@ -60,7 +60,7 @@ def test_each_level_loads_its_own_copy_and_passes_the_test(tmp_path: Path, metho
 @pytest.mark.nightly
 @needs("qemu-x86_64")
 def test_an_emulator_sees_lower_levels_and_what_it_lacks_is_not_tried(tmp_path: Path) -> None:
-    report = ran(leveled(tmp_path), TELLS, LevelMethod.QEMU, log=tmp_path / "log")
+    report = ran(leveled_wheel(tmp_path), TELLS, LevelMethod.QEMU, log=tmp_path / "log")
     v1, v3, v4 = report.runs
     assert (report.ok, v1.loaded, v3.loaded) == (True, (BASE,), (V3,))
     assert printed(tmp_path / "log")[:2] == ["v1", "v3"]
@@ -72,17 +72,17 @@ def test_an_emulator_sees_lower_levels_and_what_it_lacks_is_not_tried(tmp_path: 
 def test_processes_of_a_test_see_the_level_too(tmp_path: Path) -> None:
     nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'from demo import _c; print(_c.__doc__)'])"
     check = Check(f'python -c "{nested}"')
-    report = ran(leveled(tmp_path, levels=("v3",)), check, LevelMethod.MASK, log=tmp_path / "log")
+    report = ran(leveled_wheel(tmp_path, levels=("v3",)), check, LevelMethod.MASK, log=tmp_path / "log")
     assert report.ok
     assert printed(tmp_path / "log") == ["v1", "v3"]
 
 
 def test_a_copy_that_is_never_taken_is_a_failure(tmp_path: Path) -> None:
-    files = members(("v3",))
+    files = level_members(("v3",))
     # RPATH leads to a folder of its own, in which nobody has put a copy
-    files[at_level("demo.libs/libvb_demo-01234567.so", "v2")] = copy("v2")
-    files[STUB] = stub(runpath="$ORIGIN/../demo.libs/glibc-hwcaps/x86-64-v2:$ORIGIN/../demo.libs")
-    report = ran(leveled(tmp_path, files))
+    files[at_level("demo.libs/libvb_demo-01234567.so", "v2")] = level_copy("v2")
+    files[STUB] = level_stub(runpath="$ORIGIN/../demo.libs/glibc-hwcaps/x86-64-v2:$ORIGIN/../demo.libs")
+    report = ran(leveled_wheel(tmp_path, files))
     v2 = at_level(BASE, "v2")
     assert not report.ok
     assert report.failures == (
@@ -93,8 +93,8 @@ def test_a_copy_that_is_never_taken_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_module_that_one_level_cannot_import_is_a_failure(tmp_path: Path) -> None:
-    files = {**members(("v3",)), V3: library("libvb_demo-01234567.so", source="int nothing;")}
-    report = ran(leveled(tmp_path, files))
+    files = {**level_members(("v3",)), V3: library("libvb_demo-01234567.so", source="int nothing;")}
+    report = ran(leveled_wheel(tmp_path, files))
     v1, v3 = report.runs
     why = "ImportError: dynamic module does not define module export function (PyInit__c)"
     assert (v1.failures, v1.imported) == ((), ("demo", "demo._c"))
@@ -102,16 +102,16 @@ def test_a_module_that_one_level_cannot_import_is_a_failure(tmp_path: Path) -> N
 
 
 def test_a_module_that_crashes_leaves_the_others(tmp_path: Path) -> None:
-    files = {**members(("v3",)), "demo/__init__.py": "", "other.py": ""}
+    files = {**level_members(("v3",)), "demo/__init__.py": "", "other.py": ""}
     files[V3] = library("libvb_demo-01234567.so", source="void *PyInit__c(void) { __builtin_trap(); }")
-    _, v3 = ran(leveled(tmp_path, files)).runs
+    _, v3 = ran(leveled_wheel(tmp_path, files)).runs
     assert v3.failures == ("import: demo._c: the process was ended by SIGILL",)
     assert v3.imported == ("demo", "other")
 
 
 def test_a_test_that_one_level_fails_is_a_failure_with_its_last_line(tmp_path: Path) -> None:
     check = Check("python -c 'from demo import _c; assert _c.__doc__ == \"v1\", _c.__doc__'")
-    v1, v3 = ran(leveled(tmp_path, levels=("v3",)), check).runs
+    v1, v3 = ran(leveled_wheel(tmp_path, levels=("v3",)), check).runs
     assert v1.failures == ()
     assert v3.failures == ("test: failed with status 1: AssertionError: v3",)
 
@@ -119,14 +119,14 @@ def test_a_test_that_one_level_fails_is_a_failure_with_its_last_line(tmp_path: P
 @pytest.mark.nightly
 def test_a_test_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     settings = LevelSettings(check=Check("sleep 60"), methods=(LevelMethod.MASK,), timeout=1)
-    report = run_levels(leveled(tmp_path, levels=("v3",)), settings, indexes=lambda: ALONE)
+    report = run_levels(leveled_wheel(tmp_path, levels=("v3",)), settings, indexes=lambda: ALONE)
     assert report.failures == tuple(
         f"{level} by {LevelMethod.MASK}: test: took more than 1 s" for level in ("v1", "v3")
     )
 
 
 def test_a_wheel_without_copies_is_run_as_it_is(tmp_path: Path) -> None:
-    report = ran(leveled(tmp_path, members(())), TELLS)
+    report = ran(leveled_wheel(tmp_path, level_members(())), TELLS)
     assert report == LevelReport(
         NAME,
         ("v1",),
@@ -141,9 +141,9 @@ def test_a_wheel_without_copies_is_run_as_it_is(tmp_path: Path) -> None:
 
 def test_what_nothing_loads_and_what_lacks_a_package_is_noted(tmp_path: Path) -> None:
     other = "demo.libs/libother.so"
-    files = {**members(("v3",)), other: library("libother.so"), at_level(other, "v3"): library("libother.so")}
+    files = {**level_members(("v3",)), other: library("libother.so"), at_level(other, "v3"): library("libother.so")}
     files["lacking.py"] = "import nowhere_at_all\n"
-    report = ran(leveled(tmp_path, files))
+    report = ran(leveled_wheel(tmp_path, files))
     assert report.ok
     assert report.notes == (
         f"nothing loaded {other}: which copy is taken was not seen",
@@ -152,8 +152,8 @@ def test_what_nothing_loads_and_what_lacks_a_package_is_noted(tmp_path: Path) ->
 
 
 def test_a_module_of_the_project_s_own_that_is_missing_is_a_failure(tmp_path: Path) -> None:
-    files = {**members(("v3",)), "demo/__init__.py": "import demo.gone\n"}
-    report = ran(leveled(tmp_path, files))
+    files = {**level_members(("v3",)), "demo/__init__.py": "import demo.gone\n"}
+    report = ran(leveled_wheel(tmp_path, files))
     assert "v1 by GLIBC_TUNABLES: import: demo: ModuleNotFoundError: No module named 'demo.gone'" in report.failures
 
 
@@ -161,22 +161,22 @@ def test_another_python_of_this_machine_runs_its_wheels(tmp_path: Path) -> None:
     python = other_python()
     host = LevelHost.of(Path(python))
     tag = "".join(filter(str.isdigit, host.suffixes[0].split("-")[1]))
-    files = {**members(("v3",)), "demo/__init__.py": ""}
-    wheel = leveled(tmp_path, files, name=f"demo-1.0-cp{tag}-cp{tag}-manylinux_2_17_x86_64.whl")
+    files = {**level_members(("v3",)), "demo/__init__.py": ""}
+    wheel = leveled_wheel(tmp_path, files, name=f"demo-1.0-cp{tag}-cp{tag}-manylinux_2_17_x86_64.whl")
     settings = LevelSettings(python=Path(python), methods=(LevelMethod.TUNABLES,))
     report = run_levels(wheel, settings, indexes=lambda: ALONE)
     assert (report.ok, [run.loaded for run in report.runs]) == (True, [(BASE,), (V3,)])
 
 
 def test_what_the_wheel_requires_comes_from_beside_it(tmp_path: Path) -> None:
-    leveled(tmp_path, {"beside.py": ""}, name="beside-1.0-py3-none-any.whl")
-    files = {**members(("v3",)), "demo/__init__.py": "import beside\n"}
-    assert ran(leveled(tmp_path, files, metadata="Requires-Dist: beside\n")).ok
+    leveled_wheel(tmp_path, {"beside.py": ""}, name="beside-1.0-py3-none-any.whl")
+    files = {**level_members(("v3",)), "demo/__init__.py": "import beside\n"}
+    assert ran(leveled_wheel(tmp_path, files, metadata="Requires-Dist: beside\n")).ok
 
 
 def test_a_wheel_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WheelError) as refusal:
-        ran(leveled(tmp_path, metadata="Requires-Dist: nowhere-at-all\n"))
+        ran(leveled_wheel(tmp_path, metadata="Requires-Dist: nowhere-at-all\n"))
     assert str(refusal.value) == (
         f"{NAME}: cannot be installed: uv: No solution found when resolving dependencies: Because nowhere-at-all was "
         "not found in the provided package locations and demo==1.0 depends on nowhere-at-all, we can conclude that "
@@ -185,7 +185,7 @@ def test_a_wheel_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:
-    wheel = leveled(tmp_path, name="demo-1.0-cp399-cp399-manylinux_2_17_x86_64.whl")
+    wheel = leveled_wheel(tmp_path, name="demo-1.0-cp399-cp399-manylinux_2_17_x86_64.whl")
     with pytest.raises(WheelError) as refusal:
         ran(wheel)
     assert str(refusal.value) == (f"{wheel.name}: no Python 3.99 on this machine; expected one that takes cp399-cp399")
@@ -200,12 +200,12 @@ def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_wheel_for_other_systems_is_not_tried_and_that_is_said(tmp_path: Path, platform: str, note: str) -> None:
-    report = ran(leveled(tmp_path, members(()), name=f"demo-1.0-py3-none-{platform}.whl"))
+    report = ran(leveled_wheel(tmp_path, level_members(()), name=f"demo-1.0-py3-none-{platform}.whl"))
     assert (report.runs, report.notes, report.tried, report.summary) == ((), (note,), (), "not tried")
 
 
 def test_the_result_is_json_and_lines_of_a_terminal(tmp_path: Path) -> None:
-    report = ran(leveled(tmp_path, levels=("v3",)), TELLS, *(LevelMethod.TUNABLES, LevelMethod.MASK))
+    report = ran(leveled_wheel(tmp_path, levels=("v3",)), TELLS, *(LevelMethod.TUNABLES, LevelMethod.MASK))
     data = json.loads(json.dumps(report.data()))
     assert (data["levels"], data["tried"], data["ok"]) == (["v1", "v3"], ["v1", "v3"], True)
     assert data["runs"][3]["way"] == "ld.so --glibc-hwcaps-mask"

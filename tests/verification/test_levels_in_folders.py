@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import library
-from tests.factories.levels import BASE, STUB, copy, leveled, members, stub
+from tests.factories.level_copies import BASE, STUB, level_copy, level_members, level_stub, leveled_wheel
 from tests.factories.tools import needs
 from vbuild.elf.hwcaps_folders import at_level
 from vbuild.hardware.cpu import Cpu
@@ -23,9 +23,9 @@ pytestmark = needs("gcc")
 
 def verdict(folder: Path, changed: Mapping[str, bytes | str] | None = None, *, without: str = "") -> Verdict:
     """The verdict on the usual wheel with these members *changed*, one left out."""
-    files = {**members(), **(changed or {})}
+    files = {**level_members(), **(changed or {})}
     files.pop(without, None)
-    return verify(leveled(folder, files))
+    return verify(leveled_wheel(folder, files))
 
 
 def found(verdict: Verdict) -> list[tuple[Severity, VerifyRule, str | None, str]]:
@@ -46,7 +46,7 @@ def test_each_copy_may_use_its_folder_s_level_and_a_stub_is_no_code(tmp_path: Pa
 
 
 def test_a_copy_that_uses_more_than_its_folder_s_level_is_an_error(tmp_path: Path) -> None:
-    told = verdict(tmp_path, {V3: copy("v3", march="v4")}, without=V4)
+    told = verdict(tmp_path, {V3: level_copy("v3", march="v4")}, without=V4)
     ((severity, rule, member, what),) = found(told)
     assert (severity, rule, member) == (Severity.ERROR, VerifyRule.ISA_ABOVE, V3)
     assert "AVX512F (v4), above x86-64-v3, whose folder it is in: 2 functions: " in what
@@ -55,22 +55,24 @@ def test_a_copy_that_uses_more_than_its_folder_s_level_is_an_error(tmp_path: Pat
 
 def test_what_no_level_has_is_too_much_in_every_folder(tmp_path: Path) -> None:
     aes = 'void aes(void) { __asm__ volatile("aesenc %xmm0, %xmm1"); }'
-    told = verdict(tmp_path, {V4: copy("v4", more=aes)})
+    told = verdict(tmp_path, {V4: level_copy("v4", more=aes)})
     ((severity, rule, _, what),) = found(told)
     assert (severity, rule) == (Severity.ERROR, VerifyRule.ISA_ABOVE)
     assert what.startswith("needs AES (beyond v4), above x86-64-v4, whose folder it is in: 1 function: aes (")
 
 
 def test_the_library_for_every_processor_keeps_to_the_wheel_s_own_claim(tmp_path: Path) -> None:
-    told = verdict(tmp_path, {BASE: copy("v1", march="v3")})
+    told = verdict(tmp_path, {BASE: level_copy("v1", march="v3")})
     assert (Severity.WARNING, VerifyRule.ISA_ABOVE, BASE) in {one[:3] for one in found(told)}
-    path = leveled(tmp_path / "claimed", {**members(), BASE: copy("v1", march="v3")})
+    path = leveled_wheel(tmp_path / "claimed", {**level_members(), BASE: level_copy("v1", march="v3")})
     assert verify(path, cpu=Cpu.parse("x86-64")).failed
     assert not verify(path, cpu=Cpu.parse("x86-64-v3")).failed
 
 
 def test_a_copy_below_the_wheel_s_own_claim_keeps_to_that_claim(tmp_path: Path) -> None:
-    path = leveled(tmp_path, {**members(("v3",)), V3: copy("v3", march="v4"), BASE: copy("v1", march="v4")})
+    path = leveled_wheel(
+        tmp_path, {**level_members(("v3",)), V3: level_copy("v3", march="v4"), BASE: level_copy("v1", march="v4")}
+    )
     assert not verify(path, cpu=Cpu.parse("x86-64-v4")).failed
 
 
@@ -79,17 +81,17 @@ def test_a_copy_below_the_wheel_s_own_claim_keeps_to_that_claim(tmp_path: Path) 
     [
         (
             "v3",
-            copy("v3", march="v1"),
+            level_copy("v3", march="v1"),
             f"the code of {BASE}: the compiler's flags for x86-64-v3 did not arrive, or made no difference",
         ),
         (
             "v4",
-            copy("v4", march="v3"),
+            level_copy("v4", march="v3"),
             f"the code of {V3}: the compiler's flags for x86-64-v4 did not arrive, or made no difference",
         ),
         (
             "v4",
-            copy("v4", march="v3", more="int more;int f(void){return 1;}"),
+            level_copy("v4", march="v3", more="int more;int f(void){return 1;}"),
             "no AVX-512 instruction: v3's would do the same",
         ),
     ],
@@ -117,7 +119,7 @@ def test_a_copy_without_one_for_every_processor_is_an_error(tmp_path: Path) -> N
 
 
 def test_copies_of_one_library_have_one_soname(tmp_path: Path) -> None:
-    told = verdict(tmp_path, {V4: copy("v4", soname="libother.so")})
+    told = verdict(tmp_path, {V4: level_copy("v4", soname="libother.so")})
     assert found(told) == [
         (
             Severity.ERROR,
@@ -139,7 +141,7 @@ def test_what_the_library_for_every_processor_has_too_is_dispatched_in_its_copy(
     int asks(void) { return __builtin_cpu_supports("avx512f"); }
     void dot(void) { __asm__ volatile("vpaddd %zmm0, %zmm1, %zmm2"); }
     """
-    files = {BASE: copy("v1", more=dispatched), V3: copy("v3", more=dispatched)}
+    files = {BASE: level_copy("v1", more=dispatched), V3: level_copy("v3", more=dispatched)}
     told = verdict(tmp_path, files, without=V4)
     assert [one for one in found(told) if one[2] == V3] == []
     (v3,) = (library for library in told.libraries if library.member == V3)
@@ -149,8 +151,8 @@ def test_what_the_library_for_every_processor_has_too_is_dispatched_in_its_copy(
 @pytest.mark.nightly
 def test_a_stub_in_the_baseline_s_wheel_stands_for_what_it_loads(tmp_path: Path) -> None:
     same = library("libvb_demo-01234567.so", source=MUCH, flags=("-O2",))
-    plain = leveled(tmp_path / "plain", {STUB: stub(), BASE: same})
-    v3 = leveled(tmp_path / "v3", {STUB: library(None, source=MUCH, flags=("-O2",))})
+    plain = leveled_wheel(tmp_path / "plain", {STUB: level_stub(), BASE: same})
+    v3 = leveled_wheel(tmp_path / "v3", {STUB: library(None, source=MUCH, flags=("-O2",))})
     told = verify(v3, cpu=Cpu.parse("x86-64-v3"), baseline=plain)
     (what,) = (one.what for one in told.findings if one.severity is Severity.ERROR)
     assert what.startswith(f"the code of {STUB} is that of the baseline build in ")
@@ -166,5 +168,5 @@ def test_the_rpath_of_what_loads_a_library_serves_its_copies_too(tmp_path: Path,
         at_level("demo.libs/libone.so", "v2"): one,
         "demo.libs/libtwo.so": library("libtwo.so"),
     }
-    lost = [one.member for one in verify(leveled(tmp_path, files)).findings if one.rule is VerifyRule.NEEDED]
+    lost = [one.member for one in verify(leveled_wheel(tmp_path, files)).findings if one.rule is VerifyRule.NEEDED]
     assert lost == (["demo.libs/libone.so", at_level("demo.libs/libone.so", "v2")] if new else [])

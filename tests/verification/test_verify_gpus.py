@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
-from tests.factories.offers import offers
+from tests.factories.gpu_offers import offers
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.archiveattacks import ENDS, HEADERS
-from tests.factories.hostilezips import INFO, NAME, Entry, archive, basics, overlapping, quoted_overlap, wheel_of
-from tests.factories.installing import Outcome, installed
-from tests.factories.memberattacks import LISTED, MEMBERS, PATHS
-from tests.factories.toldattacks import TOLD
+from tests.factories.archive_attacks import ENDS, HEADERS
+from tests.factories.hostile_zips import INFO, NAME, Entry, archive, basics, overlapping, quoted_overlap, wheel_of
+from tests.factories.installer_outcomes import Outcome, installer_outcomes
+from tests.factories.member_attacks import LISTED, MEMBERS, PATHS
+from tests.factories.metadata_attacks import METADATA_ATTACKS
 from vbuild.errors import WheelError
 from vbuild.publishing.check import check
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 
-ATTACKS = HEADERS | ENDS | MEMBERS | PATHS | LISTED | TOLD
+ATTACKS = HEADERS | ENDS | MEMBERS | PATHS | LISTED | METADATA_ATTACKS
 SAID = json.loads(Path(__file__).with_name("attacks.json").read_text())
 # what installer alone refuses of how RECORD is written, and published wheels have or may have: every rewriting mends
 # it, and `vbuild verify` says this of it
@@ -85,7 +85,7 @@ def test_what_installers_refuse_or_read_in_two_ways_is_refused(tmp_path: Path) -
         path.parent.mkdir()
         path.write_bytes(data)
         paths[path] = attack
-    outcomes = {paths[path]: found for path, found in installed(tmp_path, paths).items()}
+    outcomes = {paths[path]: found for path, found in installer_outcomes(tmp_path, paths).items()}
     assert len(outcomes) == len(ATTACKS)
     for attack, found in outcomes.items():
         print(f"{attack:45}", *(f"{tool}: {'no' if found[tool].said else 'yes':4}" for tool in found), SAID[attack])

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.factories.dask import Cluster, clustered, needs_dask
-from tests.factories.desk import Desk, refusal, stages, wheels
 from tests.factories.kernels import TWO, cuda_project
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
+from tests.factories.workdir import Workdir, refusal, stage_folders, wheels
 from tests.release.test_matrix_split import LEVELS as SPLIT_LEVELS
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import TEST as SPLIT_TEST
@@ -156,16 +156,16 @@ def test_a_part_of_a_release_is_made_there_as_here(two: Cluster, tmp_path: Path)
 @pytest.mark.nightly
 def test_a_client_needs_no_compiler(two: Cluster, tmp_path: Path) -> None:
     recipe(tmp_path, f"{LEVELS}[build]\nhost = 'system'\n")
-    desk = Desk.at(tmp_path)
+    workdir = Workdir.at(tmp_path)
     (tmp_path / "empty").mkdir()
     options = ("matrix", "demo.toml", "-o", "dist")
     bare = {"PATH": str(tmp_path / "empty")}
-    assert refusal(desk.vbuild(*options, **bare)).startswith("demo: plain: no C compiler on PATH")
-    ran = desk.vbuild(*options, "--executor", str(two.executor), **bare)
+    assert refusal(workdir.vbuild(*options, **bare)).startswith("demo: plain: no C compiler on PATH")
+    ran = workdir.vbuild(*options, "--executor", str(two.executor), **bare)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert len(wheels(tmp_path / "dist")) == 3
-    assert stages(tmp_path / "dist") == []
-    assert desk.finished_work() == {}  # nothing of it is this machine's
+    assert stage_folders(tmp_path / "dist") == []
+    assert workdir.finished_work() == {}  # nothing of it is this machine's
 
 
 @pytest.mark.nightly

@@ -16,9 +16,9 @@ import pytest
 from distributed import LocalCluster
 
 from tests.factories.dask import Cluster, clustered, needs_dask
-from tests.factories.desk import Desk, refusal, stages, wheels
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
+from tests.factories.workdir import Workdir, refusal, stage_folders, wheels
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
 from vbuild.workers.executor import Executor
@@ -55,35 +55,35 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """A desk with a recipe whose builds have gates, and a cluster beside it."""
+    """A workdir with a recipe whose builds have gates, and a cluster beside it."""
 
-    desk: Desk
+    workdir: Workdir
     cluster: Cluster
 
     @property
     def dist(self) -> Path:
-        return self.desk.folder / "dist"
+        return self.workdir.folder / "dist"
 
     def work(self, *names: str, nanny: bool = False) -> None:
         for name in names:
-            cache = str(self.desk.cache)
+            cache = str(self.workdir.cache)
             self.cluster.work(name, nanny=nanny, WORKER=name, XDG_CACHE_HOME=cache)
 
     def started(self, *, on: Executor | None = None) -> subprocess.Popen[str]:
         """The process that makes the release, on the cluster or *on* another."""
-        return self.desk.started("matrix", "demo.toml", "-o", "dist", "--executor", on or self.cluster.executor)
+        return self.workdir.started("matrix", "demo.toml", "-o", "dist", "--executor", on or self.cluster.executor)
 
     def close(self, *levels: str) -> None:
         for level in levels:
-            (self.desk.folder / "gates" / level).touch()
+            (self.workdir.folder / "gates" / level).touch()
 
     def open(self, *levels: str) -> None:
         for level in levels:
-            (self.desk.folder / "gates" / level).unlink()
+            (self.workdir.folder / "gates" / level).unlink()
 
     def begun(self) -> list[Begun]:
         """The builds that have begun, in their order."""
-        file = self.desk.folder / "gates/begun"
+        file = self.workdir.folder / "gates/begun"
         lines = file.read_text().splitlines() if file.exists() else []
         return [Begun(level, worker, int(pid)) for level, worker, pid in map(str.split, lines)]
 
@@ -100,7 +100,7 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
     tree(project, {"setup.py": gate + (project / "setup.py").read_text(), "pyproject.toml": ""})
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{LEVELS}', "gates/readme": ""})
     with clustered(tmp_path / "dask") as cluster:
-        yield Workplace(Desk.at(tmp_path), cluster)
+        yield Workplace(Workdir.at(tmp_path), cluster)
 
 
 def is_running(pid: int) -> bool:
@@ -128,14 +128,14 @@ def test_the_job_of_a_worker_that_is_killed_is_done_elsewhere(workplace: Workpla
     workplace.open("x86-64-v3")
     ran = ended(run)
     assert (ran.returncode, ran.stderr) == (0, "")
-    here = matrix(workplace.desk.folder / "demo.toml", workplace.desk.folder / "here", store=_store(workplace))
-    assert wheels(workplace.dist) == wheels(workplace.desk.folder / "here")
+    here = matrix(workplace.workdir.folder / "demo.toml", workplace.workdir.folder / "here", store=_store(workplace))
+    assert wheels(workplace.dist) == wheels(workplace.workdir.folder / "here")
     assert len(here.products) == 3
-    assert stages(workplace.dist) == []
+    assert stage_folders(workplace.dist) == []
 
 
 def _store(workplace: Workplace) -> BuildCache:
-    return BuildCache(workplace.desk.folder / "own store")
+    return BuildCache(workplace.workdir.folder / "own store")
 
 
 @pytest.mark.nightly
@@ -178,8 +178,8 @@ def test_a_local_cluster_loses_a_worker_in_the_middle_of_a_build(workplace: Work
         workplace.open("x86-64-v2")
         ran = ended(run)
     assert (ran.returncode, ran.stderr) == (0, "")
-    matrix(workplace.desk.folder / "demo.toml", workplace.desk.folder / "here", store=_store(workplace))
-    assert wheels(workplace.dist) == wheels(workplace.desk.folder / "here")
+    matrix(workplace.workdir.folder / "demo.toml", workplace.workdir.folder / "here", store=_store(workplace))
+    assert wheels(workplace.dist) == wheels(workplace.workdir.folder / "here")
 
 
 @pytest.mark.nightly
@@ -200,7 +200,7 @@ def test_a_scheduler_that_is_killed_leaves_what_is_finished(workplace: Workplace
     [failure] = json.loads((workplace.dist / "report.json").read_text())["failures"]
     assert (failure["label"], failure["error"], failure["log"]) == ("x86_64_v3", why, None)
     assert sorted(json.loads((workplace.dist / "demo-1.0-variants.json").read_text())["variants"]) == ["x86_64_v2"]
-    assert stages(workplace.dist) == []
+    assert stage_folders(workplace.dist) == []
     # workers end without their scheduler, and so does what they had started
     workplace.cluster.until(lambda: not is_running(build.pid), seconds=60)
 
@@ -238,7 +238,7 @@ def test_the_builds_of_a_client_that_is_killed_stop(workplace: Workplace) -> Non
     workplace.open("x86-64")
     again = ended(workplace.started())
     assert (again.returncode, again.stderr) == (0, "")
-    assert stages(workplace.dist) == []
+    assert stage_folders(workplace.dist) == []
 
 
 @pytest.mark.nightly
@@ -253,7 +253,7 @@ if "x86-64-v3" in os.environ["CFLAGS"]:
         pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
     os.kill(pid, signal.SIGKILL)
 """
-    setup = workplace.desk.folder / "project/setup.py"
+    setup = workplace.workdir.folder / "project/setup.py"
     setup.write_text(killing + setup.read_text())
     ran = ended(workplace.started())
     assert refusal(ran) == "demo: 1 of 3 targets failed"
@@ -268,7 +268,7 @@ if "x86-64-v3" in os.environ["CFLAGS"]:
 def test_a_scheduler_that_is_not_there_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     setuptools_project(tmp_path / "project")
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{LEVELS}'})
-    ran = Desk.at(tmp_path).vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:1")
+    ran = Workdir.at(tmp_path).vbuild("matrix", "demo.toml", "-o", "dist", "--executor", "dask://127.0.0.1:1")
     assert refusal(ran) == (
         "dask://127.0.0.1:1: no scheduler answers there; expected one, as `dask scheduler` starts it"
     )

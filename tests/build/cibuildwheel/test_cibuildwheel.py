@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, project
+from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
-from tests.factories.gpuprojects import PROJECTS
+from tests.factories.gpu_projects import PROJECTS
 from tests.factories.projects import tree
 from vbuild.build.agreement import TrialCompile
 from vbuild.hardware.machine import Machine

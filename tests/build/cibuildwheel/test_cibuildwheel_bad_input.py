@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, project
+from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
 from tests.factories.projects import KERNEL
 from vbuild.build.cibuildwheel.containers import Engine

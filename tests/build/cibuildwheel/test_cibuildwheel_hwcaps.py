@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheelprojects import LEVELS, OFFLINE, inside, project
+from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
 from vbuild.build.agreement import TrialCompile
 from vbuild.errors import RecipeError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.cibuildwheels import LEVELS, described, runs_of
+from tests.factories.cibuildwheel_runs import LEVELS, described, runs_of
 from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
 from vbuild.build.cibuildwheel.container import SAID

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheels import (
+from tests.factories.cibuildwheel_runs import (
     ALL,
     LEVELS,
     OURS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheels import LEVELS, described, options_of, runs_of
+from tests.factories.cibuildwheel_runs import LEVELS, described, options_of, runs_of
 from vbuild.build.cibuildwheel.containers import failed
 from vbuild.build.cibuildwheel.journal import Journal
 from vbuild.errors import BuildError

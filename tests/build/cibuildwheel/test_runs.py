@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.cibuildwheels import (
+from tests.factories.cibuildwheel_runs import (
     ALL,
     CP311,
     CP312,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.factories import elf
 from tests.factories.extensions import laid_out
-from tests.factories.joinable import module, said, shared
+from tests.factories.hwcaps_wheels import module, program_output, shared
 from tests.factories.tools import needs
 from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
@@ -83,7 +83,7 @@ def test_tools_that_edit_libraries_edit_it() -> None:
 
 def test_python_imports_the_module_that_it_leads_to(tmp_path: Path) -> None:
     laid_out(tmp_path, {"_c.so": stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
-    assert said(tmp_path, "import _c; print(_c.level(), _c.__file__)") == f"v1 {tmp_path}/_c.so"
+    assert program_output(tmp_path, "import _c; print(_c.level(), _c.__file__)") == f"v1 {tmp_path}/_c.so"
 
 
 def test_ctypes_finds_the_functions_of_the_library_that_it_leads_to(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_ctypes_finds_the_functions_of_the_library_that_it_leads_to(tmp_path: Pa
     program = (
         "import ctypes; f = ctypes.CDLL(sys.path[0] + '/libx.so').x_level; f.restype = ctypes.c_char_p; print(f())"
     )
-    assert said(tmp_path, program) == "b'v1'"
+    assert program_output(tmp_path, program) == "b'v1'"
 
 
 def test_who_needs_the_library_by_its_name_gets_what_it_leads_to(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_who_needs_the_library_by_its_name_gets_what_it_leads_to(tmp_path: Path)
     laid_out(tmp_path, {"libs/libvb_x.so": shared("v3", "libvb_x.so", script=SCRIPT)})
     needing = module("v1", needs=("libx.so",), runpath="$ORIGIN", takes="x_level")
     laid_out(tmp_path, {"_c.so": needing})
-    assert said(tmp_path, "import _c; print(_c.level())") == "v3"
+    assert program_output(tmp_path, "import _c; print(_c.level())") == "v3"
 
 
 def test_a_version_of_a_symbol_is_found_behind_it(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_a_version_of_a_symbol_is_found_behind_it(tmp_path: Path) -> None:
     program = (
         "import ctypes; f = ctypes.CDLL(sys.path[0] + '/user.so', 2).said; f.restype = ctypes.c_char_p; print(f())"
     )
-    assert said(tmp_path, program) == "b'v3'"
+    assert program_output(tmp_path, program) == "b'v3'"
 
 
 @pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
 def test_it_may_be_opened_for_itself_or_for_all(tmp_path: Path, mode: str) -> None:
     laid_out(tmp_path, {"_c.so": stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
     program = f"import os; sys.setdlopenflags(os.RTLD_NOW | os.{mode}); import _c; print(_c.level())"
-    assert said(tmp_path, program) == "v1"
+    assert program_output(tmp_path, program) == "v1"
 
 
 def test_ldd_names_what_it_leads_to(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.rattlers import answer
+from tests.factories.rattler import rattler_answer
 from tests.factories.variants import document, machine, metadata, variant
 from vbuild.errors import RepackageError
 from vbuild.hardware.machine import Machine
@@ -42,7 +42,7 @@ def test_one_of_several_values_is_enough() -> None:
     assert found == ("__cuda_arch >=8.0,<9,!=8.7|>=9.0,<10|>=9.0",)
     spec = found[0].removeprefix("__cuda_arch ")
     gpus = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "12.1"]
-    [allowed] = answer("matches", specs=[spec], versions=gpus)
+    [allowed] = rattler_answer("matches", specs=[spec], versions=gpus)
     assert [gpu for gpu, fits in zip(gpus, allowed, strict=True) if fits] == [
         "8.0",
         "8.6",

@@ -4,7 +4,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tests.factories.rattlers import answer
+from tests.factories.rattler import rattler_answer
 from vbuild.errors import RepackageError
 from vbuild.publishing.conda.depends import matchspec
 
@@ -50,7 +50,7 @@ def test_what_is_no_version_has_no_equivalent() -> None:
 
 def test_conda_allows_the_versions_that_pep_440_allows() -> None:
     specifiers = sorted({_specifier(operator, version) for operator in OPERATORS for version in VERSIONS} - {""})
-    found = answer("matches", specs=[matchspec(SpecifierSet(text)) for text in specifiers], versions=VERSIONS)
+    found = rattler_answer("matches", specs=[matchspec(SpecifierSet(text)) for text in specifiers], versions=VERSIONS)
     expected = [[SpecifierSet(text).contains(version, prereleases=True) for version in VERSIONS] for text in specifiers]
     assert dict(zip(specifiers, found, strict=True)) == dict(zip(specifiers, expected, strict=True))
     assert len(specifiers) > 100

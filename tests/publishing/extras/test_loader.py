@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.clients import masked
-from tests.factories.marched import INIT, labelled, levels_wheel, release, runs
+from tests.factories.level_wheels import INIT, labelled_wheel, level_release, level_wheel, needs_level
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
 from vbuild.publishing.extras import Extras
@@ -20,7 +20,7 @@ from vbuild.publishing.extras_plugin import PluginBackend, loader, variable, wit
 from vbuild.publishing.publish import publish
 from vbuild.variants.model import Property
 
-pytestmark = [needs("gcc"), runs("v3")]
+pytestmark = [needs("gcc"), needs_level("v3")]
 
 V3, V4 = "levels_x86_64_v3_plugin", "levels_x86_64_v4_plugin"
 ASK = "import levels; from levels import _vbuild_backend as found; print(levels.level(), found.backend())"
@@ -42,7 +42,7 @@ def site(folder: Path, wheels: Path, *names: str) -> Path:
 
 def published(folder: Path, *levels: str, version: str = "1.0") -> Path:
     """The layout of the wheels of *levels*."""
-    release(folder / "dist", *levels, version=version)
+    level_release(folder / "dist", *levels, version=version)
     publish([folder / "dist"], folder / "out", layouts=[Extras()])
     return folder / "out" / "extras"
 
@@ -118,7 +118,7 @@ def test_a_plugin_of_another_version_is_refused_and_the_right_one_named(wheels: 
 
 def test_a_plugin_for_another_build_of_the_same_version_is_refused(wheels: Path, tmp_path: Path) -> None:
     for level in ("v1", "v3"):
-        levels_wheel(tmp_path / "dist", level, {"levels/__init__.py": INIT, "levels/more.py": f"again = {level!r}"})
+        level_wheel(tmp_path / "dist", level, {"levels/__init__.py": INIT, "levels/more.py": f"again = {level!r}"})
     publish([tmp_path / "dist"], tmp_path / "out", layouts=[Extras()])
     place = site(site(tmp_path / "site", wheels, "levels"), tmp_path / "out" / "extras", V3)
     assert "levels 1.0: its plugin levels-x86-64-v3-plugin 1.0 is of another build" in asked(place)
@@ -133,10 +133,10 @@ def test_what_is_called_as_a_plugin_and_is_of_no_build_is_refused(wheels: Path, 
 
 def test_backends_that_no_cpu_tells_apart_are_chosen_by_name(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {"levels/__init__.py": "from levels._core import level\n"}
-    levels_wheel(tmp_path / "dist", found={**files, "levels/_core.py": "def level(): return 'cpu'\n"})
+    level_wheel(tmp_path / "dist", found={**files, "levels/_core.py": "def level(): return 'cpu'\n"})
     for major in ("12", "13"):
         code = {**files, "levels/_core.py": f"def level(): return 'cuda {major}'\n"}
-        labelled(tmp_path / "dist", f"cu{major}", [f"x86_64 :: other :: {major}"], code)
+        labelled_wheel(tmp_path / "dist", f"cu{major}", [f"x86_64 :: other :: {major}"], code)
     publish([tmp_path / "dist"], tmp_path / "out", layouts=[Extras()])
     plugins = [f"levels_cu{major}_plugin" for major in ("12", "13")]
     place = site(tmp_path / "site", tmp_path / "out" / "extras", "levels", *plugins)
@@ -179,7 +179,7 @@ def test_modules_in_python_run_as_programs_and_from_a_zip(tmp_path: Path) -> Non
         core = f"def level(): return {label!r}\n"
         files: dict[str, bytes | str] = {"levels/__init__.py": "from levels._core import level\n"}
         files |= {"levels/_core.py": core, "levels/__main__.py": program, "levels/tool.py": f"{program}# {label}\n"}
-        labelled(tmp_path / "dist", label, properties, files)
+        labelled_wheel(tmp_path / "dist", label, properties, files)
     publish([tmp_path / "dist"], tmp_path / "out", layouts=[Extras()])
     place = site(tmp_path / "site", tmp_path / "out" / "extras", "levels", "levels_cu12_plugin")
     code = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories.clients import UV
 from tests.factories.elf import program
-from tests.factories.marched import INIT, MODULE, answering, extension, levels_wheel, runs
+from tests.factories.level_wheels import INIT, MODULE, level_extension, level_library, level_wheel, needs_level
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.errors import RepackageError
@@ -20,7 +20,7 @@ from vbuild.publishing.publish import publish
 from vbuild.publishing.releases import Offered
 from vbuild.splitting.bundle import Reader
 
-pytestmark = [needs("gcc"), runs("v3")]
+pytestmark = [needs("gcc"), needs_level("v3")]
 
 Files = Mapping[str, bytes | str]
 PACKAGE = "levels_x86_64_v3_plugin"
@@ -31,7 +31,7 @@ OWN: Files = {"levels/__init__.py": INIT}
 
 def found(folder: Path, mine: Files, theirs: Files) -> Payload:
     """The payload of a v3 wheel with the files *mine* beside a plain one with *theirs*."""
-    variant, plain = levels_wheel(folder, "v3", {**OWN, **mine}), levels_wheel(folder, "v1", {**OWN, **theirs})
+    variant, plain = level_wheel(folder, "v3", {**OWN, **mine}), level_wheel(folder, "v1", {**OWN, **theirs})
     return payload(Offered.of(variant), Offered.of(plain), reader=Reader(lambda *_: None))
 
 
@@ -45,16 +45,16 @@ def moved(folder: Path, mine: Files, theirs: Files) -> dict[str, tuple[str, ...]
 
 def refused(folder: Path, mine: Files, theirs: Files) -> str:
     with pytest.raises(RepackageError) as refusal:
-        found(folder, {CORE: extension("v3"), **mine}, {CORE: extension("v1"), **theirs})
-    name = levels_wheel(folder, "v3", {}).name
+        found(folder, {CORE: level_extension("v3"), **mine}, {CORE: level_extension("v1"), **theirs})
+    name = level_wheel(folder, "v3", {}).name
     assert str(refusal.value).startswith(f"{name}: ")
     return str(refusal.value).removeprefix(f"{name}: ")
 
 
 def said(folder: Path, mine: Files, theirs: Files) -> str:
     """What level() says in an environment with base and plugin of these files."""
-    levels_wheel(folder / "dist", "v1", {**OWN, **theirs})
-    levels_wheel(folder / "dist", "v3", {**OWN, **mine})
+    level_wheel(folder / "dist", "v1", {**OWN, **theirs})
+    level_wheel(folder / "dist", "v3", {**OWN, **mine})
     publish([folder / "dist"], folder / "out", layouts=[Extras()])
     wheels = sorted((folder / "out" / "extras").glob("*.whl"))
     command = [UV, "pip", "install", "--quiet", "--offline", "--no-config", "--target", str(folder / "site")]
@@ -69,15 +69,19 @@ def with_library(level: str, name: str | None = None) -> Files:
     own = name or f"liblevel-{level}{level}1234.so"
     same = "libsame-00000000.so"
     return {
-        CORE: extension(level, (own, same), rpath_=LIBS),
-        f"levels.libs/{own}": answering(level, own, (same,), rpath_="$ORIGIN"),
-        f"levels.libs/{same}": answering("v1", same),
+        CORE: level_extension(level, (own, same), rpath_=LIBS),
+        f"levels.libs/{own}": level_library(level, own, (same,), rpath_="$ORIGIN"),
+        f"levels.libs/{same}": level_library("v1", same),
     }
 
 
 def test_a_module_that_differs_is_all_there_is_of_it_byte_for_byte(tmp_path: Path) -> None:
-    same: Files = {"levels/data.txt": "same", "levels/_other.py": "", "levels.libs/libsame-1.so": answering("v1", "s")}
-    mine, theirs = ({CORE: extension(level, rpath_=LIBS), **same} for level in ("v3", "v1"))
+    same: Files = {
+        "levels/data.txt": "same",
+        "levels/_other.py": "",
+        "levels.libs/libsame-1.so": level_library("v1", "s"),
+    }
+    mine, theirs = ({CORE: level_extension(level, rpath_=LIBS), **same} for level in ("v3", "v1"))
     assert moved(tmp_path, mine, theirs) == {MODULE: None}
     [member] = found(tmp_path, mine, theirs).members(PACKAGE, "levels")
     assert isinstance(member, Copied)
@@ -95,12 +99,12 @@ def test_libraries_that_differ_come_first_and_those_of_the_base_behind(tmp_path:
 
 def test_what_needs_a_library_that_differs_comes_along_where_the_name_is_the_same(tmp_path: Path) -> None:
     name = "liblevel.so"
-    middle = answering("v1", "libmiddle.so", (name,), rpath_="$ORIGIN")
+    middle = level_library("v1", "libmiddle.so", (name,), rpath_="$ORIGIN")
     files: dict[str, Files] = {
         level: {
-            CORE: extension("v1", ("libmiddle.so", name), rpath_="$ORIGIN/lib"),
+            CORE: level_extension("v1", ("libmiddle.so", name), rpath_="$ORIGIN/lib"),
             "levels/lib/libmiddle.so": middle,
-            f"levels/lib/{name}": answering(level, name),
+            f"levels/lib/{name}": level_library(level, name),
         }
         for level in ("v1", "v3")
     }
@@ -115,9 +119,9 @@ def test_other_folders_stay_where_they_were_from_there(tmp_path: Path) -> None:
     vendor = "$ORIGIN/../nvidia/cufft/lib"
     files: dict[str, Files] = {
         level: {
-            CORE: extension(level, rpath_=f"{vendor}:/opt/lib"),
+            CORE: level_extension(level, rpath_=f"{vendor}:/opt/lib"),
             "other/__init__.py": "",
-            f"other/{MODULE}": extension(level, rpath_=f"{vendor}:$ORIGIN/../../../../lib"),
+            f"other/{MODULE}": level_extension(level, rpath_=f"{vendor}:$ORIGIN/../../../../lib"),
         }
         for level in ("v1", "v3")
     }
@@ -130,11 +134,11 @@ def test_other_folders_stay_where_they_were_from_there(tmp_path: Path) -> None:
 def test_several_packages_have_a_loader_each(tmp_path: Path) -> None:
     files: dict[str, Files] = {
         level: {
-            CORE: extension(level),
+            CORE: level_extension(level),
             "other/__init__.py": "import levels\nfrom other.inner._core import level\n",
             "other/inner/__init__.py": f"here = {level!r}\n",
             "other/inner/same.py": "",
-            f"other/inner/{MODULE}": extension(level),
+            f"other/inner/{MODULE}": level_extension(level),
         }
         for level in ("v1", "v3")
     }
@@ -171,7 +175,7 @@ def test_a_package_whose_init_differs_comes_whole_with_what_that_finds_beside_it
 
 def test_a_package_that_only_the_variant_has_may_have_anything(tmp_path: Path) -> None:
     code = "import os.path\ntext = open(os.path.join(os.path.dirname(__file__), 'code.ptx')).read()\n"
-    opened = answering("v3", "libopened.so")
+    opened = level_library("v3", "libopened.so")
     mine: Files = {
         "levels/gpu/__init__.py": "",
         "levels/gpu/load.py": code,
@@ -192,7 +196,7 @@ def test_packages_in_a_namespace_are_served(tmp_path: Path) -> None:
     init = "from space.levels._core import level\n"
     whole: dict[str, Files] = {
         level: {
-            f"space/levels/{MODULE}": extension(level),
+            f"space/levels/{MODULE}": level_extension(level),
             "space/levels/__init__.py": init,
             "levels/__init__.py": init,
         }
@@ -203,12 +207,12 @@ def test_packages_in_a_namespace_are_served(tmp_path: Path) -> None:
 
 
 def test_what_type_checkers_read_is_left_out(tmp_path: Path) -> None:
-    mine, theirs = ({CORE: extension(level), "levels/_core.pyi": level} for level in ("v3", "v1"))
+    mine, theirs = ({CORE: level_extension(level), "levels/_core.pyi": level} for level in ("v3", "v1"))
     assert moved(tmp_path, mine, theirs) == {MODULE: None}
 
 
 def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path) -> None:
-    files = {level: {f"levels-1.0.data/platlib/{CORE}": extension(level)} for level in ("v1", "v3")}
+    files = {level: {f"levels-1.0.data/platlib/{CORE}": level_extension(level)} for level in ("v1", "v3")}
     assert moved(tmp_path, files["v3"], files["v1"]) == {MODULE: None}
     assert said(tmp_path / "run", files["v3"], files["v1"]) == "v3"
 
@@ -241,8 +245,8 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             ),
         ),
         (
-            {"levels/libby.so": answering("v3", "libby.so")},
-            {"levels/libby.so": answering("v1", "libby.so")},
+            {"levels/libby.so": level_library("v3", "libby.so")},
+            {"levels/libby.so": level_library("v1", "libby.so")},
             (
                 "levels/libby.so: differs, and nothing in the wheel needs it: "
                 "who opens it by its path gets the base's; expected the same as there"
@@ -257,13 +261,13 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             ),
         ),
         (
-            {MODULE: extension("v3")},
-            {MODULE: extension("v1")},
+            {MODULE: level_extension("v3")},
+            {MODULE: level_extension("v1")},
             f"{MODULE}: differs, and is in no package of the base's own whose __init__.py could load it",
         ),
         (
-            {f"levels/sub/{MODULE}": extension("v3")},
-            {f"levels/sub/{MODULE}": extension("v1")},
+            {f"levels/sub/{MODULE}": level_extension("v3")},
+            {f"levels/sub/{MODULE}": level_extension("v1")},
             f"levels/sub/{MODULE}: differs, and is in no package of the base's own whose __init__.py could load it",
         ),
         (
@@ -326,8 +330,8 @@ def test_libraries_that_only_need_each_other_are_no_plugin(tmp_path: Path) -> No
     one, other = "libone.so", "libother.so"
     mine, theirs = (
         {
-            f"levels.libs/{one}": answering(level, one, (other,), rpath_="$ORIGIN"),
-            f"levels.libs/{other}": answering(level, other, (one,), rpath_="$ORIGIN"),
+            f"levels.libs/{one}": level_library(level, one, (other,), rpath_="$ORIGIN"),
+            f"levels.libs/{other}": level_library(level, other, (one,), rpath_="$ORIGIN"),
         }
         for level in ("v3", "v1")
     )
@@ -338,8 +342,8 @@ def test_libraries_that_only_need_each_other_are_no_plugin(tmp_path: Path) -> No
 
 
 def test_a_library_that_nothing_needs_any_more_may_be_missing(tmp_path: Path) -> None:
-    theirs = {CORE: extension("v1"), "levels.libs/libold-1234abcd.so": answering("v1", "libold-1234abcd.so")}
-    assert moved(tmp_path, {CORE: extension("v3")}, theirs) == {MODULE: None}
+    theirs = {CORE: level_extension("v1"), "levels.libs/libold-1234abcd.so": level_library("v1", "libold-1234abcd.so")}
+    assert moved(tmp_path, {CORE: level_extension("v3")}, theirs) == {MODULE: None}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.marched import BASE, INIT, MODULE, PLAIN, TAG, extension, files, labelled, levels_wheel, release
+from tests.factories.level_wheels import (
+    BASE,
+    INIT,
+    MODULE,
+    PLAIN,
+    TAG,
+    labelled_wheel,
+    level_extension,
+    level_files,
+    level_release,
+    level_wheel,
+)
 from tests.factories.tools import needs
 from tests.factories.variants import metadata
 from tests.factories.wheels import contents, wheel
@@ -48,14 +59,14 @@ def code(value: str) -> dict[str, bytes | str]:
 
 
 def test_a_release_becomes_a_base_and_a_plugin_for_each_variant(tmp_path: Path) -> None:
-    plan = planned(release(tmp_path))
+    plan = planned(level_release(tmp_path))
     names = [str(output.target) for output in plan.outputs]
     assert names == [BASE, PLUGIN, PLUGIN.replace("v3", "v4"), "simple"]
     assert all(output.name.variant is None for output in plan.outputs if isinstance(output, NewWheel))
 
 
 def test_the_base_has_the_loader_and_everything_else_as_it_was(tmp_path: Path) -> None:
-    before = contents(release(tmp_path / "dist") / PLAIN)
+    before = contents(level_release(tmp_path / "dist") / PLAIN)
     after = laid(tmp_path / "dist", tmp_path)[BASE]
     new = {path for path in after if after[path] != before.get(path)}
     changed = {"levels/__init__.py", *(f"levels-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD"))}
@@ -71,11 +82,11 @@ def test_the_base_has_the_loader_and_everything_else_as_it_was(tmp_path: Path) -
 
 
 def test_a_plugin_has_what_differs_and_requires_its_base_exactly(tmp_path: Path) -> None:
-    plugin = laid(release(tmp_path / "dist"), tmp_path)[PLUGIN]
+    plugin = laid(level_release(tmp_path / "dist"), tmp_path)[PLUGIN]
     package, dist_info = "levels_x86_64_v3_plugin", "levels_x86_64_v3_plugin-1.0.dist-info"
     about = [f"{dist_info}/{name}" for name in ("WHEEL", "METADATA", "entry_points.txt", "RECORD")]
     assert list(plugin) == [f"{package}/__init__.py", f"{package}/{MODULE}", *about]
-    assert plugin[f"{package}/{MODULE}"] == extension("v3")
+    assert plugin[f"{package}/{MODULE}"] == level_extension("v3")
     assert said(plugin) == [
         "Metadata-Version: 2.1",
         "Name: levels-x86-64-v3-plugin",
@@ -93,10 +104,10 @@ def test_a_plugin_has_what_differs_and_requires_its_base_exactly(tmp_path: Path)
 def test_a_plugin_is_licensed_as_its_variant_and_requires_what_only_that_does(tmp_path: Path) -> None:
     licence = "License-Expression: MIT\nLicense-File: LICENSE\nRequires-Python: >=3.9\n"
     shared = "Requires-Dist: NumPy >=2\nProvides-Extra: dev\nRequires-Dist: levels[dev]; extra == 'dev'\n"
-    levels_wheel(tmp_path / "dist", "v1", code("cpu"), more=f"{licence}{shared}Requires-Dist: cpu-only\n")
+    level_wheel(tmp_path / "dist", "v1", code("cpu"), more=f"{licence}{shared}Requires-Dist: cpu-only\n")
     about = {"levels-1.0.dist-info/licenses/LICENSE": "text", "levels-1.0.dist-info/top_level.txt": ""}
     more = f"{licence}{shared.replace('NumPy >=2', 'numpy>=2')}Requires-Dist: nvidia-cublas==13.*\n"
-    labelled(tmp_path / "dist", "cu13", [CU13], {**code("gpu"), **about}, more=more, metadata=GPU)
+    labelled_wheel(tmp_path / "dist", "cu13", [CU13], {**code("gpu"), **about}, more=more, metadata=GPU)
     wheels = laid(tmp_path / "dist", tmp_path)
     base, plugin = said(wheels[BASE]), wheels[f"levels_cu13_plugin-1.0-{TAG}.whl"]
     assert [line for line in base if line.startswith(("Requires-Dist", "Provides"))] == [
@@ -120,8 +131,8 @@ def test_a_plugin_is_licensed_as_its_variant_and_requires_what_only_that_does(tm
 
 
 def test_the_same_wheels_give_the_same_bytes(tmp_path: Path) -> None:
-    release(tmp_path / "one" / "dist")
-    release(tmp_path / "two" / "dist", "v4", "v1", "v3")
+    level_release(tmp_path / "one" / "dist")
+    level_release(tmp_path / "two" / "dist", "v4", "v1", "v3")
     for place in ("one", "two"):
         publish([tmp_path / place / "dist"], tmp_path / place, layouts=[Extras()])
     paths = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("extras/**/*") if path.is_file()]
@@ -130,7 +141,7 @@ def test_the_same_wheels_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_of_equal_tags_the_base_comes_behind_the_plain_wheel(tmp_path: Path) -> None:
-    release(tmp_path, "v1", "v3")
+    level_release(tmp_path, "v1", "v3")
     built = tmp_path / PLAIN.replace("1.0-", "1.0-7b-")
     (tmp_path / PLAIN).rename(built)
     base = planned(tmp_path).outputs[0]
@@ -140,15 +151,15 @@ def test_of_equal_tags_the_base_comes_behind_the_plain_wheel(tmp_path: Path) -> 
 
 
 def test_releases_without_variants_and_companions_are_passed_on(tmp_path: Path) -> None:
-    release(tmp_path / "dist", "v1", "v3")
+    level_release(tmp_path / "dist", "v1", "v3")
     other = wheel(tmp_path / "dist", "other-2.0-py3-none-any.whl", {"other.py": ""})
     publish([tmp_path / "dist"], tmp_path, layouts=[Extras()])
     assert (tmp_path / "extras" / other.name).samefile(other)
 
 
 def test_a_null_variant_is_the_base_where_there_is_no_plain_wheel(tmp_path: Path) -> None:
-    levels_wheel(tmp_path, "v3")
-    null = labelled(tmp_path, "null", [], files("v1"))
+    level_wheel(tmp_path, "v3")
+    null = labelled_wheel(tmp_path, "null", [], level_files("v1"))
     assert null.name == PLAIN.replace(".whl", "-null.whl")
     assert [str(output.target) for output in planned(tmp_path).outputs] == [BASE, PLUGIN, "simple"]
     null.unlink()
@@ -159,14 +170,14 @@ def test_a_null_variant_is_the_base_where_there_is_no_plain_wheel(tmp_path: Path
 
 
 def test_two_plain_wheels_for_one_machine_are_refused(tmp_path: Path) -> None:
-    release(tmp_path, "v1", "v3")
+    level_release(tmp_path, "v1", "v3")
     older = tmp_path / PLAIN.replace("2_17", "2_28")
     older.write_bytes((tmp_path / PLAIN).read_bytes())
     assert f"same Python and machine: {PLAIN}, {older.name}; expected one" in refused(tmp_path)
 
 
 def test_a_plain_wheel_of_other_packages_has_the_extras_and_no_loader(tmp_path: Path) -> None:
-    release(tmp_path / "dist", "v1", "v3")
+    level_release(tmp_path / "dist", "v1", "v3")
     other = PLAIN.replace("x86_64", "aarch64")
     wheel(tmp_path / "dist", other, {"levels.py": "def level(): return 'slow'\n"}, metadata="Requires-Dist: a >> b\n")
     members = laid(tmp_path / "dist", tmp_path)[BASE.replace("x86_64", "aarch64")]
@@ -176,9 +187,9 @@ def test_a_plain_wheel_of_other_packages_has_the_extras_and_no_loader(tmp_path: 
 
 def test_what_base_and_variant_require_otherwise_without_contradiction_is_let_be(tmp_path: Path) -> None:
     odd = "Requires-Dist: odd >> 1\n"
-    levels_wheel(tmp_path / "dist", "v1", code("cpu"), more=f"Requires-Dist: libs>=1\nRequires-Dist: c==1\n{odd}")
+    level_wheel(tmp_path / "dist", "v1", code("cpu"), more=f"Requires-Dist: libs>=1\nRequires-Dist: c==1\n{odd}")
     more = f"Requires-Dist: libs==2\nRequires-Dist: c>=1\n{odd}"
-    labelled(tmp_path / "dist", "cu13", [CU13], code("gpu"), more=more, metadata=GPU)
+    labelled_wheel(tmp_path / "dist", "cu13", [CU13], code("gpu"), more=more, metadata=GPU)
     plugin = laid(tmp_path / "dist", tmp_path)[f"levels_cu13_plugin-1.0-{TAG}.whl"]
     assert [line for line in said(plugin) if "Requires" in line][1:] == [
         "Requires-Dist: libs==2",
@@ -187,7 +198,7 @@ def test_what_base_and_variant_require_otherwise_without_contradiction_is_let_be
 
 
 def test_releases_without_any_variant_are_refused(tmp_path: Path) -> None:
-    assert refused(release(tmp_path, "v1")).startswith("found levels 1.0, and no variant of it")
+    assert refused(level_release(tmp_path, "v1")).startswith("found levels 1.0, and no variant of it")
 
 
 @pytest.mark.parametrize(
@@ -200,9 +211,9 @@ def test_releases_without_any_variant_are_refused(tmp_path: Path) -> None:
     ids=["plain", "alike", "underscore"],
 )
 def test_labels_that_are_no_extras_are_refused(labels: list[str], why: str, tmp_path: Path) -> None:
-    levels_wheel(tmp_path, "v1", code("cpu"))
+    level_wheel(tmp_path, "v1", code("cpu"))
     for label, said in zip(labels, (CU12, CU13), strict=False):
-        labelled(tmp_path, label, [said], code(label), metadata=GPU)
+        labelled_wheel(tmp_path, label, [said], code(label), metadata=GPU)
     assert refused(tmp_path) == why
 
 
@@ -228,27 +239,27 @@ def test_labels_that_are_no_extras_are_refused(labels: list[str], why: str, tmp_
     ids=["extra", "pin", "marker"],
 )
 def test_metadata_that_a_plugin_cannot_have_are_refused(base: str, variant: str, why: str, tmp_path: Path) -> None:
-    levels_wheel(tmp_path, "v1", code("cpu"), more=base)
-    labelled(tmp_path, "cu_13", [CU13], code("gpu"), more=variant, metadata=GPU)
+    level_wheel(tmp_path, "v1", code("cpu"), more=base)
+    labelled_wheel(tmp_path, "cu_13", [CU13], code("gpu"), more=variant, metadata=GPU)
     assert refused(tmp_path).partition(".whl: ")[2] == why
 
 
 def test_what_is_there_of_a_layout_before_is_refused(tmp_path: Path) -> None:
-    levels_wheel(tmp_path, "v1", {**code("cpu"), "levels/_vbuild_backend.py": ""})
-    labelled(tmp_path, "cu13", [CU13], {**code("gpu"), "levels/_vbuild_backend.py": ""}, metadata=GPU)
+    level_wheel(tmp_path, "v1", {**code("cpu"), "levels/_vbuild_backend.py": ""})
+    labelled_wheel(tmp_path, "cu13", [CU13], {**code("gpu"), "levels/_vbuild_backend.py": ""}, metadata=GPU)
     assert refused(tmp_path) == (
         f"{PLAIN}: levels/_vbuild_backend.py: is there already; give the wheels as they were built"
     )
 
 
 def test_an_init_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> None:
-    levels_wheel(tmp_path, "v1", {**code("cpu"), "levels/__init__.py": "def ("})
-    labelled(tmp_path, "cu13", [CU13], {**code("gpu"), "levels/__init__.py": "def ("}, metadata=GPU)
+    level_wheel(tmp_path, "v1", {**code("cpu"), "levels/__init__.py": "def ("})
+    labelled_wheel(tmp_path, "cu13", [CU13], {**code("gpu"), "levels/__init__.py": "def ("}, metadata=GPU)
     assert refused(tmp_path).startswith(f"{PLAIN}: levels/__init__.py: cannot be parsed as Python")
 
 
 def test_consumers_are_told_every_extra_and_how_to_see_what_is_used(tmp_path: Path) -> None:
-    plan = planned(release(tmp_path), "https://example.org/extras/")
+    plan = planned(level_release(tmp_path), "https://example.org/extras/")
     texts = [use.text for use in plan.uses]
     ask = "python -c 'from levels import _vbuild_backend; print(_vbuild_backend.backend())'"
     assert texts[0].splitlines() == [
@@ -264,7 +275,7 @@ def test_consumers_are_told_every_extra_and_how_to_see_what_is_used(tmp_path: Pa
 
 def test_of_several_versions_consumers_are_told_of_the_latest(tmp_path: Path) -> None:
     for version in ("1.9", "1.10"):
-        release(tmp_path, "v1", "v3", version=version)
+        level_release(tmp_path, "v1", "v3", version=version)
     plan = planned(tmp_path)
     assert "levels[x86-64-v3]==1.10" in plan.uses[0].text
     assert not [use for use in plan.uses if "1.9" in use.text]
@@ -272,4 +283,4 @@ def test_of_several_versions_consumers_are_told_of_the_latest(tmp_path: Path) ->
 
 
 def test_of_one_backend_nobody_is_told_how_it_is_chosen_among_several(tmp_path: Path) -> None:
-    assert len(planned(release(tmp_path, "v1", "v3")).notes) == 3
+    assert len(planned(level_release(tmp_path, "v1", "v3")).notes) == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.marched import BASE, MODULE, TAG, release
+from tests.factories.level_wheels import BASE, MODULE, TAG, level_release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, record_of, wheel, with_entries
 from vbuild.publishing.check import check_layout
@@ -23,7 +23,7 @@ Edit = Callable[[dict[str, bytes]], None]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The layout of a release for v1 and v3."""
-    publish([release(tmp_path / "dist", "v1", "v3")], tmp_path / "out", layouts=[Extras()])
+    publish([level_release(tmp_path / "dist", "v1", "v3")], tmp_path / "out", layouts=[Extras()])
     return tmp_path / "out"
 
 
@@ -141,7 +141,7 @@ def test_a_base_that_says_its_own_version_and_build_is_no_plugin(folder: Path) -
 
 def test_two_versions_in_a_folder_are_told_apart(tmp_path: Path) -> None:
     for version in ("1.0", "1.1"):
-        release(tmp_path / "dist", "v1", "v3", version=version)
+        level_release(tmp_path / "dist", "v1", "v3", version=version)
     publish([tmp_path / "dist"], tmp_path, layouts=[Extras()])
     assert check_layout(tmp_path, "extras").problems == ()
     (tmp_path / "extras" / PLUGIN).unlink()
@@ -161,7 +161,7 @@ def test_plugins_that_overwrite_files_of_their_base_are_wrong_and_other_wheels_a
 
 
 def test_folders_and_links_to_nothing_called_as_wheels_are_named(tmp_path: Path) -> None:
-    publish([release(tmp_path / "dist", "v1", "v3", "v4")], tmp_path, layouts=[Extras()])
+    publish([level_release(tmp_path / "dist", "v1", "v3", "v4")], tmp_path, layouts=[Extras()])
     place = tmp_path / "extras"
     (place / PLUGIN).unlink()
     (place / PLUGIN).mkdir()
@@ -182,7 +182,7 @@ def test_a_file_that_is_not_the_one_of_record_is_named_and_so_is_what_else_is_wr
         [path] = [path for path in members if path.endswith(file)]
         members[path] = bytes(len(members[path]))
 
-    publish([release(folder / "again", "v1", "v3", "v4")], folder / "all", layouts=[Extras()])
+    publish([level_release(folder / "again", "v1", "v3", "v4")], folder / "all", layouts=[Extras()])
     edited(folder / "all", PLUGIN, damage, fits=False)
     edited(folder / "all", PLUGIN.replace("v3", "v4"), replacing("METADATA", "levels==1.0", "levels"))
     damaged, missing, other = sorted(said(folder / "all"), key=lambda line: line.partition(": ")[0] != "archive")
@@ -193,7 +193,7 @@ def test_a_file_that_is_not_the_one_of_record_is_named_and_so_is_what_else_is_wr
 
 
 def test_a_plugin_that_is_missing_or_alone_is_named(folder: Path) -> None:
-    publish([release(folder / "again", "v1", "v3", "v4")], folder / "all", layouts=[Extras()])
+    publish([level_release(folder / "again", "v1", "v3", "v4")], folder / "all", layouts=[Extras()])
     (folder / "all" / "extras" / PLUGIN).unlink()
     line = "levels-x86-64-v3-plugin==1.0 ; extra == 'x86-64-v3'"
     assert said(folder / "all") == [f"requirement: {BASE}: requires {line}, and that plugin is not here, or damaged"]

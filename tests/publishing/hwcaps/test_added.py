@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import library
-from tests.factories.joinable import (
+from tests.factories.hwcaps_wheels import (
     NAME,
-    built,
     flags,
+    hwcaps_wheel,
     levels_here,
     listed,
     module,
     package,
-    said,
+    program_output,
     shared,
     so,
     unpacked,
 )
-from tests.factories.repaired import repaired
+from tests.factories.repaired_wheels import repaired
 from tests.factories.variants import variant
 from tests.factories.wheels import contents, dist_info_of, everything, hashed, record_of, wheel
 from vbuild.elf.hwcaps_folders import level_of
@@ -50,8 +50,8 @@ def planned(
     folder: Path, published: Files, other: Files, *, name: str = NAME, of: str = NAME, added: int = 1
 ) -> PublishPlan:
     """The plan for the wheel called *of*, and another called *name* that is added."""
-    plain = built(folder / "published", published, name=of)
-    more = built(folder / "other", other, name=name)
+    plain = hwcaps_wheel(folder / "published", published, name=of)
+    more = hwcaps_wheel(folder / "other", other, name=name)
     return Hwcaps(added=((V3, more),) * added).planned(offers([plain]))
 
 
@@ -76,7 +76,7 @@ def test_a_library_of_another_hash_is_that_of_the_wheel(tmp_path: Path) -> None:
     assert len(names) == 2
     assert len(set(names)) == 1
     site = unpacked(wheel, tmp_path / "site")
-    assert (said(site, level="v3"), said(site, level="v2")) == ("v3", "v1")
+    assert (program_output(site, level="v3"), program_output(site, level="v2")) == ("v3", "v1")
 
 
 def test_it_has_a_build_tag_by_which_installers_prefer_it(tmp_path: Path) -> None:
@@ -105,8 +105,10 @@ def test_what_was_built_by_another_name_of_the_same_library_is_found(tmp_path: P
 
 
 def test_a_variant_wheel_is_taken_as_well(tmp_path: Path) -> None:
-    plain = built(tmp_path, bundled("v1"))
-    other = stamped(built(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("v3", V3.variant_property))
+    plain = hwcaps_wheel(tmp_path, bundled("v1"))
+    other = stamped(
+        hwcaps_wheel(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("v3", V3.variant_property)
+    )
     plan = Hwcaps(added=((V3, other),)).planned(offers([plain]))
     assert [member.path for member in wheels(plan)[0].members if level_of(member.path)]
 
@@ -126,8 +128,8 @@ def test_a_variant_wheel_is_taken_as_well(tmp_path: Path) -> None:
     ids=["another level", "more than a level"],
 )
 def test_a_variant_of_something_else_is_refused(tmp_path: Path, properties: tuple[str, ...], message: str) -> None:
-    plain = built(tmp_path, bundled("v1"))
-    other = stamped(built(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("other", *properties))
+    plain = hwcaps_wheel(tmp_path, bundled("v1"))
+    other = stamped(hwcaps_wheel(tmp_path / "other", bundled("v3")), tmp_path, variant=variant("other", *properties))
     with pytest.raises(RepackageError) as caught:
         Hwcaps(added=((V3, other),)).planned(offers([plain]))
     assert str(caught.value) == f"{other.name}: {message}"
@@ -235,7 +237,7 @@ def test_a_library_that_was_never_repaired_is_led_to_those_of_the_wheel(tmp_path
     other = {**repaired(first, {"libx.so.1": library("v3", "libx.so.1")})}
     wheel = made(planned(tmp_path, repaired(first, libraries), other), tmp_path / "out")
     site = unpacked(wheel, tmp_path / "site")
-    assert (said(site, level="v3"), said(site, level="v1")) == ("v3", "v1")
+    assert (program_output(site, level="v3"), program_output(site, level="v1")) == ("v3", "v1")
 
 
 def test_copies_that_need_a_newer_system_bring_its_tag_and_the_old_wheel_stays(tmp_path: Path) -> None:
@@ -286,7 +288,7 @@ def test_a_level_that_is_added_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_level_that_has_no_folder_is_refused(tmp_path: Path) -> None:
-    wheel = built(tmp_path, package("v1"))
+    wheel = hwcaps_wheel(tmp_path, package("v1"))
     for cpu in (Cpu("x86_64", "v1"), Cpu("aarch64", "9.0a")):
         with pytest.raises(RepackageError) as caught:
             Hwcaps(added=((cpu, wheel),)).planned(offers([wheel]))
@@ -295,7 +297,7 @@ def test_a_level_that_has_no_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_to_join_is_refused_and_nothing_written(tmp_path: Path) -> None:
-    wheel = built(tmp_path, package("v1"))
+    wheel = hwcaps_wheel(tmp_path, package("v1"))
     with pytest.raises(RepackageError) as caught:
         publish([wheel], tmp_path / "site", layouts=[Hwcaps()])
     assert str(caught.value) == ("hwcaps: found no wheel of an x86-64 level above the baseline; expected some to join")
@@ -320,6 +322,6 @@ def test_a_dependency_wheel_of_a_split_comes_along(tmp_path: Path) -> None:
         "demo_libs-1.0-py3-none-manylinux_2_34_x86_64.whl",
         {"demo_libs-1.0.dist-info/WHEEL": about, "demo_libs/libx.so": shared("v1")},
     )
-    wheels_ = [built(tmp_path, package("v1")), built(tmp_path, package("v3"), "v3"), libs]
+    wheels_ = [hwcaps_wheel(tmp_path, package("v1")), hwcaps_wheel(tmp_path, package("v3"), "v3"), libs]
     plan = Hwcaps().planned(offers(wheels_))
     assert [output.target.name for output in plan.outputs][:2] == [NAME, libs.name]

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import library
-from tests.factories.joinable import (
+from tests.factories.hwcaps_wheels import (
     LOADER,
     MASKS,
     NAME,
-    built,
     environment,
+    hwcaps_release,
+    hwcaps_wheel,
     join,
     levels_here,
     listed,
     module,
     package,
-    release,
-    said,
+    program_output,
     shared,
     so,
     unpacked,
 )
-from tests.factories.repaired import repaired
+from tests.factories.repaired_wheels import repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.elf.hwcaps_folders import at_level, level_of
@@ -49,7 +49,7 @@ TAKEN = {"v4": "v4", "v3": "v3", "v2": "v1", "v1": "v1"}
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The join of a package whose one module differs between v1, v3 and v4."""
     folder = tmp_path_factory.mktemp("release")
-    return join(folder / "out", release(folder, {level: package(level) for level in LEVELS}))
+    return join(folder / "out", hwcaps_release(folder, {level: package(level) for level in LEVELS}))
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +90,21 @@ def test_record_lists_what_is_there(wheel: Path) -> None:
 @here
 @every_level
 def test_the_loader_takes_the_copy_of_the_processor(site: Path, level: str) -> None:
-    assert said(site, level=level) == TAKEN[level]
+    assert program_output(site, level=level) == TAKEN[level]
 
 
 @here
 @pytest.mark.parametrize("level", ["v3", "v1"])
 def test_the_loader_takes_it_by_its_own_mask(site: Path, level: str) -> None:
     mask = {"v3": "x86-64-v3:x86-64-v2", "v1": ""}[level]
-    assert said(site, before=(LOADER, "--glibc-hwcaps-mask", mask)) == level
+    assert program_output(site, before=(LOADER, "--glibc-hwcaps-mask", mask)) == level
 
 
 @here
 @needs("qemu-x86_64")
 @pytest.mark.parametrize(("cpu", "level"), [("Haswell", "v3"), ("Nehalem", "v1")])
 def test_a_processor_of_another_time_takes_its_own(site: Path, cpu: str, level: str) -> None:
-    assert said(site, before=("qemu-x86_64", "-cpu", cpu)) == level
+    assert program_output(site, before=("qemu-x86_64", "-cpu", cpu)) == level
 
 
 @here
@@ -116,21 +116,21 @@ def test_the_loader_says_which_file_it_took(site: Path) -> None:
 
 @here
 def test_folders_of_the_user_stand_in_no_ones_way(site: Path, tmp_path: Path) -> None:
-    assert said(site, LD_LIBRARY_PATH=f"{tmp_path}:/usr/lib") == "v4"
+    assert program_output(site, LD_LIBRARY_PATH=f"{tmp_path}:/usr/lib") == "v4"
 
 
 @here
 @pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
 def test_it_may_be_opened_for_itself_or_for_all(site: Path, mode: str) -> None:
     program = f"import os; sys.setdlopenflags(os.RTLD_NOW | os.{mode}); import demo; print(demo.level())"
-    assert said(site, program) == "v4"
+    assert program_output(site, program) == "v4"
 
 
 @here
 def test_the_module_is_where_it_was(site: Path) -> None:
-    assert said(site, "import demo._c as c; print(c.__file__)") == f"{site}/demo/{so('_c')}"
+    assert program_output(site, "import demo._c as c; print(c.__file__)") == f"{site}/demo/{so('_c')}"
     again = "import pickle, demo; print(pickle.loads(pickle.dumps(demo.level))())"
-    assert said(site, again) == "v4"
+    assert program_output(site, again) == "v4"
 
 
 @here
@@ -145,29 +145,29 @@ def test_two_modules_of_one_package_that_differ_are_two(tmp_path: Path) -> None:
         }
         for level in LEVELS
     }
-    site = unpacked(join(tmp_path / "out", release(tmp_path, files)), tmp_path / "site")
+    site = unpacked(join(tmp_path / "out", hwcaps_release(tmp_path, files)), tmp_path / "site")
     program = (
         "import _top, demo._c, demo._d, demo.inner._c; "
         "print(*(one.level() for one in (_top, demo._c, demo._d, demo.inner._c)))"
     )
-    assert said(site, program) == "v4 v4 v4 v4"
-    assert said(site, program, level="v2") == "v1 v1 v1 v1"
+    assert program_output(site, program) == "v4 v4 v4 v4"
+    assert program_output(site, program, level="v2") == "v1 v1 v1 v1"
     assert len([*(site / "demo.libs").glob("*.so")]) == 4
 
 
 @here
 def test_a_module_of_a_data_folder_stays_among_its_own(tmp_path: Path) -> None:
     files = {level: {f"demo-1.0.data/platlib/demo/{so('_c')}": module(level)} for level in LEVELS}
-    wheel = join(tmp_path / "out", release(tmp_path, files))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, files))
     assert {path.split("/")[:2] == ["demo-1.0.data", "platlib"] for path in placed(wheel)} == {True}
     site = unpacked(wheel, tmp_path / "unpacked") / "demo-1.0.data" / "platlib"
-    assert said(site, "import demo._c; print(demo._c.level())") == "v4"
+    assert program_output(site, "import demo._c; print(demo._c.level())") == "v4"
 
 
 def test_a_level_that_is_the_same_as_the_one_below_it_has_no_copy(tmp_path: Path) -> None:
     builds = {"v1": "v1", "v2": "v1", "v3": "v3", "v4": "v3"}
     files = {level: {f"demo/{so('_c')}": module(as_)} for level, as_ in builds.items()}
-    wheel = join(tmp_path / "out", release(tmp_path, files))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, files))
     assert [level_of(path) for path in placed(wheel)] == [None, None, "v3"]
 
 
@@ -175,10 +175,10 @@ def test_a_level_that_is_the_same_as_the_one_below_it_has_no_copy(tmp_path: Path
 def test_a_level_that_is_the_same_as_the_baseline_has_a_copy_above_another(tmp_path: Path) -> None:
     builds = {"v1": "v1", "v3": "v3", "v4": "v1"}
     files = {level: {f"demo/{so('_c')}": module(as_)} for level, as_ in builds.items()}
-    wheel = join(tmp_path / "out", release(tmp_path, files))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, files))
     assert [level_of(path) for path in placed(wheel)] == [None, None, "v3", "v4"]
     site = unpacked(wheel, tmp_path / "site")
-    assert [said(site, "import demo._c as c; print(c.level())", level=level) for level in MASKS] == [
+    assert [program_output(site, "import demo._c as c; print(c.level())", level=level) for level in MASKS] == [
         "v1",
         "v3",
         "v1",
@@ -187,28 +187,28 @@ def test_a_level_that_is_the_same_as_the_baseline_has_a_copy_above_another(tmp_p
 
 
 def test_the_join_of_one_wheel_is_that_wheel(tmp_path: Path) -> None:
-    plain = built(tmp_path, package("v1"))
+    plain = hwcaps_wheel(tmp_path, package("v1"))
     made = joined([Offered.of(plain)])
     assert all(isinstance(member, Copied) for member in made.members)
     assert contents(join(tmp_path / "out", [plain])) == contents(plain)
 
 
 def test_the_join_of_equal_wheels_is_the_plain_one(tmp_path: Path) -> None:
-    wheels = release(tmp_path, {"v1": package("v1"), "v3": package("v1")})
+    wheels = hwcaps_release(tmp_path, {"v1": package("v1"), "v3": package("v1")})
     assert contents(join(tmp_path / "out", wheels)) == contents(wheels[0])
 
 
 def test_the_order_of_the_wheels_makes_no_difference(tmp_path: Path) -> None:
-    wheels = release(tmp_path, {level: package(level) for level in LEVELS})
+    wheels = hwcaps_release(tmp_path, {level: package(level) for level in LEVELS})
     assert join(tmp_path / "one", wheels).read_bytes() == join(tmp_path / "two", wheels[::-1]).read_bytes()
 
 
 def test_two_releases_in_one_process_are_two_libraries(tmp_path: Path) -> None:
-    wheels = release(tmp_path / "one", {level: package(level) for level in LEVELS})
+    wheels = hwcaps_release(tmp_path / "one", {level: package(level) for level in LEVELS})
     others = {level: {**package(level), f"demo/{so('_c')}": module(level, more="int newer;")} for level in LEVELS}
     names = [
         {path for path in placed(join(tmp_path / f"out-{number}", found)) if "libvb" in path}
-        for number, found in enumerate([wheels, release(tmp_path / "two", others)])
+        for number, found in enumerate([wheels, hwcaps_release(tmp_path / "two", others)])
     ]
     assert names[0].isdisjoint(names[1])
 
@@ -222,14 +222,14 @@ def bundled(level: str, *, of_library: str | None = None) -> dict[str, bytes | s
 @here
 @every_level
 def test_a_bundled_library_has_copies_beside_it_under_one_name(tmp_path: Path, level: str) -> None:
-    wheel = join(tmp_path / "out", release(tmp_path, {one: bundled(one) for one in LEVELS}))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, {one: bundled(one) for one in LEVELS}))
     module_, base, *copies = placed(wheel)
     assert copies == [at_level(base, "v3"), at_level(base, "v4")]
     assert {outline(wheel, path).outline.soname for path in (base, *copies)} == {base.rpartition("/")[2]}
     # the module is the same but for the name of what it needs
     assert contents(wheel)[module_] == bundled("v1")[module_]
     site = unpacked(wheel, tmp_path / "site")
-    assert said(site, "import demo._c as c; print(c.level())", level=level) == TAKEN[level]
+    assert program_output(site, "import demo._c as c; print(c.level())", level=level) == TAKEN[level]
 
 
 @pytest.mark.sampled(1)
@@ -250,9 +250,9 @@ def test_what_a_copy_needs_is_found_from_its_folder(tmp_path: Path, *, runpath: 
         of = module(level, needs=("libx.so",), takes="x_level")
         return repaired({f"demo/{so('_c')}": of}, libraries, runpath=runpath)
 
-    wheel = join(tmp_path / "out", release(tmp_path, {level: files(level) for level in LEVELS}))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, {level: files(level) for level in LEVELS}))
     site = unpacked(wheel, tmp_path / "site")
-    assert said(site, "import demo._c as c; print(c.level())", level="v3") == "v3"
+    assert program_output(site, "import demo._c as c; print(c.level())", level="v3") == "v3"
     copies = [path for path in placed(wheel) if level_of(path) == "v3"]
     kinds = [outline(wheel, path).outline for path in copies]
     entries = [kind.runpath if runpath else kind.rpath for kind in kinds]
@@ -267,11 +267,11 @@ def test_a_library_that_code_opens_by_its_path_is_led_to(tmp_path: Path) -> None
         "_x.x_level.restype = ctypes.c_char_p\nlevel = lambda: _x.x_level().decode()\n"
     )
     files: Files = {level: {"demo/__init__.py": init, "demo/libx.so": shared(level)} for level in LEVELS}
-    wheel = join(tmp_path / "out", release(tmp_path, files))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, files))
     stub = outline(wheel, "demo/libx.so").outline
     assert (stub.soname, stub.needed) == ("libx.so", (placed(wheel)[2].rpartition("/")[2],))
     site = unpacked(wheel, tmp_path / "site")
-    assert [said(site, level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
+    assert [program_output(site, level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
 
 
 @here
@@ -288,10 +288,10 @@ def test_a_library_that_is_opened_by_its_path_and_needed_by_its_name_is_one(tmp_
         }
         for level in LEVELS
     }
-    site = unpacked(join(tmp_path / "out", release(tmp_path, files)), tmp_path / "site")
-    assert [said(site, level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
+    site = unpacked(join(tmp_path / "out", hwcaps_release(tmp_path, files)), tmp_path / "site")
+    assert [program_output(site, level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
     program = "import demo; print(sum('libvb_libx' in line and 'r-xp' in line for line in open('/proc/self/maps')))"
-    assert said(site, program) == "1"
+    assert program_output(site, program) == "1"
 
 
 @here
@@ -303,8 +303,10 @@ def test_a_library_that_another_package_needs_by_its_name_is_found_through_the_s
             f"demo/{so('_c')}": module(level, needs=("libx.so",), runpath="$ORIGIN", takes="x_level"),
         }
 
-    site = unpacked(join(tmp_path / "out", release(tmp_path, {one: files(one) for one in LEVELS})), tmp_path / "site")
-    assert [said(site, level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
+    site = unpacked(
+        join(tmp_path / "out", hwcaps_release(tmp_path, {one: files(one) for one in LEVELS})), tmp_path / "site"
+    )
+    assert [program_output(site, level=level) for level in MASKS] == ["v4", "v3", "v1", "v1"]
 
 
 @here
@@ -315,10 +317,10 @@ def test_a_library_that_only_a_level_needs_comes_along(tmp_path: Path) -> None:
         of = module(level, needs=tuple(more), takes=takes)
         return repaired({f"demo/{so('_c')}": of}, more, runpath=True)
 
-    wheel = join(tmp_path / "out", release(tmp_path, {level: files(level) for level in LEVELS}))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, {level: files(level) for level in LEVELS}))
     assert [path for path in placed(wheel) if "liby" in path and level_of(path) is None]
     site = unpacked(wheel, tmp_path / "site")
-    assert said(site, "import demo._c as c; print(c.level())", level="v3") == "v1"
+    assert program_output(site, "import demo._c as c; print(c.level())", level="v3") == "v1"
 
 
 _MUSL = """
@@ -343,7 +345,7 @@ def test_musl_takes_the_baselines_copy(tmp_path: Path, *, is_opened: bool) -> No
         init = "names = ['libx.so', 'libuser.so']\n" if is_opened else ""
         return {"demo/__init__.py": init, "demo/libx.so": one, "demo/libuser.so": user}
 
-    wheel = join(tmp_path / "out", release(tmp_path, {level: files(level) for level in LEVELS}))
+    wheel = join(tmp_path / "out", hwcaps_release(tmp_path, {level: files(level) for level in LEVELS}))
     site = unpacked(wheel, tmp_path / "site")
     program = tmp_path / "program"
     command: list[str | Path] = ["musl-gcc", "-o", program, "-x", "c", "-"]
@@ -356,7 +358,7 @@ def test_musl_takes_the_baselines_copy(tmp_path: Path, *, is_opened: bool) -> No
 def test_copies_take_no_more_than_what_differs(tmp_path: Path) -> None:
     data = "".join(f"const int t{n}[] = {{{','.join(str(n * m % 997) for m in range(400))}}};" for n in range(200))
     files = {level: {f"demo/{so('_c')}": module(level, more=data)} for level in LEVELS}
-    wheels = release(tmp_path, files)
+    wheels = hwcaps_release(tmp_path, files)
     sizes = []
     for path in wheels:
         with zipfile.ZipFile(path) as archive:

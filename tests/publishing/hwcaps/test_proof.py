@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories import elf
-from tests.factories.joinable import NAME, built, join, module, package, release, shared, so
-from tests.factories.repaired import repaired
+from tests.factories.hwcaps_wheels import NAME, hwcaps_release, hwcaps_wheel, join, module, package, shared, so
+from tests.factories.repaired_wheels import repaired
 from tests.factories.wheels import contents
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.elf.surgery.stub import stub
@@ -35,13 +35,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         of = {STUB: module(level), f"demo/{so('_d')}": module("v1", "_d", needs=("libx.so",), takes="x_level")}
         return repaired(of, libraries, runpath=True)
 
-    return contents(join(folder / "out", release(folder, {level: build(level) for level in LEVELS})))
+    return contents(join(folder / "out", hwcaps_release(folder, {level: build(level) for level in LEVELS})))
 
 
 def said(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     """What is wrong with a folder of the wheel of *files*."""
     whole = {path: data for path, data in files.items() if not path.endswith(("/RECORD", "/WHEEL"))}
-    built(folder, whole)
+    hwcaps_wheel(folder, whole)
     return [problem.what for problem in check_layout(folder, "hwcaps").problems if "index" not in problem.what]
 
 
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_said_of_the_file(tmp_path: Path, files: Files, what: s
 
 
 def test_a_folder_that_was_published_is_sound(tmp_path: Path) -> None:
-    wheels = release(tmp_path / "dist", {level: package(level) for level in LEVELS})
+    wheels = hwcaps_release(tmp_path / "dist", {level: package(level) for level in LEVELS})
     publish(wheels, tmp_path / "site", layouts=[Hwcaps()])
     assert check_layout(tmp_path / "site", "hwcaps").problems == ()
     path = tmp_path / "site" / "hwcaps" / NAME

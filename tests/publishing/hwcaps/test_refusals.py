@@ -9,8 +9,8 @@ import pytest
 
 from tests.factories import elf
 from tests.factories.devices import AARCH64
-from tests.factories.joinable import NAME, PYTHON, built, join, module, package, release, shared, so
-from tests.factories.repaired import repaired
+from tests.factories.hwcaps_wheels import NAME, PYTHON, hwcaps_release, hwcaps_wheel, join, module, package, shared, so
+from tests.factories.repaired_wheels import repaired
 from tests.factories.variants import variant
 from tests.factories.wheels import contents
 from vbuild.errors import RepackageError, VbuildError
@@ -158,12 +158,15 @@ BUILDS: dict[str, tuple[Callable[[], tuple[Files, Files]], str]] = {
 def test_builds_that_cannot_be_joined_are_refused_in_one_line(tmp_path: Path, what: str) -> None:
     builds, message = BUILDS[what]
     one, other = builds()
-    found = refused(tmp_path, release(tmp_path, {"v1": one, "v3": other}))
+    found = refused(tmp_path, hwcaps_release(tmp_path, {"v1": one, "v3": other}))
     assert re.sub(r"(: sum) .*", r"\1 ... ", found) == message
 
 
 def test_metadata_that_requires_something_else_is_refused(tmp_path: Path) -> None:
-    wheels = [built(tmp_path, package("v1")), built(tmp_path, package("v3"), "v3", metadata="Requires-Dist: other\n")]
+    wheels = [
+        hwcaps_wheel(tmp_path, package("v1")),
+        hwcaps_wheel(tmp_path, package("v3"), "v3", metadata="Requires-Dist: other\n"),
+    ]
     assert refused(tmp_path, wheels) == (
         f"{V3}: demo-1.0.dist-info/METADATA: Requires-Dist: other: in one of the wheels for x86-64 and x86-64-v3 only"
     )
@@ -172,7 +175,8 @@ def test_metadata_that_requires_something_else_is_refused(tmp_path: Path) -> Non
 def test_metadata_that_requires_the_same_is_the_plain_wheels(tmp_path: Path) -> None:
     more = ["Dynamic: license-file\n", "Dynamic: author\nKeywords: fast\n"]
     wheels = [
-        built(tmp_path, package(level), level, metadata=text) for level, text in zip(("v1", "v3"), more, strict=True)
+        hwcaps_wheel(tmp_path, package(level), level, metadata=text)
+        for level, text in zip(("v1", "v3"), more, strict=True)
     ]
     assert b"\nDynamic: license-file\n" in contents(join(tmp_path / "out", wheels))["demo-1.0.dist-info/METADATA"]
 
@@ -191,13 +195,13 @@ def test_a_symbol_that_a_consumer_takes_from_another_level_is_refused(tmp_path: 
         "v4": files("v3", library="v4", more="", takes="fast"),
     }
     v4 = NAME.replace(".whl", "-x86_64_v4.whl")
-    assert refused(tmp_path, release(tmp_path, builds)) == (
+    assert refused(tmp_path, hwcaps_release(tmp_path, builds)) == (
         f"{v4}: demo.libs/libx-HASH.so: at v4 demo/{so('_c')} takes fast from it, which it does not give"
     )
 
 
 def test_more_bytes_than_are_allowed_are_refused_with_what_takes_them(tmp_path: Path) -> None:
-    wheels = release(tmp_path, {level: package(level) for level in ("v1", "v3")})
+    wheels = hwcaps_release(tmp_path, {level: package(level) for level in ("v1", "v3")})
     found = refused(tmp_path, wheels, max_size=1000)
     assert re.sub(r"\d{4}", "NNNN", found) == (
         f"{NAME}: NNNN bytes joined, expected NNNN at most: the plain wheel NNNN, x86-64-v3's demo/{so('_c')} NNNN"
@@ -206,7 +210,7 @@ def test_more_bytes_than_are_allowed_are_refused_with_what_takes_them(tmp_path: 
 
 
 def other(folder: Path, name: str) -> Path:
-    return built(folder / name.partition(".whl")[0], package("v3"), name=name)
+    return hwcaps_wheel(folder / name.partition(".whl")[0], package("v3"), name=name)
 
 
 def levelled(path: Path, level: str = "v3") -> Path:
@@ -214,7 +218,7 @@ def levelled(path: Path, level: str = "v3") -> Path:
 
 
 def plain(folder: Path) -> Path:
-    return built(folder, package("v1"))
+    return hwcaps_wheel(folder, package("v1"))
 
 
 WHEELS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
@@ -241,11 +245,11 @@ WHEELS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
         ),
     ),
     "no plain wheel": (
-        lambda folder: release(folder, {"v3": package("v3"), "v4": package("v4")}),
+        lambda folder: hwcaps_release(folder, {"v3": package("v3"), "v4": package("v4")}),
         f"{V3}: found x86-64-v3, x86-64-v4 and no plain wheel of this tag; expected one",
     ),
     "a level twice": (
-        lambda folder: [plain(folder), *([built(folder, package("v3"), "v3")] * 2)],
+        lambda folder: [plain(folder), *([hwcaps_wheel(folder, package("v3"), "v3")] * 2)],
         f"{V3} and {V3}: two wheels of one level; expected one",
     ),
     "no wheel": (lambda _: [], "no wheel to join; expected a plain one, and others for x86-64 levels"),
@@ -265,9 +269,9 @@ WHEELS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
     ),
     "aarch64": (
         lambda folder: [
-            built(folder, {}, name=NAME.replace("x86_64", "aarch64")),
+            hwcaps_wheel(folder, {}, name=NAME.replace("x86_64", "aarch64")),
             stamped(
-                built(folder / "plain", {}, name=NAME.replace("x86_64", "aarch64")),
+                hwcaps_wheel(folder / "plain", {}, name=NAME.replace("x86_64", "aarch64")),
                 folder,
                 variant=variant("aarch64_9a", "aarch64 :: version :: 9.0a"),
             ),
@@ -279,7 +283,7 @@ WHEELS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
     ),
     "macOS": (
         lambda folder: [
-            built(folder / level, {}, level, name=NAME.replace("manylinux_2_34", "macosx_11_0"))
+            hwcaps_wheel(folder / level, {}, level, name=NAME.replace("manylinux_2_34", "macosx_11_0"))
             for level in ("v1", "v3")
         ],
         (
@@ -289,7 +293,7 @@ WHEELS: dict[str, tuple[Callable[[Path], list[Path]], str]] = {
     ),
     "musl": (
         lambda folder: [
-            built(folder / level, {}, level, name=NAME.replace("manylinux_2_34", "musllinux_1_2"))
+            hwcaps_wheel(folder / level, {}, level, name=NAME.replace("manylinux_2_34", "musllinux_1_2"))
             for level in ("v1", "v3")
         ],
         (
@@ -319,7 +323,7 @@ RECORDS = {
 @pytest.mark.parametrize("what", RECORDS)
 def test_of_a_record_of_the_build_the_plain_wheels_is_taken(tmp_path: Path, what: str) -> None:
     path, one, two = RECORDS[what]
-    wheels = release(tmp_path, {"v1": {**package("v1"), path: one}, "v3": {**package("v3"), path: two}})
+    wheels = hwcaps_release(tmp_path, {"v1": {**package("v1"), path: one}, "v3": {**package("v3"), path: two}})
     assert contents(join(tmp_path / "out", wheels))[path] == one.encode()
 
 
@@ -329,7 +333,7 @@ def test_of_a_record_of_the_build_the_plain_wheels_is_taken(tmp_path: Path, what
     ids=["number", "string", "expression", "no Python"],
 )
 def test_python_code_that_differs_otherwise_is_refused(tmp_path: Path, one: str, two: str) -> None:
-    wheels = release(
+    wheels = hwcaps_release(
         tmp_path, {"v1": {**package("v1"), "demo/more.py": one}, "v3": {**package("v3"), "demo/more.py": two}}
     )
     assert ": demo/more.py: the wheels for x86-64 and x86-64-v3 differ in it" in refused(tmp_path, wheels)
@@ -344,14 +348,14 @@ def test_two_libraries_of_one_name_that_only_levels_have_are_refused(tmp_path: P
 
     builds = {"v1": {f"demo/{so('_c')}": module("v1")}, "v3": files("v3"), "v4": files("v4")}
     v4 = NAME.replace(".whl", "-x86_64_v4.whl")
-    assert refused(tmp_path, release(tmp_path, builds)) == (
+    assert refused(tmp_path, hwcaps_release(tmp_path, builds)) == (
         f"{v4}: demo/liby.so: another library than that of {V3}, and the plain wheel has none"
     )
 
 
 def test_a_damaged_library_is_refused(tmp_path: Path) -> None:
     damaged = shared("v3")[:5000]
-    wheels = release(
+    wheels = hwcaps_release(
         tmp_path,
         {"v1": {**package("v1"), "demo/libx.so": shared("v1")}, "v3": {**package("v3"), "demo/libx.so": damaged}},
     )
@@ -367,12 +371,14 @@ def test_code_for_another_machine_is_refused(tmp_path: Path) -> None:
         subprocess.run(command, input=f"int x = {value};".encode(), check=True, capture_output=True)
         found.append(output.read_bytes())
     one, other = found
-    wheels = release(tmp_path, {"v1": {**package("v1"), "demo/x.so": one}, "v3": {**package("v3"), "demo/x.so": other}})
+    wheels = hwcaps_release(
+        tmp_path, {"v1": {**package("v1"), "demo/x.so": one}, "v3": {**package("v3"), "demo/x.so": other}}
+    )
     assert refused(tmp_path, wheels) == f"{V3}: demo/x.so: code for aarch64: glibc knows levels of x86-64 only"
 
 
 def test_what_is_allowed_by_name_may_be_above_the_level(tmp_path: Path) -> None:
-    wheels = release(
+    wheels = hwcaps_release(
         tmp_path, {"v1": package("v1"), "v3": {**package("v3"), f"demo/{so('_c')}": module("v3", march="v4")}}
     )
     offered = [Offered.of(path) for path in wheels]

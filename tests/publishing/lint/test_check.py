@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.projects import setuptools_project, tree
-from tests.factories.shelf import PLAIN, SDIST, V2, V3, plain_release, release, said, sdist, shipped
+from tests.factories.release_folders import (
+    PLAIN,
+    SDIST,
+    V2,
+    V3,
+    plain_release,
+    problems_found,
+    release_folder,
+    release_wheel,
+    sdist,
+)
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
 from vbuild.publishing.check import Checklist, check
@@ -19,18 +29,18 @@ from vbuild.release.matrix import matrix
 
 
 def test_a_sound_release_has_no_problem(tmp_path: Path) -> None:
-    found = check(release(tmp_path))
+    found = check(release_folder(tmp_path))
     assert found == Checklist(tmp_path, ("demo-1.0",), 5, ())
     assert not found.failed
     assert found.data() == {"releases": ["demo-1.0"], "files": 5, "failed": False, "findings": []}
 
 
 def test_pypi_takes_a_sound_plain_release(tmp_path: Path) -> None:
-    assert said(plain_release(tmp_path), pypi=True) == []
+    assert problems_found(plain_release(tmp_path), pypi=True) == []
 
 
 def test_all_is_said_at_once_errors_first(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     (tmp_path / SDIST).unlink()
     (tmp_path / "demo-1.0-variants.json").unlink()
     (tmp_path / V2).write_bytes(b"PK")
@@ -51,7 +61,7 @@ def test_all_is_said_at_once_errors_first(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_many_files_alike_is_said_once(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     [found] = check(tmp_path, pypi=True).problems
     assert found.files == (V2, V3)
     assert str(found) == (
@@ -61,12 +71,12 @@ def test_what_is_wrong_with_many_files_alike_is_said_once(tmp_path: Path) -> Non
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     for name in ("report.json", "report.html", "notes.zip", "half.whl.part", "demo-1.0-py3.whl.log"):
         (tmp_path / name).write_text("")
     (tmp_path / "logs").mkdir()
     (tmp_path / "folder.whl").mkdir()
-    assert said(tmp_path) == []
+    assert problems_found(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])
@@ -104,7 +114,7 @@ def test_a_damaged_wheel_is_a_problem_like_others(tmp_path: Path) -> None:
         broken.write_bytes(data[: random.choice([len(data), random.randrange(len(data))])])
         assert isinstance(check(tmp_path, pypi=True), Checklist)
     broken.write_bytes(whole[:-30])
-    [first, *_] = said(tmp_path)
+    [first, *_] = problems_found(tmp_path)
     assert first.startswith(f"error archive: {broken.name}: ")
 
 
@@ -137,7 +147,7 @@ def test_a_name_that_is_no_wheels_is_an_error(name: str, what: str, tmp_path: Pa
 def test_a_link_to_nothing_is_an_error(name: str, tmp_path: Path) -> None:
     (plain_release(tmp_path) / name).unlink()
     (tmp_path / name).symlink_to("nowhere")
-    assert said(tmp_path)[0] == f"error archive: {name}: cannot be read: No such file or directory"
+    assert problems_found(tmp_path)[0] == f"error archive: {name}: cannot be read: No such file or directory"
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="has no file that can be opened but not read")
@@ -145,19 +155,19 @@ def test_a_link_to_nothing_is_an_error(name: str, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_an_error(name: str, tmp_path: Path) -> None:
     (plain_release(tmp_path) / name).unlink()
     (tmp_path / name).symlink_to("/proc/self/mem")
-    assert said(tmp_path)[0].startswith(f"error archive: {name}: ")
+    assert problems_found(tmp_path)[0].startswith(f"error archive: {name}: ")
 
 
 def test_a_wheel_without_metadata_is_an_error(tmp_path: Path) -> None:
     plain_release(tmp_path)
     wheel(tmp_path, PLAIN, {"demo-1.0.dist-info/METADATA": "Name: demo\n"})
-    assert said(tmp_path)[0] == f"error archive: {PLAIN}: demo-1.0.dist-info/METADATA: no Metadata-Version"
+    assert problems_found(tmp_path)[0] == f"error archive: {PLAIN}: demo-1.0.dist-info/METADATA: no Metadata-Version"
 
 
 def test_each_release_is_checked(tmp_path: Path) -> None:
-    release(tmp_path)
-    shipped(tmp_path, "demo-1.1-py3-none-any-x86_64_v2.whl")
-    shipped(tmp_path, "other-1.0-py3-none-any.whl")
+    release_folder(tmp_path)
+    release_wheel(tmp_path, "demo-1.1-py3-none-any-x86_64_v2.whl")
+    release_wheel(tmp_path, "other-1.0-py3-none-any.whl")
     sdist(tmp_path, "demo-1.1.tar.gz")
     found = check(tmp_path)
     assert found.releases == ("demo-1.0", "demo-1.1", "other-1.0")
@@ -170,8 +180,8 @@ def test_each_release_is_checked(tmp_path: Path) -> None:
 
 def test_one_version_in_two_spellings_is_an_error(tmp_path: Path) -> None:
     plain_release(tmp_path)
-    shipped(tmp_path, "demo-1.0.0-py3-none-any.whl")
-    assert said(tmp_path)[0] == (
+    release_wheel(tmp_path, "demo-1.0.0-py3-none-any.whl")
+    assert problems_found(tmp_path)[0] == (
         "error name: demo-1.0 and 1 more: demo-1.0 and demo-1.0.0 are one version in two spellings"
     )
 
@@ -192,7 +202,7 @@ def test_a_whole_release_is_sound_and_one_that_lacks_a_wheel_is_not(
     folder = tmp_path_factory.mktemp("release")
     plain = [PLAIN.replace("311", python) for python in shape["pythons"]]
     variants = [name.replace(".whl", f"-{label}.whl") for name in plain for label in shape["labels"]]
-    release(folder, *plain, *variants)
+    release_folder(folder, *plain, *variants)
     assert check(folder).problems == ()
     if variants:
         lost = data.draw(st.sampled_from([*plain, *variants]))
@@ -208,12 +218,12 @@ def test_the_order_in_which_files_came_does_not_count(
 ) -> None:
     folder = tmp_path_factory.mktemp("order")
     for number, name in enumerate(sorted(names)):
-        shipped(folder, name, metadata=f"Requires-Dist: n{number}\n")
-    expected = said(folder)
+        release_wheel(folder, name, metadata=f"Requires-Dist: n{number}\n")
+    expected = problems_found(folder)
     again = tmp_path_factory.mktemp("order")
     for name in names:
         (again / name).write_bytes((folder / name).read_bytes())
-    assert said(again) == expected
+    assert problems_found(again) == expected
 
 
 @pytest.mark.nightly

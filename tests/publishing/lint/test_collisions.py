@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.shelf import LINUX, release, shipped
+from tests.factories.release_folders import LINUX, release_folder, release_wheel
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
 from vbuild.publishing.lint.model import Demand, Problem
@@ -57,9 +57,9 @@ def test_two_groups_are_two_problems(tmp_path: Path) -> None:
 
 
 def test_wheels_of_one_project_are_alternatives(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     for name in (f"demo-1.0-{CP312}.whl", f"demo-1.1-{CP311}.whl"):
-        shipped(tmp_path, name, INIT)
+        release_wheel(tmp_path, name, INIT)
     assert said(tmp_path) == []
 
 

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.shelf import PLAIN, V3, plain_release, release, said, sdist, shipped
+from tests.factories.release_folders import (
+    PLAIN,
+    V3,
+    plain_release,
+    problems_found,
+    release_folder,
+    release_wheel,
+    sdist,
+)
 from tests.factories.wheels import wheel
 from vbuild.splitting.companion import Libs, libs_version
 
@@ -16,8 +24,8 @@ VERSION = libs_version([LIBS])
 def requiring(folder: Path, lines: Iterable[str]) -> Path:
     metadata = "".join(f"Requires-Dist: {line}\n" for line in lines)
     plain_release(folder)
-    shipped(folder, PLAIN, metadata=metadata)
-    sdist(folder, said=f"{metadata}Dynamic: Requires-Dist\n")
+    release_wheel(folder, PLAIN, metadata=metadata)
+    sdist(folder, lines=f"{metadata}Dynamic: Requires-Dist\n")
     return folder
 
 
@@ -26,26 +34,26 @@ def test_what_a_split_made_is_published_first_whatever_it_is_called(project: str
     requiring(tmp_path, [f"{project}=={VERSION}"])
     known = {"demo-libs": "demo-libs", "Shared.Things": "shared-things"}[project]
     what = f"requires {known}=={VERSION}, which is not here: a number as vbuild split gives to shared libraries"
-    assert said(tmp_path) == said(tmp_path, pypi=True) == [f"warning requirement: {PLAIN}: {what}"]
+    assert problems_found(tmp_path) == problems_found(tmp_path, pypi=True) == [f"warning requirement: {PLAIN}: {what}"]
 
 
 def test_what_is_beside_is_not_missed_in_that_version(tmp_path: Path) -> None:
     requiring(tmp_path, [f"demo-libs=={VERSION}"])
     about = "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
     wheel(tmp_path, f"demo_libs-{VERSION}-py3-none-any.whl", {f"demo_libs-{VERSION}.dist-info/WHEEL": about})
-    assert said(tmp_path) == []
+    assert problems_found(tmp_path) == []
     requiring(tmp_path, ["demo-libs==0.123456789012345"])
-    assert [line.partition(": ")[0] for line in said(tmp_path)] == ["warning requirement"]
+    assert [line.partition(": ")[0] for line in problems_found(tmp_path)] == ["warning requirement"]
 
 
 def test_requirements_on_others_are_not_missed(tmp_path: Path) -> None:
     official = ["nvidia-cufft-cu12==11.2.1.3", "cuda-toolkit[cufft]==12.4.*"]
     others = ["demo-core==2.33.2", "numpy>=2", f"demo-libs>={VERSION}", "demo-extra==0.20260101", "odd >> 1"]
     requiring(tmp_path, [*official, *others])
-    assert [line for line in said(tmp_path) if "not here" in line] == []
+    assert [line for line in problems_found(tmp_path) if "not here" in line] == []
 
 
 def test_variants_miss_it_too(tmp_path: Path) -> None:
-    release(tmp_path)
-    shipped(tmp_path, V3, metadata=f"Requires-Dist: demo-libs=={VERSION}\n")
-    assert [line for line in said(tmp_path) if f"{V3}: requires demo-libs" in line]
+    release_folder(tmp_path)
+    release_wheel(tmp_path, V3, metadata=f"Requires-Dist: demo-libs=={VERSION}\n")
+    assert [line for line in problems_found(tmp_path) if f"{V3}: requires demo-libs" in line]

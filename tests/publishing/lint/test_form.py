@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.shelf import PLAIN, plain_release, said, sdist
+from tests.factories.release_folders import PLAIN, plain_release, problems_found, sdist
 from tests.factories.wheels import wheel
 
 REFUSED = [
@@ -53,7 +53,7 @@ def released(folder: Path, version: str, lines: str) -> Path:
     plain_release(folder)
     about = f"Metadata-Version: {version}\nName: demo\nVersion: 1.0\n{lines}"
     wheel(folder, PLAIN, {"demo-1.0.dist-info/METADATA": about})
-    sdist(folder, said=lines, version=version)
+    sdist(folder, lines=lines, version=version)
     return folder
 
 
@@ -63,7 +63,7 @@ def twine_takes(folder: Path) -> bool:
 
 
 def errors(folder: Path, *, pypi: bool) -> list[str]:
-    return [line for line in said(folder, pypi=pypi) if line.startswith("error")]
+    return [line for line in problems_found(folder, pypi=pypi) if line.startswith("error")]
 
 
 @pytest.mark.parametrize(("version", "lines", "reason"), [*REFUSED, *OF_PYPI_ALONE])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.shelf import LINUX, PLAIN, SDIST, V2, V3, release, said, shipped
+from tests.factories.release_folders import LINUX, PLAIN, SDIST, V2, V3, problems_found, release_folder, release_wheel
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
@@ -16,38 +16,38 @@ from vbuild.variants.metadata import VariantMetadata
 
 
 def test_an_index_that_is_stale_is_an_error(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     (tmp_path / V3).unlink()
     place = "error index: demo-1.0-variants.json: "
-    assert said(tmp_path) == [f"{place}lists x86_64_v3, of which there is no wheel"]
+    assert problems_found(tmp_path) == [f"{place}lists x86_64_v3, of which there is no wheel"]
     index(tmp_path)
-    shipped(tmp_path, V3)
-    assert said(tmp_path) == [f"{place}does not list x86_64_v3, of which there are wheels"]
+    release_wheel(tmp_path, V3)
+    assert problems_found(tmp_path) == [f"{place}does not list x86_64_v3, of which there are wheels"]
     other = document(variant("x86_64_v2", "x86_64 :: level :: v2"), variant("x86_64_v3", "x86_64 :: level :: v4"))
     (tmp_path / "demo-1.0-variants.json").write_bytes(other.pack())
-    assert said(tmp_path) == [f"{place}has other properties for x86_64_v3 than the wheels"]
+    assert problems_found(tmp_path) == [f"{place}has other properties for x86_64_v3 than the wheels"]
 
 
 def test_an_index_of_another_schema_is_stale(tmp_path: Path) -> None:
-    path = release(tmp_path) / "demo-1.0-variants.json"
+    path = release_folder(tmp_path) / "demo-1.0-variants.json"
     variants = Document.parse(path.read_bytes()).variants
     path.write_bytes(document(*variants, metadata=VariantMetadata(("x86_64",), ()), schema=Schema.PEP_825).pack())
     what = "has another schema, order of namespaces, or other providers than the wheels"
-    assert said(tmp_path) == [f"error index: demo-1.0-variants.json: {what}"]
+    assert problems_found(tmp_path) == [f"error index: demo-1.0-variants.json: {what}"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="has no file that can be opened but not read")
 def test_an_index_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    path = release(tmp_path) / "demo-1.0-variants.json"
+    path = release_folder(tmp_path) / "demo-1.0-variants.json"
     path.unlink()
     path.symlink_to("/proc/self/mem")
-    assert said(tmp_path) == ["error index: demo-1.0-variants.json: cannot be read: Input/output error"]
+    assert problems_found(tmp_path) == ["error index: demo-1.0-variants.json: cannot be read: Input/output error"]
 
 
 def test_an_index_that_another_tool_formatted_is_fine(tmp_path: Path) -> None:
-    path = release(tmp_path) / "demo-1.0-variants.json"
+    path = release_folder(tmp_path) / "demo-1.0-variants.json"
     path.write_bytes(b" ".join(path.read_bytes().split()))
-    assert said(tmp_path) == []
+    assert problems_found(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -60,46 +60,46 @@ def test_an_index_that_another_tool_formatted_is_fine(tmp_path: Path) -> None:
     ids=["list", "bytes", "schema"],
 )
 def test_an_index_that_is_none_is_an_error(data: bytes, what: str, tmp_path: Path) -> None:
-    path = release(tmp_path) / "demo-1.0-variants.json"
+    path = release_folder(tmp_path) / "demo-1.0-variants.json"
     path.write_bytes(data)
-    [line] = said(tmp_path)
+    [line] = problems_found(tmp_path)
     assert line.startswith(f"error index: demo-1.0-variants.json: {what}")
 
 
 def test_an_index_without_wheels_is_an_error(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     for name in (V2, V3):
         (tmp_path / name).unlink()
     (tmp_path / "other-2.0-variants.json").write_text("{}")
-    assert said(tmp_path) == [
+    assert problems_found(tmp_path) == [
         "error index: demo-1.0-variants.json and 1 more: is of a release without variant wheels here"
     ]
 
 
 def test_wheels_that_contradict_their_names_or_one_another_are_errors(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     v4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))
     variant_wheel(tmp_path, V3, v4)
     variant_wheel(tmp_path, PLAIN, v4)
-    shipped(tmp_path, V2, {"demo-1.0.dist-info/variant.json": b"{}"})
+    release_wheel(tmp_path, V2, {"demo-1.0.dist-info/variant.json": b"{}"})
     other = "describes 'x86_64_v4'; expected only 'x86_64_v3', as in the file name (PEP 825)"
     plain = "in a wheel whose file name has no variant label; expected none (PEP 825)"
-    assert [line for line in said(tmp_path) if " variant: " in line] == [
+    assert [line for line in problems_found(tmp_path) if " variant: " in line] == [
         f'error variant: {V2}: variant.json: "$schema": missing; expected a string',
         f"error variant: {V3}: variant.json: {other}",
         f"error variant: {PLAIN}: variant.json: {plain}",
     ]
     wheel(tmp_path, V2)
     missing = "missing; expected it to describe the variant 'x86_64_v2' of the file name (PEP 825)"
-    assert f"error variant: {V2}: variant.json: {missing}" in said(tmp_path)
+    assert f"error variant: {V2}: variant.json: {missing}" in problems_found(tmp_path)
 
 
 def test_labels_that_stand_for_different_properties_are_an_error(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     other = V3.replace("311", "312")
     variant_wheel(tmp_path, other, document(variant("x86_64_v3", "x86_64 :: level :: v4")))
-    shipped(tmp_path, PLAIN.replace("311", "312"))
-    [first, *_] = said(tmp_path)
+    release_wheel(tmp_path, PLAIN.replace("311", "312"))
+    [first, *_] = problems_found(tmp_path)
     assert first == (
         f"error variant: {V2} and 2 more: {V3} and {other}: the label 'x86_64_v3' stands for different properties: "
         "x86_64 :: level :: v3 and x86_64 :: level :: v4 (PEP 825, variant label)"
@@ -107,25 +107,25 @@ def test_labels_that_stand_for_different_properties_are_an_error(tmp_path: Path)
 
 
 def test_who_finds_variants_finds_a_plain_wheel(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     (tmp_path / PLAIN).unlink()
     what = "no plain wheel for cp311-cp311-manylinux_x86_64"
-    assert said(tmp_path) == [f"warning plain: {V2} and 1 more: {what}: pip builds the sdist there instead"]
+    assert problems_found(tmp_path) == [f"warning plain: {V2} and 1 more: {what}: pip builds the sdist there instead"]
     (tmp_path / SDIST).unlink()
-    assert said(tmp_path)[0] == f"error plain: {V2} and 1 more: {what}: pip finds nothing there"
-    shipped(tmp_path, f"demo-1.0-cp39-abi3-{LINUX}.whl")
+    assert problems_found(tmp_path)[0] == f"error plain: {V2} and 1 more: {what}: pip finds nothing there"
+    release_wheel(tmp_path, f"demo-1.0-cp39-abi3-{LINUX}.whl")
     assert not check(tmp_path).failed
 
 
 def test_pip_and_uv_find_nothing_without_a_plain_wheel(tmp_path: Path) -> None:
-    release(tmp_path, "demo-1.0-py3-none-any-x86_64_v2.whl")
+    release_folder(tmp_path, "demo-1.0-py3-none-any-x86_64_v2.whl")
     (tmp_path / SDIST).unlink()
     assert check(tmp_path).failed
     install = ["install", "--no-index", "--find-links", str(tmp_path), "demo", "--target", str(tmp_path / "there")]
     for installer in (["pip"], ["uv", "pip"]):
         command = [sys.executable, "-m", *installer, *install]
         assert subprocess.run(command, capture_output=True, check=False).returncode
-    shipped(tmp_path, "demo-1.0-py3-none-any.whl")
+    release_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
     assert not check(tmp_path).failed
     for installer in (["pip"], ["uv", "pip"]):
         subprocess.run([sys.executable, "-m", *installer, *install], capture_output=True, check=True)
@@ -133,8 +133,8 @@ def test_pip_and_uv_find_nothing_without_a_plain_wheel(tmp_path: Path) -> None:
 
 def test_a_label_that_one_python_lacks_is_a_warning(tmp_path: Path) -> None:
     arm = "demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl"
-    release(tmp_path, PLAIN, V2, V3, PLAIN.replace("311", "312"), V3.replace("311", "312"), arm)
-    [line] = said(tmp_path)
+    release_folder(tmp_path, PLAIN, V2, V3, PLAIN.replace("311", "312"), V3.replace("311", "312"), arm)
+    [line] = problems_found(tmp_path)
     assert line == (
         "warning labels: demo-1.0: there is no x86_64_v2 for cp312-cp312-manylinux_x86_64, "
         "as there is for cp311-cp311-manylinux_x86_64"

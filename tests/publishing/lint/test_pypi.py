@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tests.factories.shelf import LINUX, PLAIN, SDIST, V3, plain_release, release, said, sdist, shipped, tarball
+from tests.factories.release_folders import (
+    LINUX,
+    PLAIN,
+    SDIST,
+    V3,
+    plain_release,
+    problems_found,
+    release_folder,
+    release_wheel,
+    sdist,
+    tarball,
+)
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
 from vbuild.variants.index import index
@@ -37,8 +48,8 @@ def grown(path: Path, size: int) -> Path:
 def test_a_file_may_have_what_pypi_takes(size: int, what: str | None, tmp_path: Path) -> None:
     plain_release(tmp_path)
     grown(tmp_path / SDIST, size)
-    assert said(tmp_path, pypi=True) == ([f"error size: {SDIST}: {what}"] if what else [])
-    assert said(tmp_path) == ([f"warning size: {SDIST}: {what}"] if what else [])
+    assert problems_found(tmp_path, pypi=True) == ([f"error size: {SDIST}: {what}"] if what else [])
+    assert problems_found(tmp_path) == ([f"warning size: {SDIST}: {what}"] if what else [])
 
 
 def test_a_limit_that_was_granted_takes_the_place_of_the_default_one(tmp_path: Path) -> None:
@@ -53,7 +64,7 @@ def test_a_limit_that_was_granted_takes_the_place_of_the_default_one(tmp_path: P
 
 def test_wheels_have_the_same_limit(tmp_path: Path) -> None:
     plain_release(tmp_path)
-    shipped(tmp_path, PLAIN, {"demo/data.bin": random.Random(1).randbytes(MB)})
+    release_wheel(tmp_path, PLAIN, {"demo/data.bin": random.Random(1).randbytes(MB)})
     [found] = check(tmp_path, pypi=True, limit=1).problems
     assert (str(found.demand), found.files) == ("size", (PLAIN,))
 
@@ -106,23 +117,23 @@ REFUSED = [
 def test_what_pypi_refuses_is_an_error_for_pypi(
     name: str, demand: str, what: str, elsewhere: str | None, tmp_path: Path
 ) -> None:
-    shipped(tmp_path, name)
+    release_wheel(tmp_path, name)
     at_pypi = [f"error {demand}: {name}: {what}"]
-    assert [line for line in said(tmp_path, pypi=True) if " sdist: " not in line] == at_pypi
+    assert [line for line in problems_found(tmp_path, pypi=True) if " sdist: " not in line] == at_pypi
     others = [f"{elsewhere} {demand}: {name}: {what}"] if elsewhere else []
-    assert [line for line in said(tmp_path) if " sdist: " not in line] == others
+    assert [line for line in problems_found(tmp_path) if " sdist: " not in line] == others
 
 
 def test_a_build_tag_is_no_problem(tmp_path: Path) -> None:
     plain_release(tmp_path)
-    shipped(tmp_path, f"demo-1.0-2-cp311-cp311-{LINUX}.whl")
-    assert said(tmp_path, pypi=True) == []
+    release_wheel(tmp_path, f"demo-1.0-2-cp311-cp311-{LINUX}.whl")
+    assert problems_found(tmp_path, pypi=True) == []
 
 
 @pytest.mark.parametrize("name", [PLAIN, V3, f"demo-1.0-2-cp311-cp311-{LINUX}.whl", V3.replace("1.0-", "1.0-2-", 1)])
 def test_pypi_refuses_the_names_that_packaging_refuses(name: str, tmp_path: Path) -> None:
-    shipped(tmp_path, PLAIN)
-    shipped(tmp_path, name)
+    release_wheel(tmp_path, PLAIN)
+    release_wheel(tmp_path, name)
     sdist(tmp_path)
     index(tmp_path)
     try:
@@ -134,7 +145,7 @@ def test_pypi_refuses_the_names_that_packaging_refuses(name: str, tmp_path: Path
 
 
 def test_twine_uploads_no_variants_json(tmp_path: Path) -> None:
-    release(tmp_path)
+    release_folder(tmp_path)
     twine = [sys.executable, "-m", "twine", "check", str(tmp_path / "demo-1.0-variants.json")]
     result = subprocess.run(twine, capture_output=True, text=True, check=False)
     assert result.returncode
@@ -151,20 +162,20 @@ def test_an_archive_that_pypi_refuses_is_an_error_for_pypi(tmp_path: Path) -> No
     size = (tmp_path / PLAIN).stat().st_size
     with zipfile.ZipFile(tmp_path / PLAIN) as archive:
         unpacked = sum(info.file_size for info in archive.infolist())
-    assert said(tmp_path, pypi=True) == [
+    assert problems_found(tmp_path, pypi=True) == [
         f"error archive: {PLAIN}: its archive has a comment, which PyPI refuses",
         f"error archive: {PLAIN}: members are compressed with method 12; PyPI takes stored and deflated ones",
         f"error archive: {PLAIN}: unpacks from {size} to {unpacked} bytes; PyPI takes 50 times the size at most",
     ]
-    assert said(tmp_path) == []
+    assert problems_found(tmp_path) == []
 
 
 def modern(folder: Path, lines: str, files: Mapping[str, bytes | str] | None = None) -> None:
     """A plain wheel whose METADATA, of version 2.4, say *lines* besides, and an sdist that is sound."""
     plain_release(folder)
-    sdist(folder, said="Dynamic: Requires-Dist\n")
+    sdist(folder, lines="Dynamic: Requires-Dist\n")
     about = f"Metadata-Version: 2.4\nName: demo\nVersion: 1.0\n{lines}"
-    shipped(folder, PLAIN, {"demo-1.0.dist-info/METADATA": about, **(files or {})})
+    release_wheel(folder, PLAIN, {"demo-1.0.dist-info/METADATA": about, **(files or {})})
 
 
 def test_requirements_and_licenses_that_pypi_refuses_are_errors_for_pypi(tmp_path: Path) -> None:
@@ -178,24 +189,24 @@ def test_requirements_and_licenses_that_pypi_refuses_are_errors_for_pypi(tmp_pat
         "Requires-Dist \"b; variant_label == 'x86_64_v3'\" cannot be read: Expected a marker variable or quoted string"
     )
     unlicensed = "License-File 'NOTICE' is not in the wheel's licenses folder, which PyPI refuses (PEP 639)"
-    assert said(tmp_path, pypi=True) == [
+    assert problems_found(tmp_path, pypi=True) == [
         f"error license: {PLAIN}: {unlicensed}",
         f"error requirement: {PLAIN}: {unreadable}",
         f"error requirement: {PLAIN}: Requires-Dist 'a @ https://example.org/a.whl' is a URL, which PyPI refuses",
     ]
-    assert f"warning requirement: {PLAIN}: {unreadable}" in said(tmp_path)
+    assert f"warning requirement: {PLAIN}: {unreadable}" in problems_found(tmp_path)
     assert not check(tmp_path).failed
 
 
 def test_licenses_are_files_of_the_wheel_from_metadata_2_4_on(tmp_path: Path) -> None:
     """As in wheels of setuptools before that, psutil 7.0.0 or PyYAML 6.0.2."""
     plain_release(tmp_path)
-    shipped(tmp_path, PLAIN, {"demo-1.0.dist-info/LICENSE": "free"}, metadata="License-File: LICENSE\n")
-    sdist(tmp_path, said="License-File: LICENSE\n")
-    assert said(tmp_path, pypi=True) == []
+    release_wheel(tmp_path, PLAIN, {"demo-1.0.dist-info/LICENSE": "free"}, metadata="License-File: LICENSE\n")
+    sdist(tmp_path, lines="License-File: LICENSE\n")
+    assert problems_found(tmp_path, pypi=True) == []
     modern(tmp_path, "License-File: LICENSE\n")
     what = "License-File 'LICENSE' is not in the wheel's licenses folder, which PyPI refuses (PEP 639)"
-    assert said(tmp_path, pypi=True) == [f"error license: {PLAIN}: {what}"]
+    assert problems_found(tmp_path, pypi=True) == [f"error license: {PLAIN}: {what}"]
 
 
 @pytest.mark.parametrize("first", ["A", "PKG-INFO", "Z"])
@@ -205,19 +216,19 @@ def test_an_sdist_has_the_licenses_that_it_names(first: str, tmp_path: Path) -> 
     about = "Metadata-Version: 2.4\nName: demo\nVersion: 1.0\nLicense-File: LICENSE\nLicense-File: licenses/MIT\n"
     files = {name: about if name == "PKG-INFO" else "free" for name in sorted(names, key=lambda name: name < first)}
     tarball(tmp_path / SDIST, {f"demo-1.0/{name}": text for name, text in files.items()})
-    assert said(tmp_path, pypi=True) == []
+    assert problems_found(tmp_path, pypi=True) == []
     tarball(tmp_path / SDIST, {f"demo-1.0/{name}": text for name, text in files.items() if name != "LICENSE"})
     what = "License-File 'LICENSE' is not in the sdist, which PyPI refuses (PEP 639)"
-    assert said(tmp_path, pypi=True) == [f"error license: {SDIST}: {what}"]
+    assert problems_found(tmp_path, pypi=True) == [f"error license: {SDIST}: {what}"]
 
 
 def test_an_sdist_has_no_requirements_that_are_urls(tmp_path: Path) -> None:
     plain_release(tmp_path)
-    sdist(tmp_path, said="Requires-Dist: a @ https://example.org/a.whl\nDynamic: Requires-Dist\n")
-    assert said(tmp_path, pypi=True) == [
+    sdist(tmp_path, lines="Requires-Dist: a @ https://example.org/a.whl\nDynamic: Requires-Dist\n")
+    assert problems_found(tmp_path, pypi=True) == [
         f"error requirement: {SDIST}: Requires-Dist 'a @ https://example.org/a.whl' is a URL, which PyPI refuses"
     ]
-    assert said(tmp_path) == []
+    assert problems_found(tmp_path) == []
 
 
 def test_who_writes_no_markers_of_variants_is_not_told_of_them(tmp_path: Path) -> None:

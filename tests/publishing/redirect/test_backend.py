@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.redirecting import (
+from tests.factories.redirect_installs import (
     NAME,
     URL,
     V3,

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from tests.factories.redirecting import COMPANION, METADATA, NAME, URL, V3, V4, laid_out, release, unpacked
+from tests.factories.redirect_installs import COMPANION, METADATA, NAME, URL, V3, V4, laid_out, release, unpacked
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import sha256_of
@@ -27,7 +27,7 @@ from vbuild.publishing.releases import offers
 
 EXPECTED = "expected the URL of a folder, https, http or file, as in https://example.org/whl"
 LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
-_PUBLISH = "import sys; from tests.factories.redirecting import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
+_PUBLISH = "import sys; from tests.factories.redirect_installs import *; laid_out(Path(sys.argv[1]), Path(sys.argv[2]))"
 
 
 def planned(folder: Path, url: str | None = URL, *mirrors: str, by_hardware: bool = False) -> PublishPlan:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories.redirecting import NAME, V3, V4, laid_out, release
+from tests.factories.redirect_installs import NAME, V3, V4, laid_out, release
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.files.hashing import sha256_of

@@ -5,7 +5,7 @@ TOLD -> what the attack is called -> the archive
 
 import dataclasses
 
-from tests.factories.hostilezips import INFO, NAME, Entry, archive, wheel_of
+from tests.factories.hostile_zips import INFO, NAME, Entry, archive, wheel_of
 from tests.factories.wheels import everything, record_of
 
 CODE = b"def main(): print(1)\n"
@@ -15,7 +15,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: true\nTag: py3-n
 METADATA = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 
 
-def under(folder: str) -> bytes:
+def with_dist_info(folder: str) -> bytes:
     """A wheel whose ``.dist-info`` folder is called *folder*."""
     whole = wheel_of(A, record=RECORD.replace(INFO, folder))
     return archive(
@@ -23,7 +23,7 @@ def under(folder: str) -> bytes:
     )
 
 
-def saying(name: str, text: bytes, *more: Entry) -> bytes:
+def with_member(name: str, text: bytes, *more: Entry) -> bytes:
     """A wheel whose file *name* of the ``.dist-info`` folder is *text*, with *more* members."""
     return archive(wheel_of(A, *more, Entry(f"{INFO}/{name}", text)))
 
@@ -147,15 +147,15 @@ _POINTS = {
     "of extras": _scripts("demo = demo.a:main [all]"),
     "of another group": b"[../../x]\n../../x = demo.a:main\n",
 }
-TOLD = {
-    **{f"dist-info folder {name}": under(folder) for name, folder in _FOLDERS.items()},
-    **{f"WHEEL {name}": saying("WHEEL", text) for name, text in _WHEELS.items()},
-    **{f"METADATA {name}": saying("METADATA", text) for name, text in _METADATAS.items()},
-    **{f"entry point {name}": saying("entry_points.txt", text) for name, text in _POINTS.items()},
-    "entry point over script": saying(
+METADATA_ATTACKS = {
+    **{f"dist-info folder {name}": with_dist_info(folder) for name, folder in _FOLDERS.items()},
+    **{f"WHEEL {name}": with_member("WHEEL", text) for name, text in _WHEELS.items()},
+    **{f"METADATA {name}": with_member("METADATA", text) for name, text in _METADATAS.items()},
+    **{f"entry point {name}": with_member("entry_points.txt", text) for name, text in _POINTS.items()},
+    "entry point over script": with_member(
         "entry_points.txt", _POINTS["sound"], Entry("demo-1.0.data/scripts/demo", b"#!python\nevil")
     ),
-    "entry point over data": saying(
+    "entry point over data": with_member(
         "entry_points.txt", _POINTS["sound"], Entry("demo-1.0.data/data/bin/demo", b"evil")
     ),
 }

@@ -1,6 +1,6 @@
 """Folders whose entries come in another order: what a program makes of them must not depend on it.
 
-backwards() -> the variable that loads backwards.c, with which a process and its children read folders from the end
+reversed_order() -> the variable that loads reversed_folders.c: a process with it lists folders from the end
 """
 
 import atexit
@@ -10,15 +10,15 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("backwards.c")
+_SOURCE = Path(__file__).with_name("reversed_folders.c")
 
 
 @cache
-def backwards() -> dict[str, str]:
+def reversed_order() -> dict[str, str]:
     """The variable with which a process, and its children, read folders from their end; built once in a session."""
-    folder = Path(tempfile.mkdtemp(prefix="backwards-"))
+    folder = Path(tempfile.mkdtemp(prefix="reversed-folders-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    library = folder / "backwards.so"
+    library = folder / "reversed_folders.so"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["gcc", *flags, "-o", library, _SOURCE, "-ldl"], check=True)
     return {"LD_PRELOAD": str(library)}

@@ -21,7 +21,7 @@ from typing import Any
 Question = tuple[str, dict[str, Any]]
 
 
-def answers(questions: list[Question]) -> list[Any]:
+def rattler_answers(questions: list[Question]) -> list[Any]:
     """What py-rattler answers to *questions*, asked in one process."""
     command = [sys.executable, "-W", "ignore", __file__]
     with TemporaryDirectory() as cache:
@@ -37,9 +37,9 @@ def answers(questions: list[Question]) -> list[Any]:
     return list(json.loads(run.stdout))
 
 
-def answer(kind: str, **keys: Any) -> Any:
+def rattler_answer(kind: str, **keys: Any) -> Any:
     """The same for one question."""
-    return answers([(kind, keys)])[0]
+    return rattler_answers([(kind, keys)])[0]
 
 
 async def _records(channels: list[str], specs: list[str], virtual: list[list[str]]) -> Any:

@@ -16,7 +16,7 @@ def offers(text: str) -> tuple[GpuOffer, ...]:
     )
 
 
-def short(offer: GpuOffer) -> str:
+def short_offer(offer: GpuOffer) -> str:
     """The offer as `offers` reads it."""
     kind = "" if offer.code is GpuCodeKind.MACHINE else offer.code.value
     return f"{kind}{offer.arch.number}{offer.arch.suffix}"

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.factories.repaired import NAME
+from tests.factories.repaired_wheels import NAME
 from tests.factories.wheels import wheel
 from vbuild.elf.read import Loading
 from vbuild.splitting.bundle import Bundle, Origin, Reader
@@ -13,7 +13,7 @@ from vbuild.wheel.archive import open_wheel
 
 
 @dataclass(slots=True)
-class Looker:
+class BundleReader:
     """Makes wheels below *folder* and reads them; *asked* are the libraries whose origin was asked for."""
 
     folder: Path

@@ -22,13 +22,13 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @dataclass(frozen=True, slots=True)
-class Customer:
+class VirtualEnvironment:
     """Somebody with a virtual environment in *folder*, and ``pip`` and ``uv`` that install into it."""
 
     folder: Path
 
     @classmethod
-    def at(cls, folder: Path) -> "Customer":
+    def at(cls, folder: Path) -> "VirtualEnvironment":
         """A new one; *folder* is made."""
         made = cls(folder)
         (folder / "bin").mkdir(parents=True)
@@ -98,7 +98,7 @@ class Customer:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def serving_folder(folder: Path) -> Iterator[str]:
     """The address of a plain file server over *folder*, without a slash at its end."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)

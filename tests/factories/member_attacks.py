@@ -11,7 +11,7 @@ from typing import Any
 
 import zstandard
 
-from tests.factories.hostilezips import INFO, NAME, STORED, UTF8, Entry, archive, basics, wheel_of
+from tests.factories.hostile_zips import INFO, NAME, STORED, UTF8, Entry, archive, basics, wheel_of
 from tests.factories.wheels import everything, hashed, record_of
 
 CODE = b"x = 1\n" * 100

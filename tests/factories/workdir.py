@@ -23,7 +23,7 @@ _TOLD = ("CUDA", "NVCC", "CMAKE", "CC", "CXX", "CFLAGS", "CXXFLAGS")
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class Workdir:
     """A folder to work in, and a user's cache with toolkits and packages, but no finished work and no answers.
 
     Commands start *inside* another, which they are arguments of.
@@ -34,8 +34,8 @@ class Desk:
     inside: tuple[str, ...] = ()
 
     @classmethod
-    def at(cls, folder: Path, *, shared: Sequence[str] = _SHARED) -> "Desk":
-        """A desk in *folder*, whose cache has of vbuild's what is *shared*, by links."""
+    def at(cls, folder: Path, *, shared: Sequence[str] = _SHARED) -> "Workdir":
+        """A workdir in *folder*, whose cache has of vbuild's what is *shared*, by links."""
         cache, known = folder / "cache", user_cache_path()
         (cache / "vbuild").mkdir(parents=True)
         for entry in known.iterdir():
@@ -78,10 +78,10 @@ class Desk:
 
     def finished_work(self) -> dict[str, str]:
         """What the store of builds and wheels has; what is being put into it, too."""
-        found = everything(self.cache / "vbuild/builds")
+        found = file_digests(self.cache / "vbuild/builds")
         return {path: digest for path, digest in found.items() if not path.startswith(".locks")}
 
-    def seems(self, program: str, text: str, *, folder: str = "programs") -> Path:
+    def add_program(self, program: str, text: str, *, folder: str = "programs") -> Path:
         """A script *text* called *program* in *folder*, for the PATH."""
         path = self.folder / folder / program
         path.parent.mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ def refusal(ran: subprocess.CompletedProcess[str]) -> str:
     return ran.stderr.removeprefix("vbuild: ").rstrip("\n")
 
 
-def everything(folder: Path) -> dict[str, str]:
+def file_digests(folder: Path) -> dict[str, str]:
     """The SHA-256 of every file below *folder* by path, and empty for folders; links to folders are not followed."""
     found: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):
@@ -119,19 +119,19 @@ def wheels(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.whl"))}
 
 
-def stages(folder: Path) -> list[str]:
+def stage_folders(folder: Path) -> list[str]:
     """The folders for work in progress that are in *folder*."""
     return [path.name for path in folder.glob(f"{STAGE}*")]
 
 
-def without_installed_toolkits(desk: Desk) -> Desk:
-    """*desk* on a machine where no toolkit stands in the usual place; skips the test where nothing may be mounted."""
+def without_installed_toolkits(workdir: Workdir) -> Workdir:
+    """*workdir* on a machine without a toolkit in the usual place; skips the test if nothing may be mounted."""
     hidden = 'for place in /usr/local/cuda*; do [ ! -d "$place" ] || mount -t tmpfs none "$place" || exit; done'
-    return replace(desk, inside=mounted(f'{hidden}; exec "$@"', "sh"))
+    return replace(workdir, inside=mounted(f'{hidden}; exec "$@"', "sh"))
 
 
 def on_small_disk(
-    desk: Desk, disk: Path, size: str, *command: object, before: str = "true", **variables: str
+    workdir: Workdir, disk: Path, size: str, *command: object, before: str = "true", **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """What *command* says where *disk*, a folder, has no more room than *size*; and the files that are there then.
 
@@ -142,7 +142,7 @@ def on_small_disk(
     listing = disk.with_name(f"{disk.name}.listing")
     look = f"(cd {disk} && find . ! -type d) > {listing}"
     script = f'(cd {disk} && {before}) && "$@"; status=$?; {look}; exit $status'
-    ran = replace(desk, inside=inside).ran("sh", "-c", script, "sh", *command, **variables)
+    ran = replace(workdir, inside=inside).ran("sh", "-c", script, "sh", *command, **variables)
     return ran, sorted(line.removeprefix("./") for line in listing.read_text().splitlines())
 
 

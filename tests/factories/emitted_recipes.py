@@ -16,19 +16,19 @@ def values(number: int) -> str:
     return f"[matrix.axes.free]\n{rows}"
 
 
-def written(folder: Path, text: str, name: str = "demo.toml", *, source: str = SOURCE) -> Path:
+def written_recipe(folder: Path, text: str, name: str = "demo.toml", *, source: str = SOURCE) -> Path:
     """The recipe *name* in *folder*, by its path from there."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(source + text)
     return Path(name)
 
 
-def every_kind(folder: Path) -> list[Path]:
+def recipes_of_every_kind(folder: Path) -> list[Path]:
     """Levels; levels, groups of GPUs and Pythons under an odd name; and more wheels than one matrix has jobs."""
     (folder / "py 3").mkdir()
     (folder / "py 3" / "python").touch()
     return [
-        written(folder, f"[matrix]\n{LEVELS}", "levels.toml"),
-        written(folder, f"[matrix]\n{PYTHONS}{LEVELS}{CUDA}", ODD),
-        written(folder, values(600), "many.toml"),
+        written_recipe(folder, f"[matrix]\n{LEVELS}", "levels.toml"),
+        written_recipe(folder, f"[matrix]\n{PYTHONS}{LEVELS}{CUDA}", ODD),
+        written_recipe(folder, values(600), "many.toml"),
     ]

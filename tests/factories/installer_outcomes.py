@@ -38,7 +38,7 @@ class Outcome:
     files: Mapping[str, str]
 
 
-def installed(folder: Path, wheels: Iterable[Path]) -> dict[Path, dict[str, Outcome]]:
+def installer_outcomes(folder: Path, wheels: Iterable[Path]) -> dict[Path, dict[str, Outcome]]:
     """What every tool makes of each of *wheels*, which lie alone in folders of their own below *folder*."""
     paths = list(wheels)
     outcomes: dict[Path, dict[str, Outcome]] = defaultdict(dict)

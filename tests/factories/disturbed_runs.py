@@ -1,6 +1,6 @@
-"""What has to hold after a run of a subject that was disturbed, held against one that was not.
+"""What has to hold after a run of a command that was disturbed, held against one that was not.
 
-Undisturbed.of(subject, folder) -> .faulted(fault), .killed(number, after) -> Disturbed -> .check(), .check_again()
+UndisturbedRun.of(command, folder) -> .faulted(fault), .killed(number, after) -> DisturbedRun -> check(), check_again()
 """
 
 import json
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.factories.desk import everything
 from tests.factories.faults import COUNTING, Call, Ended, Fault, Kind, calls, signalled
-from tests.factories.subjects import Subject, Workplace
+from tests.factories.workdir import file_digests
+from tests.factories.writing_commands import CommandFolder, WritingCommand
 
 # what vbuild calls that which is in the making
 _IN_THE_MAKING = re.compile(r"\.[0-9a-f]{16}\.part|\.vbuild-\w+|\.relinking-\w+")
@@ -25,11 +25,11 @@ _INTERRUPTED = "vbuild: interrupted: nothing half-done was left behind\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbed:
+class DisturbedRun:
     """A run that was disturbed by *fault* or a signal, in *place*; *whole* is the undisturbed output."""
 
-    subject: Subject
-    place: Workplace
+    command: WritingCommand
+    place: CommandFolder
     whole: Mapping[str, str]
     ended: Ended
     fault: Fault | None = None
@@ -51,19 +51,19 @@ class Disturbed:
 
     def check_again(self) -> None:
         """The same command, undisturbed, gives what it always gives, and leaves nothing of the disturbed run's."""
-        self.subject.reopen(self.place, self.whole)
+        self.command.reopen(self.place, self.whole)
         again = self.place.run()
         assert (again.status, again.err) == (0, ""), again
         assert self.place.results() == self.whole
         self.place.check_told()
-        if self.subject.sweeps:
+        if self.command.sweeps:
             # a stage whose removal was itself disturbed has no such file any more, and goes a day later
             left = [name for name in self.place.left() if (self.place.out / name / "alive").exists()]
             assert left == [], left
 
     def _check_results(self) -> None:
         there = self.place.results()
-        is_partial = self.ended.status == 1 and self.subject.sweeps
+        is_partial = self.ended.status == 1 and self.command.sweeps
         for path, digest in there.items():
             if is_partial and path.endswith(".json"):
                 json.loads((self.place.out / path).read_text())  # of those that were built
@@ -93,28 +93,28 @@ def spread(calls: Sequence[Call], most: int, rng: random.Random) -> list[Call]:
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
-    """A run of *subject* in *folder* that nothing disturbed: its results, its calls, and its *seconds*."""
+class UndisturbedRun:
+    """A run of *command* in *folder* that nothing disturbed: its results, its calls, and its *seconds*."""
 
-    subject: Subject
+    command: WritingCommand
     folder: Path
     whole: Mapping[str, str]
     calls: tuple[Call, ...]
     seconds: float
 
     @classmethod
-    def of(cls, subject: Subject, folder: Path) -> "Undisturbed":
+    def of(cls, command: WritingCommand, folder: Path) -> "UndisturbedRun":
         inputs = folder / "inputs"
         inputs.mkdir(parents=True)
-        subject.fill(inputs)
-        first, counted = (subject.prepared(folder / name, inputs) for name in ("first", "counted"))
+        command.fill(inputs)
+        first, counted = (command.prepared(folder / name, inputs) for name in ("first", "counted"))
         ran = first.run()
         assert (ran.status, ran.err) == (0, "")
         assert first.left() == []
         run = counted.run(COUNTING)
         assert (run.status, run.err) == (0, "")
         assert counted.results() == first.results()
-        made = cls(subject, folder, first.results(), tuple(calls(counted.log)), ran.seconds)
+        made = cls(command, folder, first.results(), tuple(calls(counted.log)), ran.seconds)
         assert len(made.calls) == len({call.number for call in made.calls})
         shutil.rmtree(first.folder)
         shutil.rmtree(counted.folder)
@@ -124,7 +124,7 @@ class Undisturbed:
         """Hold what has to hold after each of *faults*, one a run; every *again*th is followed by a rerun."""
         hits = 0
         for number, fault in enumerate(faults, start=1):
-            print(f"{self.subject}: {fault}")
+            print(f"{self.command}: {fault}")
             with self.faulted(fault) as disturbed:
                 hits += bool(disturbed.hit)
                 disturbed.check()
@@ -134,28 +134,28 @@ class Undisturbed:
         assert hits >= 0.9 * len(faults)
 
     @contextmanager
-    def faulted(self, fault: Fault) -> Iterator[Disturbed]:
+    def faulted(self, fault: Fault) -> Iterator[DisturbedRun]:
         """A run that *fault* disturbs."""
         with self.place() as place:
             ended = place.run(fault)
             hit = tuple(call for call in calls(place.log) if call.is_failed)
-            yield Disturbed(self.subject, place, self.whole, ended, fault, hit)
+            yield DisturbedRun(self.command, place, self.whole, ended, fault, hit)
 
     @contextmanager
-    def killed(self, number: signal.Signals, after: float) -> Iterator[Disturbed]:
+    def killed(self, number: signal.Signals, after: float) -> Iterator[DisturbedRun]:
         """A run that gets a signal."""
         with self.place() as place:
             variables = place.variables
             ended = signalled(*place.arguments, folder=place.folder, variables=variables, number=number, after=after)
-            yield Disturbed(self.subject, place, self.whole, ended)
+            yield DisturbedRun(self.command, place, self.whole, ended)
 
     @contextmanager
-    def place(self) -> Iterator[Workplace]:
+    def place(self) -> Iterator[CommandFolder]:
         """A place for a run; what it is made of must be the same afterwards."""
         inputs = self.folder / "inputs"
-        before = everything(inputs)
+        before = file_digests(inputs)
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix="run-")) / "place"
-        yield self.subject.prepared(folder, inputs)
-        assert everything(inputs) == before
-        assert everything(folder / "in") == before
+        yield self.command.prepared(folder, inputs)
+        assert file_digests(inputs) == before
+        assert file_digests(folder / "in") == before
         shutil.rmtree(folder.parent)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.factories import joinable, repaired
-from tests.factories.desk import everything
+from tests.factories import hwcaps_wheels, repaired_wheels
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.faults import Ended, Fault, run
 from tests.factories.projects import KERNEL, tree
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
+from tests.factories.workdir import file_digests
 from vbuild.variants.stamp import stamped
 
 FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -77,8 +77,8 @@ isolation = false
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """Where a subject runs: *inputs*, *out*, *tmp* and *cache* in *folder*, and the command's *arguments*."""
+class CommandFolder:
+    """Where a command runs: *inputs*, *out*, *tmp* and *cache* in *folder*, and the command's *arguments*."""
 
     folder: Path
     arguments: tuple[str, ...]
@@ -108,7 +108,7 @@ class Workplace:
 
     def results(self) -> dict[str, str]:
         """The SHA-256 of each file in the output, by path; not of what has a name that begins with a dot."""
-        found = everything(self.out) if self.out.exists() else {}
+        found = file_digests(self.out) if self.out.exists() else {}
         return {
             path: digest if Path(path).suffix != ".html" and Path(path).name != "report.json" else "told"
             for path, digest in found.items()
@@ -128,7 +128,7 @@ class Workplace:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class WritingCommand:
     """A command of vbuild: what *fill* puts into its folder of inputs, the *arguments*, and its *closed* outputs.
 
     Folders that are *closed* are whole or not there, and have to go before the command runs again. A command that
@@ -147,16 +147,16 @@ class Subject:
     def __str__(self) -> str:
         return self.name
 
-    def prepared(self, folder: Path, inputs: Path) -> Workplace:
+    def prepared(self, folder: Path, inputs: Path) -> CommandFolder:
         """A place to run it in *folder*, on hard links to the *inputs* that `fill` made."""
         (folder / "tmp").mkdir(parents=True)
         (folder / "cache/vbuild").mkdir(parents=True)
         shutil.copytree(inputs, folder / "in", copy_function=os.link)
         if self.beside:
             shutil.copytree(inputs, folder / "out/dist", copy_function=os.link)
-        return Workplace(folder, self.arguments)
+        return CommandFolder(folder, self.arguments)
 
-    def reopen(self, place: Workplace, whole: Mapping[str, str]) -> None:
+    def reopen(self, place: CommandFolder, whole: Mapping[str, str]) -> None:
         """Remove the closed folders that a run left behind, after a look whether they are whole."""
         there = place.results()
         for folder in self.closed:
@@ -188,8 +188,8 @@ def _bundled(folder: Path) -> None:
         "demo/__init__.py": "from demo import _c\n",
         "demo/_c.so": module("libcount.so.1", source="int count(void); int answer(void) { return count(); }"),
     }
-    names = tuple(f"demo-1.0-{python}-{python}-{repaired.LINUX}.whl" for python in (_VERSION, "cp39"))
-    repaired.release(folder, files, {"libcount.so.1": count}, names=names)
+    names = tuple(f"demo-1.0-{python}-{python}-{repaired_wheels.LINUX}.whl" for python in (_VERSION, "cp39"))
+    repaired_wheels.release(folder, files, {"libcount.so.1": count}, names=names)
 
 
 @cache
@@ -198,18 +198,18 @@ def _numbers(count: int) -> str:
 
 
 def _plain(folder: Path) -> None:
-    wheel(folder, joinable.NAME, {f"demo/data{number}.bin": _noise(3_000_000 + number) for number in range(3)})
+    wheel(folder, hwcaps_wheels.NAME, {f"demo/data{number}.bin": _noise(3_000_000 + number) for number in range(3)})
 
 
 def _labelled(folder: Path) -> None:
     for number in range(6):
-        name = joinable.NAME.replace("1.0", f"1.{number}")
+        name = hwcaps_wheels.NAME.replace("1.0", f"1.{number}")
         plain = wheel(folder, name, {"demo/data.bin": _noise(300_000)})
         stamped(plain, folder, variant=V3)
 
 
 def _levels(folder: Path) -> None:
-    joinable.release(folder, {level: joinable.package(level) for level in ("v1", "v3", "v4")})
+    hwcaps_wheels.hwcaps_release(folder, {level: hwcaps_wheels.package(level) for level in ("v1", "v3", "v4")})
     shutil.rmtree(folder / "unstamped-v3")
     shutil.rmtree(folder / "unstamped-v4")
 
@@ -228,21 +228,21 @@ def _project(folder: Path) -> None:
     )
 
 
-SUBJECTS = (
-    Subject("slim", _fat, ("slim", "in", "-o", "out", "--variant", "sm80=80", "--variant", "sm90=90")),
-    Subject("split", _bundled, ("split", "in", "-o", "out", "--min-size", "0")),
-    Subject(
+WRITING_COMMANDS = (
+    WritingCommand("slim", _fat, ("slim", "in", "-o", "out", "--variant", "sm80=80", "--variant", "sm90=90")),
+    WritingCommand("split", _bundled, ("split", "in", "-o", "out", "--min-size", "0")),
+    WritingCommand(
         "stamp",
         _plain,
-        ("stamp", f"in/{joinable.NAME}", "-o", "out", "-l", "x86_64_v3", "-p", "x86_64::level::v3", "--check"),
+        ("stamp", f"in/{hwcaps_wheels.NAME}", "-o", "out", "-l", "x86_64_v3", "-p", "x86_64::level::v3", "--check"),
     ),
-    Subject("index", _labelled, ("index", "out/dist", "--simple", "out/site"), closed=("site",), beside=True),
-    Subject(
+    WritingCommand("index", _labelled, ("index", "out/dist", "--simple", "out/site"), closed=("site",), beside=True),
+    WritingCommand(
         "publish",
         _levels,
         ("publish", "in", "--layout", "hwcaps", "--layout", "local", "-o", "out"),
         closed=("hwcaps", "local"),
         sweeps=True,
     ),
-    Subject("matrix", _project, ("matrix", "in/demo.toml", "-o", "out"), sweeps=True, takes=2),
+    WritingCommand("matrix", _project, ("matrix", "in/demo.toml", "-o", "out"), sweeps=True, takes=2),
 )

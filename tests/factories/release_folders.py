@@ -16,23 +16,23 @@ V2, V3 = (f"demo-1.0-cp311-cp311-{LINUX}-x86_64_{level}.whl" for level in ("v2",
 SDIST = "demo-1.0.tar.gz"
 
 
-def shipped(folder: Path, name: str = PLAIN, files: Mapping[str, bytes | str] | None = None, **more: str) -> Path:
+def release_wheel(folder: Path, name: str = PLAIN, files: Mapping[str, bytes | str] | None = None, **more: str) -> Path:
     """The wheel *name*, with the variant.json that its label says; *more* is as for `wheel`."""
     label = name.removesuffix(".whl").rpartition("-")[2]
     document_of = {}
     if label.startswith("x86_64_"):
-        said = document(variant(label, f"x86_64 :: level :: {label.removeprefix('x86_64_')}"))
-        document_of[f"{dist_info_of(name)}/variant.json"] = said.pack()
+        metadata = document(variant(label, f"x86_64 :: level :: {label.removeprefix('x86_64_')}"))
+        document_of[f"{dist_info_of(name)}/variant.json"] = metadata.pack()
     return wheel(folder, name, {**document_of, **(files or {})}, metadata=more.get("metadata", ""))
 
 
 def sdist(
-    folder: Path, name: str = SDIST, *, said: str | None = None, top: str | None = None, version: str = "2.2"
+    folder: Path, name: str = SDIST, *, lines: str | None = None, top: str | None = None, version: str = "2.2"
 ) -> Path:
-    """The sdist *name* with a PKG-INFO, whose further lines are *said*."""
+    """The sdist *name* with a PKG-INFO, with more *lines*."""
     stem = name.removesuffix(".tar.gz")
     project, _, number = stem.rpartition("-")
-    text = f"Metadata-Version: {version}\nName: {project}\nVersion: {number}\n{said or ''}"
+    text = f"Metadata-Version: {version}\nName: {project}\nVersion: {number}\n{lines or ''}"
     files = {"setup.py": "", "demo.egg-info/PKG-INFO": "not this one", "PKG-INFO": text}
     return tarball(folder / name, {f"{top or stem}/{path}": data for path, data in files.items()})
 
@@ -48,16 +48,16 @@ def tarball(path: Path, files: Mapping[str, str]) -> Path:
     return path
 
 
-def release(folder: Path, *names: str) -> Path:
+def release_folder(folder: Path, *names: str) -> Path:
     """A sound release in *folder*: the wheels *names*, plain, v2 and v3 where there are none; an sdist, the index."""
     for name in names or (PLAIN, V2, V3):
-        shipped(folder, name)
+        release_wheel(folder, name)
     sdist(folder)
     index(folder)
     return folder
 
 
-def said(folder: Path, *, pypi: bool = False) -> list[str]:
+def problems_found(folder: Path, *, pypi: bool = False) -> list[str]:
     """What is wrong with *folder*, a line for each problem."""
     return [
         f"{found.severity} {found.demand}: {found.place}: {found.what}" for found in check(folder, pypi=pypi).problems
@@ -66,4 +66,4 @@ def said(folder: Path, *, pypi: bool = False) -> list[str]:
 
 def plain_release(folder: Path) -> Path:
     """What PyPI takes: a plain wheel and an sdist."""
-    return release(folder, PLAIN)
+    return release_folder(folder, PLAIN)

@@ -26,7 +26,9 @@ void *PyInit__c(void) { float a[16] = {0}, b[16] = {0}; add(a, b); return PyModu
 
 
 @cache
-def copy(level: str, *, march: str | None = None, soname: str = "libvb_demo-01234567.so", more: str = "") -> bytes:
+def level_copy(
+    level: str, *, march: str | None = None, soname: str = "libvb_demo-01234567.so", more: str = ""
+) -> bytes:
     """The module ``_c`` for *level*, whose ``__doc__`` is that; of code for *march*, where that is another level."""
     source = _MODULE.replace("LEVEL", f'"{level}"') + more
     flags = ("-O2", f"-march=x86-64{'' if (march or level) == 'v1' else f'-{march or level}'}")
@@ -34,18 +36,18 @@ def copy(level: str, *, march: str | None = None, soname: str = "libvb_demo-0123
 
 
 @cache
-def stub(needs: str = "libvb_demo-01234567.so", runpath: str = "$ORIGIN/../demo.libs") -> bytes:
+def level_stub(needs: str = "libvb_demo-01234567.so", runpath: str = "$ORIGIN/../demo.libs") -> bytes:
     """A library without code or symbols that loads another."""
     return library(None, (needs,), source="", runpath=runpath, flags=("-nostdlib",))
 
 
-def members(levels: Sequence[str] = ("v3", "v4")) -> dict[str, bytes | str]:
+def level_members(levels: Sequence[str] = ("v3", "v4")) -> dict[str, bytes | str]:
     """The package demo, whose module ``_c`` is a stub for copies at *levels* and for the baseline."""
-    copies = {at_level(BASE, level): copy(level) for level in levels}
-    return {"demo/__init__.py": "from demo import _c\n", STUB: stub(), BASE: copy("v1"), **copies}
+    copies = {at_level(BASE, level): level_copy(level) for level in levels}
+    return {"demo/__init__.py": "from demo import _c\n", STUB: level_stub(), BASE: level_copy("v1"), **copies}
 
 
-def leveled(
+def leveled_wheel(
     folder: Path,
     files: Mapping[str, bytes | str] | None = None,
     *,
@@ -53,8 +55,8 @@ def leveled(
     name: str = NAME,
     metadata: str = "",
 ) -> Path:
-    """The wheel *name* of these *files*, those of `members` where None."""
+    """The wheel *name* of these *files*, those of `level_members` where None."""
     tag = "-".join(name.removesuffix(".whl").split("-")[2:5])
     about = f"Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    whole = {**(members(levels) if files is None else files), f"{dist_info_of(name)}/WHEEL": about}
+    whole = {**(level_members(levels) if files is None else files), f"{dist_info_of(name)}/WHEEL": about}
     return wheel(folder, name, whole, metadata=metadata)

@@ -33,41 +33,41 @@ PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&definition); }
 
 
 @cache
-def extension(level: str, needs: tuple[str, ...] = (), *, rpath_: str = "", answer: str | None = None) -> bytes:
+def level_extension(level: str, needs: tuple[str, ...] = (), *, rpath_: str = "", answer: str | None = None) -> bytes:
     """The module _core of *level*, which says so, or *answer*; with *needs*, what a library's function says."""
     said = "level_of_library()" if needs else f'"{answer or level}"'
     declared = "const char *level_of_library(void);" if needs else ""
     source = _MODULE.replace("DECLARED", declared).replace("LEVEL", said)
     stubs = 'const char *level_of_library(void) { return ""; }'
-    flags = (f"-I{sysconfig.get_path('include')}", march(level))
+    flags = (f"-I{sysconfig.get_path('include')}", march_flag(level))
     return library(None, needs, source=source, rpath_=rpath_, flags=flags, stubs=stubs)
 
 
 @cache
-def answering(level: str, soname: str, needs: tuple[str, ...] = (), *, rpath_: str = "") -> bytes:
+def level_library(level: str, soname: str, needs: tuple[str, ...] = (), *, rpath_: str = "") -> bytes:
     """A library of that SONAME whose function says *level*; of what it *needs* it uses nothing."""
     source = f'const char *level_of_library(void) {{ return "{level}"; }}'
-    return library(soname, needs, source=source, flags=(march(level),), rpath_=rpath_)
+    return library(soname, needs, source=source, flags=(march_flag(level),), rpath_=rpath_)
 
 
-def march(level: str) -> str:
+def march_flag(level: str) -> str:
     """What compilers take for *level*."""
     return "-march=x86-64" if level == "v1" else f"-march=x86-64-{level}"
 
 
-def runs(level: str) -> pytest.MarkDecorator:
+def needs_level(level: str) -> pytest.MarkDecorator:
     """Skips a test where this machine's CPU is none of *level*."""
     cpu = Machine.here().cpu
     wanted = Cpu("x86_64", level)
     return pytest.mark.skipif(cpu is None or not cpu.runs(wanted), reason=f"this CPU is no {wanted}")
 
 
-def files(level: str, *, answer: str | None = None) -> dict[str, bytes | str]:
+def level_files(level: str, *, answer: str | None = None) -> dict[str, bytes | str]:
     """What the wheel of *level* has in site-packages; its function says *answer*, if it is not to say the level."""
-    return {"levels/__init__.py": INIT, f"levels/{MODULE}": extension(level, answer=answer)}
+    return {"levels/__init__.py": INIT, f"levels/{MODULE}": level_extension(level, answer=answer)}
 
 
-def levels_wheel(
+def level_wheel(
     folder: Path,
     level: str = "v1",
     found: Mapping[str, bytes | str] | None = None,
@@ -76,12 +76,12 @@ def levels_wheel(
     more: str = "",
 ) -> Path:
     """The wheel for *level*, plain for v1; *found* are its files, *more* lines of its METADATA."""
-    whole = files(level) if found is None else found
+    whole = level_files(level) if found is None else found
     label, properties = (None, ()) if level == "v1" else (f"x86_64_{level}", (f"x86_64 :: level :: {level}",))
-    return labelled(folder, label, properties, whole, version=version, more=more)
+    return labelled_wheel(folder, label, properties, whole, version=version, more=more)
 
 
-def labelled(
+def labelled_wheel(
     folder: Path,
     label: str | None,
     properties: Sequence[str],
@@ -101,8 +101,8 @@ def labelled(
     return wheel(folder, name, whole, metadata=more)
 
 
-def release(folder: Path, *levels: str, version: str = "1.0") -> Path:
+def level_release(folder: Path, *levels: str, version: str = "1.0") -> Path:
     """The wheels of *levels*, of v1, v3 and v4 where there are none named."""
     for level in levels or ("v1", "v3", "v4"):
-        levels_wheel(folder, level, version=version)
+        level_wheel(folder, level, version=version)
     return folder

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.factories.repaired import installed
+from tests.factories.repaired_wheels import installed
 
 _OTHERS = re.compile(r"\.libs$|_libs/lib$")
 _LOADS = """
@@ -24,7 +24,7 @@ for path in sys.argv[1:]:
 """
 
 
-def site(folder: Path, *wheels: Path) -> Path:
+def site_packages(folder: Path, *wheels: Path) -> Path:
     """*folder* with what *wheels* bring, programs in the folder scripts."""
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -36,7 +36,7 @@ def site(folder: Path, *wheels: Path) -> Path:
     return folder
 
 
-def complaints(folder: Path) -> list[str]:
+def loader_complaints(folder: Path) -> list[str]:
     """What ldd misses for the compiled files below *folder*, and what dlopen does not load, RTLD_NOW, each alone.
 
     Libraries that a repair tool put into a folder of theirs count as parts of what loads them: they have no RPATH.
@@ -53,7 +53,7 @@ def complaints(folder: Path) -> list[str]:
     return said
 
 
-def imported(folder: Path, program: str, *, beside: Iterable[Path] = ()) -> str:
+def program_output(folder: Path, program: str, *, beside: Iterable[Path] = ()) -> str:
     """What *program* prints in an interpreter that has *folder*, and folders *beside* it, as its site-packages."""
     places = [str(place) for place in (folder, *beside)]
     run = [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {places!r}\n{program}"]

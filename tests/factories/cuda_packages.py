@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.factories.elf import rpath
 from tests.factories.extensions import MODULE, library
-from tests.factories.officials import FFT, published
+from tests.factories.official_wheels import FFT, official_wheel
 from tests.factories.ranges import Serving, serving, simple_index
 from tests.factories.wheels import wheel
 
@@ -21,7 +21,7 @@ _CALLS = "int fft(void); int answer(void) { return fft(); }"
 
 
 @cache
-def fft(number: int = 7) -> bytes:
+def libcufft(number: int = 7) -> bytes:
     """libcufft.so.11 with a versioned symbol, which needs libnvJitLink.so.12 as the official one does."""
     flags = (*rpath("$ORIGIN:$ORIGIN/../../nvjitlink/lib"), "-lm")
     source = _SOURCE.format(number, "fft")
@@ -29,16 +29,16 @@ def fft(number: int = 7) -> bytes:
 
 
 @cache
-def named(soname: str, number: int = 1) -> bytes:
+def library_named(soname: str, number: int = 1) -> bytes:
     """Any other library."""
     return library(soname, source=_SOURCE.format(number, "any"), flags=rpath("$ORIGIN"))
 
 
-def linker() -> bytes:
-    return named("libnvJitLink.so.12", 12)
+def libnvjitlink() -> bytes:
+    return library_named("libnvJitLink.so.12", 12)
 
 
-def calls_fft(*more: str, rpath_: str = "", runpath: str = "") -> bytes:
+def calling_libcufft(*more: str, rpath_: str = "", runpath: str = "") -> bytes:
     """An extension module ``_c`` that calls libcufft.so.11, with its version, and needs *more* libraries."""
     return library(
         None,
@@ -51,7 +51,7 @@ def calls_fft(*more: str, rpath_: str = "", runpath: str = "") -> bytes:
     )
 
 
-def official(
+def package_wheel(
     folder: Path,
     project: str,
     version: str,
@@ -62,30 +62,30 @@ def official(
 ) -> Path:
     """The wheel of *project* with *libraries* in nvidia/*place*/lib."""
     files: dict[str, bytes | str] = {f"nvidia/{place}/lib/{soname}": data for soname, data in libraries.items()}
-    return published(folder, project, version, files, requires=requires)
+    return official_wheel(folder, project, version, files, requires=requires)
 
 
-def toolkit(folder: Path, version: str, pins: Mapping[str, str]) -> Path:
+def cuda_toolkit(folder: Path, version: str, pins: Mapping[str, str]) -> Path:
     """The release *version* of cuda-toolkit; *pins* is a requirement by extra."""
     extras = "".join(f"Provides-Extra: {extra}\n" for extra in pins)
     lines = (f"Requires-Dist: {line}; sys_platform == 'linux' and extra == '{extra}'\n" for extra, line in pins.items())
     return wheel(folder, f"cuda_toolkit-{version}-py2.py3-none-any.whl", metadata=extras + "".join(lines))
 
 
-def everything(folder: Path) -> list[Path]:
+def all_packages(folder: Path) -> list[Path]:
     """Two releases of libcufft, the linker that both need, and the toolkits of CUDA 12 that have them."""
     pins = {"nvjitlink": f"{LINKER}=={LINKERS}.*"}
     return [
-        official(folder, FFT, VERSION, {"libcufft.so.11": fft()}, place="cufft", requires=[LINKER]),
-        official(folder, LINKER, LINKERS, {"libnvJitLink.so.12": linker()}, place="nvjitlink"),
-        official(folder, FFT, NEWER, {"libcufft.so.11": fft(8)}, place="cufft", requires=[LINKER]),
-        toolkit(folder, "12.4.1", {"cufft": f"{FFT}=={VERSION}.*", **pins}),
-        toolkit(folder, "12.6.3", {"cufft": f"{FFT}=={NEWER}.*", **pins}),
+        package_wheel(folder, FFT, VERSION, {"libcufft.so.11": libcufft()}, place="cufft", requires=[LINKER]),
+        package_wheel(folder, LINKER, LINKERS, {"libnvJitLink.so.12": libnvjitlink()}, place="nvjitlink"),
+        package_wheel(folder, FFT, NEWER, {"libcufft.so.11": libcufft(8)}, place="cufft", requires=[LINKER]),
+        cuda_toolkit(folder, "12.4.1", {"cufft": f"{FFT}=={VERSION}.*", **pins}),
+        cuda_toolkit(folder, "12.6.3", {"cufft": f"{FFT}=={NEWER}.*", **pins}),
     ]
 
 
 @contextmanager
-def offered(folder: Path, *wheels: Path, mood: str = "sound") -> Iterator[Serving]:
+def serving_packages(folder: Path, *wheels: Path, mood: str = "sound") -> Iterator[Serving]:
     """An index of *wheels* that sends parts of files, in that *mood*."""
     with serving(simple_index(folder / "index", *wheels), mood) as server:
         yield server

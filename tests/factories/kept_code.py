@@ -18,7 +18,7 @@ def fatbins(data: bytes) -> Iterator[Container]:
             yield container
 
 
-def kept(container: Container, gpus: str) -> tuple[GpuEntry, ...]:
+def kept_entries(container: Container, gpus: str) -> tuple[GpuEntry, ...]:
     """The entries of *container* that stay for *gpus*: all where it is pinned, the smallest where none is for them."""
     if not container.movable:
         return container.entries
@@ -28,23 +28,23 @@ def kept(container: Container, gpus: str) -> tuple[GpuEntry, ...]:
     return tuple(entry for place, entry in enumerate(container.entries) if place in places) or tuple(smallest)
 
 
-def digests(data: bytes, gpus: str) -> dict[int, tuple[str, ...]]:
+def kept_digests(data: bytes, gpus: str) -> dict[int, tuple[str, ...]]:
     """The SHA-256 of every entry kept, by the address of the pointer that the loader fills in its wrapper."""
     return {
-        pointer.place: tuple(digest(data, entry) for entry in kept(container, gpus))
+        pointer.place: tuple(entry_digest(data, entry) for entry in kept_entries(container, gpus))
         for container in fatbins(data)
         for pointer in container.wrappers
     }
 
 
-def digest(data: bytes, entry: GpuEntry) -> str:
+def entry_digest(data: bytes, entry: GpuEntry) -> str:
     return sha256(memoryview(data)[entry.span.start : entry.span.stop]).hexdigest()
 
 
-def names(data: bytes, gpus: str) -> Counter[str]:
+def kept_names(data: bytes, gpus: str) -> Counter[str]:
     """What cuobjdump should list where only what is kept for *gpus* is left, as ``sm_90.cubin``."""
     registered = (container for container in fatbins(data) if container.section in FATBINS.sections)
-    return Counter(_named(entry) for container in registered for entry in kept(container, gpus))
+    return Counter(_named(entry) for container in registered for entry in kept_entries(container, gpus))
 
 
 def _named(entry: GpuEntry) -> str:

@@ -18,7 +18,7 @@ ALONE = Indexes(no_index=True)
 
 
 @dataclass(frozen=True)
-class Results:
+class SplitResults:
     """The folder that a split wrote, and what its check comes to."""
 
     folder: Path

@@ -26,7 +26,7 @@ Segments = tuple[tuple[int, bytearray], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Relocated:
+class LoadedPointers:
     """A library at the base 0: its memory by address, the relocations that are not RELATIVE, its sections."""
 
     segments: Segments
@@ -34,7 +34,7 @@ class Relocated:
     sections: tuple[tuple[str, str | int, int, int], ...]
 
     @classmethod
-    def of(cls, data: bytes) -> "Relocated":
+    def of(cls, data: bytes) -> "LoadedPointers":
         """What *data* is in memory; an error of any kind where it is damaged."""
         elf = ELFFile(io.BytesIO(data))
         loads = [segment for segment in elf.iter_segments() if segment["p_type"] == "PT_LOAD"]
@@ -47,7 +47,7 @@ class Relocated:
         memory, place = _memory(self.segments, address, size)
         return bytes(memory[place : place + size])
 
-    def check_holds(self, other: "Relocated") -> None:
+    def check_holds(self, other: "LoadedPointers") -> None:
         """An `AssertionError` unless everything of *other* but its GPU code is here, at the same addresses."""
         for name, kind, address, size in other.sections:
             if name not in _PASSED and kind not in _PASSED_TYPES:

@@ -25,7 +25,7 @@ def cufft(number: int) -> bytes:
     return shared_object(SOURCE % number, "-Wl,-soname,libcufft.so.11", *rpath("$ORIGIN"), "-lm")
 
 
-def published(
+def official_wheel(
     folder: Path,
     project: str = FFT,
     version: str = "11.2.1.3",
@@ -48,7 +48,7 @@ def name_of(data: bytes, version: str = "11.2.1.3") -> str:
     return f"libcufft-{digest(data)[:8]}.so.{version}"
 
 
-def repaired(data: bytes) -> bytes:
+def bundled_copy(data: bytes) -> bytes:
     """*data* as auditwheel bundles it."""
     return patchelfed(data, "--set-soname", name_of(data), "--remove-rpath")
 
@@ -67,7 +67,9 @@ def officials_of(
         yield Officials("x86_64", indexes=lambda: server.indexes, store=folder / "store"), server
 
 
-def asked(officials: Officials, name: str, data: bytes, *projects: str, fetch: bool = False) -> Provenance | Unproved:
+def origin_of(
+    officials: Officials, name: str, data: bytes, *projects: str, fetch: bool = False
+) -> Provenance | Unproved:
     entries = entries_of(*(projects or (FFT,)))
     loading = Loading.parse(data)
     return officials.provenance(name, loading, memoryview(data), sha256=digest(data), entries=entries, fetch=fetch)

@@ -103,7 +103,7 @@ def _used(more: str) -> str:
     return _KERNEL + "void sum(float *a, const float *b) { add(a, b); }\n" + more
 
 
-def built(
+def hwcaps_wheel(
     folder: Path, files: Mapping[str, bytes | str], level: str = "v1", *, name: str = NAME, metadata: str = ""
 ) -> Path:
     """The wheel of *files* for *level*: the plain wheel for v1, else the variant wheel."""
@@ -127,9 +127,9 @@ def so(name: str) -> str:
     return f"{name}.cpython-{PYTHON.removeprefix('cp')}-x86_64-linux-gnu.so"
 
 
-def release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]], *, name: str = NAME) -> list[Path]:
+def hwcaps_release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]], *, name: str = NAME) -> list[Path]:
     """The wheels of a release, by level."""
-    return [built(folder, files, level, name=name) for level, files in builds.items()]
+    return [hwcaps_wheel(folder, files, level, name=name) for level, files in builds.items()]
 
 
 def join(folder: Path, wheels: Sequence[Path], *, max_size: int | None = None) -> Path:
@@ -153,7 +153,7 @@ def environment(level: str = "v4", **more: str) -> dict[str, str]:
     return {**clean, **tunables, **more}
 
 
-def said(
+def program_output(
     folder: Path,
     program: str = "import demo; print(demo.level())",
     *,

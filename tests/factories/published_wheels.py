@@ -65,7 +65,7 @@ class Published:
         return replace(self, machine=machine)
 
 
-class Shelf:
+class PublishedWheels:
     """What was fetched and made of it, in the test run's temporary folder."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:

@@ -8,7 +8,7 @@ import struct
 import zlib
 from typing import Any
 
-from tests.factories.hostilezips import (
+from tests.factories.hostile_zips import (
     FULL16,
     FULL32,
     STORED,
