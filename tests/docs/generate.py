@@ -84,7 +84,7 @@ def _described(command: click.Command, context: click.Context) -> Iterator[str]:
         yield "\n".join(["| option | what it does |", "|---|---|", *rows])
     if command.epilog:
         example = "\n".join(line.strip() for line in command.epilog.partition("Example:\n")[2].splitlines())
-        yield f"```sh\n{example}\n```"
+        yield f"For example:\n\n```sh\n{example}\n```"
 
 
 def _summary(command: click.Command) -> str:
@@ -105,6 +105,8 @@ def _literal(text: str) -> str:
 
 
 def _cell(text: str) -> str:
+    """*text* in a cell of a table, in which the bars between an option's choices would end the cell."""
+    text = re.sub(r"\[([^\s\]]*\|[^\s\]]*)\]", lambda found: f"{{{found[1].replace('|', ',')}}}", text)
     return " ".join(text.split()).replace("|", r"\|")
 
 

@@ -1,9 +1,6 @@
 """What README and docs/ say without being run: options that exist, links that lead somewhere, lists without gaps."""
 
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -144,14 +141,3 @@ def test_readmes_two_commands_are_its_first_and_one_line_each() -> None:
 
 def test_the_pages_run_with_each_change_are_there() -> None:
     assert all(page in TEXTS for page in QUICK)
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(
-    not shutil.which("mkdocs", path=str(Path(sys.executable).parent)), reason="the extra docs is missing"
-)
-def test_mkdocs_builds_the_pages_without_a_warning(tmp_path: Path) -> None:
-    mkdocs = Path(sys.executable).with_name("mkdocs")
-    command = [str(mkdocs), "build", "--strict", "-f", str(ROOT / ".ci" / "mkdocs.yml"), "-d", str(tmp_path / "site")]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (built.returncode, "WARNING" in built.stderr) == (0, False), built.stderr
