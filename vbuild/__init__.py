@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine as Machine
     from vbuild.inspection.model import Contents as Contents
     from vbuild.publishing.check import Checklist as Checklist
-    from vbuild.publishing.publish import Laid as Laid
+    from vbuild.publishing.publish import PublishedLayout as PublishedLayout
     from vbuild.release.outcome import ReleaseResult as ReleaseResult
     from vbuild.slimming.results import Slimmed as Slimmed
     from vbuild.splitting.results import Split as Split
@@ -50,7 +50,7 @@ _NAMES = {
     "hardware.machine": "Machine",
     "inspection.model": "Contents",
     "publishing.check": "Checklist",
-    "publishing.publish": "Laid",
+    "publishing.publish": "PublishedLayout",
     "release.outcome": "ReleaseResult",
     "slimming.results": "Slimmed",
     "splitting.results": "Split",

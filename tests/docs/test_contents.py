@@ -12,7 +12,7 @@ from tests.docs.generate import generated
 from tests.docs.pages import DOCS, QUICK, README, ROOT, examples, options_of_vbuild, pages
 from vbuild.cli.main import main
 from vbuild.cli.publish import LAYOUTS
-from vbuild.publishing.lint.model import Demand
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.verification.model import VerifyRule
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
@@ -97,7 +97,7 @@ def test_every_rule_of_verify_and_check_is_listed() -> None:
         {rule for row in re.findall(r"^\| (`.*?`) \|", part, re.MULTILINE) for rule in re.findall(r"`([a-z-]+)`", row)}
         for part in text.split("## vbuild check")
     )
-    assert (verify, check) == ({*map(str, VerifyRule)}, {*map(str, Demand)})
+    assert (verify, check) == ({*map(str, VerifyRule)}, {*map(str, PublishRule)})
 
 
 def test_every_room_is_in_the_architecture_in_the_order_that_imports_run() -> None:

@@ -19,7 +19,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import written
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.variants.stamp import stamped
 
 PYTHON = "cp{}{}".format(*sys.version_info)
@@ -134,7 +134,7 @@ def hwcaps_release(folder: Path, builds: Mapping[str, Mapping[str, bytes | str]]
 
 def join(folder: Path, wheels: Sequence[Path], *, max_size: int | None = None) -> Path:
     """The joined wheel of *wheels*, written into *folder*."""
-    made = joined([Offered.of(path) for path in wheels], max_size=max_size)
+    made = joined([OfferedWheel.of(path) for path in wheels], max_size=max_size)
     written(PublishPlan("hwcaps", (made,), ()), folder)
     return folder / made.target
 

@@ -15,7 +15,7 @@ from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.publishing.oci.plan import Oci
 from vbuild.publishing.publish import written
-from vbuild.publishing.releases import offers
+from vbuild.publishing.releases import releases_at
 
 PYTHON = f"cp3{sys.version_info.minor}"
 TAG = f"{PYTHON}-{PYTHON}-manylinux_2_17_x86_64"
@@ -83,7 +83,7 @@ def release(folder: Path) -> list[Path]:
 
 def laid_out(wheels: Sequence[Path], folder: Path, **options: Any) -> Path:
     """The folder of the layout oci of *wheels*, in *folder*."""
-    written(Oci(**options).planned(offers(list(wheels))), folder / "oci")
+    written(Oci(**options).planned(releases_at(list(wheels))), folder / "oci")
     return folder / "oci"
 
 

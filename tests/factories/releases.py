@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.publishing.releases import OfferedRelease, offers
+from vbuild.publishing.releases import OfferedRelease, releases_at
 from vbuild.variants.stamp import stamped
 
 V3, V4 = "x86_64_v3", "x86_64_v4"
@@ -66,4 +66,4 @@ def companion(folder: Path, project: str = "demo-libs", version: str = "0.187650
 
 def offered(*paths: Path) -> tuple[OfferedRelease, ...]:
     """The releases whose wheels are at *paths*."""
-    return offers(paths)
+    return releases_at(paths)

@@ -17,9 +17,9 @@ from tests.factories.wheels import entry, everything, hashed, record_of, wheel
 from tests.fuzz.target import Target, folder, written
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
-from vbuild.publishing.conda.package import opened_package
+from vbuild.publishing.conda.package import open_package
 from vbuild.publishing.lint.files import ReadySdist
-from vbuild.publishing.lint.metadata import stated
+from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.metadata import Metadata, WheelFile
 
@@ -74,7 +74,7 @@ def _read_record(data: bytes) -> None:
 def _read_metadata(data: bytes) -> None:
     """*data* as the METADATA of a wheel, which is then changed as stamp, split and repair do."""
     with suppress(VbuildError):
-        stated(data)
+        metadata_view(data)
     metadata = _described(METADATA=data)[0]
     for changed in (
         metadata.renamed("other", "2.0"),
@@ -97,7 +97,7 @@ def _described(**files: bytes) -> tuple[Metadata, WheelFile]:
 
 
 def _read_conda(data: bytes) -> None:
-    with opened_package(written(f"{CONDA}.conda", data)) as opened:
+    with open_package(written(f"{CONDA}.conda", data)) as opened:
         opened.index()
         for _, chunks in opened.entries():
             for _ in chunks:

@@ -3,7 +3,7 @@
 import pytest
 
 from vbuild.errors import RepackageError
-from vbuild.publishing.install_commands import below, folder_url, install
+from vbuild.publishing.install_commands import folder_url, install_commands, place_below
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_a_login_is_not_told_to_everyone() -> None:
 
 
 def test_places_are_below_the_url_or_the_folder() -> None:
-    assert below("https://example.org/whl/", "v3/simple") == "https://example.org/whl/v3/simple"
-    assert below(None, "v3/simple") == "./v3/simple"
+    assert place_below("https://example.org/whl/", "v3/simple") == "https://example.org/whl/v3/simple"
+    assert place_below(None, "v3/simple") == "./v3/simple"
 
 
 def test_commands_are_words_of_the_shell() -> None:
-    assert install("demo==1.0", url=None) == (
+    assert install_commands("demo==1.0", url=None) == (
         "pip install --find-links . demo==1.0\nuv pip install --index ./simple demo==1.0"
     )
-    assert install("demo==1.0", url=None, folder="plain", has_rivals=True) == (
+    assert install_commands("demo==1.0", url=None, folder="plain", has_rivals=True) == (
         'pip install --extra-index-url "file://$PWD/plain/simple" demo==1.0\n'
         "uv pip install --index ./plain/simple demo==1.0"
     )
-    assert install("demo==1.0", url="https://example.org/a&b", folder="v3") == (
+    assert install_commands("demo==1.0", url="https://example.org/a&b", folder="v3") == (
         "pip install --extra-index-url 'https://example.org/a&b/v3/simple' demo==1.0\n"
         "uv pip install --index 'https://example.org/a&b/v3/simple' demo==1.0"
     )

@@ -17,7 +17,7 @@ from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text
 from vbuild.publishing.publish import publish
-from vbuild.publishing.releases import Offered, OfferedRelease, offers, only
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, releases_at
 from vbuild.publishing.variants import Variants
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel
@@ -68,24 +68,18 @@ def vbuild(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]
 
 
 def test_a_wheel_is_offered_with_what_it_says_of_itself(dist: Path) -> None:
-    [offer] = offers([dist])
+    [offer] = releases_at([dist])
     plain, other = offer.wheels
     assert (str(offer), offer.labels) == ("demo 1.0", ("x86_64_v3",))
     assert (plain.label, plain.variant, plain.properties, str(plain.cpu)) == (None, None, (), "x86-64")
     assert (other.label, other.variant, str(other.cpu)) == ("x86_64_v3", V3, "x86-64-v3")
     assert plain.tag == other.tag == ("cp311", "cp311", "manylinux_2_28_x86_64")
     assert [row.path for row in plain.rows][:1] == ["demo/__init__.py"]
-    assert only([offer]) is offer
 
 
 def test_releases_of_one_project_are_told_apart(tmp_path: Path) -> None:
     first, second = (wheel(tmp_path, f"demo-{version}-py3-none-any.whl") for version in ("1.0", "1.0.1"))
-    assert [str(offer) for offer in offers([first, second])] == ["demo 1.0", "demo 1.0.1"]
-    with pytest.raises(RepackageError) as refusal:
-        only(offers([first, second]))
-    assert str(refusal.value) == (
-        "found demo 1.0, demo 1.0.1; expected the wheels of one release: give those of others apart"
-    )
+    assert [str(offer) for offer in releases_at([first, second])] == ["demo 1.0", "demo 1.0.1"]
 
 
 def test_what_a_layout_links_is_the_same_file(dist: Path, tmp_path: Path) -> None:
@@ -102,7 +96,7 @@ def test_what_a_layout_links_is_the_same_file(dist: Path, tmp_path: Path) -> Non
 
 
 def test_members_are_passed_on_as_they_lie_in_the_archive(dist: Path, tmp_path: Path) -> None:
-    [offer] = offers([dist])
+    [offer] = releases_at([dist])
     [plain] = offer.plain
     name = WheelName.parse("other-2.0-py3-none-any.whl")
     members = (
@@ -119,7 +113,7 @@ def test_members_are_passed_on_as_they_lie_in_the_archive(dist: Path, tmp_path: 
 
 
 def test_a_member_that_is_not_there_is_told_and_nothing_stays(dist: Path, tmp_path: Path) -> None:
-    [offer] = offers([dist])
+    [offer] = releases_at([dist])
     path = offer.plain[0].path
     wrong = NewWheel(PurePosixPath(), WheelName.parse(NAME), path, (Copied(path, "demo/none.py", "demo/none.py"),))
     with pytest.raises(RepackageError, match=rf"^given: {NAME}: demo/none.py: no such member$"):
@@ -216,7 +210,7 @@ def test_a_wheel_that_contradicts_itself_is_refused(
 ) -> None:
     path = wheel(tmp_path, name, files)
     with pytest.raises(VbuildError) as refusal:
-        Offered.of(path)
+        OfferedWheel.of(path)
     assert str(refusal.value) == f"{name}: variant.json: {said}"
 
 

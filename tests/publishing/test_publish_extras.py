@@ -13,8 +13,8 @@ from tests.factories.variants import variant
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents, record_of, with_entries
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.install_commands import install
-from vbuild.publishing.publish import Laid, publish
+from vbuild.publishing.install_commands import install_commands
+from vbuild.publishing.publish import PublishedLayout, publish
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.simple_index import write_simple
 
@@ -28,7 +28,7 @@ BOTH = pytest.mark.parametrize("client", ["pip", "uv pip"])
 
 
 @pytest.fixture(scope="module")
-def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
+def laid(tmp_path_factory: pytest.TempPathFactory) -> PublishedLayout:
     """Base and plugins of levels 1.0."""
     folder = tmp_path_factory.mktemp("extras")
     [made] = publish([level_release(folder / "dist", "v1", "v2", "v3")], folder / "a site", layouts=[Extras()])
@@ -36,7 +36,7 @@ def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
 
 
 @pytest.fixture(scope="module")
-def site(laid: Laid) -> Path:
+def site(laid: PublishedLayout) -> Path:
     assert laid.folder
     return laid.folder
 
@@ -63,7 +63,9 @@ def venv(tmp_path: Path) -> VirtualEnvironment:
 
 
 @pytest.mark.nightly
-def test_every_command_of_the_readme_does_what_it_says(laid: Laid, site: Path, venv: VirtualEnvironment) -> None:
+def test_every_command_of_the_readme_does_what_it_says(
+    laid: PublishedLayout, site: Path, venv: VirtualEnvironment
+) -> None:
     *installs, ask, otherwise = laid.plan.uses
     for use, expected in zip(installs, ("v3 x86-64-v3", "v2 x86-64-v2", "v1 plain"), strict=True):
         for command in use.text.splitlines():
@@ -76,7 +78,7 @@ def test_every_command_of_the_readme_does_what_it_says(laid: Laid, site: Path, v
 
 
 @pytest.mark.nightly
-def test_commands_with_a_url_work_from_there(laid: Laid, site: Path, venv: VirtualEnvironment) -> None:
+def test_commands_with_a_url_work_from_there(laid: PublishedLayout, site: Path, venv: VirtualEnvironment) -> None:
     with serving_folder(site) as address:
         [again] = publish([site.parent.parent / "dist"], None, layouts=[Extras(address)])
         for command in again.plan.uses[0].text.splitlines():
@@ -95,7 +97,7 @@ def test_an_index_that_has_the_plain_wheel_too_does_not_get_in_the_way(
     write_simple(plain.parent, venv.folder / "simple")
     index = f"PIP_INDEX_URL=file://{venv.folder}/simple UV_DEFAULT_INDEX=file://{venv.folder}/simple"
     for url in (None, f"file://{quote(str(site))}"):
-        commands = install("'levels[x86-64-v3]'", url=url).splitlines()
+        commands = install_commands("'levels[x86-64-v3]'", url=url).splitlines()
         [command] = [line for line in commands if line.startswith(client)]
         venv.runs(f"{index} {command}", folder=site)
         assert venv.runs(ASK) == "v3 x86-64-v3"

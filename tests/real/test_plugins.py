@@ -5,7 +5,7 @@ import pytest
 from tests.factories.variants import document, machine, variant
 from vbuild.errors import VariantError
 from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import StatedProperty
+from vbuild.variants.model import PluginFeatures
 from vbuild.variants.plugins import Plugins
 from vbuild.variants.providers import metadata_for
 
@@ -21,7 +21,7 @@ PRINTED = (
 )
 
 
-def asked(namespace: str, requires: str, plugin_api: str) -> tuple[StatedProperty, ...]:
+def asked(namespace: str, requires: str, plugin_api: str) -> tuple[PluginFeatures, ...]:
     """What the plugin says, for a release with a variant of *namespace*."""
     provider = VariantProvider(requires=(requires,), plugin_api=plugin_api)
     found = document(variant("x", f"{namespace} :: a :: b"), metadata=metadata_for([namespace], {namespace: provider}))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from installer.records import parse_record_file
 
 from vbuild.errors import WheelError
-from vbuild.wheel.metadata import Metadata, MetadataHeaders, Record, RecordRow, WheelFile, sha256_said, unpadded
+from vbuild.wheel.metadata import Metadata, MetadataHeaders, Record, RecordRow, WheelFile, recorded_sha256, unpadded
 
 WHEEL = "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py2-none-any\nTag: py3-none-any\n"
 METADATA = """Metadata-Version: 2.1
@@ -156,9 +156,9 @@ def test_replaced_headers_say_what_they_were_given(text: str, values: list[str])
 
 @given(st.binary(min_size=32, max_size=32), st.sampled_from(["", "="]))
 def test_a_sha256_comes_back_as_digits(digest: bytes, padding: str) -> None:
-    assert sha256_said(f"sha256={unpadded(digest)}{padding}") == digest.hex()
+    assert recorded_sha256(f"sha256={unpadded(digest)}{padding}") == digest.hex()
 
 
 @pytest.mark.parametrize("said", [None, "", "sha256=", "sha256=a", "sha256=é", "sha256=YWJj", f"sha512={'A' * 43}"])
 def test_what_is_no_sha256_is_none(said: str | None) -> None:
-    assert sha256_said(said) is None
+    assert recorded_sha256(said) is None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
     from vbuild.inspection.model import Contents
     from vbuild.publishing.check import Checklist
-    from vbuild.publishing.publish import Laid
+    from vbuild.publishing.publish import PublishedLayout
     from vbuild.recipe.target import Target
     from vbuild.release.outcome import ReleaseResult
     from vbuild.slimming.results import Slimmed
@@ -278,7 +278,7 @@ def publish(
     *,
     layouts: Iterable[Layout],
     **options: Unpack[PublishOptions],
-) -> "tuple[Laid, ...]":
+) -> "tuple[PublishedLayout, ...]":
     """Lay *wheels*, files or folders of them, out in each of *layouts*: ``output_dir/<layout>``, with a README.md.
 
     Returns a result for each layout, with its files and how to use them. If *output_dir* is None nothing is written and

@@ -13,7 +13,7 @@ from vbuild.errors import HardwareError, RepackageError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
-    from vbuild.publishing.publish import Laid
+    from vbuild.publishing.publish import PublishedLayout
 
 LAYOUTS = get_args(Layout)
 
@@ -125,7 +125,7 @@ def two_names(text: str) -> tuple[str, str]:
     return project_name(project), name
 
 
-def laid_lines(laid: "Laid", *, pixi: bool = False) -> Iterator[str]:
+def laid_lines(laid: "PublishedLayout", *, pixi: bool = False) -> Iterator[str]:
     """A layout's folder: what is in it for consumers, and what its publisher should know; with *pixi* its tables."""
     links = sum(file.is_linked for file in laid.files)
     if laid.folder:

@@ -116,11 +116,11 @@ def _choose(
         ask = plugins_of(asked["plugin_timeout"], on_progress) if run_plugins else None
         selection = verb(name, folders, machine=machine, version=version, ask=ask)
     if run_plugins and written:
-        save_machine(machine, written, selection.said)
+        save_machine(machine, written, selection.plugin_features)
     lines = [str(selection.wheel.name)]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
-    lines += [line for said in selection.said for line in said.lines()]
+    lines += [line for answer in selection.plugin_features for line in answer.lines()]
     terminal.show(selection.data(), lines, as_json=as_json)
 
 

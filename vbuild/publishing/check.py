@@ -1,10 +1,9 @@
-"""`vbuild check`: what stands in the way of publishing the files of a folder, all of it at once.
+"""`vbuild check`: find everything that keeps the files of a folder from being published.
 
-    folder -> wheels, sdists, variants.json -> releases -> what an index refuses, what installers trip over
+    folder -> wheels, sdists, variants.json -> releases -> what an index refuses, what confuses installers
+    folder that `vbuild publish` made, layout -> what is wrong with it
 
 Nothing is changed, and no payload is read: a thousand wheels of fifty files take a second.
-
-Which proof goes with which layout: what is wrong with a folder that exists, read from the disk alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,14 +19,14 @@ from vbuild.publishing import suffix, variants
 from vbuild.publishing.conda import check as conda
 from vbuild.publishing.hwcaps import check as hwcaps
 from vbuild.publishing.lint.agreement import collisions, metadata_problems, sdist_problems
-from vbuild.publishing.lint.files import found, lacking_companions, releases, strays, twins
+from vbuild.publishing.lint.files import files_in, lacking_companions, releases_among, spelling_twins, stray_documents
 from vbuild.publishing.lint.index_rules import refusals, totals
 from vbuild.publishing.lint.labels import label_problems
-from vbuild.publishing.lint.model import DEFAULT_LIMIT, Problem, Terms, gathered
+from vbuild.publishing.lint.model import DEFAULT_LIMIT, IndexRules, PublishFinding, merged_findings
 from vbuild.publishing.oci import check as oci
 from vbuild.publishing.redirect import check as redirect
 
-_PROOFS: Mapping[str, Callable[[Path], Iterator[Problem]]] = {
+_PROOFS: Mapping[str, Callable[[Path], Iterator[PublishFinding]]] = {
     "hwcaps": hwcaps.problems,
     "redirect": redirect.problems,
     "local": local.problems,
@@ -39,8 +38,8 @@ _PROOFS: Mapping[str, Callable[[Path], Iterator[Problem]]] = {
 }
 
 
-def problems(layout: str, folder: Path) -> Iterator[Problem]:
-    """What is wrong with *folder* as that *layout*; `RepackageError` where vbuild knows no layout of that name."""
+def problems(layout: str, folder: Path) -> Iterator[PublishFinding]:
+    """What is wrong with *folder* as that *layout*; `RepackageError` if vbuild knows no layout of that name."""
     if layout not in _PROOFS:
         raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_PROOFS)}")
     return _PROOFS[layout](folder)
@@ -52,7 +51,7 @@ class Checklist(Struct, frozen=True):
     folder: Path
     releases: tuple[str, ...]
     files: int
-    problems: tuple[Problem, ...]
+    problems: tuple[PublishFinding, ...]
 
     @property
     def errors(self) -> int:
@@ -79,31 +78,37 @@ class Checklist(Struct, frozen=True):
 def check_layout(folder: Path, layout: str) -> Checklist:
     """What is wrong with the folder that `vbuild publish` made in that *layout*: *folder*, or the one in it.
 
-    `RepackageError` where there is none, or where there is no such layout.
+    `RepackageError` if there is none, or if there is no such layout.
     """
     place = folder / layout if (folder / layout).is_dir() else folder
     if not place.is_dir():
         raise RepackageError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
     count = sum(path.is_file() for path in place.rglob("*"))
-    # problems of the folder as a whole are said of its name, which "." has not
-    return Checklist(place, (), count, gathered([*problems(layout, place.absolute())]))
+    # findings about the folder as a whole name it, and "." has no name
+    return Checklist(place, (), count, merged_findings([*problems(layout, place.absolute())]))
 
 
 def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
     """What is wrong with the releases in *folder*: for any index, or with *pypi* for that one.
 
     *limit* is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request.
-    `RepackageError` where there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
+    `RepackageError` if there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
     """
-    terms = Terms(is_pypi=pypi, limit=limit)
-    there = found(folder)
-    known = releases(there)
+    terms = IndexRules(is_pypi=pypi, limit=limit)
+    there = files_in(folder)
+    known = releases_among(there)
     beside = {release.project for release in known}
-    problems = [*there.damaged, *strays(there, known), *twins(known), *totals(known, terms), *collisions(known)]
+    problems = [
+        *there.damaged,
+        *stray_documents(there, known),
+        *spelling_twins(known),
+        *totals(known, terms),
+        *collisions(known),
+    ]
     for release in known:
         problems += refusals(release, terms)
         problems += label_problems(release)
         problems += lacking_companions(release, known=known)
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
-    return Checklist(folder, tuple(map(str, known)), there.count, gathered(problems))
+    return Checklist(folder, tuple(map(str, known)), there.count, merged_findings(problems))

@@ -1,27 +1,19 @@
-"""One wheel for everybody, and plugins beside it that have only what differs: ``pip install 'demo[cu12]'``.
+"""The layout extras: one base wheel for everybody, and plugins with what differs: ``pip install 'demo[cu12]'``.
 
-    extras/demo-1.0-1extras-….whl            the plain wheel, with a loader; Provides-Extra: cu12
-    extras/demo_cu12_plugin-1.0-….whl        what the variant cu12 has otherwise; Requires-Dist: demo==1.0
+    extras/demo-1.0-1extras-….whl            the plain wheel, with a loader
+        Provides-Extra: cu12                                          demo/_vbuild_backend.py
+        Requires-Dist: demo-cu12-plugin==1.0; extra == 'cu12'         from . import _vbuild_backend
+    extras/demo_cu12_plugin-1.0-….whl        the files of the variant cu12 that differ, and its licences
+        Requires-Dist: demo==1.0                                      demo_cu12_plugin/__init__.py: VERSION, BUILD
+        [demo.backends] cu12 = demo_cu12_plugin
     extras/simple/…                          an index of them
 
-Files are compared by their hashes in RECORD. A plugin is of one build with its base: each requires the other's exact
-version, and the loader refuses what was mixed nevertheless.
+Files are compared by their hashes in RECORD. A plugin belongs to one build of its base: each requires the other's exact
+version, and the loader refuses any other combination. Installers that also see the plain wheel prefer the base, whose
+name differs by its build tag.
 https://packaging.python.org/en/latest/specifications/core-metadata/#provides-extra-multiple-use
 https://packaging.python.org/en/latest/specifications/entry-points/
-
-The wheels of base and plugins: what is in them beside the payload, and what their METADATA say of each other.
-
-    base     demo-1.0-1extras-….whl
-             Provides-Extra: cu12                                          demo/_vbuild_backend.py
-             Requires-Dist: demo-cu12-plugin==1.0; extra == 'cu12'         from . import _vbuild_backend
-    plugin   Requires-Dist: demo==1.0                                      demo_cu12_plugin/__init__.py: VERSION, BUILD
-             [demo.backends] cu12 = demo_cu12_plugin                       licences as in the variant wheel
-
-The build tag is for indexes that have the plain wheel as well, whose name it would be: installers that see both take
-the one with a build tag, which has the extras.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
-https://packaging.python.org/en/latest/specifications/core-metadata/
-https://packaging.python.org/en/latest/specifications/entry-points/
 """
 
 import hashlib
@@ -41,8 +33,8 @@ from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.publishing.extras_plugin import (
-    BESIDE,
     MODULE,
+    OUTSIDE,
     PLAIN,
     Payload,
     PluginBackend,
@@ -54,10 +46,10 @@ from vbuild.publishing.extras_plugin import (
     variable,
     with_loader,
 )
-from vbuild.publishing.install_commands import install
+from vbuild.publishing.install_commands import install_commands
 from vbuild.publishing.lint.names import slots
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex, renamed
-from vbuild.publishing.releases import Offered, OfferedRelease, varied
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, releases_with_variants
 from vbuild.splitting.bundle import Reader
 from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel
@@ -81,7 +73,7 @@ _KEPT = frozenset(
 _DIGITS = 16
 
 
-def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[PluginBackend]) -> NewWheel:
+def base_wheel(base: OfferedWheel, roots: Iterable[str], backends: Sequence[PluginBackend]) -> NewWheel:
     """The plain wheel *base* with the loader of *backends* in those of *roots*, packages as folders, that it has.
 
     The first of *roots* is the one whose modules a plugin has directly in its folder.
@@ -96,7 +88,7 @@ def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[PluginBac
             if f"{root}/{MODULE}.py" in members:
                 raise RepackageError(f"{root}/{MODULE}.py: is there already; give the wheels as they were built")
             if init := members.get(f"{root}/{_INIT}"):
-                folder = "" if root == first else f"{BESIDE}/{root}"
+                folder = "" if root == first else f"{OUTSIDE}/{root}"
                 code = loader(root, backends, version=str(base.metadata.version), build=build, folder=folder)
                 with at(init):
                     changed[init] = Put(init, with_loader(wheel.read(init)))
@@ -108,7 +100,7 @@ def base_wheel(base: Offered, roots: Iterable[str], backends: Sequence[PluginBac
     return renamed(base, name, metadata=metadata, changed=changed)
 
 
-def plugin_wheel(found: Payload, base: Offered, backend: PluginBackend, *, root: str) -> NewWheel:
+def plugin_wheel(found: Payload, base: OfferedWheel, backend: PluginBackend, *, root: str) -> NewWheel:
     """The plugin with the payload *found*, which *base* is without; *root* is the first of its packages."""
     variant = found.variant
     name = replace(variant.name.plain(), distribution=escaped(backend.plugin))
@@ -129,7 +121,7 @@ def plugin_wheel(found: Payload, base: Offered, backend: PluginBackend, *, root:
     return NewWheel(PurePosixPath(), name, variant.path, members)
 
 
-def build_of(base: Offered) -> str:
+def build_of(base: OfferedWheel) -> str:
     """A hash of what is in the plain wheel *base*: its plugins are for no other one of that version."""
     lines = (f"{path} {digest}\n" for path, (_, digest) in sorted(installed(base).items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGITS]
@@ -173,10 +165,8 @@ def _of_plugin(metadata: Metadata, requires: Sequence[str], backend: PluginBacke
     return Metadata(replace(headers, rest=f"\n{how}"))
 
 
-def _requirements(variant: Offered, base: Offered) -> tuple[str, ...]:
-    """What *variant* requires beyond *base*; `RepackageError` where a plugin cannot say it, or nothing could fulfil
-    it.
-    """
+def _requirements(variant: OfferedWheel, base: OfferedWheel) -> tuple[str, ...]:
+    """What *variant* requires beyond *base*; `RepackageError` if a plugin cannot say it, or nothing could fulfil it."""
     mine, theirs = ({spelled(line): line for line in wheel.metadata.requires_dist} for wheel in (variant, base))
     only_base = [line for key, line in theirs.items() if key not in mine]
     more = [line for key, line in mine.items() if key not in theirs]
@@ -211,10 +201,10 @@ class Extras(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """The base wheels and a plugin for each variant wheel; companions and releases without variants as they are.
 
-        `RepackageError` where what differs cannot be loaded from another package, naming the file.
+        `RepackageError` if what differs cannot be loaded from another package, naming the file.
         """
         reader = Reader(_unasked)
-        releases = {offer: _Release.of(offer, reader) for offer in varied(offers)}
+        releases = {offer: _Release.of(offer, reader) for offer in releases_with_variants(offers)}
         wheels: list[NewWheel | LinkedFile] = []
         for offer in offers:
             if offer in releases:
@@ -236,7 +226,7 @@ class Extras(Struct, frozen=True):
         for what, asked in (wanted | {f"{project} alone, which runs on every machine": f"{project}=={pinned}"}).items():
             yield ConsumerUse(
                 f"{what}, with pip and with uv; what else is required comes from the index that they have:",
-                install(asked, url=self.url),
+                install_commands(asked, url=self.url),
             )
         yield ConsumerUse("Which backend is in use; an extra that was misspelt shows here:", ask)
         yield ConsumerUse(
@@ -251,9 +241,9 @@ class _Release(Struct, frozen=True):
     """
 
     offer: OfferedRelease
-    bases: tuple[Offered, ...]
+    bases: tuple[OfferedWheel, ...]
     backends: tuple[PluginBackend, ...]
-    payloads: tuple[tuple[PluginBackend, Offered, Payload], ...]
+    payloads: tuple[tuple[PluginBackend, OfferedWheel, Payload], ...]
     roots: tuple[str, ...]
 
     @classmethod
@@ -264,7 +254,7 @@ class _Release(Struct, frozen=True):
         bases = _bases(offer)
         served = [(known[label], wheel, _base_of(wheel, bases)) for label, wheel in _served(offer)]
 
-        def read(row: tuple[PluginBackend, Offered, Offered]) -> tuple[PluginBackend, Offered, Payload]:
+        def read(row: tuple[PluginBackend, OfferedWheel, OfferedWheel]) -> tuple[PluginBackend, OfferedWheel, Payload]:
             backend, wheel, base = row
             return backend, base, payload(wheel, base, reader=reader)
 
@@ -282,34 +272,34 @@ class _Release(Struct, frozen=True):
             yield plugin_wheel(found, base, backend, root=self.roots[0])
 
 
-def _served(offer: OfferedRelease) -> Iterator[tuple[str, Offered]]:
+def _served(offer: OfferedRelease) -> Iterator[tuple[str, OfferedWheel]]:
     """The variant wheels that become plugins, with their labels."""
     for wheel in offer.variants:
         if wheel.label is not None and wheel.label != NULL_LABEL:
             yield wheel.label, wheel
 
 
-def _bases(offer: OfferedRelease) -> tuple[Offered, ...]:
-    """The plain wheels, and null variants where there is no plain one for the same."""
+def _bases(offer: OfferedRelease) -> tuple[OfferedWheel, ...]:
+    """The plain wheels, and null variants if there is no plain one for the same."""
     plain = {slots(wheel.name) for wheel in offer.plain}
     null = (wheel for wheel in offer.variants if wheel.label == NULL_LABEL and slots(wheel.name) not in plain)
     return (*offer.plain, *null)
 
 
-def _base_of(variant: Offered, bases: Sequence[Offered]) -> Offered:
-    """The plain wheel that whoever installs the plugin made of *variant* has beside it."""
+def _base_of(variant: OfferedWheel, bases: Sequence[OfferedWheel]) -> OfferedWheel:
+    """The plain wheel that whoever installs the plugin made of *variant* has alongside it."""
     found = [base for base in bases if slots(base.name) == slots(variant.name)]
     if len(found) != 1:
-        said = ", ".join(base.path.name for base in found) or "none"
+        text = ", ".join(base.path.name for base in found) or "none"
         raise RepackageError(
-            f"{variant.path.name}: plain wheels for the same Python and machine: {said}; expected one, which a plugin "
+            f"{variant.path.name}: plain wheels for the same Python and machine: {text}; expected one, which a plugin "
             "is made for: build it, or give the others apart"
         )
     return found[0]
 
 
 def _check_names(backends: Collection[PluginBackend]) -> None:
-    """Refuse labels that are no extras, or that are the same one (PEP 685)."""
+    """Refuse labels that are not extras, or that are the same one (PEP 685)."""
     extras: dict[str, str] = {PLAIN: "the wheel without a backend"}
     for backend in backends:
         if not _EXTRA.fullmatch(backend.extra):

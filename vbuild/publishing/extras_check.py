@@ -1,9 +1,9 @@
-"""What is wrong with a folder of the layout extras: base and plugins that do not lead to one another.
+"""Check a folder of the layout extras: bases and plugins have to lead to one another.
 
-    base      Provides-Extra: cu12     Requires-Dist: demo-cu12-plugin==1.0 ; extra == 'cu12'    that plugin is there
+    base      Provides-Extra: cu12     Requires-Dist: demo-cu12-plugin==1.0 ; extra == 'cu12'    that plugin exists
     plugin    Requires-Dist: demo==1.0    entry point in demo.backends    VERSION, BUILD as in the loader of its base
 
-Contents are those that RECORD says, and no two wheels that are installed together have the same files.
+Contents match RECORD, and no two wheels that are installed together contain the same files.
 """
 
 import re
@@ -19,11 +19,11 @@ from packaging.version import Version
 from vbuild.errors import VbuildError
 from vbuild.publishing.extras_plugin import MODULE, group
 from vbuild.publishing.lint.agreement import collisions
-from vbuild.publishing.lint.files import found, releases
+from vbuild.publishing.lint.files import files_in, releases_among
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.lint.names import slots
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import escaped
 from vbuild.wheel.requirements import read_requirement
@@ -42,7 +42,7 @@ class _Part(Struct, frozen=True):
     *unhooked* are the packages of a base that have a loader and do not import it.
     """
 
-    wheel: Offered
+    wheel: OfferedWheel
     stamp: tuple[str, str]
     entry_points: str
     unhooked: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class _Part(Struct, frozen=True):
         return Version(self.wheel.name.version)
 
     @classmethod
-    def base(cls, wheel: Offered) -> Self | None:
-        """The base that *wheel* is; None where it has no loader."""
+    def base(cls, wheel: OfferedWheel) -> Self | None:
+        """The base that *wheel* is, or None if it has no loader."""
         packages = sorted(row.path.removesuffix(_FILE) for row in wheel.rows if row.path.endswith(_FILE))
         with open_wheel(wheel.path) as opened:
             stamps = (_LOADER.search(_text(opened, f"{package}{_FILE}")) for package in packages)
@@ -64,8 +64,8 @@ class _Part(Struct, frozen=True):
             return cls(wheel, _stamp(stamp), _entry_points(opened), unhooked) if stamp else None
 
     @classmethod
-    def plugin(cls, wheel: Offered) -> Self | None:
-        """The plugin that *wheel* is; None where the package called as it is of no version and build."""
+    def plugin(cls, wheel: OfferedWheel) -> Self | None:
+        """The plugin that *wheel* is, or None if the package called as it is of no version and build."""
         with open_wheel(wheel.path) as opened:
             stamp = _CONSTANTS.search(_text(opened, f"{escaped(wheel.name.project)}/{_INIT}"))
             return cls(wheel, _stamp(stamp), _entry_points(opened)) if stamp else None
@@ -80,47 +80,47 @@ def _entry_points(wheel: Wheel) -> str:
 
 
 def _text(wheel: Wheel, path: str) -> str:
-    """What the member of that *path* says; nothing where there is none."""
+    """What the member of that *path* says; nothing if there is none."""
     return wheel.read(path).decode(errors="replace") if wheel.find(path) else ""
 
 
-def problems(folder: Path) -> Iterator[Problem]:
+def problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the wheels in *folder* and with its index."""
-    readable: list[Offered] = []
+    readable: list[OfferedWheel] = []
     yield from wheels_in(folder, readable)
-    wheels: list[Offered] = []
+    wheels: list[OfferedWheel] = []
     yield from _damaged(readable, wheels)
     yield from index_problems(folder)
     bases = [part for wheel in wheels if (part := _Part.base(wheel))]
     others = [wheel for wheel in wheels if all(wheel is not base.wheel for base in bases)]
     plugins = [part for wheel in others if (part := _Part.plugin(wheel))]
     if not (bases and plugins):
-        yield _problem(Demand.PLAIN, folder.name, "has no base wheel with a loader, or no plugin; expected both")
+        yield _problem(PublishRule.PLAIN, folder.name, "has no base wheel with a loader, or no plugin; expected both")
         return
     for base in bases:
         yield from _extras(base, plugins)
         for init in base.unhooked:
             yield _problem(
-                Demand.PLAIN, base.wheel.path.name, f"{init}: does not import {MODULE}, so no plugin is used"
+                PublishRule.PLAIN, base.wheel.path.name, f"{init}: does not import {MODULE}, so no plugin is used"
             )
     for plugin in plugins:
         yield from _plugin(plugin, bases)
     parts = {part.wheel.name.project for part in (*bases, *plugins)}
-    for problem in collisions([release for release in releases(found(folder)) if release.project in parts]):
+    for problem in collisions([release for release in releases_among(files_in(folder)) if release.project in parts]):
         yield replace(problem, advice=_AGAIN, is_error=True)
 
 
-def _damaged(wheels: Sequence[Offered], sound: list[Offered]) -> Iterator[Problem]:
+def _damaged(wheels: Sequence[OfferedWheel], sound: list[OfferedWheel]) -> Iterator[PublishFinding]:
     """Those of *wheels* whose contents are not as RECORD says; the others are put into *sound*."""
     for wheel in wheels:
         try:
             with open_wheel(wheel.path, check=True):
                 sound.append(wheel)
         except VbuildError as error:
-            yield _problem(Demand.ARCHIVE, wheel.path.name, str(error).removeprefix(f"{wheel.path.name}: "))
+            yield _problem(PublishRule.ARCHIVE, wheel.path.name, str(error).removeprefix(f"{wheel.path.name}: "))
 
 
-def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Problem]:
+def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[PublishFinding]:
     """What is wrong with the extras of *base*."""
     wheel = base.wheel
     lines = {line: asked for line in wheel.metadata.requires_dist if (asked := read_requirement(line))}
@@ -134,24 +134,24 @@ def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Problem]:
         asked_for.add(project)
         if str(asked.specifier) != f"=={wheel.metadata.version}":
             what = f"requires {line}; expected =={wheel.metadata.version}, its own version"
-            yield _problem(Demand.REQUIREMENT, wheel.path.name, what)
+            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
         if project not in known:
             yield _problem(
-                Demand.REQUIREMENT, wheel.path.name, f"requires {line}, and that plugin is not here, or damaged"
+                PublishRule.REQUIREMENT, wheel.path.name, f"requires {line}, and that plugin is not here, or damaged"
             )
         if extra not in {*map(str, map(canonicalize_name, wheel.metadata.headers.values("Provides-Extra")))}:
-            yield _problem(Demand.METADATA, wheel.path.name, f"has no Provides-Extra: {extra}")
+            yield _problem(PublishRule.METADATA, wheel.path.name, f"has no Provides-Extra: {extra}")
     for lacking in sorted(one for one in known - asked_for if _extra(one, of=wheel.name.project)):
-        yield _problem(Demand.REQUIREMENT, wheel.path.name, f"has no extra that requires {lacking}")
+        yield _problem(PublishRule.REQUIREMENT, wheel.path.name, f"has no extra that requires {lacking}")
 
 
 def _extra(project: str, *, of: str) -> str | None:
-    """The extra of the project *of* that the plugin *project* is for, by their names; None where it is none of its."""
+    """The extra of the project *of* that the plugin *project* is for, by their names, or None if it is none of its."""
     inner = project.removeprefix(f"{of}-").removesuffix("-plugin")
     return inner if project == f"{of}-{inner}-plugin" else None
 
 
-def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Problem]:
+def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[PublishFinding]:
     """What is wrong with *plugin*."""
     wheel = plugin.wheel
     fitting = [base for base in bases if _extra(wheel.name.project, of=base.wheel.name.project)]
@@ -159,21 +159,25 @@ def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Problem]:
     fitting = [base for base in fitting if slots(base.wheel.name) == slots(wheel.name)]
     if not fitting:
         what = "has no base wheel of the same version, Python and machine here"
-        yield _problem(Demand.PLAIN, wheel.path.name, what)
+        yield _problem(PublishRule.PLAIN, wheel.path.name, what)
         return
     base = fitting[0]
     project, version = base.wheel.name.project, base.wheel.metadata.version
     asked = (read_requirement(line) for line in wheel.metadata.requires_dist)
     pins = [str(one.specifier) for one in asked if one and canonicalize_name(one.name) == project]
     if pins != [f"=={version}"]:
-        yield _problem(Demand.REQUIREMENT, wheel.path.name, f"does not require {project}=={version}, which it is for")
+        yield _problem(
+            PublishRule.REQUIREMENT, wheel.path.name, f"does not require {project}=={version}, which it is for"
+        )
     if plugin.stamp != base.stamp:
         what = f"is for version and build {' '.join(plugin.stamp)}; {base.wheel.path.name} is of {' '.join(base.stamp)}"
-        yield _problem(Demand.PLAIN, wheel.path.name, what)
+        yield _problem(PublishRule.PLAIN, wheel.path.name, what)
     point = f"{_extra(wheel.name.project, of=project)} = {escaped(wheel.name.project)}"
     if f"[{group(project)}]\n{point}\n" not in plugin.entry_points:
-        yield _problem(Demand.METADATA, wheel.path.name, f"has no entry point {point} in the group {group(project)}")
+        yield _problem(
+            PublishRule.METADATA, wheel.path.name, f"has no entry point {point} in the group {group(project)}"
+        )
 
 
-def _problem(demand: Demand, place: str, what: str) -> Problem:
-    return Problem(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
+    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)

@@ -1,25 +1,23 @@
-"""What a variant wheel has otherwise than its plain wheel, and where a plugin keeps it so that it is loaded from there.
+"""What a plugin of the layout extras contains, and the loader in the base wheel that imports it.
 
     demo/sub/_c.so      differs                       demo_cu12_plugin/sub/_c.so
     demo.libs/libx.so   differs                       demo_cu12_plugin/site-packages/demo.libs/libx.so
-    demo/_d.so          alike, but needs libx.so      demo_cu12_plugin/_d.so
+    demo/_d.so          equal, but needs libx.so      demo_cu12_plugin/_d.so
     other/_e.so         differs, in another package   demo_cu12_plugin/site-packages/other/_e.so
     demo/gpu/__init__.py differs, or is new           demo_cu12_plugin/gpu/*, all of that package
 
-What needs a library that differs comes along: glibc loads no second one of the same SONAME. A folder of the package is
-as deep in the plugin as it was, so that ``$ORIGIN/../demo.libs`` leads to the base's as before, and most files stay as
-they are, byte for byte. The RPATH of others leads to the plugin's libraries first, then to where it led.
-A package within the package comes whole where its ``__init__.py`` does, as code finds its files beside that one.
-https://man7.org/linux/man-pages/man8/ld.so.8.html
+Files that need a library that differs come along: glibc loads no second library of the same SONAME. A folder of the
+package is as deep in the plugin as it was, so ``$ORIGIN/../demo.libs`` leads to the base's libraries as before, and
+most files keep their bytes. The RPATH of others leads to the plugin's libraries first, then to where it led. A package
+within the package comes whole if its ``__init__.py`` does, because code looks for files next to that one.
 
-The module that a base wheel gets, which loads what differs from the plugins that are installed beside it.
-
-    demo/__init__.py          from . import _vbuild_backend, before anything else it does
-    demo/_vbuild_backend.py   finds the plugin, refuses one of another build, and puts a finder in front of Python's
+    demo/__init__.py          from . import _vbuild_backend, before anything else
+    demo/_vbuild_backend.py   finds the plugin, refuses one of another build, and puts a finder before Python's own
     demo_cu12_plugin/_c.so    is loaded as demo._c, so PyInit__c, imports in the package and pickles stay as they were
 
-A plugin for x86-64 levels that the CPU does not have is refused, as the flags in /proc/cpuinfo say: an ImportError is
-better than SIGILL. What GPU or Arm version a machine has is not looked at: who installed the plugin chose it.
+The loader refuses a plugin for an x86-64 level that the CPU does not have, by the flags in /proc/cpuinfo: ImportError
+is better than SIGILL. It does not look at GPUs or Arm versions: whoever installed the plugin chose it.
+https://man7.org/linux/man-pages/man8/ld.so.8.html
 https://docs.python.org/3/reference/import.html#the-meta-path
 """
 
@@ -39,7 +37,7 @@ from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.publishing.model import Copied, Relinked
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.splitting.orders import rpath_to
 from vbuild.splitting.preload import hooked, is_namespace, package_of
@@ -49,7 +47,7 @@ from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.name import escaped
 from vbuild.wheel.paths import installed_path
 
-BESIDE = "site-packages"
+OUTSIDE = "site-packages"
 """The folder of a plugin for what is in no folder of the package; no package can be called so."""
 
 _INIT = "__init__.py"
@@ -67,7 +65,7 @@ class Payload(Struct, frozen=True):
     of the files that stay with the base, *own* all folders of the wheel. *roots* are the packages it is loaded for.
     """
 
-    variant: Offered
+    variant: OfferedWheel
     files: Mapping[str, str]
     compiled: Mapping[str, Loading]
     libraries: frozenset[str]
@@ -86,7 +84,7 @@ class Payload(Struct, frozen=True):
                 yield Relinked(self.variant.path, member, target, Relink(rpath=wanted))
 
     def _rpath(self, path: str, package: str, root: str) -> tuple[str, ...] | None:
-        """The RPATH that the file at *path* needs in the plugin; None where its own leads to the same folders there."""
+        """The RPATH that the file at *path* needs in the plugin, or None if its own leads to the same folders there."""
         outline = self.compiled[path].outline
         entries = outline.runpath or outline.rpath
         target = placed(path, package, root)
@@ -106,10 +104,10 @@ class Payload(Struct, frozen=True):
 def placed(path: str, package: str, root: str) -> str:
     """Where the plugin that is imported as *package* has what a variant has at *path*."""
     inner = path.removeprefix(f"{root}/")
-    return f"{package}/{inner}" if inner != path else f"{package}/{BESIDE}/{path}"
+    return f"{package}/{inner}" if inner != path else f"{package}/{OUTSIDE}/{path}"
 
 
-def payload(variant: Offered, base: Offered, *, reader: Reader) -> Payload:
+def payload(variant: OfferedWheel, base: OfferedWheel, *, reader: Reader) -> Payload:
     """What *variant* has otherwise than *base*, the plain wheel for the same Python and machine, as *reader* reads it.
 
     `RepackageError` naming the first file that no plugin can take the place of.
@@ -143,7 +141,7 @@ def payload(variant: Offered, base: Offered, *, reader: Reader) -> Payload:
     )
 
 
-def installed(wheel: Offered) -> dict[str, tuple[str, str]]:
+def installed(wheel: OfferedWheel) -> dict[str, tuple[str, str]]:
     """The files of *wheel* but those of its ``.dist-info``, by installed path: member, and hash as RECORD has it.
 
     What goes elsewhere than to site-packages is by its member's path.
@@ -178,7 +176,7 @@ class _Packages(Struct, frozen=True):
 
 
 def _root(path: str, bundle: Bundle, chosen: Collection[str], packages: _Packages) -> str | None:
-    """The package whose loader brings the file at *path*, None for a library; `RepackageError` where none can."""
+    """The package whose loader brings the file at *path*, None for a library; `RepackageError` if none can."""
     piece = bundle.pieces.get(path)
     with at(path):
         if path in packages.base or not packages.is_within(path):
@@ -219,7 +217,7 @@ def _read_by_path(what: str) -> RepackageError:
 
 
 def _check_place(path: str, bundle: Bundle) -> None:
-    """Refuse a module that looks for files beside it: they are in the base."""
+    """Refuse a module that looks for files alongside it: they are in the base."""
     member = next(member for member in bundle.wheel.members if installed_path(member.path) == path)
     if path.endswith(_SOURCE) and _FILE in bundle.wheel.read(member):
         what = f"differs, and asks for its {_FILE.decode()}: a plugin does not have what is beside it"
@@ -255,7 +253,7 @@ def _check_lacking(lacking: Collection[str]) -> None:
             raise RepackageError(f"lacks {path}, which a plugin cannot take away; expected it as in the base")
 
 
-def _check_entry_points(variant: Offered, base: Offered) -> None:
+def _check_entry_points(variant: OfferedWheel, base: OfferedWheel) -> None:
     mine, theirs = (
         {row.hash for row in wheel.rows if row.path == f"{wheel.dist_info}/{_ENTRY_POINTS}"}
         for wheel in (variant, base)
@@ -321,7 +319,7 @@ class PluginBackend(Struct, frozen=True):
 
     @property
     def rest(self) -> str:
-        """What it needs beside an x86-64 level: of backends that are alike in this, the higher level is better."""
+        """What it needs alongside an x86-64 level: of backends that are alike in this, the higher level is better."""
         return ", ".join(str(one) for one in self.properties if Cpu.of_property(str(one)) != self.cpu or not self.cpu)
 
 
@@ -360,8 +358,11 @@ def loader(root: str, backends: Sequence[PluginBackend], *, version: str, build:
 
 
 def with_loader(init: bytes) -> bytes:
-    """The ``__init__.py`` *init* importing the loader first; `RepackageError` where this Python cannot read it."""
-    return hooked(init, MODULE, option="--layout extras")
+    """The ``__init__.py`` *init* importing the loader first; `RepackageError` if this Python cannot read it."""
+    try:
+        return hooked(init, MODULE, option="--layout extras")
+    except RepackageError as error:
+        raise RepackageError(str(error)) from error
 
 
 @functools.cache

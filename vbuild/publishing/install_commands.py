@@ -1,11 +1,11 @@
-"""Where a layout's folder is for consumers, the URL it is served at or the folder itself, and how pip and uv take it.
+"""The commands by which pip and uv install from a layout's folder, or from the URL where it is served.
 
     https://example.org/whl/local    pip install --extra-index-url …/x86_64_v3/simple    uv pip install --index …
     the folder                       pip install --find-links x86_64_v3                  uv pip install --index ./…
-      where others have such wheels  pip install --extra-index-url "file://$PWD/…"
+      if others have such wheels     pip install --extra-index-url "file://$PWD/…"
 
-Without a URL commands work in the layout's folder, also where blanks are in its path: uv ends a URL at one, and pip
-knows no relative ones.
+Without a URL the commands work in the layout's folder, even if its path contains blanks: uv ends a URL at a blank, and
+pip does not accept relative URLs.
 """
 
 import re
@@ -24,7 +24,7 @@ _URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
 
 
 def folder_url(text: str) -> str:
-    """The URL *text* of a folder, without a slash at its end; `RepackageError` where it is none, or holds a secret.
+    """The URL *text* of a folder, without a slash at its end; `RepackageError` if it is none, or holds a secret.
 
     What is published says it to everyone.
     """
@@ -43,12 +43,12 @@ def folder_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def below(url: str | None, place: PurePosixPath | str) -> str:
+def place_below(url: str | None, place: PurePosixPath | str) -> str:
     """Where *place* of a layout's folder is, which is served at *url*; without one, relative to the folder."""
     return f"{url.rstrip('/') if url else '.'}/{place}"
 
 
-def install(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:
+def install_commands(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:
     """The commands by which pip and uv install *wanted* from *folder*, where wheels are and their index, ``simple``.
 
     With *has_rivals* other indexes may have wheels of that name and version, too: of such that differ in nothing that
@@ -60,13 +60,13 @@ def install(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool
         of_pip = f'--extra-index-url "file://$PWD/{PurePosixPath(folder, _INDEX)}"'
     else:
         of_pip = f"--find-links {folder}"
-    return f"pip install {of_pip} {wanted}\nuv pip install {of_uv(url, folder)} {wanted}"
+    return f"pip install {of_pip} {wanted}\nuv pip install {uv_index_option(url, folder)} {wanted}"
 
 
-def of_uv(url: str | None, folder: str = ".") -> str:
+def uv_index_option(url: str | None, folder: str = ".") -> str:
     """The option that tells uv of the index in *folder*, which it asks before others."""
     return f"--index {_index(url, folder)}"
 
 
 def _index(url: str | None, folder: str) -> str:
-    return quote(below(url, PurePosixPath(folder, _INDEX)))
+    return quote(place_below(url, PurePosixPath(folder, _INDEX)))

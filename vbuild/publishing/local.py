@@ -1,34 +1,21 @@
-"""Variants as local versions, each label in an index of its own: what every installer understands, if asked rightly.
+"""The layout local: variants as local versions, each label in an index of its own, for every installer.
 
 local/plain/demo-1.0-….whl, simple/demo/…                  as they were, with companions
 local/x86_64_v3/demo-1.0+x86.64.v3-….whl, simple/demo/…    Version changed, and siblings pinned to the same label
-local/index.html                                           which index is for whom
+local/index.html                                           which index is for which machines
 
-All in one index would not do: a request without ``+label`` takes the last local version in PEP 440's order, whatever
-the machine. Each index has what its wheels need of the same publication: companions, siblings, and releases without
-variants. uv reads METADATA of one wheel for all of a version, so those of a label must ask for the same.
-https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
-https://docs.astral.sh/uv/concepts/indexes/#pinning-a-package-to-an-index
-
-What is wrong with a folder of the layout local: an index per label, each of wheels that belong together.
-
-x86_64_v3/*.whl    all wheels of a release are +x86.64.v3, or none is, where it has no such variant
-                   METADATA of a version is the same in all its wheels; siblings are pinned to that label
-x86_64_v3/simple   says of each file what it is
-index.html         is there
-
-Variant labels as local versions: which can be some, and in which order an index that had all would have them.
+A label becomes a local version:
 
     x86_64_v3  ->  1.0+x86.64.v3      separators become dots, as PEP 440 normalises them
     cu12.6     ->  1.0+cu12.6
-    cu126, cu1210: refused            compared as text 1210 comes first, and a request without +label takes the last
+    cu126, cu1210: refused            compared as text 1210 comes first
 
+One index of all labels would not work: a request without ``+label`` takes the last local version in PEP 440's order,
+whatever the machine. Each index also has what its wheels need of the same publication: companions, siblings, and
+releases without variants. uv reads the METADATA of one wheel for all of a version, so the wheels of a label must
+require the same. ``==1.0+label`` is never found anywhere else: PyPI does not accept local versions.
 https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
-
-How consumers get local versions: commands for pip and uv, uv's tables of indexes and sources, and a page of all.
-
-An exact ``==1.0+label`` is never found anywhere else: PyPI takes no local versions.
-https://docs.astral.sh/uv/concepts/projects/dependencies/#index
+https://docs.astral.sh/uv/concepts/indexes/#pinning-a-package-to-an-index
 """
 
 import html
@@ -44,22 +31,22 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vbuild.errors import RepackageError
-from vbuild.publishing.install_commands import RIVALS, below, install
-from vbuild.publishing.lint.metadata import CHOSEN_BY, MetadataDifference, stated
+from vbuild.publishing.install_commands import RIVALS, install_commands, place_below
+from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, MetadataDifference, metadata_view
 from vbuild.publishing.model import ConsumerUse, LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text, renamed, renaming
 from vbuild.publishing.releases import (
-    Offered,
     OfferedRelease,
-    beside,
-    check_ties,
-    labelled,
+    OfferedWheel,
+    check_siblings,
+    companions_with,
     labels_of,
     latest,
-    need_of,
-    needs,
-    required,
+    releases_with_variants,
+    required_companions,
+    sibling_requirement,
+    sibling_requirements,
     variants_of,
-    varied,
+    wheels_labelled,
 )
 
 _HTML = """<!DOCTYPE html>
@@ -85,11 +72,12 @@ def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | 
     for label, variant in variants_of(offers, labels).items():
         yield ConsumerUse(
             f"{variant}, with pip and with uv; what else is required comes from the index that they have:",
-            install(" ".join(_exact_pins(offers, label)), folder=label, url=url),
+            install_commands(" ".join(_exact_pins(offers, label)), folder=label, url=url),
         )
     if plain := " ".join(f"{offer.project}==={offer.version}" for offer in _latest(offers) if offer.plain):
         yield ConsumerUse(
-            f"The plain wheel, for every machine{RIVALS}:", install(plain, folder=PLAIN, url=url, has_rivals=True)
+            f"The plain wheel, for every machine{RIVALS}:",
+            install_commands(plain, folder=PLAIN, url=url, has_rivals=True),
         )
     yield ConsumerUse(
         f"In the pyproject.toml of a project{'' if url else ', here relative to it'}; then: "
@@ -103,8 +91,8 @@ def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: 
     """The page that says which index is for whom, with the properties of *offers* as variants."""
     rows = [(PLAIN, "", "anything")] if has_plain else []
     for label, variant in variants_of(offers, labels).items():
-        said = ", ".join(map(str, variant.features)) or "anything"
-        rows.append((label, f"+{local_part(label)}", said))
+        text = ", ".join(map(str, variant.features)) or "anything"
+        rows.append((label, f"+{local_part(label)}", text))
     title = ", ".join(map(str, offers))
     return _HTML.format(title=html.escape(title), rows="\n".join(_row(*row) for row in rows))
 
@@ -119,13 +107,13 @@ def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str
     extras = {label: [*_exact_pins(offers, label), *_required_companions(offers, label)] for label in labels}
     lines = ["[project.optional-dependencies]"]
     for label, wanted in extras.items():
-        said = ", ".join(f'"{each}"' for each in wanted)
-        lines.append(f"{_extra(label)} = [{said}]")
+        names = ", ".join(f'"{each}"' for each in wanted)
+        lines.append(f"{_extra(label)} = [{names}]")
     if len(labels) > 1:
-        said = ", ".join(f'{{ extra = "{_extra(label)}" }}' for label in labels)
-        lines += ["", "[tool.uv]", f"conflicts = [[{said}]]"]
+        names = ", ".join(f'{{ extra = "{_extra(label)}" }}' for label in labels)
+        lines += ["", "[tool.uv]", f"conflicts = [[{names}]]"]
     for label in labels:
-        there = below(url, f"{label}/simple")
+        there = place_below(url, f"{label}/simple")
         lines += ["", "[[tool.uv.index]]", f'name = "{_extra(label)}"', f'url = "{there}"', "explicit = true"]
     lines += ["", "[tool.uv.sources]"]
     projects = dict.fromkeys(each.partition("==")[0] for wanted in extras.values() for each in wanted)
@@ -154,14 +142,14 @@ def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
 
 def _required_companions(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
     """The companions that these require: an explicit index is asked only for what a project names."""
-    wheels = [wheel for offer in _latest(offers, label) for wheel in labelled(offer, label) or offer.plain]
+    wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
     known = [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
-    found = {(wheel.name.project, wheel.name.normalised().version) for wheel in required(wheels, known)}
+    found = {(wheel.name.project, wheel.name.normalised().version) for wheel in required_companions(wheels, known)}
     yield from (f"{project}=={version}" for project, version in sorted(found))
 
 
 def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
-    """The last releases of projects that are no companions."""
+    """The last releases of projects that are not companions."""
     return latest([offer for offer in offers if not offer.is_companion], label)
 
 
@@ -177,7 +165,7 @@ _GLUED = re.compile(r"(?<=[a-z])(?=[0-9])")
 
 
 def local_version(version: str, label: str) -> str:
-    """*version* with the local part that *label* becomes, after one it has; `RepackageError` where it becomes none."""
+    """*version* with the local part that *label* becomes, after one it has; `RepackageError` if it becomes none."""
     try:
         return str(Version(f"{version}{'.' if Version(version).local else '+'}{label}"))
     except ValueError as error:  # too many digits for an int is one as well
@@ -244,14 +232,14 @@ class Local(Struct, frozen=True):
     name: str = "local"
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An index per label, and one of the plain wheels where there are some.
+        """An index per label, and one of the plain wheels if there are some.
 
-        `RepackageError` where a label is no local version, two would be confused, a wheel requires a release that lacks
+        `RepackageError` if a label is not a local version, two would be confused, a wheel requires a release that lacks
         its label, or wheels of one local version ask for different things.
         """
-        known = varied(offers)
+        known = releases_with_variants(offers)
         labels = in_order(_checked(labels_of(known)))
-        check_ties(offers)
+        check_siblings(offers)
         indexes = {label: (*_of_label(offers, label),) for label in labels}
         if plain := (*_plain(offers),):
             indexes = {PLAIN: plain, **indexes}
@@ -275,29 +263,29 @@ def _index(label: str, files: Sequence[LinkedFile | NewWheel]) -> SimpleIndex:
 def _plain(offers: Sequence[OfferedRelease]) -> Iterator[LinkedFile]:
     """The plain wheels of all, and the companions of these."""
     wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
-    return _linked(PLAIN, [*wheels, *beside(wheels, _companions(offers))])
+    return _linked(PLAIN, [*wheels, *companions_with(wheels, _companions(offers))])
 
 
 def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFile | NewWheel]:
     """What the index of *label* has: wheels of that label, and of releases without it those that are plain."""
-    own = [wheel for offer in offers for wheel in labelled(offer, label)]
+    own = [wheel for offer in offers for wheel in wheels_labelled(offer, label)]
     others = [
         wheel for offer in offers if not offer.is_companion and label not in offer.labels for wheel in offer.plain
     ]
     _check_agreement(own, label)
     yield from (_local(wheel, label, offers) for wheel in own)
-    yield from _linked(label, [*others, *beside([*own, *others], _companions(offers))])
+    yield from _linked(label, [*others, *companions_with([*own, *others], _companions(offers))])
 
 
-def _linked(label: str, wheels: Sequence[Offered]) -> Iterator[LinkedFile]:
+def _linked(label: str, wheels: Sequence[OfferedWheel]) -> Iterator[LinkedFile]:
     return (LinkedFile(PurePosixPath(label, wheel.path.name), wheel.path) for wheel in wheels)
 
 
-def _companions(offers: Sequence[OfferedRelease]) -> list[Offered]:
+def _companions(offers: Sequence[OfferedRelease]) -> list[OfferedWheel]:
     return [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
 
 
-def _local(wheel: Offered, label: str, offers: Sequence[OfferedRelease]) -> NewWheel:
+def _local(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease]) -> NewWheel:
     """The wheel as local version, siblings pinned to the same label."""
     version = local_version(wheel.name.version, label)
     name = replace(wheel.name.normalised().plain(), version=version)
@@ -305,9 +293,9 @@ def _local(wheel: Offered, label: str, offers: Sequence[OfferedRelease]) -> NewW
     return renamed(wheel, name, folder=label, metadata=metadata)
 
 
-def _pinned(wheel: Offered, label: str, offers: Sequence[OfferedRelease], line: str) -> str:
+def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], line: str) -> str:
     """The requirement *line* of *wheel*, for the local version of *label* where it asks for a sibling that has one."""
-    need = need_of(line, offers)
+    need = sibling_requirement(line, offers)
     if not need or need.project == wheel.name.project or not need.is_tied:
         return line
     found = [other for other in need.admitted if label in other.labels]
@@ -317,9 +305,9 @@ def _pinned(wheel: Offered, label: str, offers: Sequence[OfferedRelease], line: 
     return str(need.requirement)
 
 
-def _check_agreement(wheels: Sequence[Offered], label: str) -> None:
+def _check_agreement(wheels: Sequence[OfferedWheel], label: str) -> None:
     """Refuse *wheels* of one release and *label* that ask for different things."""
-    first: dict[tuple[str, str], Offered] = {}
+    first: dict[tuple[str, str], OfferedWheel] = {}
     for wheel in wheels:
         like = first.setdefault((wheel.name.project, wheel.name.normalised().version), wheel)
         for difference in _differences(like, wheel):
@@ -329,14 +317,14 @@ def _check_agreement(wheels: Sequence[Offered], label: str) -> None:
             )
 
 
-def _differences(like: Offered, wheel: Offered) -> Iterator[MetadataDifference]:
+def _differences(like: OfferedWheel, wheel: OfferedWheel) -> Iterator[MetadataDifference]:
     """What *wheel* asks of installers and *like* does not, or the other way round."""
-    one, other = (stated(str(each.metadata).encode()) for each in (like, wheel))
-    return (difference for difference in one.differences(other) if difference.field in CHOSEN_BY)
+    one, other = (metadata_view(str(each.metadata).encode()) for each in (like, wheel))
+    return (difference for difference in one.differences(other) if difference.field in INSTALLER_FIELDS)
 
 
 def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[str]:
-    known = varied(offers)
+    known = releases_with_variants(offers)
     *others, last = (f"+{local_part(label)}" for label in labels)
     order = f"{last}, which comes after {', '.join(others)}" if others else last
     yield f"Keep to one of the indexes: of several, a request without +label takes {order}, whatever the machine."
@@ -356,7 +344,7 @@ def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
         yield f"{offer}: there is no {none}; that index {there}."
     lacking: dict[tuple[str, ...], list[str]] = {}
     for label in offer.labels:
-        tags = {wheel.tag for wheel in labelled(offer, label)}
+        tags = {wheel.tag for wheel in wheels_labelled(offer, label)}
         others = dict.fromkeys("-".join(wheel.tag) for wheel in offer.wheels if wheel.tag not in tags)
         lacking.setdefault(tuple(others), []).append(label)
     for lacks, found in lacking.items():
@@ -366,7 +354,7 @@ def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
 
 def _unpinned(offer: OfferedRelease, offers: Sequence[OfferedRelease]) -> Iterator[str]:
     """The requirements of *offer* for another release of a sibling than those published."""
-    lines = {need.line: need for wheel in offer.variants for need in needs(wheel, offers)}
+    lines = {need.line: need for wheel in offer.variants for need in sibling_requirements(wheel, offers)}
     for line, need in lines.items():
         if need.is_tied and not need.admitted:
             there = ", ".join(map(str, need.releases))

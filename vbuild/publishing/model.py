@@ -1,12 +1,9 @@
-"""What a layout is: a way to ship finished wheels, and the plan that it makes of those of a release.
+"""What a layout plans: the files to write, and how consumers use them.
 
-    Layout, with its options -> planned(offers) -> Plan: outputs, and how consumers use them
+    Layout, with its options -> planned(offers) -> PublishPlan: outputs, consumers' commands, notes
 
 A plan is a value: nothing is written before `vbuild.publishing.publish` carries it out.
-
-A wheel of a release under another name, as an output: nothing in it is inflated but METADATA.
-
-renamed(wheel, name, folder=…) -> NewWheel: members copied to their new paths, METADATA put
+renamed(wheel, name) plans a wheel of a release under another name: members keep their compressed bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +15,7 @@ from msgspec import Struct
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError
 from vbuild.files.hashing import Digests
-from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata
@@ -149,16 +146,16 @@ class PublishLayout(Protocol):
         """What it is called on the command line, and its folder in the output."""
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """What it makes of *offers*; `RepackageError` where these wheels cannot be laid out so."""
+        """What it makes of *offers*; `RepackageError` if these wheels cannot be laid out so."""
 
 
-def renaming(wheel: Offered, name: WheelName, *, project: str | None = None) -> Renaming:
+def renaming(wheel: OfferedWheel, name: WheelName, *, project: str | None = None) -> Renaming:
     """The way from *wheel* to the wheel *name*; *project* as METADATA is to spell it."""
     return Renaming(wheel.name, name, wheel.dist_info, project)
 
 
 def renamed(
-    wheel: Offered,
+    wheel: OfferedWheel,
     name: WheelName,
     *,
     folder: str = "",
@@ -183,7 +180,7 @@ def renamed(
     )
 
 
-def _bills(wheel: Offered, way: Renaming) -> dict[str, Member]:
+def _bills(wheel: OfferedWheel, way: Renaming) -> dict[str, Member]:
     """The bills of materials of *wheel* by new path, as they are after the renaming; without those that are endless."""
     paths = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
     if not paths:

@@ -1,14 +1,9 @@
-"""`vbuild publish`: finished wheels in every way that people can consume today.
+"""`vbuild publish`: write finished wheels in the layouts that people can consume today.
 
-    wheels -> Offer, one a release -> Layout.planned -> Plan -> written, each into a folder of its own
+    wheels -> releases -> Layout.planned -> PublishPlan -> files and a README, each layout in a folder of its own
 
-All layouts are planned before the first file is written, and become visible together.
-
-Carry out the plan of a layout: the one place where a layout's files are written.
-
-Plan -> links, texts, wheels of copied and relinked members, indexes -> a folder, and a README in it
-
-The README of a layout's folder: what is there, and the commands that its consumers copy.
+All layouts are planned before the first file is written, and become visible together. Only this module and the outputs
+that belong to one layout write files. The README lists the commands that consumers copy.
 """
 
 import os
@@ -40,7 +35,7 @@ from vbuild.publishing.model import (
     SimpleIndex,
     Text,
 )
-from vbuild.publishing.releases import offers
+from vbuild.publishing.releases import releases_at
 from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
 from vbuild.sbom.model import BillChange
 from vbuild.wheel.archive import Wheel, open_wheel
@@ -70,7 +65,7 @@ def _lines(plan: PublishPlan) -> Iterator[str]:
 _HOW = "vbuild publish: led to other libraries"
 
 
-class WrittenLayout(Struct, frozen=True):
+class WrittenFile(Struct, frozen=True):
     """A file of a layout, by its path in the layout's folder; *is_linked* where no byte of it was written."""
 
     path: PurePosixPath
@@ -78,10 +73,10 @@ class WrittenLayout(Struct, frozen=True):
     is_linked: bool
 
 
-def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) -> tuple[WrittenLayout, ...]:
+def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) -> tuple[WrittenFile, ...]:
     """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
 
-    Plans that share *digests* hash the files that they have in common once. `VbuildError` where an output cannot be
+    Plans that share *digests* hash the files that they have in common once. `VbuildError` if an output cannot be
     made; *folder* is then the caller's to remove.
     """
     folder.mkdir(parents=True)
@@ -100,11 +95,11 @@ def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) 
     return tuple(_made(folder, known))
 
 
-def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[WrittenLayout]:
+def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[WrittenFile]:
     """The files in *folder*; those that are one with a file in *known*, or with one before them, took no room."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         file = _file(path)
-        yield WrittenLayout(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
+        yield WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
         known.add(file)
 
 
@@ -186,12 +181,12 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
             raise TypeError(member)
 
 
-class Laid(Struct, frozen=True):
+class PublishedLayout(Struct, frozen=True):
     """What came of one layout: its *plan*, and the *files* in *folder*; none where nothing was to be written."""
 
     plan: PublishPlan
     folder: Path | None
-    files: tuple[WrittenLayout, ...]
+    files: tuple[WrittenFile, ...]
 
     @property
     def size(self) -> int:
@@ -210,19 +205,21 @@ class Laid(Struct, frozen=True):
         }
 
 
-def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout]) -> tuple[Laid, ...]:
+def publish(
+    paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout]
+) -> tuple[PublishedLayout, ...]:
     """Lay the wheels at *paths*, files or folders of them, out in each of *layouts*: ``folder/<layout>``.
 
-    Without *folder* nothing is written, and the plans are given. A `VbuildError`, and nothing written, where wheels do
+    Without *folder* nothing is written, and the plans are given. A `VbuildError`, and nothing written, if wheels do
     not belong together, a layout has no place for one of them, or a layout's folder is there and not empty.
     """
-    found = offers(paths)
+    found = releases_at(paths)
     plans = []
     for layout in layouts:
         with at(layout.name):
             plans.append(layout.planned(found))
     if folder is None:
-        return tuple(Laid(plan, None, ()) for plan in plans)
+        return tuple(PublishedLayout(plan, None, ()) for plan in plans)
     for plan in plans:
         if not _is_free(there := folder / plan.layout):
             raise _taken(there)
@@ -230,7 +227,9 @@ def publish(paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[Pub
         laid = []
         for plan in plans:
             with at(plan.layout):
-                laid.append(Laid(plan, folder / plan.layout, written(plan, stage / plan.layout, digests=digests)))
+                laid.append(
+                    PublishedLayout(plan, folder / plan.layout, written(plan, stage / plan.layout, digests=digests))
+                )
         for one in laid:
             _replace(stage / one.plan.layout, folder / one.plan.layout)
     return tuple(laid)

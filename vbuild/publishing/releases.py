@@ -1,15 +1,11 @@
-"""The wheels of a release as a layout takes them: what each says of itself, and what is in it.
+"""The wheels to publish, grouped by release, and which releases need each other.
 
-    folder, files -> Offered, one a wheel -> Offer, one a release
+    files, folders -> OfferedWheel, one for each wheel -> OfferedRelease, one for each project and version
 
-Every wheel is opened once, and its METADATA, WHEEL, RECORD and variant.json are read; nothing else is inflated.
+Every wheel is opened once: METADATA, WHEEL, RECORD and variant.json are read, and no other member is inflated.
 
-Releases of one publication that need each other: which release a line of Requires-Dist means.
-
-    torchvision 0.24, cu126:  Requires-Dist: torch==2.9        torch 2.9 has a cu126, too: the two belong together
-    demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is one for all variants
-
-https://packaging.python.org/en/latest/specifications/dependency-specifiers/
+    torchvision 0.24, cu126:  Requires-Dist: torch==2.9        a sibling: torch 2.9 is published with a cu126, too
+    demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is the same for all variants
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +30,7 @@ from vbuild.wheel.requirements import admits, read_requirement
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 
 
-class Offered(Struct, frozen=True):
+class OfferedWheel(Struct, frozen=True):
     """One wheel of a release, closed: its file, its name, what its ``.dist-info`` folder says, and its members.
 
     *document* is its variant.json, None for a plain wheel. *rows* are RECORD's in the archive's order, each with hash
@@ -52,7 +48,7 @@ class Offered(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The wheel at *path*; `VbuildError` where it is damaged or contradicts itself."""
+        """The wheel at *path*; `VbuildError` if it is damaged or contradicts itself."""
         with open_wheel(path) as wheel:
             return cls(
                 path=path,
@@ -107,20 +103,20 @@ class OfferedRelease(Struct, frozen=True):
 
     project: str
     version: str
-    wheels: tuple[Offered, ...]
+    wheels: tuple[OfferedWheel, ...]
 
     @property
     def is_companion(self) -> bool:
-        """Whether a split made its wheels beside others: every layout passes them on as they are."""
+        """Whether a split made its wheels alongside others: every layout passes them on as they are."""
         return all(wheel.is_companion for wheel in self.wheels)
 
     @property
-    def plain(self) -> tuple[Offered, ...]:
+    def plain(self) -> tuple[OfferedWheel, ...]:
         """The wheels that every installer understands."""
         return tuple(wheel for wheel in self.wheels if wheel.label is None)
 
     @property
-    def variants(self) -> tuple[Offered, ...]:
+    def variants(self) -> tuple[OfferedWheel, ...]:
         return tuple(wheel for wheel in self.wheels if wheel.label is not None)
 
     @property
@@ -132,17 +128,17 @@ class OfferedRelease(Struct, frozen=True):
         return f"{self.project} {self.version}"
 
 
-def offers(paths: Sequence[Path]) -> tuple[OfferedRelease, ...]:
+def releases_at(paths: Sequence[Path]) -> tuple[OfferedRelease, ...]:
     """The releases whose wheels are at *paths*, files or folders of them, by project and version.
 
     `VbuildError` for the first wheel that is damaged, or contradicts itself.
     """
-    return offers_of([Offered.of(path) for path in gathered(paths)])
+    return releases_of([OfferedWheel.of(path) for path in gathered(paths)])
 
 
-def offers_of(wheels: Iterable[Offered]) -> tuple[OfferedRelease, ...]:
+def releases_of(wheels: Iterable[OfferedWheel]) -> tuple[OfferedRelease, ...]:
     """The releases that *wheels* are of, by project and version."""
-    found: dict[tuple[str, Version], list[Offered]] = {}
+    found: dict[tuple[str, Version], list[OfferedWheel]] = {}
     for wheel in wheels:
         found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
@@ -153,17 +149,6 @@ def offers_of(wheels: Iterable[Offered]) -> tuple[OfferedRelease, ...]:
     )
 
 
-def only(offers: Sequence[OfferedRelease]) -> OfferedRelease:
-    """The one release among *offers* that is no companion of another; `RepackageError` where there are more, or
-    none.
-    """
-    found = [offer for offer in offers if not offer.is_companion]
-    if len(found) != 1:
-        said = ", ".join(map(str, found)) or "none"
-        raise RepackageError(f"found {said}; expected the wheels of one release: give those of others apart")
-    return found[0]
-
-
 def _document(wheel: Wheel) -> Document | None:
     path = f"{wheel.dist_info}/{VARIANT_JSON}"
     with at(wheel.path.name), at(VARIANT_JSON):
@@ -171,7 +156,7 @@ def _document(wheel: Wheel) -> Document | None:
 
 
 # who writes one of these means a release that was built together with this one
-TIES = frozenset({"==", "~=", "==="})
+EXACT_OPERATORS = frozenset({"==", "~=", "==="})
 
 
 class SiblingRequirement(Struct, frozen=True):
@@ -196,17 +181,17 @@ class SiblingRequirement(Struct, frozen=True):
 
     @property
     def is_tied(self) -> bool:
-        return any(one.operator in TIES for one in self.requirement.specifier)
+        return any(one.operator in EXACT_OPERATORS for one in self.requirement.specifier)
 
 
-def needs(wheel: Offered, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
+def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
     """The lines of *wheel* that name other projects of *offers*, in its order."""
     for line in wheel.metadata.requires_dist:
-        if (need := need_of(line, offers)) and need.project != wheel.name.project:
+        if (need := sibling_requirement(line, offers)) and need.project != wheel.name.project:
             yield need
 
 
-def need_of(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
+def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
     """What *line* asks for, where that is a project of *offers*."""
     if (found := read_requirement(line)) is None or found.url:
         return None
@@ -215,17 +200,19 @@ def need_of(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement |
     return SiblingRequirement(line, found, tuple(releases)) if releases else None
 
 
-def varied(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
-    """Those of *offers* that have variants; `RepackageError` where there are none."""
+def releases_with_variants(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
+    """Those of *offers* that have variants; `RepackageError` if there are none."""
     found = tuple(offer for offer in offers if offer.variants)
     if not found:
-        said = ", ".join(map(str, offers)) or "nothing"
-        raise RepackageError(f"found {said}, and no variant of it; expected wheels with labels: vbuild stamp gives one")
+        names = ", ".join(map(str, offers)) or "nothing"
+        raise RepackageError(
+            f"found {names}, and no variant of it; expected wheels with labels: vbuild stamp gives one"
+        )
     return found
 
 
 def latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:
-    """The last release of each project, by project: the last with that *label* where there is one."""
+    """The last release of each project, by project: the last with that *label* if there is one."""
     order = sorted(offers, key=lambda offer: (label in offer.labels, Version(offer.version)))
     return tuple(offer for _, offer in sorted({offer.project: offer for offer in order}.items()))
 
@@ -241,17 +228,17 @@ def variants_of(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> dict
     return {label: variant for label in labels if (variant := known.get(label))}
 
 
-def labelled(offer: OfferedRelease, label: str) -> tuple[Offered, ...]:
+def wheels_labelled(offer: OfferedRelease, label: str) -> tuple[OfferedWheel, ...]:
     """The wheels of *offer* under *label*."""
     return tuple(wheel for wheel in offer.variants if wheel.label == label)
 
 
-def check_ties(offers: Sequence[OfferedRelease]) -> None:
-    """`RepackageError` where a wheel requires a release among *offers* that has variants, and none of its own label."""
-    known = varied(offers)
+def check_siblings(offers: Sequence[OfferedRelease]) -> None:
+    """`RepackageError` if a wheel requires a release among *offers* that has variants, and none of its label."""
+    known = releases_with_variants(offers)
     for offer in known:
         for wheel in offer.variants:
-            for need in needs(wheel, known):
+            for need in sibling_requirements(wheel, known):
                 if need.is_tied and need.admitted and not any(wheel.label in other.labels for other in need.admitted):
                     raise RepackageError(
                         f"{wheel.path.name}: requires {need.line}, and {need.admitted[-1]} has no {wheel.label}; "
@@ -259,9 +246,9 @@ def check_ties(offers: Sequence[OfferedRelease]) -> None:
                     )
 
 
-def required(wheels: Sequence[Offered], companions: Sequence[Offered]) -> tuple[Offered, ...]:
+def required_companions(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that *wheels* require, and what those require."""
-    asked, found = list(wheels), set[Offered]()
+    asked, found = list(wheels), set[OfferedWheel]()
     while asked:
         wheel = asked.pop()
         new = {one for one in companions if one not in found and _asks(wheel, one)}
@@ -270,13 +257,16 @@ def required(wheels: Sequence[Offered], companions: Sequence[Offered]) -> tuple[
     return tuple(companion for companion in companions if companion in found)
 
 
-def beside(wheels: Sequence[Offered], companions: Sequence[Offered]) -> tuple[Offered, ...]:
+def companions_with(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that go with *wheels*: what they require, and what requires them."""
-    found = {*required(wheels, companions), *(one for one in companions if any(_asks(one, wheel) for wheel in wheels))}
+    found = {
+        *required_companions(wheels, companions),
+        *(one for one in companions if any(_asks(one, wheel) for wheel in wheels)),
+    }
     return tuple(companion for companion in companions if companion in found)
 
 
-def _asks(wheel: Offered, other: Offered) -> bool:
+def _asks(wheel: OfferedWheel, other: OfferedWheel) -> bool:
     """Whether *wheel* requires what *other* is of."""
     lines = wheel.metadata.requires_dist
     return any(admits(read_requirement(line), other.name.project, other.name.version) for line in lines)

@@ -1,31 +1,19 @@
-"""Variants as distributions of their own, ``demo-cu12`` beside ``demo``: what the field has done for years.
+"""The layout suffix: variants as distributions of their own, ``demo-cu12`` next to ``demo``, as many projects do.
 
-suffix/demo_cu12-1.0-….whl      renamed: file, .dist-info, .data, Name, extras of its own, siblings of the same label
-suffix/demo-1.0-….whl           the plain wheel as it was, or with a metapackage an empty one that requires demo-cu12
+suffix/demo_cu12-1.0-….whl      renamed: file, .dist-info, .data, Name, its own extras, siblings of the same label
+suffix/demo-1.0-….whl           the plain wheel as it was, or a metapackage: an empty wheel that requires demo-cu12
 suffix/simple/demo-cu12/…       an index of all of them
 
-Import packages stay, so that two of these wheels have the same files: no installer notices. The opt-in guard says so on
-import.
+Import packages keep their names, so two of these wheels contain the same files, and no installer notices. The opt-in
+guard warns on import:
+
+    demo/__init__.py         from . import _vbuild_guard    after the docstring and __future__ imports
+    demo/_vbuild_guard.py    looks for other .dist-info folders of the family whose RECORD lists the same file
+
+A ``.pth`` file would run at every start of Python; the guard is part of the package and costs a listing of one folder.
+Only renamed wheels contain it: one file name never stands for two contents.
+The check of a folder: names agree, no wheel requires one with the same files, a metapackage requires one that exists.
 https://packaging.python.org/en/latest/specifications/name-normalization/
-
-A guard in renamed wheels: on import it says which other distribution has been installed over the same files.
-
-    demo/__init__.py         from . import _vbuild_guard    behind docstring and __future__ imports
-    demo/_vbuild_guard.py    lists the .dist-info folders beside, reads RECORD of those called like this one
-
-No installer notices two distributions with the same files, and who uninstalls one breaks the other. A ``.pth`` file
-would be run by every start of Python; this is part of the package, costs a listing of one folder, and goes with it.
-It is in every wheel that is renamed and in no other: a file name is never given to two contents.
-
-The empty wheel under a project's old name, which requires one of those under new names: ``demo`` -> ``demo-cu12``.
-
-demo-1.0-py3-none-any.whl    METADATA as the other has it, extras handed on, licences; nothing to import
-
-What is wrong with a folder of the layout suffix: names that contradict each other, or bring two with the same files.
-
-file name = .dist-info = Name in METADATA; no variant label
-no wheel requires one with the same files: neither its old name, nor an extra of it
-an empty wheel requires one that is there
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,9 +26,9 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import RepackageError, at
-from vbuild.publishing.install_commands import RIVALS, below, install
+from vbuild.publishing.install_commands import RIVALS, install_commands, place_below
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.model import (
     ConsumerUse,
     Copied,
@@ -54,14 +42,14 @@ from vbuild.publishing.model import (
     renaming,
 )
 from vbuild.publishing.releases import (
-    Offered,
     OfferedRelease,
-    check_ties,
-    labelled,
+    OfferedWheel,
+    check_siblings,
     labels_of,
     latest,
+    releases_with_variants,
     variants_of,
-    varied,
+    wheels_labelled,
 )
 from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.preload import hooked, is_namespace, package_of
@@ -124,11 +112,11 @@ _check()
 '''
 
 
-def guarded(wheel: Offered, name: WheelName, *, family: Iterable[str]) -> dict[str, Member]:
+def guarded(wheel: OfferedWheel, name: WheelName, *, family: Iterable[str]) -> dict[str, Member]:
     """The members that *wheel* gets under *name*, by new path: its packages import a guard that knows the *family*.
 
-    The family are the names that wheels with these files have. `RepackageError` where no package could import it,
-    `RepackageError` where an ``__init__.py`` is not to be read as Python.
+    The family are the names that wheels with these files have. `RepackageError` if no package could import it,
+    `RepackageError` if an ``__init__.py`` is not to be read as Python.
     """
     way = renaming(wheel, name)
     members = {path: row.path for row in wheel.rows if (path := installed_path(row.path))}
@@ -166,13 +154,13 @@ Tag: py3-none-any
 """
 
 
-def metapackage_name(default: Offered) -> WheelName:
+def metapackage_name(default: OfferedWheel) -> WheelName:
     """What the empty wheel under the old name of *default* is called."""
     old = default.name.normalised()
     return WheelName(old.distribution, old.version, None, "py3", "none", "any")
 
 
-def metapackage(default: Offered, project: str) -> NewWheel:
+def metapackage(default: OfferedWheel, project: str) -> NewWheel:
     """The wheel that is called as *default* was and requires just its release of *project*, which it is called now."""
     name = metapackage_name(default)
     way, dist_info = renaming(default, name), dist_info_of(name)
@@ -201,12 +189,12 @@ def requirements(metadata: Metadata, project: str) -> tuple[str, ...]:
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout suffix"
 
 
-def problems(folder: Path) -> Iterator[Problem]:
+def problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the wheels in *folder* and with its index."""
-    wheels: list[Offered] = []
+    wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
     if not wheels:
-        yield _problem(Demand.ARCHIVE, folder.resolve().name, "has no wheel")
+        yield _problem(PublishRule.ARCHIVE, folder.resolve().name, "has no wheel")
     files = {wheel: frozenset(_files(wheel)) for wheel in wheels}
     for wheel in wheels:
         yield from _names(wheel)
@@ -214,22 +202,22 @@ def problems(folder: Path) -> Iterator[Problem]:
     yield from index_problems(folder)
 
 
-def _names(wheel: Offered) -> Iterator[Problem]:
+def _names(wheel: OfferedWheel) -> Iterator[PublishFinding]:
     if canonicalize_name(wheel.metadata.name) != wheel.name.project:
         what = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
-        yield _problem(Demand.NAME, wheel.path.name, what)
+        yield _problem(PublishRule.NAME, wheel.path.name, what)
     if wheel.label:
         what = "has a variant label, which only installers of variants read"
-        yield _problem(Demand.VARIANT, wheel.path.name, what)
+        yield _problem(PublishRule.VARIANT, wheel.path.name, what)
 
 
-def _files(wheel: Offered) -> Iterator[str]:
+def _files(wheel: OfferedWheel) -> Iterator[str]:
     """What *wheel* installs, but for its .dist-info."""
     paths = (installed_path(row.path) for row in wheel.rows if not is_dist_info(row.path))
     return (path for path in paths if path)
 
 
-def _requirements(wheel: Offered, files: Mapping[Offered, frozenset[str]]) -> Iterator[Problem]:
+def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[str]]) -> Iterator[PublishFinding]:
     """What is wrong with what *wheel* requires of projects in the folder, where *files* of each wheel are given."""
     for line in wheel.metadata.requires_dist:
         found = read_requirement(line)
@@ -240,14 +228,16 @@ def _requirements(wheel: Offered, files: Mapping[Offered, frozenset[str]]) -> It
         same = frozenset[str]().union(*(files[wheel] & files[other] for other in there or known))
         if same and known[0].name.project != wheel.name.project:
             what = f"requires {line}, which has the same files: {min(same)}"
-            yield _problem(Demand.REQUIREMENT, wheel.path.name, what)
+            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
         elif not there:
             what = f"requires {line}, and only other releases are here"
-            yield Problem(Demand.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False)
+            yield PublishFinding(
+                PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False
+            )
 
 
-def _problem(demand: Demand, place: str, what: str) -> Problem:
-    return Problem(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
+    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)
 
 
 Names = Mapping[tuple[str, str], str]
@@ -273,13 +263,13 @@ class Suffix(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every variant under its new name, and the rest as it is.
 
-        `RepackageError` where a new name is none or stands for two, where a sibling or the label of the metapackage is
+        `RepackageError` if a new name is none or stands for two, where a sibling or the label of the metapackage is
         not known, or where a wheel requires a release that lacks its label.
         """
-        known = varied(offers)
+        known = releases_with_variants(offers)
         names = self._names(offers)
         self._check(known)
-        check_ties(offers)
+        check_siblings(offers)
         wheels = [wheel for offer in offers for wheel in self._wheels(offer, names)]
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
         return PublishPlan(
@@ -287,7 +277,7 @@ class Suffix(Struct, frozen=True):
         )
 
     def _names(self, offers: Sequence[OfferedRelease]) -> Names:
-        """The new name of each project and label; `RepackageError` where one stands for two things."""
+        """The new name of each project and label; `RepackageError` if one stands for two things."""
         names = {(o.project, label): suffixed(o.project, label, self.naming) for o in offers for label in o.labels}
         taken = {offer.project: f"the project {offer.project}" for offer in offers}
         for (project, label), name in names.items():
@@ -305,8 +295,8 @@ class Suffix(Struct, frozen=True):
         asked = {project for line in lines if (project := required_project(line))}
         for sibling in map(canonicalize_name, self.siblings):
             if sibling not in asked:
-                said = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"
-                raise RepackageError(f"sibling {sibling}: no wheel requires it; expected one of those required: {said}")
+                text = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"
+                raise RepackageError(f"sibling {sibling}: no wheel requires it; expected one of those required: {text}")
         labels = labels_of(known)
         if self.metapackage is not None and self.metapackage not in labels:
             raise RepackageError(
@@ -315,7 +305,7 @@ class Suffix(Struct, frozen=True):
 
     def _wheels(self, offer: OfferedRelease, names: Names) -> Iterator[LinkedFile | NewWheel]:
         """What becomes of the wheels of *offer*."""
-        default = labelled(offer, self.metapackage) if self.metapackage else ()
+        default = wheels_labelled(offer, self.metapackage) if self.metapackage else ()
         if default and self.metapackage:
             yield metapackage(default[0], names[offer.project, self.metapackage])
         else:
@@ -323,7 +313,7 @@ class Suffix(Struct, frozen=True):
         for wheel in offer.variants:
             yield self._renamed(wheel, wheel.label or "", names)
 
-    def _renamed(self, wheel: Offered, label: str, names: Names) -> NewWheel:
+    def _renamed(self, wheel: OfferedWheel, label: str, names: Names) -> NewWheel:
         """The *wheel* under its new name, and what it requires of siblings under theirs."""
         table = {project: name for (project, other), name in names.items() if other == label}
         for sibling in map(canonicalize_name, self.siblings):
@@ -340,20 +330,20 @@ class Suffix(Struct, frozen=True):
         for label, variant in variants_of(last, labels_of(last)).items():
             having = [offer for offer in last if label in offer.labels]
             wanted = " ".join(f"{names[offer.project, label]}=={offer.version}" for offer in having)
-            yield ConsumerUse(f"{variant}, {_HOW}", install(wanted, url=self.url))
+            yield ConsumerUse(f"{variant}, {_HOW}", install_commands(wanted, url=self.url))
         rest = [offer for offer in last if not offer.is_companion and self._keeps_name(offer)]
         if wanted := " ".join(self._default(offer) for offer in rest):
             has_rivals = any(self.metapackage not in offer.labels for offer in rest)
             what = f"The default, {self.metapackage}" if self.metapackage else "The plain wheel, for every machine"
             rivals = RIVALS if has_rivals else ""
-            yield ConsumerUse(f"{what}{rivals}; {_HOW}", install(wanted, url=self.url, has_rivals=has_rivals))
+            yield ConsumerUse(f"{what}{rivals}; {_HOW}", install_commands(wanted, url=self.url, has_rivals=has_rivals))
 
     def _default(self, offer: OfferedRelease) -> str:
         """What asks for the last release of *offer* under its old name."""
         if self.metapackage not in offer.labels:
             return f"{offer.project}=={offer.version}"
         # by its file: where another index has a wheel of that name and version, for one platform, pip would prefer it
-        return quote(below(self.url, str(metapackage_name(labelled(offer, self.metapackage)[0]))))
+        return quote(place_below(self.url, str(metapackage_name(wheels_labelled(offer, self.metapackage)[0]))))
 
     def _keeps_name(self, offer: OfferedRelease) -> bool:
         """Whether there is something under the old name of *offer*."""

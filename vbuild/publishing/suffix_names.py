@@ -1,10 +1,10 @@
-"""What renamed wheels are called, and where their own code has the old name: it would find no distribution there.
+"""The names of renamed wheels, and the code in them that asks for their old name and would find no distribution.
 
-    {name}-{label}: demo, cu12.6    -> demo-cu12-6       runs of -, _ and . are one dash to every index
+    {name}-{label}: demo, cu12.6    -> demo-cu12-6       indexes read runs of -, _ and . as one dash
     demo/__init__.py:3              version("demo")      PackageNotFoundError under the new name
 
-Calls of importlib.metadata, its backport and pkg_resources are looked for, whatever they were imported as; the name may
-be a string, a constant of the module, or taken from ``__name__`` or ``__package__``.
+Calls of importlib.metadata, its backport and pkg_resources are found under any alias; the name may be a string, a
+constant of the module, ``__name__`` or ``__package__``.
 https://packaging.python.org/en/latest/specifications/name-normalization/
 """
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from packaging.utils import InvalidName, canonicalize_name
 
 from vbuild.errors import RepackageError
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.requirements import required_project
@@ -43,7 +43,7 @@ class Wired(Struct, frozen=True, order=True):
 
 
 def suffixed(project: str, label: str, naming: str) -> str:
-    """What *naming* makes of *project* and *label*, normalised; `RepackageError` where that is no name."""
+    """What *naming* makes of *project* and *label*, normalised; `RepackageError` if that is not a name."""
     name = naming.replace("{name}", project).replace("{label}", label)
     try:
         return canonicalize_name(name, validate=True)
@@ -54,10 +54,10 @@ def suffixed(project: str, label: str, naming: str) -> str:
         ) from error
 
 
-def hard_wired(wheels: Iterable[Offered]) -> tuple[Wired, ...]:
+def hard_wired(wheels: Iterable[OfferedWheel]) -> tuple[Wired, ...]:
     """Where the code of *wheels*, all of one project, asks for its distribution; each place once, sorted.
 
-    What is the same in several wheels is read once. `WheelError` where one is damaged.
+    What is the same in several wheels is read once. `WheelError` if one is damaged.
     """
     found: set[Wired] = set()
     seen: set[tuple[str, str | None]] = set()

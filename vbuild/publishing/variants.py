@@ -1,14 +1,12 @@
-"""Variant wheels as they are, with their variants.json and a simple index: what installers of variants read (PEP 825).
+"""The layout variants: variant wheels as they are, their variants.json and a simple index (PEP 825).
 
 variants/demo-1.0-…-x86_64_v3.whl, demo-1.0-….whl, demo-1.0-variants.json
 variants/simple/demo/…                                the same files, hard links
 
-Each release has a variants.json of its own. Companions and releases without variants are in the index, too.
+Each release has a variants.json of its own. Companions and releases without variants are in the index, too. The check
+of a folder compares labels, variants.json, METADATA and the index: an index without variants.json, or with one that
+differs from the wheels, hides variants from installers.
 https://peps.python.org/pep-0825/#index-level-metadata
-
-What is wrong with a folder of the layout variants: labels, variants.json, METADATA and the index, as they are there.
-
-An index without variants.json, or with one that says other things than the wheels, hides variants from installers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +14,12 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from vbuild.publishing.install_commands import RIVALS, install, of_uv
+from vbuild.publishing.install_commands import RIVALS, install_commands, uv_index_option
 from vbuild.publishing.lint.agreement import metadata_problems
-from vbuild.publishing.lint.files import found, releases, strays, twins
+from vbuild.publishing.lint.files import files_in, releases_among, spelling_twins, stray_documents
 from vbuild.publishing.lint.index_check import index_problems
 from vbuild.publishing.lint.labels import label_problems
-from vbuild.publishing.lint.model import Problem
+from vbuild.publishing.lint.model import PublishFinding
 from vbuild.publishing.model import ConsumerUse, LinkedFile, PublishPlan, SimpleIndex, Text
 from vbuild.publishing.releases import OfferedRelease, latest
 from vbuild.variants.document import combine
@@ -37,7 +35,7 @@ class Variants(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every wheel, a variants.json for each release that has variants, and the index of all of them.
 
-        `VariantError` where two wheels of a release contradict each other.
+        `VariantError` if two wheels of a release contradict each other.
         """
         files = tuple(output for offer in offers for output in _files(offer))
         index = SimpleIndex(PurePosixPath("simple"), tuple(file.target for file in files))
@@ -48,12 +46,12 @@ class Variants(Struct, frozen=True):
         if any(offer.variants for offer in known):
             yield ConsumerUse(
                 "With uv 0.13.8 or newer, the best variant for the machine:",
-                f"uv pip install --preview-features wheel-variants {of_uv(self.url)} {_pins(known)}",
+                f"uv pip install --preview-features wheel-variants {uv_index_option(self.url)} {_pins(known)}",
             )
         if plain := _pins([offer for offer in known if offer.plain]):
             yield ConsumerUse(
                 f"With pip, and with uv without that feature, the plain wheel{RIVALS}:",
-                install(plain, url=self.url, has_rivals=True),
+                install_commands(plain, url=self.url, has_rivals=True),
             )
 
 
@@ -80,12 +78,12 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
             yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; who knows no variants gets nothing there."
 
 
-def problems(folder: Path) -> Iterator[Problem]:
-    """What is wrong with the releases in *folder* and with its index; `RepackageError` where there is nothing in it."""
-    there = found(folder)
-    known = releases(there)
+def problems(folder: Path) -> Iterator[PublishFinding]:
+    """What is wrong with the releases in *folder* and with its index; `RepackageError` if there is nothing in it."""
+    there = files_in(folder)
+    known = releases_among(there)
     beside = {release.project for release in known}
-    yield from (*there.damaged, *strays(there, known), *twins(known))
+    yield from (*there.damaged, *stray_documents(there, known), *spelling_twins(known))
     for release in known:
         yield from label_problems(release)
         yield from metadata_problems(release, beside=beside - {release.project})

@@ -24,7 +24,7 @@ from vbuild.process.run import supervised
 from vbuild.publishing.hwcaps.plan import joined as joined_wheel
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import written
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
@@ -147,7 +147,7 @@ class Joiner(Struct, frozen=True):
             trial = TrialCompile(kept.record["trial"])
             return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
         self.on_progress(plain.target, "joining")
-        new = joined_wheel([Offered.of(wheel) for wheel in wheels], allow=self.recipe.verify.allow)
+        new = joined_wheel([OfferedWheel.of(wheel) for wheel in wheels], allow=self.recipe.verify.allow)
         written(PublishPlan("hwcaps", (new,), ()), place / "made")
         wheel = place / "made" / new.target
         self.on_progress(plain.target, "verifying")

@@ -202,8 +202,8 @@ def _hashes(digest: str) -> list[dict[str, str]]:
     return [{"alg": "SHA-256", "content": digest}]
 
 
-def _properties(**said: str | None) -> _Json:
-    found = [{"name": _PREFIX + name, "value": value} for name, value in sorted(said.items()) if value is not None]
+def _properties(**values: str | None) -> _Json:
+    found = [{"name": _PREFIX + name, "value": value} for name, value in sorted(values.items()) if value is not None]
     return {"properties": found} if found else {}
 
 
@@ -216,14 +216,16 @@ def _read(document: Mapping[str, Any]) -> Bill:
         project=_str(about["component"]["name"]),
         version=_str(about["component"]["version"]),
         tool=_str(tool),
-        files=tuple(_file_of(part) for part in parts if "path" in _said(part) and "fate" not in _said(part)),
-        gone=tuple(_gone_of(part) for part in parts if "fate" in _said(part)),
+        files=tuple(
+            _file_of(part) for part in parts if "path" in _own_properties(part) and "fate" not in _own_properties(part)
+        ),
+        gone=tuple(_gone_of(part) for part in parts if "fate" in _own_properties(part)),
         makings=tuple(_making_of(formula, natives) for formula in document.get("formulation", ())),
     )
 
 
 def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
-    yield from (_material_of(part) for part in parts if "role" in _said(part))
+    yield from (_material_of(part) for part in parts if "role" in _own_properties(part))
 
 
 def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> Making:
@@ -233,40 +235,40 @@ def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> M
 
 
 def _material_of(part: Mapping[str, Any]) -> Material:
-    said = _said(part)
+    properties = _own_properties(part)
     return Material(
-        role=MaterialRole(said["role"]),
+        role=MaterialRole(properties["role"]),
         name=_str(part["name"]),
         version=_optional(part, "version"),
         purl=_optional(part, "purl"),
         sha256=_digest(part) if "hashes" in part else None,
         url=next((_str(each["url"]) for each in part.get("externalReferences", ())), None),
-        commit=said.get("commit"),
-        identity=said.get("identity"),
+        commit=properties.get("commit"),
+        identity=properties.get("identity"),
     )
 
 
 def _file_of(part: Mapping[str, Any]) -> BillFile:
     ancestors = part.get("pedigree", {}).get("ancestors", ())
-    before = tuple(BillChange(_digest(each), _said(each)["changed"], _gpus(each)) for each in ancestors)
-    return BillFile(_said(part)["path"], _digest(part), before, _gpus(part))
+    before = tuple(BillChange(_digest(each), _own_properties(each)["changed"], _gpus(each)) for each in ancestors)
+    return BillFile(_own_properties(part)["path"], _digest(part), before, _gpus(part))
 
 
 def _gone_of(part: Mapping[str, Any]) -> Gone:
-    said = _said(part)
+    properties = _own_properties(part)
     return Gone(
-        path=said["path"],
+        path=properties["path"],
         sha256=_digest(part),
         name=_str(part["name"]),
-        fate=Treatment(said["fate"]),
+        fate=Treatment(properties["fate"]),
         purl=_optional(part, "purl"),
-        target=said.get("target"),
+        target=properties.get("target"),
         version=_optional(part, "version"),
-        evidence=said.get("evidence"),
+        evidence=properties.get("evidence"),
     )
 
 
-def _said(part: Mapping[str, Any]) -> dict[str, str]:
+def _own_properties(part: Mapping[str, Any]) -> dict[str, str]:
     """What vbuild says of *part* in properties."""
     return {
         _str(each["name"]).removeprefix(_PREFIX): _str(each["value"])
@@ -276,7 +278,7 @@ def _said(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _gpus(part: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(filter(None, _said(part).get("gpus", "").split(", ")))
+    return tuple(filter(None, _own_properties(part).get("gpus", "").split(", ")))
 
 
 def _digest(part: Mapping[str, Any]) -> str:

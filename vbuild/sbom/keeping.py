@@ -3,7 +3,7 @@
     earlier bills, changes, RECORD of the new wheel -> Bill
 
 The files in it are those of the new wheel's RECORD, with the hashes there. So it is true of what is written, whatever
-an earlier bill said; from that one come only the past: changes, libraries that went, builds.
+an earlier bill contains; from that one come only the past: changes, libraries that went, builds.
 
 The bill of materials in a wheel, for the wheel under another name: whose bill it is changes, all it lists stays.
 
@@ -13,7 +13,7 @@ auditwheel writes one when it bundles libraries, and `vbuild split` one when it 
 https://cyclonedx.org/docs/1.4/json/
 https://peps.python.org/pep-0770/
 
-Where the bill of materials in a wheel contradicts the wheel: held against its name and RECORD, nothing is inflated.
+Where the bill of materials in a wheel contradicts the wheel: checked against its name and RECORD, nothing is inflated.
 
 name, version      those of the wheel
 files              each compiled file that is there, with the hash it has, and no other
@@ -37,7 +37,7 @@ from vbuild.files.json_text import parsed_json
 from vbuild.sbom.cyclonedx import FILE, packed, read
 from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import RecordRow, is_dist_info, sha256_said
+from vbuild.wheel.metadata import RecordRow, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
 
@@ -77,18 +77,18 @@ def _said(reference: str, new: WheelName) -> dict[str, str]:
     return {"name": new.project, "version": new.version, "purl": purl, "bom-ref": named}
 
 
-def _replaced(value: Any, reference: str, said: dict[str, str]) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """*value* with what *said* gives in the component *reference*, which is named anew wherever it is named."""
+def _replaced(value: Any, reference: str, values: dict[str, str]) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """*value* with what *values* has in the component *reference*, which is named again wherever it is named."""
     match value:
         case dict():
-            known = {key: _replaced(each, reference, said) for key, each in value.items()}
+            known = {key: _replaced(each, reference, values) for key, each in value.items()}
             if value.get("bom-ref") == reference:
-                known |= {key: text for key, text in said.items() if key in known}
+                known |= {key: text for key, text in values.items() if key in known}
             return known
         case list():
-            return [_replaced(each, reference, said) for each in value]
+            return [_replaced(each, reference, values) for each in value]
         case _:
-            return said["bom-ref"] if value == reference else value
+            return values["bom-ref"] if value == reference else value
 
 
 class Changes(Struct, frozen=True):
@@ -159,7 +159,7 @@ def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, 
         for row in rows
         if not is_dist_info(row.path)
         and (is_shared_object(row.path) or row.path in others)
-        and (digest := sha256_said(row.hash))
+        and (digest := recorded_sha256(row.hash))
     }
 
 
@@ -184,15 +184,15 @@ def contradictions(wheel: Wheel) -> Iterator[str]:
         return
     if bill.project != wheel.name.project or not _same(bill.version, wheel.name.version):
         yield f"is of {bill.project} {bill.version}, expected {wheel.name.project} {wheel.name.version}"
-    said = {file.path: file.sha256 for file in bill.files}
-    there = listed((wheel.row(member) for member in wheel.members), also=said)
-    for path in sorted(said.keys() | there.keys()):
+    values = {file.path: file.sha256 for file in bill.files}
+    there = listed((wheel.row(member) for member in wheel.members), also=values)
+    for path in sorted(values.keys() | there.keys()):
         if path not in there:
             yield f"lists {path}, which is not in the wheel, or has no SHA-256 in RECORD"
-        elif path not in said:
+        elif path not in values:
             yield f"does not list {path}"
-        elif said[path] != there[path]:
-            yield f"has another hash for {path}: {said[path][:16]}…, but RECORD {there[path][:16]}…"
+        elif values[path] != there[path]:
+            yield f"has another hash for {path}: {values[path][:16]}…, but RECORD {there[path][:16]}…"
     for gone in bill.gone:
         if there.get(gone.path) == gone.sha256:
             yield f"says that {gone.path} has been {gone.fate}, but it is in the wheel"

@@ -48,7 +48,7 @@ def statement(
     """The statement on *wheels*, which *verb* made of the files *inputs* as *asked*; bills of materials tell the rest.
 
     *earlier* are dependencies that statements on what the wheels were made of have, as `dependencies_at` gives them.
-    `WheelError` where a wheel is damaged.
+    `WheelError` if a wheel is damaged.
     """
     found = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
     subjects, told = [], []
@@ -90,9 +90,9 @@ def statement(
 def state_each(
     wheels: Iterable[Path], *, inputs: Sequence[Path], verb: str, asked: Mapping[str, Any]
 ) -> tuple[Path, ...]:
-    """Write beside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and give their paths.
+    """Write alongside each of *wheels* a statement on it alone, ``<wheel>.provenance.json``, and give their paths.
 
-    `WheelError` where one cannot be written.
+    `WheelError` if one cannot be written.
     """
     written = []
     for wheel in wheels:
@@ -108,7 +108,7 @@ def state_each(
 
 
 def dependencies_at(folder: Path) -> tuple[_Json, ...]:
-    """What the statement in *folder* depends on; nothing where there is none, or one that cannot be read."""
+    """What the statement in *folder* depends on; nothing if there is none, or one that cannot be read."""
     path = folder / PROVENANCE
     try:
         if path.stat().st_size > _LARGEST:

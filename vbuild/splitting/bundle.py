@@ -26,7 +26,7 @@ from vbuild.process.threads import in_threads
 from vbuild.splitting.naming import OWN_FOLDER, Naming, is_meant, is_pattern, sought
 from vbuild.splitting.official import Provenance, Unproved
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
 
@@ -191,7 +191,7 @@ class Reader:
             try:
                 with wheel.mapped(member, folder=self.room) as data, at(member.path):
                     loading = Loading.parse(data)
-                    sha256 = sha256_said(stated) or hashlib.sha256(data).hexdigest()
+                    sha256 = recorded_sha256(stated) or hashlib.sha256(data).hexdigest()
                     name = PurePosixPath(member.path).name
                     self._seen[known] = loading, sha256, self.ask(name, loading, data, sha256)
             except BinaryError as error:

@@ -25,7 +25,7 @@ from vbuild.index_client.listing import ListedFile, files_of
 from vbuild.index_client.places import client_of
 from vbuild.index_client.ranged import Ranged, opened
 from vbuild.wheel.archive import Distant
-from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName
 
 K = TypeVar("K", bound=Hashable)
@@ -60,7 +60,7 @@ class Facts(Struct, frozen=True):
         libraries = tuple(
             CachedLibrary(row.path, sha256, sizes[row.path])
             for row in distant.record.rows
-            if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := sha256_said(row.hash))
+            if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := recorded_sha256(row.hash))
         )
         return cls(str(distant.name), distant.metadata.requires_dist, libraries)
 

@@ -36,8 +36,8 @@ _UV = "uv pip install --reinstall --no-deps --no-cache"
 class Diagnosis(Struct, frozen=True):
     """An installed variant: the project and *version*, its *label*, the folder it is in, and whether it runs here.
 
-    *is_supported* is None where nobody can say; *why* is what the machine supports or lacks, and *advice* why it should
-    be installed again, None where all is well. A variant.json that cannot be read has no label, and is not supported.
+    *is_supported* is None if nobody can say; *why* is what the machine supports or lacks, and *advice* why it should
+    be installed again, or None if all is well. A variant.json that cannot be read has no label, and is not supported.
     """
 
     project: str
@@ -74,7 +74,7 @@ class Diagnosis(Struct, frozen=True):
 def diagnosed(python: Path | None, machine: Machine) -> tuple[Diagnosis, ...]:
     """Every distribution with a variant.json that *python*, or the running interpreter, imports from, by name.
 
-    Those that *machine* does not support come first. `HardwareError` where *python* is no interpreter.
+    Those that *machine* does not support come first. `HardwareError` if *python* is not an interpreter.
     """
     found = (_diagnosis(*installed, machine) for installed in _installed(_path(python)))
     order = (False, None, True)
@@ -108,7 +108,7 @@ def _installed(path: list[str]) -> Iterator[tuple[str, str, Path]]:
 
 
 def _diagnosis(project: str, version: str, place: Path, machine: Machine) -> Diagnosis | None:
-    """What there is to say of the distribution in *place*; None where it is no variant."""
+    """What there is to say of the distribution in *place*, or None if it is not a variant."""
     try:
         document = Document.parse((place / VARIANT_JSON).read_bytes())
         variant = document.only(document.variants[0].label if document.variants else "")
@@ -133,7 +133,7 @@ def _asked_for(document: Document) -> Document:
 
 
 def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | None]:
-    """Whether *machine* supports the one variant of *document*, None where nobody can say, and what would be better."""
+    """Whether *machine* supports the one variant of *document*, or None if nobody can say, and what would be better."""
     verdict: bool | None = True
     better = []
     for feature in document.variants[0].features:

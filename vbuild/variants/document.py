@@ -1,4 +1,4 @@
-"""``variant.json`` in a wheel, and ``{name}-{version}-variants.json`` beside the wheels of a release.
+"""``variant.json`` in a wheel, and ``{name}-{version}-variants.json`` alongside the wheels of a release.
 
     $schema              which version of the format; 850/0.2.0 has providers, 825/0.1.1 has none
     default-priorities   {"namespace": [...]}
@@ -153,7 +153,7 @@ class Document(Struct, frozen=True):
         return json.dumps(values, indent=2).encode() + b"\n"
 
     def only(self, label: str) -> Variant:
-        """The one variant of a wheel whose file name says *label* (V2); `VariantError` where there is another."""
+        """The one variant of a wheel whose file name says *label* (V2); `VariantError` if there is another."""
         found = ", ".join(repr(variant.label) for variant in self.variants) or "none"
         if [variant.label for variant in self.variants] != [label]:
             raise VariantError(f"describes {found}; expected only {label!r}, as in the file name (PEP 825)")
@@ -333,7 +333,7 @@ class Declaration(Struct, frozen=True):
         return declaration
 
     def variant(self, label: str) -> Variant:
-        """The variant that the project calls *label*; `VariantError` where it names none of that label."""
+        """The variant that the project calls *label*; `VariantError` if it names none of that label."""
         for variant in self.variants:
             if variant.label == label:
                 return variant

@@ -94,7 +94,7 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
 
 
 def _write(files: dict[Path, bytes]) -> None:
-    """Put each of *files* in its place: all are complete beside it before the first is renamed."""
+    """Put each of *files* in its place: all are complete alongside it before the first is renamed."""
     with ExitStack() as unfinished:
         for path, data in files.items():
             part = unfinished.enter_context(_writing(path))

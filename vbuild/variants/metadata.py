@@ -2,8 +2,8 @@
 
     default-priorities.namespace   most important first; every namespace that a variant uses
     providers.<namespace>          either static-properties (feature -> values, best first), with feature-order
-                                   where there are several features; or requires (packages with a plugin), with
-                                   plugin-api where it is not the package's name; optional = off unless asked for
+                                   if there are several features; or requires (packages with a plugin), with
+                                   plugin-api if it is not the package's name; optional = off unless asked for
 
 The same keys stand in ``variant.json`` and in the ``[variant]`` table of a project, so one reader serves both.
 https://peps.python.org/pep-0825/#default-priorities, and the providers and building drafts of wheelnext.
@@ -167,11 +167,11 @@ class VariantMetadata(Struct, frozen=True):
         return cls.of(read_namespaces(table), read_providers(table))
 
     def provider(self, namespace: str) -> VariantProvider | None:
-        """The provider of *namespace*; None where there is none."""
+        """The provider of *namespace*, or None if there is none."""
         return dict(self.providers).get(namespace)
 
     def data(self) -> dict[str, Any]:
-        """The keys as JSON writes them; no ``providers`` where there are none."""
+        """The keys as JSON writes them; no ``providers`` if there are none."""
         keys: dict[str, Any] = {"default-priorities": {"namespace": list(self.namespaces)}}
         if self.providers:
             keys["providers"] = {namespace: provider.data() for namespace, provider in self.providers}
@@ -194,7 +194,7 @@ def read_namespaces(table: Table) -> tuple[str, ...]:
 
 
 def read_providers(table: Table) -> dict[str, VariantProvider]:
-    """The key ``providers`` of *table*, by namespace; empty where it is not there."""
+    """The key ``providers`` of *table*, by namespace; empty if it is not there."""
     providers = {}
     with table.optional("providers") as found:
         for namespace in found:

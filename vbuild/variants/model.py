@@ -30,21 +30,21 @@ _HASH_DIGITS = 8
 
 
 def checked_name(text: str, kind: str) -> str:
-    """*text*, a namespace or feature name as *kind* says; `VariantError` where PEP 825 forbids it (V3)."""
+    """*text*, a namespace or feature name as *kind* says; `VariantError` if PEP 825 forbids it (V3)."""
     if not _NAME.fullmatch(text):
         raise VariantError(f"{kind} {text!r} may only hold a-z, 0-9 and _ (PEP 825, variant properties)")
     return text
 
 
 def checked_value(text: str) -> str:
-    """*text*, a feature's value; `VariantError` where PEP 825 forbids it (V3)."""
+    """*text*, a feature's value; `VariantError` if PEP 825 forbids it (V3)."""
     if not _VALUE.fullmatch(text):
         raise VariantError(f"value {text!r} may only hold a-z, 0-9, _ and . (PEP 825, variant properties)")
     return text
 
 
 def checked_label(text: str) -> str:
-    """*text*, a variant label; `VariantError` where PEP 825 forbids it (V1). There is no limit of length."""
+    """*text*, a variant label; `VariantError` if PEP 825 forbids it (V1). There is no limit of length."""
     if not _LABEL.fullmatch(text):
         raise VariantError(f"variant label {text!r} may only hold a-z, 0-9, _ and . (PEP 825, variant label)")
     return text
@@ -59,7 +59,7 @@ class Property(Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, namespace: str, feature: str, value: str) -> Self:
-        """The property of these parts; `VariantError` where one holds what PEP 825 forbids."""
+        """The property of these parts; `VariantError` if one holds what PEP 825 forbids."""
         return cls(checked_name(namespace, "namespace"), checked_name(feature, "feature"), checked_value(value))
 
     @classmethod
@@ -93,7 +93,7 @@ class Variant(Struct, frozen=True):
 
     @classmethod
     def of(cls, label: str, properties: Iterable[Property]) -> Self:
-        """The variant of that *label*; `VariantError` where the two do not belong together.
+        """The variant of that *label*; `VariantError` if the two do not belong together.
 
         The label ``null`` means no properties, and no other label does (PEP 825, variant label; V1).
         """
@@ -167,7 +167,7 @@ class PackageVariants(Struct, frozen=True):
         }
 
 
-class StatedProperty(Struct, frozen=True):
+class PluginFeatures(Struct, frozen=True):
     """The *features* of *namespace* that the machine supports, best first, after the plugin at *endpoint*.
 
     The plugin's own package is the first of *packages*, what it needs comes behind it.
@@ -179,8 +179,8 @@ class StatedProperty(Struct, frozen=True):
     features: Features
 
     def __str__(self) -> str:
-        said = "; ".join(f"{name} {' > '.join(values)}" for name, values in self.features) or "nothing"
-        return f"{self.namespace}: {self.packages[0]} says that this machine supports {said}"
+        text = "; ".join(f"{name} {' > '.join(values)}" for name, values in self.features) or "nothing"
+        return f"{self.namespace}: {self.packages[0]} says that this machine supports {text}"
 
     def data(self) -> dict[str, Any]:
         """It as JSON has it."""

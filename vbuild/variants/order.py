@@ -75,14 +75,14 @@ def _ranked(
         known = [value for value in values if value in feature.values]
         if known:
             place = number, names.index(feature.name), values.index(known[0])
-            said = f"{feature.namespace} :: {feature.name} :: {known[0]}"
-            found.append((place, f"{said} is number {place[2] + 1} of {len(values)} that the machine supports"))
+            text = f"{feature.namespace} :: {feature.name} :: {known[0]}"
+            found.append((place, f"{text} is number {place[2] + 1} of {len(values)} that the machine supports"))
         else:
             is_known = bool(features) or feature.namespace in listed
             reason = _reason(feature, metadata, features, is_known=is_known)
             missing.append(f"{feature} is not supported: {reason}")
     found.sort()
-    return Ranked(variant, tuple(place for place, _ in found), tuple(said for _, said in found), tuple(missing))
+    return Ranked(variant, tuple(place for place, _ in found), tuple(text for _, text in found), tuple(missing))
 
 
 def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, is_known: bool) -> str:

@@ -23,7 +23,7 @@ _MOST_FEATURES, _MOST_VALUES, _LONGEST = 256, 1024, 128
 
 
 def parsed(data: bytes, namespace: str) -> Features:
-    """The features of *namespace*, best first, in the answer *data*; `VariantError` where it is not as above."""
+    """The features of *namespace*, best first, in the answer *data*; `VariantError` if it is not as above."""
     try:
         values = json.loads(data.decode(), object_pairs_hook=_once)
     except RecursionError as error:

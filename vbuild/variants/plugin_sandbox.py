@@ -44,7 +44,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIMEOUT) -> bytes:
     """What the plugin at *endpoint* in the environment of *python* answers, in *folder*, an empty one, in *timeout* s.
 
-    `VariantError` where it answers nothing, or does anything else: takes too long, prints, or leaves processes behind.
+    `VariantError` if it answers nothing, or does anything else: takes too long, prints, or leaves processes behind.
     """
     variables = _variables(os.environ, folder)
     order = {
@@ -63,7 +63,7 @@ def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIM
 
 
 class _Ended(Struct, frozen=True):
-    """How a plugin ended: *why* that is no answer, None where it is one."""
+    """How a plugin ended: *why* that is not an answer, or None if it is one."""
 
     why: str | None
     answer: bytes = b""
@@ -81,7 +81,7 @@ def _guarded(command: Sequence[str], variables: Mapping[str, str], timeout: floa
         start_new_session=True,
     ) as warden:
         try:
-            said, _ = warden.communicate(timeout=timeout + _GRACE)
+            text, _ = warden.communicate(timeout=timeout + _GRACE)
         except subprocess.TimeoutExpired:
             _woken(warden)
             return _Ended("stopped the process that watches over it")
@@ -91,7 +91,7 @@ def _guarded(command: Sequence[str], variables: Mapping[str, str], timeout: floa
     if warden.returncode:
         what = f"the process that watches over it {_ending(warden.returncode)}"
         return _Ended(f"{what}; what it has started may go on")
-    found = json.loads(said)
+    found = json.loads(text)
     return _Ended(_fault(found, timeout), base64.b64decode(found["answer"]))
 
 
@@ -106,7 +106,7 @@ def _woken(warden: subprocess.Popen[bytes]) -> None:
 
 
 def _fault(found: Mapping[str, Any], timeout: float) -> str | None:
-    """What is wrong with how the plugin ended, in a few words; None where nothing is."""
+    """What is wrong with how the plugin ended, in a few words, or None if nothing is."""
     status, printed = found["status"], found["stdout"]
     faults = {
         f"answers more than {MOST_BYTES} bytes": found["overflowing"],
@@ -125,9 +125,9 @@ def _last_line(text: str) -> str:
     return lines[-1][:_SHOWN] if lines else ""
 
 
-def _ending(status: int, said: str = "") -> str:
+def _ending(status: int, output: str = "") -> str:
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
-    return f"{how}: {said}" if said else how
+    return f"{how}: {output}" if output else how
 
 
 def _limits(timeout: float) -> dict[str, int]:

@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _watched(order: dict[str, Any]) -> dict[str, Any]:
-    """How the command of *order* ended; its status is None where it had to be ended."""
+    """How the command of *order* ended; its status is None if it had to be ended."""
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [*order["command"], str(writing), *order["arguments"]],

@@ -37,7 +37,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.variants.document import Document
 from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import PackageVariants, StatedProperty
+from vbuild.variants.model import PackageVariants, PluginFeatures
 from vbuild.variants.plugin_answer import parsed
 from vbuild.variants.plugin_sandbox import TIMEOUT, answer_of
 from vbuild.variants.providers import is_answered
@@ -61,7 +61,7 @@ class PluginInstallation(Struct, frozen=True):
 def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> PluginInstallation:
     """A new environment in *folder* with what a provider *requires*, each wheel pinned by its SHA-256.
 
-    `VariantError`, with the line in which uv says why, where it cannot be made.
+    `VariantError`, with the line in which uv says why, if it cannot be made.
     """
     client = _Client(folder, indexes)
     wanted = [_wanted(text) for text in requires]
@@ -128,8 +128,8 @@ class _Client(Struct, frozen=True):
             check=False,
         )
         if ran.returncode:
-            said = [" ".join(line.split()) for line in ran.stderr.splitlines() if line.strip()]
-            raise VariantError(f"cannot be installed: uv: {' '.join(said) or f'exit status {ran.returncode}'}")
+            parts = [" ".join(line.split()) for line in ran.stderr.splitlines() if line.strip()]
+            raise VariantError(f"cannot be installed: uv: {' '.join(parts) or f'exit status {ran.returncode}'}")
 
 
 def _package(found: Mapping[str, Any], tags: Mapping[str, int]) -> PackageVariants:
@@ -166,13 +166,13 @@ class Plugins:
     timeout: float = TIMEOUT
     indexes: Callable[[], Indexes] = Indexes.configured
     on_progress: OnProgress = lambda _: None
-    _heard: dict[tuple[str, VariantProvider], StatedProperty] = field(default_factory=dict, repr=False)
+    _heard: dict[tuple[str, VariantProvider], PluginFeatures] = field(default_factory=dict, repr=False)
 
     def telling(self, on_progress: OnProgress) -> Self:
         """The same plugins; *on_progress* hears what is being done."""
         return dataclasses.replace(self, on_progress=on_progress)
 
-    def __call__(self, document: Document, machine: Machine) -> tuple[StatedProperty, ...]:
+    def __call__(self, document: Document, machine: Machine) -> tuple[PluginFeatures, ...]:
         """What the plugins that *document* names say, for each namespace in use that nobody else answers for.
 
         `VariantError`, with namespace and requirement, for a plugin that does not answer as it should.
@@ -188,7 +188,7 @@ class Plugins:
                 self._heard[key] = self._asked(*key)
         return tuple(map(self._heard.__getitem__, asked))
 
-    def _asked(self, namespace: str, provider: VariantProvider) -> StatedProperty:
+    def _asked(self, namespace: str, provider: VariantProvider) -> PluginFeatures:
         with (
             at(f"plugin of {namespace}: {', '.join(provider.requires)}"),
             TemporaryDirectory(prefix="vbuild-plugin-", ignore_cleanup_errors=True) as place,
@@ -202,7 +202,7 @@ class Plugins:
                 (folder / "empty").mkdir()
                 data = answer_of(provider.endpoint, python=made.python, folder=folder / "empty", timeout=self.timeout)
                 features = parsed(data, namespace)
-        return StatedProperty(namespace, provider.endpoint, made.packages, features)
+        return PluginFeatures(namespace, provider.endpoint, made.packages, features)
 
 
 def _is_open(namespace: str, provider: VariantProvider, machine: Machine) -> bool:

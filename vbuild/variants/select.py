@@ -22,14 +22,14 @@ from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document
-from vbuild.variants.model import StatedProperty
+from vbuild.variants.model import PluginFeatures
 from vbuild.variants.order import Ranked, ranked
 from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
 # what the plugins that a release names say of the machine
-Ask = Callable[[Document, Machine], tuple[StatedProperty, ...]]
+Ask = Callable[[Document, Machine], tuple[PluginFeatures, ...]]
 Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 
 
@@ -48,13 +48,13 @@ class Candidate(Struct, frozen=True):
 class Selection(Struct, frozen=True):
     """The wheel that a machine gets, and every wheel of the versions looked at, best first.
 
-    *said* is what plugins said of the machine for the wheel's release, where they were asked.
+    *plugin_features* are what plugins answered about the machine for the wheel's release, if they were asked.
     """
 
     wheel: Path
     name: WheelName
     ranking: tuple[Candidate, ...]
-    said: tuple[StatedProperty, ...] = ()
+    plugin_features: tuple[PluginFeatures, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The selection as JSON holds it."""
@@ -64,7 +64,7 @@ class Selection(Struct, frozen=True):
             "name": self.name.project,
             "version": self.name.version,
             "ranking": [candidate.data() for candidate in self.ranking],
-            **({"plugins": [said.data() for said in self.said]} if self.said else {}),
+            **({"plugins": [answer.data() for answer in self.plugin_features]} if self.plugin_features else {}),
         }
 
 
@@ -78,7 +78,7 @@ def select(
 ) -> Selection:
     """The wheel of the project *name* in the folders *find_links* that *machine* gets, of *version* if one is given.
 
-    *ask*, if given, says more of the machine for each release looked at that has variants. `VariantError` where no
+    *ask*, if given, says more of the machine for each release looked at that has variants. `VariantError` if no
     wheel fits, saying why for each, or where a variants.json is not as PEP 825 says.
     """
     releases = _releases(name, find_links, version)
@@ -86,23 +86,23 @@ def select(
         wanted = f"{name} {version}" if version else name
         raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
     ranking: list[Candidate] = []
-    heard: list[StatedProperty] = []
+    heard: list[PluginFeatures] = []
     for found in _newest_first(releases):
         index, document = _document(WheelName.parse(releases[found][0].name), find_links)
-        said = ask(document, machine) if ask and document else ()
-        variants = ranked(document, informed(machine, said)) if document else None
+        answers = ask(document, machine) if ask and document else ()
+        variants = ranked(document, informed(machine, answers)) if document else None
         candidates = _ranked(releases[found], index, variants, machine)
         ranking += candidates
-        heard += said
+        heard += answers
         if (best := candidates[0]).fits:
-            return Selection(best.path, best.name, tuple(ranking), said)
+            return Selection(best.path, best.name, tuple(ranking), answers)
     reasons = "; ".join((*(f"{candidate.path.name}: {candidate.why}" for candidate in ranking), *map(str, heard)))
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
 
 
-def informed(machine: Machine, said: Iterable[StatedProperty]) -> Machine:
-    """*machine* with what plugins have *said* that it supports, beside what it lists."""
-    return replace(machine, supported=(*machine.supported, *((one.namespace, one.features) for one in said)))
+def informed(machine: Machine, answers: Iterable[PluginFeatures]) -> Machine:
+    """*machine* with what it supports by the *answers* of plugins, next to what it lists."""
+    return replace(machine, supported=(*machine.supported, *((one.namespace, one.features) for one in answers)))
 
 
 def machine_at(path: Path) -> Machine:
@@ -121,15 +121,15 @@ def machine_at(path: Path) -> Machine:
         return machine_of(text) if is_json else Machine.parse(text)
 
 
-def save_machine(machine: Machine, path: Path, said: Sequence[StatedProperty] = ()) -> None:
-    """Write *machine*, and who *said* what of it, to *path*, complete or not at all.
+def save_machine(machine: Machine, path: Path, answers: Sequence[PluginFeatures] = ()) -> None:
+    """Write *machine*, and the *answers* of plugins about it, to *path*, complete or not at all.
 
-    `HardwareError` where that cannot be.
+    `HardwareError` if that cannot be.
     """
-    notes = "".join(f"# {' '.join(line.split())}\n" for one in said for line in one.lines())
+    notes = "".join(f"# {' '.join(line.split())}\n" for one in answers for line in one.lines())
     try:
         with replacing(path) as part:
-            part.write_text(f"{notes}{informed(machine, said)}", encoding="utf-8")
+            part.write_text(f"{notes}{informed(machine, answers)}", encoding="utf-8")
     except OSError as error:
         raise HardwareError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -149,7 +149,7 @@ def _releases(name: str, folders: Sequence[Path], version: str | None) -> dict[V
 
 
 def _parsed(path: Path) -> WheelName | None:
-    """The name of the wheel at *path*; None where it has none, as installers pass such files over."""
+    """The name of the wheel at *path*, or None if it has none, as installers pass such files over."""
     try:
         return WheelName.parse(path.name)
     except WheelError:
@@ -191,7 +191,7 @@ def _ranked(
 
 
 def _document(name: WheelName, folders: Sequence[Path]) -> tuple[str, Document | None]:
-    """The name of the release's variants.json and what is in it; None where no folder has the file."""
+    """The name of the release's variants.json and what is in it, or None if no folder has the file."""
     index = f"{name.release}-variants.json"
     for folder in folders:
         if (path := folder / index).is_file():
@@ -201,7 +201,7 @@ def _document(name: WheelName, folders: Sequence[Path]) -> tuple[str, Document |
 
 
 def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) -> tuple[int | None, str]:
-    """Where wheels of *label* stand among the *variants* of the *index*, and why; None where they cannot be had."""
+    """Where wheels of *label* stand among the *variants* of the *index*, and why, or None if they cannot be had."""
     if label is None:
         return len(variants or ()), "no variant: after every variant that fits"
     if variants is None:

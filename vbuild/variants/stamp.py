@@ -31,8 +31,8 @@ def stamped(
     """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
 
     Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. With *check*
-    every member is held against RECORD first, else only those that are read. `VariantError` where the metadata does
-    not cover the variant, `WheelError` where the wheel is damaged.
+    every member is checked against RECORD first, else only those that are read. `VariantError` if the metadata does
+    not cover the variant, `WheelError` if the wheel is damaged.
     """
     with open_wheel(wheel, check=check) as source, at(wheel.name):
         shared = metadata or metadata_for(_namespaces(variant, source.name))
@@ -42,9 +42,9 @@ def stamped(
 
 
 def unstamped(wheel: Path, folder: Path, *, check: bool = False) -> Path:
-    """Write into *folder* the copy of *wheel* that is no variant, and return its path; *check* as for `stamped`.
+    """Write into *folder* the copy of *wheel* that is not a variant, and return its path; *check* as for `stamped`.
 
-    `VariantError` where it is none already.
+    `VariantError` if it is none already.
     """
     with open_wheel(wheel, check=check) as source, at(wheel.name):
         if not (source.name.variant or source.find(_path(source))):
@@ -55,7 +55,7 @@ def unstamped(wheel: Path, folder: Path, *, check: bool = False) -> Path:
 def described(properties: Iterable[Property], *, label: str | None, declaration: Declaration | None) -> Variant:
     """The variant of these *properties* under *label*; under their hash without one; or as *declaration* lists it.
 
-    `VariantError` where neither properties nor a declared variant of that label say what it is.
+    `VariantError` if neither properties nor a declared variant of that label say what it is.
     """
     given = tuple(properties)
     if label is None:
@@ -83,7 +83,7 @@ def _path(wheel: Wheel) -> str:
 def _namespaces(variant: Variant, name: WheelName) -> tuple[str, ...]:
     """The namespaces in use; for the null variant, which uses none, the one of its platform's CPU levels.
 
-    The list may not be empty (PEP 825, default priorities), and the wheels beside the null one begin with theirs.
+    The list may not be empty (PEP 825, default priorities), and the wheels alongside the null one begin with theirs.
     """
     if variant.namespaces:
         return tuple(sorted(variant.namespaces))

@@ -1,18 +1,16 @@
-"""Read a wheel: what its archive holds, held against RECORD.
+"""Open a wheel: its archive, compared with RECORD.
 
     open_wheel(path) -> Wheel -> Member -> .read, .chunks
                                            .mapped -> a view of a large member, to be cut and written
 
-No room but this one opens a zip; `vbuild.wheel.write` makes new ones.
-https://packaging.python.org/en/latest/specifications/binary-distribution-format/
-
-A wheel as it looks from outside: its directory, METADATA and RECORD, and what is asked for of the rest.
+Only this room opens zip archives; `vbuild.wheel.write` makes new ones. `Distant` reads a wheel that is somewhere else:
+its directory, METADATA and RECORD, and what is asked for of the rest. It does not check that members are sound, nor
+that RECORD is right: callers compare the bytes they take with RECORD.
 
     the end of the file -> central directory -> METADATA, RECORD
     head(path, 65536)   -> the local header of that member and the start of its data, nothing else
 
-For wheels that are somewhere else. That all members are sound, and that RECORD is right, nobody has looked at:
-whoever takes bytes of a member holds them against RECORD.
+https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
 import hashlib
@@ -86,7 +84,7 @@ class Wheel:
         return self._by_path.get(path)
 
     def read(self, member: Member | str) -> bytes:
-        """What *member*, or the member of that path, holds; `WheelError` as `chunks` has it, or where there is none."""
+        """What *member*, or the member of that path, holds; `WheelError` as `chunks` has it, or if there is none."""
         return b"".join(self.chunks(member))
 
     def chunks(self, member: Member | str) -> Iterator[bytes]:
@@ -176,7 +174,7 @@ class Wheel:
                 raise WheelError(f"{member.path}: {wrong}")
 
     def _check_told(self) -> None:
-        """`WheelError` where what the wheel says of itself is nothing that installers take, or agree about."""
+        """`WheelError` if what the wheel says of itself is nothing that installers take, or agree about."""
         points = f"{self.dist_info}/entry_points.txt"
         self.scripts = self._text(points, Scripts.parse, most=_LONGEST_POINTS) if self.find(points) else Scripts()
         scripts = [name for name, _ in self.scripts.references]
@@ -197,9 +195,9 @@ class Wheel:
 
 @contextmanager
 def open_wheel(path: Path, *, check: bool = False) -> Iterator[Wheel]:
-    """The wheel at *path*; with *check*, the contents of every member are held against RECORD first.
+    """The wheel at *path*; with *check*, the contents of every member are checked against RECORD first.
 
-    `WheelError` where the archive is damaged or ambiguous, or where RECORD does not list exactly its members.
+    `WheelError` if the archive is damaged or ambiguous, or where RECORD does not list exactly its members.
     """
     with _opened(path) as file:
         with at(path.name):
@@ -279,7 +277,7 @@ _LARGEST = 1 << 24
 
 
 class Distant:
-    """The wheel called *name* in *file*; `WheelError` where its directory is not sound, or is no wheel's."""
+    """The wheel called *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's."""
 
     def __init__(self, file: BinaryIO, name: WheelName) -> None:
         self.name = name
@@ -296,7 +294,7 @@ class Distant:
         return self._source.members
 
     def head(self, path: str, size: int) -> bytes:
-        """The first *size* bytes of the member at *path*, or all it has; `WheelError` where they cannot be inflated."""
+        """The first *size* bytes of the member at *path*, or all it has; `WheelError` if they cannot be inflated."""
         with at(self.name):
             member = self._member(path)
             wanted = min(size, member.size)

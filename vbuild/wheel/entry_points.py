@@ -1,15 +1,13 @@
-"""The scripts that installers make of entry_points.txt, where all of them make the same.
+"""The scripts that installers make of entry_points.txt, if all installers make the same; metadata of older tools.
 
     [console_scripts]
     demo = demo.cli:main   ->  bin/demo
 
-Some installers read it as Python's configparser does, some line by line; what the one takes for the end of a value,
-for a comment or for a default of all groups is a line of its own to the other.
+Some installers read the file as Python's configparser does, some line by line: what is the end of a value, a comment or
+a default for all groups to one of them is a line of its own to the other.
 https://packaging.python.org/en/latest/specifications/entry-points/
 
-The metadata of older tools that a wheel may bring beside its own.
-
-demo.egg-info/PKG-INFO, or the file demo.egg-info   a Version, or pip stops after it installed all
+demo.egg-info/PKG-INFO, or the file demo.egg-info, needs a Version: without one pip fails after it installed everything.
 """
 
 import re
@@ -41,7 +39,7 @@ class Scripts(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The scripts in entry_points.txt; `WheelError` where installers refuse one, or do not agree about it."""
+        """The scripts in entry_points.txt; `WheelError` if installers refuse one, or do not agree about it."""
         references = []
         for group, name, value in _pairs(text):
             if group not in _SCRIPTS:

@@ -28,7 +28,7 @@ def gathered(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def wheels_in(folder: Path) -> tuple[Path, ...]:
-    """The wheels in *folder*, sorted; `WheelError` where nobody may look, which a glob takes for there being none."""
+    """The wheels in *folder*, sorted; `WheelError` if nobody may look, which a glob takes for there being none."""
     try:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(".whl")))
     except OSError as error:
@@ -59,7 +59,7 @@ def fed_beside(work: Callable[[bytes], object], chunks: Iterable[bytes]) -> Iter
 def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryview]:
     """The *chunks*, together more than none, in a file in *folder* that nobody else sees and that goes with its views.
 
-    `WheelError` where there is no room for it.
+    `WheelError` if there is no room for it.
     """
     try:
         with TemporaryFile(dir=folder) as file:

@@ -1,17 +1,17 @@
 """The files of a wheel's ``.dist-info`` folder as values: RECORD, WHEEL and METADATA.
 
-RECORD is written anew in one spelling; WHEEL and METADATA stay as they were, letter by letter, where not changed.
+RECORD is written again in one spelling; WHEEL and METADATA stay as they were, letter by letter, where not changed.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 
 The header lines of WHEEL and METADATA, kept as they were written except where they are changed.
 
 Both files are ``Name: value`` lines in UTF-8; METADATA may go on with a blank line and a body. A line that starts
-with a blank continues the field above it, and the first line that is no field ends the headers, as Python's
+with a blank continues the field above it, and the first line that is not a field ends the headers, as Python's
 email package (which installers read them with) has it.
 https://packaging.python.org/en/latest/specifications/core-metadata/
 
-Wheels that a split makes beside others: told by their WHEEL, which says what generated them, and by their names.
+Wheels that a split makes alongside others: told by their WHEEL, which says what generated them, and by their names.
 """
 
 import base64
@@ -60,7 +60,7 @@ class MetadataHeaders(Struct, frozen=True):
         return tuple(text.partition(":")[2].strip() for field, text in self.fields if field == name.lower())
 
     def value(self, name: str) -> str | None:
-        """What the first field called *name* says; None where there is none."""
+        """What the first field called *name* says, or None if there is none."""
         return next(iter(self.values(name)), None)
 
     def replacing(self, name: str, values: Sequence[str]) -> Self:
@@ -92,7 +92,7 @@ class MetadataHeaders(Struct, frozen=True):
 
 
 def _changed(text: str, change: Callable[[str], str]) -> str:
-    """The field *text* with its value as *change* has it; `WheelError` where that is more than the lines it had."""
+    """The field *text* with its value as *change* has it; `WheelError` if that is more than the lines it had."""
     value = text.partition(":")[2].strip()
     if (after := change(value)) == value:
         return text
@@ -126,7 +126,7 @@ class Record(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is no row."""
+        """The rows of a RECORD file, with any line ends; `WheelError` naming the line that is not a row."""
         # decoded piece by piece: StringIO takes four bytes for each character
         lines = csv.reader(io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline=""), strict=True)
         rows: dict[str, RecordRow] = {}
@@ -310,7 +310,7 @@ def unpadded(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def sha256_said(hash_: str | None) -> str | None:
+def recorded_sha256(hash_: str | None) -> str | None:
     """The SHA-256 in *hash_*, as RECORD writes it, in 64 hex digits; None for another algorithm, and for no hash."""
     algorithm, _, digest = (hash_ or "").partition("=")
     digest = digest.rstrip("=")
@@ -329,6 +329,6 @@ LIBS, DEV = "-libs", "-dev"
 
 
 def is_companion(metadata: Metadata, wheel_file: WheelFile) -> bool:
-    """Whether a wheel that says this was made beside others: a split leaves it as it is."""
+    """Whether a wheel that says this was made alongside others: a split leaves it as it is."""
     is_ours = wheel_file.headers.value("Generator") == GENERATOR
     return is_ours and canonicalize_name(metadata.name).endswith((LIBS, DEV))

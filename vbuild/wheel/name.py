@@ -34,7 +34,7 @@ _RULES = (
     ("platform", "platform tag", _TAGS, "letters, digits and _, joined by dots"),
     ("variant", "variant label", r"[0-9a-z_.]+", "only a-z, 0-9, _ and . (PEP 825)"),
 )
-_CHECKS = tuple((part, said, re.compile(rule, re.ASCII), expected) for part, said, rule, expected in _RULES)
+_CHECKS = tuple((part, title, re.compile(rule, re.ASCII), expected) for part, title, rule, expected in _RULES)
 
 
 class WheelName(Struct, frozen=True):
@@ -50,10 +50,10 @@ class WheelName(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a part that no wheel may carry, whichever way the name was made: it becomes a path."""
-        for part, said, rule, expected in _CHECKS:
+        for part, title, rule, expected in _CHECKS:
             text = getattr(self, part)
             if text is not None and not rule.fullmatch(text):
-                raise WheelError(f"{said} {text!r}: expected {expected}")
+                raise WheelError(f"{title} {text!r}: expected {expected}")
         tags = math.prod(text.count(".") + 1 for text in (self.python, self.abi, self.platform))
         if tags > _MOST_TAGS:
             raise WheelError(f"stands for {tags} compatibility tags; expected {_MOST_TAGS} at most")
@@ -64,7 +64,7 @@ class WheelName(Struct, frozen=True):
 
     @classmethod
     def parse(cls, filename: str) -> Self:
-        """The name in *filename*, which is no path; `WheelError` where it is not a wheel's."""
+        """The name in *filename*, which is not a path; `WheelError` if it is not a wheel's."""
         with at(repr(filename)):
             if not filename.endswith(_SUFFIX):
                 raise WheelError("not a wheel's file name: expected it to end in .whl")
@@ -82,7 +82,7 @@ class WheelName(Struct, frozen=True):
         return "-".join(part for part in parts if part is not None) + _SUFFIX
 
     def labelled(self, label: str) -> Self:
-        """The same wheel under the variant *label*; `WheelError` where PEP 825 forbids the label."""
+        """The same wheel under the variant *label*; `WheelError` if PEP 825 forbids the label."""
         return replace(self, variant=label)
 
     def plain(self) -> Self:

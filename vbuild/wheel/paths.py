@@ -1,22 +1,12 @@
-"""Paths that stay below the folder they are unpacked into, and are the same file to every installer.
+"""Paths in wheels: which are safe, and where installers put a member.
 
-check_path(path)    -> one path
-check_places(paths) -> all of an archive: none is also a folder
-folded(path)        -> what Windows and macOS take a path for
+check_path(path)    one path stays below the folder it is unpacked into, on every system
+check_places(paths) no path of an archive is both a file and a folder
+folded(path)        the file that Windows and macOS take a path for
 
-Where an installer puts a wheel's members.
-
-    demo/_C.so                     demo/_C.so
-    demo-1.0.data/platlib/_C.so    _C.so
-    demo-1.0.data/scripts/tool     not below site-packages
-
-https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
-
-Where installers put the members of a wheel, which is not where all of them lie in it.
-
-    demo/a.py                       -> demo/a.py
-    demo-1.0.data/purelib/demo/a.py -> demo/a.py
-    demo-1.0.data/scripts/run       -> bin/run
+    demo/_C.so                          -> demo/_C.so      below site-packages
+    demo-1.0.data/platlib/demo/_C.so    -> demo/_C.so
+    demo-1.0.data/scripts/tool          -> bin/tool        not below site-packages
 
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
 """
@@ -56,7 +46,7 @@ def check_path(path: str) -> None:
 
 
 def check_places(paths: Iterable[str]) -> None:
-    """`WheelError` where one of *paths*, of which folders end in a slash, is a file and a folder at once."""
+    """`WheelError` if one of *paths*, of which folders end in a slash, is a file and a folder at once."""
     files: set[str] = set()
     folders: set[str] = set()
     for path in paths:
@@ -104,7 +94,7 @@ _EXACT = ("linux", "manylinux", "musllinux")
 
 
 def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scripts: Collection[str] = ()) -> None:
-    """`WheelError` where installers would put two files at one place, or do not agree on where to put one.
+    """`WheelError` if installers would put two files at one place, or do not agree on where to put one.
 
     The files are those at *paths*, and the *scripts* that installers make.
     """

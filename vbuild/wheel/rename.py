@@ -6,7 +6,7 @@
     demo-1.0.data/scripts/tool           demo_cu126-1.0.data/scripts/tool
     demo/__init__.py                     demo/__init__.py                       as all that is imported
 
-WHEEL, entry points and licences stay too. RECORD is made anew by whoever writes the wheel, and signatures over the old
+WHEEL, entry points and licences stay too. RECORD is made again by whoever writes the wheel, and signatures over the old
 one (PEP 427) are left out.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 https://packaging.python.org/en/latest/specifications/dependency-specifiers/
@@ -40,7 +40,7 @@ class Renaming(Struct, frozen=True):
     project: str | None = None
 
     def path(self, path: str) -> str | None:
-        """Where the member *path* is in the new wheel; None where it has no place there."""
+        """Where the member *path* is in the new wheel, or None if it has no place there."""
         folder, slash, rest = path.partition("/")
         if folder == self.dist_info and slash:
             is_stale = path in unlisted(self.dist_info) or (rest == VARIANT_JSON and self.new.variant is None)
@@ -53,7 +53,7 @@ class Renaming(Struct, frozen=True):
         """The METADATA of the new wheel, where the old one's is *metadata*.
 
         Lines of Requires-Dist that name the project itself, for an extra of its, follow the name; what *requirement*
-        makes of any line comes first. A version is spelled anew only where it is another one.
+        makes of any line comes first. A version is spelled again only where it is another one.
         """
         stays = self.new.project == self.old.project
         name = self.project or (metadata.name if stays else self.new.project)

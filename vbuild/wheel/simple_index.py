@@ -81,7 +81,7 @@ class IndexedFile(Struct, frozen=True):
 def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
     """Write into *out*, new or empty, the index of the wheels and variants.json files in *folder*; gives the projects.
 
-    `WheelError`, and nothing written, where *out* holds something or a wheel is damaged.
+    `WheelError`, and nothing written, if *out* holds something or a wheel is damaged.
     """
     with Digests() as digests:
         files = [*wheels_in(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
@@ -178,8 +178,8 @@ def _write_json(folder: Path, **data: Any) -> None:  # noqa: ANN401 - whatever J
 
 
 def _link(text: str, **attributes: str) -> str:
-    said = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items())
-    return f"<a {said}>{html.escape(text)}</a>"
+    pairs = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items())
+    return f"<a {pairs}>{html.escape(text)}</a>"
 
 
 @contextmanager

@@ -274,7 +274,7 @@ def passed(wheel: Wheel, folder: Path) -> Path:
 def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tuple[Path, ...]:
     """The files *wheels*, by their names, in *folder*, all of them or none; they were made of the one at *made_from*.
 
-    `WheelError` where they cannot be written there, or one would take the place of what it was made from.
+    `WheelError` if they cannot be written there, or one would take the place of what it was made from.
     """
     with at(folder), _writing():
         folder.mkdir(parents=True, exist_ok=True)

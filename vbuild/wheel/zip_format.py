@@ -57,7 +57,7 @@ class Extra(IntEnum):
 
 
 class ZipRecord(Packed):
-    """A record that begins with a signature, which is no field."""
+    """A record that begins with a signature, which is not a field."""
 
     SIGNATURE: ClassVar[int]
     REFUSAL = WheelError
@@ -68,7 +68,7 @@ class ZipRecord(Packed):
 
     @classmethod
     def parse(cls, data: Buffer, offset: int = 0) -> Self:
-        """Read the record at *offset*; `WheelError` where it is cut short or is not this record."""
+        """Read the record at *offset*; `WheelError` if it is cut short or is not this record."""
         record = super().parse(data, offset)
         (signature,) = _SIGNATURE.unpack_from(data, offset)
         if signature != cls.SIGNATURE:
@@ -156,7 +156,7 @@ _WIDE_DESCRIPTOR = Struct("<IQQ")
 
 
 def extra_fields(data: bytes) -> dict[int, bytes]:
-    """The extra fields in *data* by identifier; `WheelError` where one runs past the end or comes twice."""
+    """The extra fields in *data* by identifier; `WheelError` if one runs past the end or comes twice."""
     fields: dict[int, bytes] = {}
     offset = 0
     # fewer than four bytes at the end are padding (zipalign writes them)
@@ -175,7 +175,7 @@ def extra_fields(data: bytes) -> dict[int, bytes]:
 def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0) -> tuple[int, ...]:
     """32-bit *values* with each one that is all ones taken from the zip64 extra field, in the order of the standard.
 
-    `WheelError` where the field has fewer values than that, or more, for which readers have different uses; *spare* of
+    `WheelError` if the field has fewer values than that, or more, for which readers have different uses; *spare* of
     them may be there.
     """
     if Extra.ZIP64 not in fields:
@@ -190,7 +190,7 @@ def widened(values: tuple[int, ...], fields: dict[int, bytes], *, spare: int = 0
 
 
 def check_unicode_path(fields: dict[int, bytes], name: bytes) -> None:
-    """`WheelError` where a Unicode path extra field among *fields* names another file than *name*."""
+    """`WheelError` if a Unicode path extra field among *fields* names another file than *name*."""
     if Extra.UNICODE_PATH in fields and fields[Extra.UNICODE_PATH][5:] != name:
         found = fields[Extra.UNICODE_PATH][5:]
         raise WheelError(f"its Unicode path extra field names it {found!r}, expected {name!r}")
@@ -210,7 +210,7 @@ def descriptors(values: tuple[int, int, int], *, is_wide: bool) -> tuple[bytes, 
 
 
 def zip64_extra(values: tuple[int, ...]) -> bytes:
-    """The zip64 extra field that holds *values*; nothing where there are none."""
+    """The zip64 extra field that holds *values*; nothing if there are none."""
     if not values:
         return b""
     return _EXTRA.pack(Extra.ZIP64, _WIDE.size * len(values)) + b"".join(_WIDE.pack(value) for value in values)
@@ -241,18 +241,18 @@ class Directory:
         if _RECORD_SIGNATURE.search(comment):
             raise WheelError("a zip record in the archive's comment, where others may look for one")
         boundary = size - tail_size + place
-        said: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)
+        text: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)
         if wide := _zip64_end(read, boundary):
             boundary, disks, found = wide
             full = (FULL16, FULL32, FULL32)
-            if any(said[part] not in {found[part], full[part]} for part in range(3)):
+            if any(text[part] not in {found[part], full[part]} for part in range(3)):
                 raise WheelError("the end record and the zip64 end record disagree")
-            said = found
+            text = found
         else:
             disks = (end.disk, end.directory_disk, end.entries - end.entries_here)
         if any(disks):
             raise WheelError("one part of an archive of several; expected a whole one")
-        entries, offset, length = said
+        entries, offset, length = text
         if offset + length != boundary:
             raise WheelError(
                 f"the central directory ends at {offset + length:#x}, its end record begins at {boundary:#x}"

@@ -107,7 +107,7 @@ def _unpacked(packed: bytes) -> CentralHeader:
 
 
 class ZipReader:
-    """The members of the zip archive in *file*; `WheelError` where its directory is not sound, or is over *largest*."""
+    """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest*."""
 
     def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY) -> None:
         self.file = file
@@ -128,14 +128,14 @@ class ZipReader:
         self.folders = tuple(member for member in everything if member.path.endswith("/"))
 
     def data_offset(self, member: Member) -> int:
-        """Where the data of *member* begin; `WheelError` where its local header contradicts the central one."""
+        """Where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
         if member.header_offset not in self._starts:
             with at(member.path):
                 self._starts[member.header_offset] = self._start(member)
         return self._starts[member.header_offset]
 
     def check_layout(self) -> None:
-        """`WheelError` where a local header disagrees, two members overlap, or something stands between them.
+        """`WheelError` if a local header disagrees, two members overlap, or something stands between them.
 
         Who reads an archive from its start, as uv does, finds there what the central directory does not tell of.
         """
@@ -153,7 +153,7 @@ class ZipReader:
             raise WheelError(f"{gap[0]} are {gap[1]} bytes of no member; expected none")
 
     def _end_of(self, member: Member) -> int:
-        """Where *member* ends, its data descriptor included; `WheelError` where that lies or is missing."""
+        """Where *member* ends, its data descriptor included; `WheelError` if that lies or is missing."""
         end = self.data_offset(member) + member.compressed_size
         header = member.header
         if not header.flags & ZipFlag.DESCRIPTOR:
@@ -252,14 +252,14 @@ class ZipReader:
 
 
 def _descriptor(file: BinaryIO) -> int | None:
-    """What `os.pread` reads *file* through; None where the system has no such call, or *file* is none of its own."""
+    """What `os.pread` reads *file* through, or None if the system has no such call, or *file* is none of its own."""
     with suppress(OSError):  # io.UnsupportedOperation is one
         return file.fileno() if hasattr(os, "pread") else None
     return None
 
 
 def _disagreement(local: LocalHeader, fields: dict[int, bytes], member: Member) -> str | None:
-    """What the *local* header says otherwise than the central directory says of *member*; None where they agree."""
+    """What the *local* header says otherwise than the central directory says of *member*, or None if they agree."""
     central = member.header
     truth = (member.size, member.compressed_size)
     spare = 0 if FULL32 in {local.size, local.compressed_size} else 2
@@ -316,7 +316,7 @@ def _shown(path: str) -> str:
 
 
 def _member(path: str, packed: bytes, extra: bytes) -> Member:
-    """The member at *path*; `WheelError` where it is nothing that may be in a wheel."""
+    """The member at *path*; `WheelError` if it is nothing that may be in a wheel."""
     header = _unpacked(packed)
     fields = extra_fields(extra) if extra else {}
     size, compressed_size, header_offset = widened((header.size, header.compressed_size, header.header_offset), fields)

@@ -182,7 +182,7 @@ def _longest(size: int) -> int:
 
 
 def _version(header: CentralHeader, *, wide: bool) -> int:
-    """What reading needs: what the compression does, where it is not one of the two that everyone knows."""
+    """What reading needs: what the compression does, if it is not one of the two that everyone knows."""
     plain = _ZIP64_VERSION if wide else _VERSION
     return plain if header.method in _PLAIN else max(header.version_needed & 0xFF, plain)
 
@@ -229,7 +229,7 @@ class PassedStream(Struct, frozen=True):
 def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStream]]) -> None:
     """Write the archive *path*, new or in place of another, of *members* by their names; complete or not at all.
 
-    `WheelError` where it cannot be written, or a name is no path below the archive's own folder.
+    `WheelError` if it cannot be written, or a name is not a path below the archive's own folder.
     """
     try:
         with replacing(path) as part, at(path), part.open("xb") as file, Deflater(remembers=False) as press:
@@ -248,7 +248,7 @@ def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStr
 
 @contextmanager
 def open_stored(path: Path) -> Iterator[ZipReader]:
-    """The archive at *path*; `WheelError` where it is damaged, or its members could be read in two ways."""
+    """The archive at *path*; `WheelError` if it is damaged, or its members could be read in two ways."""
     try:
         file = path.open("rb")
     except OSError as error:

@@ -5,7 +5,7 @@ import pytest
 from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.conda.depends import (
     CondaNames,
-    ResolvedName,
+    DependencyRun,
     depends_on_machine,
     extras_of,
     patches_of,
@@ -62,8 +62,8 @@ def test_names_are_mapped_and_lines_of_one_project_joined() -> None:
 def test_a_run_of_pythons_that_ask_for_the_same_is_one_package() -> None:
     found = requiring('numpy<2; python_version < "3.9"', 'numpy>=2; python_version >= "3.9"', "six")
     assert resolved(found, range(7, 12), machine="x86_64", names=CondaNames()) == (
-        ResolvedName((7, 8), ("numpy <2a0", "six")),
-        ResolvedName((9, 10, 11), ("numpy >=2", "six")),
+        DependencyRun((7, 8), ("numpy <2a0", "six")),
+        DependencyRun((9, 10, 11), ("numpy >=2", "six")),
     )
 
 

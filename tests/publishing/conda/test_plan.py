@@ -18,7 +18,7 @@ from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.conda.writing import CondaPackage
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import publish
-from vbuild.publishing.releases import offers
+from vbuild.publishing.releases import releases_at
 from vbuild.variants.providers import metadata_for
 from vbuild.variants.stamp import stamped
 
@@ -29,7 +29,7 @@ NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 def planned(folder: Path, *wheels: str, metadata: str = "", names: tuple[tuple[str, str], ...] = ()) -> PublishPlan:
     for name in wheels:
         wheel(folder, name, {"demo.py": "x = 1\n"}, metadata=metadata)
-    return Conda(names=names).planned(offers([folder]))
+    return Conda(names=names).planned(releases_at([folder]))
 
 
 def records(plan: PublishPlan) -> list[CondaRecord]:

@@ -23,7 +23,7 @@ from vbuild.errors import RepackageError
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.model import NewWheel, PublishPlan
 from vbuild.publishing.publish import publish
-from vbuild.publishing.releases import offers
+from vbuild.publishing.releases import releases_at
 
 pytestmark = needs("gcc")
 
@@ -33,7 +33,7 @@ CU12, CU13 = (f"nvidia :: cuda_version_lower_bound :: {major}" for major in ("12
 
 
 def planned(folder: Path, url: str | None = None) -> PublishPlan:
-    return Extras(url).planned(offers([folder]))
+    return Extras(url).planned(releases_at([folder]))
 
 
 def refused(folder: Path) -> str:
@@ -147,7 +147,7 @@ def test_of_equal_tags_the_base_comes_behind_the_plain_wheel(tmp_path: Path) -> 
     base = planned(tmp_path).outputs[0]
     assert isinstance(base, NewWheel)
     assert base.name.build == "7bextras"
-    assert base.name.build_order > offers([built])[0].wheels[0].name.build_order
+    assert base.name.build_order > releases_at([built])[0].wheels[0].name.build_order
 
 
 def test_releases_without_variants_and_companions_are_passed_on(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from vbuild.elf.hwcaps_folders import at_level, level_of
 from vbuild.elf.read import Loading
 from vbuild.publishing.hwcaps.plan import joined
 from vbuild.publishing.model import Copied
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.archive import open_wheel
 
 Files = dict[str, dict[str, bytes | str]]
@@ -188,7 +188,7 @@ def test_a_level_that_is_the_same_as_the_baseline_has_a_copy_above_another(tmp_p
 
 def test_the_join_of_one_wheel_is_that_wheel(tmp_path: Path) -> None:
     plain = hwcaps_wheel(tmp_path, package("v1"))
-    made = joined([Offered.of(plain)])
+    made = joined([OfferedWheel.of(plain)])
     assert all(isinstance(member, Copied) for member in made.members)
     assert contents(join(tmp_path / "out", [plain])) == contents(plain)
 

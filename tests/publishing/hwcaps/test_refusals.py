@@ -15,7 +15,7 @@ from tests.factories.variants import variant
 from tests.factories.wheels import contents
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.hwcaps.plan import joined
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.variants.stamp import stamped
 
 V3 = NAME.replace(".whl", "-x86_64_v3.whl")
@@ -381,7 +381,7 @@ def test_what_is_allowed_by_name_may_be_above_the_level(tmp_path: Path) -> None:
     wheels = hwcaps_release(
         tmp_path, {"v1": package("v1"), "v3": {**package("v3"), f"demo/{so('_c')}": module("v3", march="v4")}}
     )
-    offered = [Offered.of(path) for path in wheels]
+    offered = [OfferedWheel.of(path) for path in wheels]
     assert joined(offered, allow=["^sum$"]).members
     with pytest.raises(RepackageError) as caught:
         joined(offered, allow=["("])

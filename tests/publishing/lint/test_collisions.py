@@ -7,14 +7,14 @@ import pytest
 from tests.factories.release_folders import LINUX, release_folder, release_wheel
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 
 INIT = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": "code"}
 CP311, CP312 = (f"cp{version}-cp{version}-{LINUX}" for version in ("311", "312"))
 
 
-def found(folder: Path) -> list[Problem]:
-    return [problem for problem in check(folder).problems if problem.demand is Demand.SHARED_FILES]
+def found(folder: Path) -> list[PublishFinding]:
+    return [problem for problem in check(folder).problems if problem.demand is PublishRule.SHARED_FILES]
 
 
 def said(folder: Path) -> list[str]:

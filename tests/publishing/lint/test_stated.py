@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.errors import WheelError
-from vbuild.publishing.lint.metadata import Stated, stated
+from vbuild.publishing.lint.metadata import MetadataView, metadata_view
 
 
-def of(text: str, *, version: str = "2.2") -> Stated:
-    return stated(f"Metadata-Version: {version}\nName: demo\nVersion: 1.0\n{text}".encode())
+def of(text: str, *, version: str = "2.2") -> MetadataView:
+    return metadata_view(f"Metadata-Version: {version}\nName: demo\nVersion: 1.0\n{text}".encode())
 
 
 def differences(one: str, other: str) -> list[str]:
@@ -100,7 +100,7 @@ def test_an_sdist_promises_static_fields_from_metadata_2_2_on(version: str, expe
 )
 def test_what_is_no_metadata_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(WheelError) as refusal:
-        stated(data)
+        metadata_view(data)
     assert str(refusal.value) == message
 
 

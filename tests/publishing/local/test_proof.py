@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories.releases import V3, V4, release
 from tests.factories.wheels import wheel
-from vbuild.publishing.lint.model import Demand
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.local import Local
 from vbuild.publishing.local_check import problems
 from vbuild.publishing.publish import publish
@@ -136,7 +136,7 @@ WRONG = [
 def test_wheels_that_do_not_belong_together_are_found(tmp_path: Path, wheels: dict[str, str], expected: str) -> None:
     for name, text in wheels.items():
         wheel(tmp_path / V3, name, metadata=text)
-    [found] = [str(problem) for problem in problems(tmp_path) if problem.demand != Demand.INDEX]
+    [found] = [str(problem) for problem in problems(tmp_path) if problem.demand != PublishRule.INDEX]
     assert found.startswith(expected)
 
 

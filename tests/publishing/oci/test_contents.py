@@ -13,15 +13,15 @@ from tests.factories.tools import needs
 from tests.factories.wheels import everything, record_of, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.oci.contents import Python, files_of, python_for
-from vbuild.publishing.oci.model import File, PlannedLayer
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.oci.model import File, NewFile
+from vbuild.publishing.releases import OfferedWheel
 
 MINOR = sys.version_info.minor
 SITE = f"usr/local/lib/python3.{MINOR}/site-packages"
 
 
 def files(path: Path) -> dict[str, File]:
-    offered = Offered.of(path)
+    offered = OfferedWheel.of(path)
     python = python_for(offered, None)
     assert python
     return {file.path: file for file in files_of((offered,), python)}
@@ -29,7 +29,7 @@ def files(path: Path) -> dict[str, File]:
 
 def rows(found: dict[str, File], dist_info: str = "demo-1.0.dist-info") -> list[list[str]]:
     record = found[f"{SITE}/{dist_info}/RECORD"]
-    assert isinstance(record, PlannedLayer)
+    assert isinstance(record, NewFile)
     return list(csv.reader(io.StringIO(record.data.decode())))
 
 
@@ -69,8 +69,8 @@ def test_record_lists_every_file_of_the_image_from_site_packages_on(tmp_path: Pa
 def test_scripts_begin_with_the_python_of_the_image_wherever_it_is(tmp_path: Path) -> None:
     found = files(levelled(tmp_path))
     program, script = found["usr/local/bin/demo"], found["usr/local/bin/demo-script"]
-    assert isinstance(program, PlannedLayer)
-    assert isinstance(script, PlannedLayer)
+    assert isinstance(program, NewFile)
+    assert isinstance(script, NewFile)
     first = f"#!/usr/bin/env python3.{MINOR}\n".encode()
     assert program.data == first + (
         b'import sys\nfrom demo.program import main\nif __name__ == "__main__":\n    sys.exit(main())\n'
@@ -86,7 +86,7 @@ def test_an_installer_of_before_and_signatures_of_the_old_record_do_not_deceive(
     path = wheel(tmp_path, name, {**listed, signature: "{}"}, record=record)
     found = files(path)
     installer = found[f"{SITE}/demo-1.0.dist-info/INSTALLER"]
-    assert isinstance(installer, PlannedLayer)
+    assert isinstance(installer, NewFile)
     assert installer.data == b"vbuild\n"
     assert [row[0] for row in rows(found)].count("demo-1.0.dist-info/INSTALLER") == 1
 
@@ -111,7 +111,7 @@ def test_an_installer_of_before_and_signatures_of_the_old_record_do_not_deceive(
 def test_a_wheel_goes_to_the_python_that_its_tag_and_the_base_say(
     tmp_path: Path, tag: str, base: str | None, python: Python | None
 ) -> None:
-    offered = Offered.of(wheel(tmp_path, f"demo-1.0-{tag}-manylinux_2_17_x86_64.whl"))
+    offered = OfferedWheel.of(wheel(tmp_path, f"demo-1.0-{tag}-manylinux_2_17_x86_64.whl"))
     assert python_for(offered, base) == python
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.factories.wheels import everything, hashed, record_of, wheel
 from vbuild.errors import RepackageError, WheelError
-from vbuild.publishing.oci.model import BaseLayer, File, Layer, PlannedLayer
+from vbuild.publishing.oci.model import File, Layer, MemberFile, NewFile
 from vbuild.publishing.oci.writing import WrittenBlob, write_layer
 
 MOMENT = 1_700_000_000
@@ -27,8 +27,8 @@ paths = st.lists(
 ).map("/".join)
 
 
-def taken(path: Path, member: str, data: bytes, *, to: str = "", mode: int = 0o644) -> BaseLayer:
-    return BaseLayer(to or member, mode, len(data), hashed(data), path, member)
+def taken(path: Path, member: str, data: bytes, *, to: str = "", mode: int = 0o644) -> MemberFile:
+    return MemberFile(to or member, mode, len(data), hashed(data), path, member)
 
 
 def wheel_of(folder: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -49,7 +49,7 @@ def members(data: bytes) -> list[tuple[str, bytes | None, int]]:
 
 
 def test_a_layer_is_a_tar_archive_of_its_files_each_folder_before_what_is_in_it(tmp_path: Path) -> None:
-    _, data = layer(tmp_path, PlannedLayer("usr/b/x", 0o755, b"x"), PlannedLayer("usr/a", 0o644, b""))
+    _, data = layer(tmp_path, NewFile("usr/b/x", 0o755, b"x"), NewFile("usr/a", 0o644, b""))
     assert members(data) == [
         ("usr", None, 0o755),
         ("usr/a", b"", 0o644),
@@ -59,14 +59,14 @@ def test_a_layer_is_a_tar_archive_of_its_files_each_folder_before_what_is_in_it(
 
 
 def test_names_of_owners_are_not_in_it_and_every_time_is_the_moment(tmp_path: Path) -> None:
-    _, data = layer(tmp_path, PlannedLayer("usr/a", 0o644, b"x"))
+    _, data = layer(tmp_path, NewFile("usr/a", 0o644, b"x"))
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(data))) as archive:
         said = {(info.uid, info.gid, info.uname, info.gname, info.mtime) for info in archive}
     assert said == {(0, 0, "", "", MOMENT)}
 
 
 def test_digests_are_of_the_blob_and_of_what_it_is_uncompressed(tmp_path: Path) -> None:
-    written, data = layer(tmp_path, PlannedLayer("a", 0o644, LARGE))
+    written, data = layer(tmp_path, NewFile("a", 0o644, LARGE))
     assert written.descriptor.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert written.descriptor.size == len(data)
     assert written.diff_id == f"sha256:{hashlib.sha256(gzip.decompress(data)).hexdigest()}"
@@ -78,7 +78,7 @@ def test_digests_are_of_the_blob_and_of_what_it_is_uncompressed(tmp_path: Path) 
 )
 def test_a_member_of_a_wheel_arrives_as_it_is(tmp_path: Path, data: bytes, compression: int) -> None:
     path = wheel_of(tmp_path, {"demo/x": data}, compression)
-    _, blob = layer(tmp_path / "blobs", taken(path, "demo/x", data, to="usr/x"), PlannedLayer("usr/y", 0o644, b"y"))
+    _, blob = layer(tmp_path / "blobs", taken(path, "demo/x", data, to="usr/x"), NewFile("usr/y", 0o644, b"y"))
     assert members(blob)[1:] == [("usr/x", data, 0o644), ("usr/y", b"y", 0o644)]
 
 
@@ -96,7 +96,7 @@ def test_a_large_member_is_not_compressed_again(tmp_path: Path) -> None:
 def test_a_copied_member_may_come_where_one_has_just_ended(tmp_path: Path) -> None:
     path = wheel_of(tmp_path, {"demo/x": LARGE})
     before = bytes((1 << 20) - 1024)
-    _, blob = layer(tmp_path / "blobs", PlannedLayer("a", 0o644, before), taken(path, "demo/x", LARGE, to="b"))
+    _, blob = layer(tmp_path / "blobs", NewFile("a", 0o644, before), taken(path, "demo/x", LARGE, to="b"))
     assert members(blob) == [("a", before, 0o644), ("b", LARGE, 0o644)]
 
 
@@ -115,7 +115,7 @@ def test_other_readers_of_gzip_see_the_same(tmp_path: Path) -> None:
 
 def test_long_and_foreign_names_are_kept(tmp_path: Path) -> None:
     names = ["a" * 90 + "/" + "b" * 120, "é/ß", "x" * 100]
-    _, blob = layer(tmp_path, *(PlannedLayer(name, 0o644, b"1") for name in names))
+    _, blob = layer(tmp_path, *(NewFile(name, 0o644, b"1") for name in names))
     assert {name for name, data, _ in members(blob) if data} == set(names)
 
 
@@ -146,5 +146,5 @@ def record(data: bytes) -> str:
 def test_what_is_put_in_comes_out(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     folders = {path.rsplit("/", end)[0] for path in files for end in range(1, path.count("/") + 1)}
     kept = {path: data for path, data in files.items() if path not in folders}
-    _, blob = layer(tmp_path_factory.mktemp("layer"), *(PlannedLayer(path, 0o644, data) for path, data in kept.items()))
+    _, blob = layer(tmp_path_factory.mktemp("layer"), *(NewFile(path, 0o644, data) for path, data in kept.items()))
     assert {name: data for name, data, _ in members(blob) if data is not None} == kept

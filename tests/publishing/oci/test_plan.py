@@ -21,14 +21,14 @@ from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.oci.plan import Emit, Oci
 from vbuild.publishing.oci.writing import Images
-from vbuild.publishing.releases import offers
+from vbuild.publishing.releases import releases_at
 
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
 
 
 def planned(*wheels: Path, **options: object) -> PublishPlan:
-    return Oci(**options).planned(offers(wheels))  # type: ignore[arg-type] # whatever a test gives
+    return Oci(**options).planned(releases_at(wheels))  # type: ignore[arg-type] # whatever a test gives
 
 
 def families(plan: PublishPlan) -> dict[str, list[tuple[str, str, str]]]:

@@ -13,7 +13,7 @@ import zstandard
 from tests.factories.images import blob, images_of, index_of, labelled, laid_out, read
 from tests.factories.variants import tiny_wheel
 from vbuild.publishing.oci.check import problems
-from vbuild.publishing.oci.model import Layer, PlannedLayer
+from vbuild.publishing.oci.model import Layer, NewFile
 from vbuild.publishing.oci.plan import Emit
 from vbuild.publishing.oci.writing import write_layer
 
@@ -210,6 +210,6 @@ def test_something_else_than_an_image_is_a_problem(folder: Path) -> None:
 
 
 def test_a_layer_written_by_hand_is_sound(tmp_path: Path) -> None:
-    written = write_layer(Layer((PlannedLayer("a", 0o644, b"x" * 3_000_000),), "x"), tmp_path, moment=0)
+    written = write_layer(Layer((NewFile("a", 0o644, b"x" * 3_000_000),), "x"), tmp_path, moment=0)
     data = (tmp_path / written.descriptor.digest[7:]).read_bytes()
     assert written.diff_id == f"sha256:{sha256(gzip.decompress(data)).hexdigest()}"

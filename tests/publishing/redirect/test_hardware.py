@@ -16,7 +16,7 @@ from vbuild.hardware.cpu import X86_64_FEATURES
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.redirect import redirecthardware as hardware
-from vbuild.publishing.redirect.sdist import RedirectChoice, order_of
+from vbuild.publishing.redirect.sdist import RedirectChoice, ranked_choices
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import Variant
 from vbuild.variants.order import ranked
@@ -88,9 +88,9 @@ def test_the_first_choice_that_a_machine_supports_is_its_best_variant(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FORCED_DRIVER, driver or "0")
         patch.setenv(FORCED_CAPABILITY, gpu if driver else "0")
-        asked = {text for choice in order_of(whole) for text in choice.properties}
+        asked = {text for choice in ranked_choices(whole) for text in choice.properties}
         supported = {text for text in asked if supports(text, on)}
-    assert first(order_of(whole), supported) == (best.variant.label if best.is_supported else None)
+    assert first(ranked_choices(whole), supported) == (best.variant.label if best.is_supported else None)
 
 
 def supports(text: str, on: Machine) -> bool | None:
@@ -103,7 +103,7 @@ def supports(text: str, on: Machine) -> bool | None:
 def test_a_variant_for_several_gpus_stands_once_for_each() -> None:
     variants = variant("a", f"{GPU}80_real", f"{GPU}90_real"), variant("b", f"{GPU}86_real")
     found = document(*variants, metadata=metadata("nvidia"))
-    assert [choice.data() for choice in order_of(found)] == [
+    assert [choice.data() for choice in ranked_choices(found)] == [
         ["a", [f"{GPU}90_real"]],
         ["b", [f"{GPU}86_real"]],
         ["a", [f"{GPU}80_real"]],
@@ -127,7 +127,7 @@ def test_what_cannot_be_checked_is_marked_and_what_is_off_left_out() -> None:
         variant("g", "abi_dependency :: torch :: 2.9"),
     ]
     names = (*providers, "aarch64", "nvidia")
-    assert [choice.data() for choice in order_of(document(*found, metadata=metadata(*names, **providers)))] == [
+    assert [choice.data() for choice in ranked_choices(document(*found, metadata=metadata(*names, **providers)))] == [
         ["a", []],
         ["b", ["unknown npu :: arch :: atom"]],
         ["d", ["unknown x86_64 :: level :: v3"]],

@@ -23,7 +23,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import LinkedFile, PublishPlan, Text
 from vbuild.publishing.redirect.plan import PINS, Redirect
 from vbuild.publishing.redirect.sdist import admitted
-from vbuild.publishing.releases import offers
+from vbuild.publishing.releases import releases_at
 
 EXPECTED = "expected the URL of a folder, https, http or file, as in https://example.org/whl"
 LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -31,7 +31,7 @@ _PUBLISH = "import sys; from tests.factories.redirect_installs import *; laid_ou
 
 
 def planned(folder: Path, url: str | None = URL, *mirrors: str, by_hardware: bool = False) -> PublishPlan:
-    return Redirect(url, mirrors, by_hardware=by_hardware).planned(offers([folder]))
+    return Redirect(url, mirrors, by_hardware=by_hardware).planned(releases_at([folder]))
 
 
 def files(plan: PublishPlan) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.factories.releases import LICENCE, V3, V4, companion, offered, release
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
-from vbuild.publishing.lint.model import Demand
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix, guard, problems
@@ -282,7 +282,7 @@ def test_the_bill_of_materials_follows_the_name(tmp_path: Path) -> None:
 
 
 def said(site: Path) -> Iterator[str]:
-    return (str(problem).partition(";")[0] for problem in problems(site) if problem.demand != Demand.INDEX)
+    return (str(problem).partition(";")[0] for problem in problems(site) if problem.demand != PublishRule.INDEX)
 
 
 def test_a_folder_as_it_was_published_has_no_problems(tmp_path: Path) -> None:

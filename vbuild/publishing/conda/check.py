@@ -1,4 +1,4 @@
-"""What is wrong with a channel of conda packages: repodata against files, and files against what describes them.
+"""Check a channel of conda packages: repodata against files, and files against their descriptions.
 
 repodata.json, repodata.json.zst -> each package: size, hashes, index.json -> paths.json -> its files -> RECORD
 """
@@ -16,17 +16,17 @@ import zstandard
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
-from vbuild.publishing.conda.package import NOARCH, CondaWheel, opened_package
+from vbuild.publishing.conda.package import NOARCH, OpenCondaPackage, open_package
 from vbuild.publishing.conda.writing import listed
-from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.wheel.metadata import Record, sha256_said
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.wheel.metadata import Record, recorded_sha256
 
 _REPODATA = "repodata.json"
 # bytes of a whole channel's repodata
 _LARGEST = 1 << 30
 
 
-def problems(folder: Path) -> Iterator[Problem]:
+def problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the channel *folder*, by its files alone."""
     subdirs = sorted(path.parent for path in folder.glob(f"*/{_REPODATA}"))
     if NOARCH not in {subdir.name for subdir in subdirs}:
@@ -36,7 +36,7 @@ def problems(folder: Path) -> Iterator[Problem]:
     for subdir in subdirs:
         for file, record in (yield from _repodata(subdir)).items():
             names.add(str(record.get("name")))
-            if any(said.startswith(f"{LEVEL_PACKAGE} ") for said in map(str, record["depends"])):
+            if any(text.startswith(f"{LEVEL_PACKAGE} ") for text in map(str, record["depends"])):
                 asking.append(f"{subdir.name}/{file}")
     if names <= {LEVEL_PACKAGE}:
         yield _problem(folder.name, "holds no conda package of a wheel")
@@ -44,20 +44,20 @@ def problems(folder: Path) -> Iterator[Problem]:
         yield _problem(min(asking), f"requires {LEVEL_PACKAGE}, which is not in the channel")
 
 
-def _repodata(subdir: Path) -> Generator[Problem, None, Mapping[str, Mapping[str, Any]]]:
+def _repodata(subdir: Path) -> Generator[PublishFinding, None, Mapping[str, Mapping[str, Any]]]:
     """What is wrong in the folder *subdir*; gives what its repodata lists."""
     path = subdir / _REPODATA
     place = f"{subdir.name}/{_REPODATA}"
     try:
         data = path.read_bytes()
         values = json.loads(data)
-        records, said = values["packages.conda"], values["info"]["subdir"]
+        records, name_in_it = values["packages.conda"], values["info"]["subdir"]
         found = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield _problem(place, "is not repodata: expected JSON with info and packages.conda")
         return {}
-    if said != subdir.name:
-        yield _problem(place, f"says that it is of {said}, and lies in {subdir.name}")
+    if name_in_it != subdir.name:
+        yield _problem(place, f"says that it is of {name_in_it}, and lies in {subdir.name}")
     if not _is_same(path.with_name(f"{_REPODATA}.zst"), data):
         yield _problem(f"{place}.zst", f"is not {_REPODATA} compressed, and most clients read it first")
     files = {file.name for file in subdir.glob("*.conda")}
@@ -79,20 +79,20 @@ def _is_same(path: Path, data: bytes) -> bool:
         return False
 
 
-def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Problem]:
+def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[PublishFinding]:
     try:
-        said = listed(path, sha256=sha256_of(path))
-        for key in sorted({*said, *record}):
-            if said.get(key) != record.get(key):
-                what = f"{_REPODATA} says {key} is {record.get(key)!r}, and the file has {said.get(key)!r}"
+        expected = listed(path, sha256=sha256_of(path))
+        for key in sorted({*expected, *record}):
+            if expected.get(key) != record.get(key):
+                what = f"{_REPODATA} says {key} is {record.get(key)!r}, and the file has {expected.get(key)!r}"
                 yield _problem(place, what)
-        with opened_package(path) as package:
+        with open_package(path) as package:
             yield from (_problem(place, what) for what in _contents(package))
     except (VbuildError, OSError) as error:
         yield _problem(place, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
 
 
-def _contents(package: CondaWheel) -> Iterator[str]:
+def _contents(package: OpenCondaPackage) -> Iterator[str]:
     """What is wrong with the files of *package*: against paths.json, and against the RECORD among them."""
     try:
         entries = json.loads(package.information()["info/paths.json"])["paths"]
@@ -168,10 +168,10 @@ def _installed(path: str, root: str) -> str:
     return f"bin/{path.removeprefix('python-scripts/')}" if path.startswith("python-scripts/") else path
 
 
-def _agrees(said: str, digest: str) -> bool:
-    """Whether the hash that RECORD *said* is the SHA-256 *digest*; others are not looked at."""
-    return not said.startswith("sha256=") or sha256_said(said) == digest
+def _agrees(recorded: str, digest: str) -> bool:
+    """Whether the hash that *recorded* in RECORD is the SHA-256 *digest*; others are not looked at."""
+    return not recorded.startswith("sha256=") or recorded_sha256(recorded) == digest
 
 
-def _problem(place: str, what: str) -> Problem:
-    return Problem(Demand.CHANNEL, (place,), what, "publish it again", is_error=True)
+def _problem(place: str, what: str) -> PublishFinding:
+    return PublishFinding(PublishRule.CHANNEL, (place,), what, "publish it again", is_error=True)

@@ -39,11 +39,11 @@ _ANY = ".*"
 def matchspec(specifiers: SpecifierSet) -> str:
     """What *specifiers* ask for, in conda's words; empty where they ask for nothing.
 
-    `RepackageError` for one that has no equivalent: ``===`` with what is no version.
+    `RepackageError` for one that has no equivalent: ``===`` with what is not a version.
     """
-    said = (part for specifier in sorted(specifiers, key=str) for part in _spelled(specifier))
+    parts = (part for specifier in sorted(specifiers, key=str) for part in _spelled(specifier))
     # lower bounds first, as people write them
-    return ",".join(sorted(dict.fromkeys(said), key=lambda part: not part.startswith(">")))
+    return ",".join(sorted(dict.fromkeys(parts), key=lambda part: not part.startswith(">")))
 
 
 def _spelled(specifier: Specifier) -> Iterator[str]:
@@ -92,14 +92,14 @@ def _version(specifier: Specifier, text: str) -> Version:
         ) from error
 
 
-# the minor versions of Python 3 that markers are held against; the last one stands for all later ones
+# the minor versions of Python 3 that markers are checked against; the last one stands for all later ones
 NEWEST = 24
 _LAST_PATCH = 99
 _CONDA_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*", re.ASCII)
 _PATCH = re.compile(r"3\.\d+\.0*[1-9]\w*", re.ASCII)
 
 
-class ResolvedName(Struct, frozen=True):
+class DependencyRun(Struct, frozen=True):
     """What a package *depends* on besides Python, in the minor versions *pythons* of Python 3, without a gap."""
 
     pythons: tuple[int, ...]
@@ -129,10 +129,8 @@ class CondaNames(Struct, frozen=True):
 
 def resolved(
     metadata: Metadata, pythons: Iterable[int], *, machine: str, names: CondaNames
-) -> tuple[ResolvedName, ...]:
-    """What *metadata* requires in each of *pythons* on Linux and *machine*; `RepackageError` where conda cannot say
-    it.
-    """
+) -> tuple[DependencyRun, ...]:
+    """What *metadata* requires in each of *pythons* on Linux and *machine*; `RepackageError` if conda cannot say it."""
     requirements = tuple(_read(metadata))
     admitted = _admitted(metadata, pythons)
     if not admitted:
@@ -140,7 +138,7 @@ def resolved(
     asked = [(minor, _asked(requirements, minor, machine, names)) for minor in admitted]
     # a gap between two Pythons ends a run as well
     runs = groupby(enumerate(asked), lambda pair: (pair[1][1], pair[1][0] - pair[0]))
-    return tuple(ResolvedName(tuple(minor for _, (minor, _) in run), depends) for (depends, _), run in runs)
+    return tuple(DependencyRun(tuple(minor for _, (minor, _) in run), depends) for (depends, _), run in runs)
 
 
 def patches_of(metadata: Metadata) -> str:

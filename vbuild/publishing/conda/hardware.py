@@ -46,7 +46,7 @@ _CUDA_BOUNDS = {"cuda_version_lower_bound": ">=", "cuda_version_upper_bound": "<
 
 
 def condition(prop: Property) -> tuple[str, str] | None:
-    """The package that *prop* asks for, and of which version; None where every machine has it.
+    """The package that *prop* asks for, and of which version, or None if every machine has it.
 
     `RepackageError` for a property that conda cannot ask for.
     """
@@ -66,11 +66,11 @@ def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
     """What conda asks of a machine that has all properties of one of *alternatives*, which differ in one feature."""
     versions: dict[str, list[str]] = {}
     for properties in alternatives:
-        for package, said in _joined(properties).items():
-            if said not in versions.setdefault(package, []):
-                versions[package].append(said)
+        for package, version in _joined(properties).items():
+            if version not in versions.setdefault(package, []):
+                versions[package].append(version)
     # a comma binds closer than a bar
-    return tuple(f"{package} {'|'.join(said)}" for package, said in sorted(versions.items()))
+    return tuple(f"{package} {'|'.join(version)}" for package, version in sorted(versions.items()))
 
 
 def _joined(properties: Sequence[Property]) -> dict[str, str]:
@@ -139,7 +139,7 @@ _SUBDIRS = {machine: subdir for subdir, machine in MACHINES.items()}
 class Tags(Struct, frozen=True):
     """What a wheel's tags say: its *subdir* of a channel, the minor versions *pythons* of Python 3, and what it needs.
 
-    *word* begins the build string. *python* is the one Python whose folder its files are in, None where any will do.
+    *word* begins the build string. *python* is the one Python whose folder its files are in, or None if any will do.
     *rank* is higher for what installers take first. *glibc* is the minor version of glibc 2.
     """
 
@@ -171,7 +171,7 @@ class Tags(Struct, frozen=True):
 
 
 def tags_of(name: WheelName) -> Tags | None:
-    """What the tags in *name* say; None where no conda package for Linux and CPython comes of them."""
+    """What the tags in *name* say, or None if no conda package for Linux and CPython comes of them."""
     pythons = [match for match in map(_PYTHON.fullmatch, name.python.split(".")) if match]
     place = _place(name.platform)
     if not pythons or place is None:
@@ -191,7 +191,7 @@ def tags_of(name: WheelName) -> Tags | None:
 
 
 def _place(platform: str) -> tuple[str, int | None] | None:
-    """The folder of a channel for what has the tag *platform*, and the glibc it needs; None where there is none."""
+    """The folder of a channel for what has the tag *platform*, and the glibc it needs, or None if there is none."""
     if platform == "any":
         return NOARCH, None
     found = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
@@ -201,6 +201,6 @@ def _place(platform: str) -> tuple[str, int | None] | None:
 
 
 def _lowest(platforms: Sequence[re.Match[str]]) -> int | None:
-    """The lowest glibc that *platforms*, of which one is enough, ask for; None where one asks for none."""
+    """The lowest glibc that *platforms*, of which one is enough, ask for, or None if one asks for none."""
     found = [int(match["glibc"]) if match["glibc"] else _ALIASES.get(match["alias"] or "") for match in platforms]
     return None if None in found else min(minor for minor in found if minor is not None)

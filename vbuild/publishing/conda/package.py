@@ -1,13 +1,11 @@
-"""Read a conda package of format 2: its two archives, and what the one that describes it says.
-
-opened_package(path) -> Package -> .index(), .information(), .entries()
-
-What a conda package says of itself, ``info/index.json``, which a channel's ``repodata.json`` repeats.
+"""Conda packages of format 2: what a package's ``info/index.json`` contains, and how to read a package.
 
     {name}-{version}-{build}.conda in the folder linux-64, linux-aarch64 or noarch
     noarch: python     files in site-packages/, put where the Python of the environment has it
-    noarch: generic    no files of a machine or a Python
+    noarch: generic    no files for a machine or a Python
 
+open_package(path) -> OpenCondaPackage -> .index(), .information(), .entries()
+A channel's ``repodata.json`` repeats ``info/index.json`` of its packages.
 https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
 """
 
@@ -38,7 +36,7 @@ _WINDOW = 1 << 27
 _READ = 1 << 20
 
 
-class CondaWheel(Struct, frozen=True):
+class OpenCondaPackage(Struct, frozen=True):
     """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
 
     source: ZipReader
@@ -46,7 +44,7 @@ class CondaWheel(Struct, frozen=True):
     described: Member
 
     def information(self) -> dict[str, bytes]:
-        """The members of the describing archive, by path; `RepackageError` where it is damaged, or unheard-of large."""
+        """The members of the describing archive, by path; `RepackageError` if it is damaged, or unheard-of large."""
         found: dict[str, bytes] = {}
         left = _LARGEST
         with self._opened(self.described) as archive:
@@ -86,8 +84,8 @@ class CondaWheel(Struct, frozen=True):
 
 
 @contextmanager
-def opened_package(path: Path) -> Iterator[CondaWheel]:
-    """The package at *path*; `VbuildError` where it is damaged or of another format."""
+def open_package(path: Path) -> Iterator[OpenCondaPackage]:
+    """The package at *path*; `VbuildError` if it is damaged or of another format."""
     with open_stored(path) as source:
         stem = path.name.removesuffix(".conda")
         members = {member.path: member for member in source.members}
@@ -95,7 +93,7 @@ def opened_package(path: Path) -> Iterator[CondaWheel]:
         for name in names:
             if name not in members:
                 raise RepackageError(f"{path.name}: no {name}; expected a package of conda's format 2")
-        yield CondaWheel(source, members[names[1]], members[names[2]])
+        yield OpenCondaPackage(source, members[names[1]], members[names[2]])
 
 
 class _Chunks(io.RawIOBase):
@@ -148,7 +146,7 @@ class Independent(StrEnum):
 class CondaRecord(Struct, frozen=True):
     """One package; *depends* are conda's match specifications, and the highest *number* of those that fit wins.
 
-    *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``; None where it is independent of it.
+    *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``, or None if it is independent of it.
     *label* is that of the variant it was made of.
     """
 

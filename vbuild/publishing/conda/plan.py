@@ -1,21 +1,19 @@
-"""A channel for conda, mamba and pixi: each wheel as a conda package whose build fits the machines of its variant.
+"""The layout conda: a channel for conda, mamba and pixi, with packages that fit the machines of their variants.
 
     conda/linux-64/demo-1.0-py311_0.conda                   the plain wheel: for every machine
     conda/linux-64/demo-1.0-py311_x86_64_v3_300.conda       _x86_64-microarch-level >=3
     conda/linux-64/demo-1.0-py311_cu126_500.conda           __cuda >=12.6
-    conda/noarch/_x86_64-microarch-level-3-0_zen2.conda     what a CPU that archspec calls zen2 has
+    conda/noarch/_x86_64-microarch-level-3-0_zen2.conda     the level of a CPU that archspec calls zen2
     conda/{linux-64,noarch}/repodata.json, repodata.json.zst
 
-Of the builds that fit, solvers take the highest build number (`vbuild.publishing.conda.plan`). What wheels require is
-said in conda's words (`vbuild.publishing.conda.depends`); Python itself, and all else, comes from another channel.
-
-Build numbers: the preference among variants as conda's solver knows it, which takes the highest number that fits.
+Requirements are translated by `vbuild.publishing.conda.depends`; Python and everything else comes from another channel.
+Of the builds that fit, solvers take the highest build number:
 
     plain 0 < null 50 < v2 200 < v3 300 < v4 400 < CUDA 500 < CUDA with v3 600
 
-A hundred for each CPU level, two hundred for a GPU, and more where PEP 825's order asks for it: numbers stay what they
-are when a release gets more levels. One list of numbers serves all machines, so that of a variant with several values
-for one feature each value is placed by itself; neighbours are one package, others a package each.
+A hundred for each CPU level, two hundred for a GPU, and more if PEP 825's order requires it: numbers stay what they are
+when a release gets more levels. One list of numbers serves all machines, so each value of a variant with several values
+for one feature is placed by itself; neighbours become one package, others a package each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +32,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.publishing.conda.depends import (
     NEWEST,
     CondaNames,
-    ResolvedName,
+    DependencyRun,
     depends_on_machine,
     extras_of,
     patches_of,
@@ -44,7 +42,7 @@ from vbuild.publishing.conda.hardware import LEVEL_PACKAGE, Tags, condition, con
 from vbuild.publishing.conda.package import NOARCH, CondaRecord, Independent
 from vbuild.publishing.conda.writing import CondaIndex, CondaPackage, platforms, system_requirements
 from vbuild.publishing.model import ConsumerUse, PublishPlan
-from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.order import ranked
@@ -162,7 +160,7 @@ class Conda(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """A package or more for each wheel, packages of CPU levels where one is asked for, and the channel's indexes.
 
-        `RepackageError` where a property or a requirement has no equivalent in conda, two projects would be called the
+        `RepackageError` if a property or a requirement has no equivalent in conda, two projects would be called the
         same, or no wheel is for Linux.
         """
         names = CondaNames(self.names)
@@ -211,7 +209,7 @@ class Conda(Struct, frozen=True):
 class _Build(Struct, frozen=True):
     """A wheel, what its tags say, and where its variant stands."""
 
-    wheel: Offered
+    wheel: OfferedWheel
     tags: Tags
     choice: VariantChoice
 
@@ -227,7 +225,7 @@ class _Build(Struct, frozen=True):
 
 
 def _check_apart(offers: Sequence[OfferedRelease], names: CondaNames) -> None:
-    """`RepackageError` where two projects of *offers* would be called the same."""
+    """`RepackageError` if two projects of *offers* would be called the same."""
     projects: dict[str, str] = {}
     for offer in offers:
         name = names.of(offer.project)
@@ -259,7 +257,7 @@ def _choices(offer: OfferedRelease) -> tuple[VariantChoice, ...]:
         return choices(combine(documents)) if documents else ()
 
 
-def _builds(wheel: Offered, found: Iterable[VariantChoice]) -> Iterator[_Build]:
+def _builds(wheel: OfferedWheel, found: Iterable[VariantChoice]) -> Iterator[_Build]:
     """What is made of *wheel*: nothing where its tags are of another system or another Python."""
     if tags := tags_of(wheel.name):
         for choice in [choice for choice in found if choice.label == wheel.label] if wheel.label else [_PLAIN]:
@@ -290,7 +288,7 @@ def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number:
             )
 
 
-def _span(run: ResolvedName) -> str:
+def _span(run: DependencyRun) -> str:
     first, last = run.pythons[0], run.pythons[-1]
     if last == NEWEST:
         return f"3{first}on"
@@ -320,7 +318,7 @@ def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], n
     if lone := [str(offer) for offer in offers if offer.variants and not offer.plain]:
         yield f"Without a plain wheel, machines that no variant fits get nothing: {', '.join(lone)}."
     records = [package.record for package in packages if package.wheel]
-    asked = {said.split()[0] for record in records for said in record.depends}
+    asked = {text.split()[0] for record in records for text in record.depends}
     if LEVEL_PACKAGE in asked:
         yield "CPUs that archspec gets to know later have no level until this is published again with it."
     if "__cuda_arch" in asked:

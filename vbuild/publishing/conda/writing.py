@@ -1,21 +1,21 @@
-"""Write a channel: packages in conda's format 2, and the repodata of a folder, made of what lies in it.
+"""Write a conda channel: packages in format 2, the repodata of a folder, and the tables that pixi needs.
 
     demo-1.0-py311_0.conda           a zip of stored members
       metadata.json                  {"conda_pkg_format_version": 2}
       pkg-demo-1.0-py311_0.tar.zst   the files
       info-demo-1.0-py311_0.tar.zst  info/index.json, paths.json (sizes, SHA-256), files, about.json, link.json
 
-The same wheel gives the same bytes: the members of the archives are sorted, of nobody, and of the time of the wheel's
-METADATA or of SOURCE_DATE_EPOCH; zstd works in jobs of one size, however many threads carry them out.
+The same wheel gives the same bytes: members are sorted, without owner, with the time of the wheel's METADATA or of
+SOURCE_DATE_EPOCH; zstd works in jobs of one size, however many threads carry them out. Repodata is made of the packages
+on disk.
 https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
 
-What each kind of machine is called in pixi.toml, so that pixi locks the build that is made for it.
+pixi solves for the machine that a manifest describes, not for the machine at hand: without one of these tables it takes
+the plain build everywhere. A table states the least that a machine must have.
 
     platforms             since pixi 0.71: rich platforms, of which pixi takes the first that the machine satisfies
     system_requirements   before: an environment for each kind of machine
 
-pixi solves for what a manifest says a machine has, not for the machine at hand: without one of these it takes the plain
-build everywhere. What is said is the least that a machine must have.
 https://pixi.prefix.dev/latest/workspace/system_requirements/
 """
 
@@ -42,12 +42,12 @@ from vbuild.publishing.conda.package import (
     PLACEHOLDER,
     CondaRecord,
     Independent,
-    opened_package,
+    open_package,
 )
 from vbuild.publishing.installing import InstalledFile, installed, moment_of, scripts_of
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import mapped
-from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.zip_write import PassedStream, write_stored
 
 # of the files, several hundred MB of code at times; what clients read first is small
@@ -89,13 +89,13 @@ class CondaIndex(Struct, frozen=True):
 
 
 def write_package(package: CondaPackage, folder: Path) -> None:
-    """Write *package* into the channel *folder*, where its twin is; `VbuildError` where its wheel is damaged."""
+    """Write *package* into the channel *folder*, where its twin is; `VbuildError` if its wheel is damaged."""
     target, record = folder / package.target, package.record
     with ExitStack() as stack:
         wheel = stack.enter_context(open_wheel(package.wheel)) if package.wheel else None
         moment = moment_of([wheel] if wheel else [])
         if package.twin:
-            twin = stack.enter_context(opened_package(folder / package.twin))
+            twin = stack.enter_context(open_package(folder / package.twin))
             files: EditedFile | PassedStream = PassedStream(twin.source, twin.files)
             information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
         elif wheel:
@@ -140,7 +140,7 @@ def write_repodata(index: CondaIndex, folder: Path, *, digests: Digests) -> None
 
 def listed(path: Path, *, sha256: str) -> dict[str, Any]:
     """What repodata says of the package at *path*, whose SHA-256 is *sha256*."""
-    with opened_package(path) as package:
+    with open_package(path) as package:
         return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
 
 
@@ -175,15 +175,15 @@ def _tarred(
     """The tar archive of *files* of *wheel*, a chunk at a time; what paths.json says of each is added to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
-        # the chunks of a member are held against RECORD, whose hash needs no second look then
-        said = None if isinstance(file.content, bytes) else sha256_said(wheel.row(file.content).hash)
+        # the chunks of a member are checked against RECORD, whose hash needs no second look then
+        recorded = None if isinstance(file.content, bytes) else recorded_sha256(wheel.row(file.content).hash)
         hashing = hashlib.sha256()
         for chunk in (file.content,) if isinstance(file.content, bytes) else wheel.chunks(file.content):
-            if said is None:
+            if recorded is None:
                 hashing.update(chunk)
             yield chunk
         yield bytes(-file.size % _BLOCK)
-        entries.append(_entry(file, said or hashing.hexdigest()))
+        entries.append(_entry(file, recorded or hashing.hexdigest()))
     yield bytes(2 * _BLOCK)
 
 
@@ -290,7 +290,7 @@ def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
 
     Above the highest the build does not run, so that this kind gets another one.
     """
-    asked = {name: versions for name, _, versions in (said.partition(" ") for said in record.depends)}
+    asked = {name: versions for name, _, versions in (text.partition(" ") for text in record.depends)}
     subdir = "linux-64" if record.subdir == NOARCH else record.subdir
     level, cuda, glibc = (min(_bounds(asked.get(name, "")), default=None) for name in _ASKED)
     archs: Iterable[Dotted | None] = sorted(_bounds(asked.get("__cuda_arch", "")), reverse=True) or (None,)

@@ -3,12 +3,12 @@
 demo.libs/libx-1a2b3c4d.so.1   demo.libs/libx-5e6f7a8b.so.1   the same library of two builds: the hash is its bytes'
 demo.libs/libx-1a2b3c4d.so.1.2 demo.libs/libx-5e6f7a8b.so.1.3 the same, where no other is called libx.so.1
 
-Why a build's copy of a compiled file cannot be the one that processors of its level load; None where it can.
+Why a build's copy of a compiled file cannot be the one that processors of its level load, or None if it can.
 
 kind       the loader chooses among shared libraries of x86-64, not among programs
 SONAME     one for all levels: it is the name by which a library that is loaded already is known
 exports    whatever the baseline's copy gives, by name and version; more does no harm, since only what was built
-           beside it asks for that. Of a wheel that was added what somebody may take is enough (`missed`)
+           alongside it asks for that. Of a wheel that was added what somebody may take is enough (`missed`)
 code       no instruction above the level, by disassembly
 platform   no library, and no version of a symbol, that the wheel's tags do not promise
 """
@@ -33,13 +33,13 @@ from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.splitting.naming import is_meant, is_pattern
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import sha256_said
+from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.zip_read import Member
 
 BASELINE = Cpu("x86_64", "v1")
@@ -54,20 +54,20 @@ class LevelBuild(Struct, frozen=True, eq=False):
     """The wheel *offered*, built for *cpu*; one that *is_added* was built elsewhere, and gives what fits."""
 
     cpu: Cpu
-    offered: Offered
+    offered: OfferedWheel
     bundle: Bundle
     is_added: bool = False
     _seen: "_Seen" = field(default_factory=lambda: _Seen(keeps_code=False))
 
     @classmethod
     def of(
-        cls, cpu: Cpu, offered: Offered, wheel: Wheel, *, is_added: bool = False, same: Collection[str | None] = ()
+        cls, cpu: Cpu, offered: OfferedWheel, wheel: Wheel, *, is_added: bool = False, same: Collection[str | None] = ()
     ) -> Self:
-        """The build whose file *wheel* is open; `RepackageError` where somebody has joined levels in it already.
+        """The build whose file *wheel* is open; `RepackageError` if somebody has joined levels in it already.
 
         Files whose hashes in RECORD are among *same* are not looked into: all wheels of the join have them.
         """
-        seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(filter(None, map(sha256_said, same))))
+        seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(filter(None, map(recorded_sha256, same))))
         bundle = Reader(seen.look).read(wheel)
         build = cls(cpu, offered, bundle, is_added, seen)
         if there := next((path for path in bundle.pieces if f"{GLIBC_HWCAPS}/" in path), None):
@@ -180,7 +180,7 @@ class Matching(Struct, frozen=True):
 
     @classmethod
     def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
-        """The files of *other* beside those of *base*: by path, without the hash, then by the name alone."""
+        """The files of *other* alongside those of *base*: by path, without the hash, then by the name alone."""
         found: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
         for key in (_without_hash, _short):
             taken = set(found.values())

@@ -1,4 +1,4 @@
-"""What is wrong with a folder of the layout hwcaps: copies that are no copies, or that the loader never takes.
+"""What is wrong with a folder of the layout hwcaps: copies that are not copies, or that the loader never takes.
 
     copy    a library for every processor beside it, one SONAME, whatever that exports, no instruction above its level,
             and each library of the wheel that the other one finds; that one itself needs a lower level
@@ -22,8 +22,8 @@ from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
@@ -34,12 +34,12 @@ _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout
 _FOUND = (Via.OWN, Via.INHERITED)
 
 
-def problems(folder: Path) -> Iterator[Problem]:
+def problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the wheels in *folder* and with its index."""
-    wheels: list[Offered] = []
+    wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
     if not wheels:
-        yield Problem(Demand.ARCHIVE, (folder.name,), "has no wheel", _AGAIN, is_error=True)
+        yield PublishFinding(PublishRule.ARCHIVE, (folder.name,), "has no wheel", _AGAIN, is_error=True)
     for offered in wheels:
         try:
             with open_wheel(offered.path, check=True) as wheel:
@@ -48,7 +48,7 @@ def problems(folder: Path) -> Iterator[Problem]:
         except VbuildError as error:
             found = [str(error).removeprefix(f"{offered.path.name}: ")]
         for what in found:
-            yield Problem(Demand.LEVELS, (offered.path.name,), what, _AGAIN, is_error=True)
+            yield PublishFinding(PublishRule.LEVELS, (offered.path.name,), what, _AGAIN, is_error=True)
     yield from index_problems(folder)
 
 
@@ -129,7 +129,7 @@ class _Proof:
             yield from ((path, finding.what) for finding in findings if finding.severity is Severity.ERROR)
 
     def bases(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the libraries for other processors, each held against its copy for the lowest level."""
+        """What is wrong with the libraries for other processors, each checked against its copy for the lowest level."""
         for path, copy in self._lowest.items():
             level = str(level_of(copy))
             if self._code(path) == self._code(copy):
@@ -162,7 +162,7 @@ class _Proof:
 
     def lost(self) -> Iterator[tuple[str, str]]:
         """The libraries that were moved and that nothing leads to, or that moved for no copy."""
-        # a stub that does not find its library is said to
+        # a stub that does not find its library has a finding of its own
         led = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
         for path, piece in self.bundle.pieces.items():
             if not piece.name.startswith(MOVED) or GLIBC_HWCAPS in path.split("/"):

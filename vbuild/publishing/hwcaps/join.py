@@ -1,4 +1,4 @@
-"""Which compiled files of several builds become copies for levels beside the baseline's, and whether that is sound.
+"""Which compiled files of several builds become copies for levels alongside the baseline's, and whether that is sound.
 
     matched, file by file -> what differs from the next lower level's -> judged -> Family, one a file
     every file at every level -> what it takes from others is there in the copies that are chosen with it
@@ -56,7 +56,7 @@ class MemberDifference(Struct, frozen=True):
 
 
 def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifference]:
-    """The members of *other* that are no compiled files, and are not what *base* has, by any of the rules."""
+    """The members of *other* that are not compiled files, and are not what *base* has, by any of the rules."""
     ours, theirs = _rest(base), _rest(other)
     for place, path in theirs.items():
         if place not in ours:
@@ -164,9 +164,7 @@ class Join:
 
     @cached_property
     def families(self) -> dict[str, LevelFamily]:
-        """What differs between levels, by installed path in the baseline; `RepackageError` where it cannot be
-        joined.
-        """
+        """What differs between levels, by installed path in the baseline; `RepackageError` if it cannot be joined."""
         for build in self.others:
             self._check_rest(build)
             self._check_alone(build)
@@ -214,7 +212,7 @@ class Join:
         return tuple(found.values())
 
     def _refuse(self, build: LevelBuild, path: str, what: str) -> None:
-        """`RepackageError`, or a note where *build* was added."""
+        """`RepackageError`, or a note if *build* was added."""
         if not build.is_added:
             raise RepackageError(f"{build}: {path}: {what}")
         self.notes.append(f"not taken from {build}: {path}: {what}")

@@ -118,14 +118,14 @@ class Placement(Struct, frozen=True, eq=False):
 
 
 def libs_of(build: LevelBuild) -> str:
-    """The folder of libraries beside the package, as auditwheel calls it."""
+    """The folder of libraries alongside the package, as auditwheel calls it."""
     return f"{build.offered.name.distribution}.libs"
 
 
 def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Member]:
     """The files that copies need and the baseline has not; of those of one path and one code the first is taken.
 
-    `RepackageError` where two are another code.
+    `RepackageError` if two are another code.
     """
     seen: dict[str, LevelFile] = {}
     for one in (one for family in families for copy in family.copies for one in join.further(copy)):

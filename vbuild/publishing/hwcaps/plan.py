@@ -7,7 +7,7 @@
 
 Whatever is the same at two levels is there once. A wheel that is out already, with another one built elsewhere *added*,
 gets a build tag, by which installers prefer it; where copies need a newer system than its tags promise, also the tag of
-the wheel that they are from, and the old wheel stays beside it.
+the wheel that they are from, and the old wheel stays alongside it.
 https://man7.org/linux/man-pages/man8/ld.so.8.html (glibc-hwcaps)
 
 What the wheels of one set come to: the members of the joined wheel, its name, its size, and what to say of it.
@@ -42,9 +42,9 @@ from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault, shown
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.hwcaps.places import Placement, further_members
-from vbuild.publishing.install_commands import install
+from vbuild.publishing.install_commands import install_commands
 from vbuild.publishing.model import ConsumerUse, Copied, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
-from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
@@ -54,23 +54,27 @@ from vbuild.wheel.paths import installed_path
 class JoinSet(Struct, frozen=True):
     """The wheels of one join: the plain one, and the others with their levels, lowest first; *added* are named."""
 
-    base: Offered
-    others: tuple[tuple[Cpu, Offered], ...]
-    added: tuple[Offered, ...] = ()
+    base: OfferedWheel
+    others: tuple[tuple[Cpu, OfferedWheel], ...]
+    added: tuple[OfferedWheel, ...] = ()
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, wheels: Sequence[Offered], added: Sequence[tuple[Cpu, Offered]] = (), *, notes: tuple[str, ...] = ()
+        cls,
+        wheels: Sequence[OfferedWheel],
+        added: Sequence[tuple[Cpu, OfferedWheel]] = (),
+        *,
+        notes: tuple[str, ...] = (),
     ) -> Self:
-        """The join of *wheels*, which are of one release, and what is *added*; `RepackageError` where one cannot be."""
+        """The join of *wheels*, which are of one release, and what is *added*; `RepackageError` if one cannot be."""
         if not wheels:
             raise RepackageError("no wheel to join; expected a plain one, and others for x86-64 levels")
         for wheel in wheels:
             _check_alike(wheels[0], wheel)
         levels = [(_level_of(wheel), wheel) for wheel in wheels]
         plain = [wheel for cpu, wheel in levels if cpu.is_baseline]
-        # a variant of the baseline beside the plain wheel is one wheel under two names
+        # a variant of the baseline alongside the plain wheel is one wheel under two names
         base = [wheel for wheel in plain if wheel.label is None] or plain
         others = [*((cpu, wheel) for cpu, wheel in levels if not cpu.is_baseline), *added]
         if not base:
@@ -90,16 +94,16 @@ class JoinSet(Struct, frozen=True):
         return cls(base[0], ordered, tuple(wheel for _, wheel in added), notes)
 
 
-def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, Offered]]) -> Iterator[JoinSet]:
+def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> Iterator[JoinSet]:
     """The joins of a release, by tag."""
     if offer.is_companion:
         yield from (JoinSet(wheel, ()) for wheel in offer.wheels)
         return
-    levels: list[Offered] = []
-    left: list[Offered] = []
+    levels: list[OfferedWheel] = []
+    left: list[OfferedWheel] = []
     for wheel in offer.wheels:
         (left if wheel.label is not None and not _is_level(wheel) else levels).append(wheel)
-    said = tuple(f"{wheel.path.name} is not in it: its variant is more than an x86-64 level" for wheel in left)
+    left_out = tuple(f"{wheel.path.name} is not in it: its variant is more than an x86-64 level" for wheel in left)
     for tag in dict.fromkeys(wheel.tag for wheel in levels):
         same = [wheel for wheel in levels if wheel.tag == tag]
         plain = [wheel for wheel in same if wheel.label is None]
@@ -108,32 +112,32 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, Offered]]) -> Iterato
             yield JoinSet(plain[0], (), notes=notes)
             continue
         fitting = [(cpu, wheel) for cpu, wheel in added if _fits(wheel, same[0])]
-        yield JoinSet.of(same, fitting, notes=said)
+        yield JoinSet.of(same, fitting, notes=left_out)
 
 
-def _is_level(wheel: Offered) -> bool:
+def _is_level(wheel: OfferedWheel) -> bool:
     """Whether a processor of some x86-64 level is all that the variant *wheel* asks for."""
     return len(wheel.properties) <= 1 and (not wheel.properties or _named(wheel) is not None)
 
 
-def _named(wheel: Offered) -> Cpu | None:
+def _named(wheel: OfferedWheel) -> Cpu | None:
     found = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
     return found if found and found.machine == "x86_64" else None
 
 
-def _level_of(wheel: Offered) -> Cpu:
-    """The level of *wheel*; `RepackageError` where it is for more than that, or for another machine."""
+def _level_of(wheel: OfferedWheel) -> Cpu:
+    """The level of *wheel*; `RepackageError` if it is for more than that, or for another machine."""
     if wheel.label is not None and not _is_level(wheel):
         asked = ", ".join(map(str, wheel.properties))
         raise RepackageError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
     return _named(wheel) or BASELINE
 
 
-def _release(wheel: Offered) -> tuple[str, str]:
+def _release(wheel: OfferedWheel) -> tuple[str, str]:
     return wheel.name.project, wheel.name.normalised().version
 
 
-def _check_alike(one: Offered, other: Offered) -> None:
+def _check_alike(one: OfferedWheel, other: OfferedWheel) -> None:
     if _release(one) != _release(other):
         found, expected = (" ".join(_release(wheel)) for wheel in (other, one))
         raise RepackageError(f"{other.path.name}: found {found}; expected {expected}, as {one.path.name} is")
@@ -142,20 +146,20 @@ def _check_alike(one: Offered, other: Offered) -> None:
         raise RepackageError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
 
 
-def _check_stated(cpu: Cpu, added: Offered) -> None:
-    """`RepackageError` where the variant *added* as *cpu* says that it is for another one, or for more."""
+def _check_stated(cpu: Cpu, added: OfferedWheel) -> None:
+    """`RepackageError` if the variant *added* as *cpu* says that it is for another one, or for more."""
     stated = _level_of(added)
     if added.properties and stated != cpu:
         raise RepackageError(f"{added.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
 
 
-def _fits(added: Offered, base: Offered) -> bool:
+def _fits(added: OfferedWheel, base: OfferedWheel) -> bool:
     """Whether *added* may be joined with *base*: the platforms may differ."""
     same = _release(added) == _release(base) and added.tag[:2] == base.tag[:2]
     return same and added.machine == base.machine == "x86_64"
 
 
-def _check_platform(base: Offered) -> None:
+def _check_platform(base: OfferedWheel) -> None:
     platform = base.name.platform
     if base.machine != "x86_64" or "linux" not in platform:
         raise RepackageError(
@@ -171,7 +175,7 @@ _SHOWN = 4
 
 
 @contextmanager
-def opened(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
+def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
     """The join of *one*, its wheels open."""
     if not one.others:
         yield JoinedWheel(one, None)
@@ -206,7 +210,7 @@ class JoinedWheel(Struct, frozen=True):
     join: Join | None
 
     def outputs(self) -> Iterator[LinkedFile | NewWheel]:
-        """The joined wheel; the plain one as it is where there is nothing to join, or for older systems."""
+        """The joined wheel; the plain one as it is if there is nothing to join, or for older systems."""
         base = self.set.base
         wheel = self.wheel()
         is_same = not self.families
@@ -228,7 +232,7 @@ class JoinedWheel(Struct, frozen=True):
         return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *self._further()))
 
     def _rest(self, name: WheelName) -> Iterator[Member]:
-        """The members of the baseline's wheel in their order; copies behind what they stand beside."""
+        """The members of the baseline's wheel in their order; copies behind what they stand alongside."""
         base = self.set.base
         families = self.join.families if self.join else {}
         for row in base.rows:
@@ -248,7 +252,7 @@ class JoinedWheel(Struct, frozen=True):
             yield from further_members(self.join, self.families)
 
     def _name(self) -> WheelName:
-        """The name of the joined wheel: that of the plain one, or one that may be published beside it."""
+        """The name of the joined wheel: that of the plain one, or one that may be published alongside it."""
         name = self.set.base.name.plain()
         if platform := self._newer_platform():
             return replace(name, platform=platform)
@@ -271,7 +275,7 @@ class JoinedWheel(Struct, frozen=True):
             found.append((min(platform.glibc for platform in own if platform.glibc), offered.name.platform))
         return max(found)[1] if found else None
 
-    def _platform_fault(self, copy: LevelFile, offered: Offered) -> str | None:
+    def _platform_fault(self, copy: LevelFile, offered: OfferedWheel) -> str | None:
         join = self.join
         names = {edge.name for edge, _ in join.leads(copy)} if join else set()
         return platform_fault(copy, _platforms(offered), own=lambda name: name in names)
@@ -300,7 +304,7 @@ class JoinedWheel(Struct, frozen=True):
         return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
 
     def check_added(self) -> None:
-        """`RepackageError` where a wheel was added and nothing of it can be taken, with the first reason."""
+        """`RepackageError` if a wheel was added and nothing of it can be taken, with the first reason."""
         if not self.join:
             return
         for build in self.join.others:
@@ -313,7 +317,7 @@ class JoinedWheel(Struct, frozen=True):
                 raise RepackageError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
 
     def check_size(self, most: int | None) -> None:
-        """`RepackageError` where the joined wheel would take more than *most* bytes, with what takes them."""
+        """`RepackageError` if the joined wheel would take more than *most* bytes, with what takes them."""
         if most is None:
             return
         parts = {"the plain wheel": self.set.base.size}
@@ -324,11 +328,11 @@ class JoinedWheel(Struct, frozen=True):
         }
         if (size := sum(parts.values())) > most:
             largest = sorted(parts.items(), key=lambda part: -part[1])[:_SHOWN]
-            said = ", ".join(f"{what} {number}" for what, number in largest)
-            raise RepackageError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {said}")
+            listing = ", ".join(f"{what} {number}" for what, number in largest)
+            raise RepackageError(f"{self.set.base.path.name}: {size} bytes joined, expected {most} at most: {listing}")
 
 
-def _platforms(offered: Offered) -> tuple[PlatformPolicy, ...]:
+def _platforms(offered: OfferedWheel) -> tuple[PlatformPolicy, ...]:
     return tuple(platform for tag in offered.name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))
 
 
@@ -351,7 +355,7 @@ class Hwcaps(Struct, frozen=True):
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """For each tag the join of its wheels; other plain wheels, and those of other releases, as they are."""
-        added = [(cpu, Offered.of(path)) for cpu, path in self.added]
+        added = [(cpu, OfferedWheel.of(path)) for cpu, path in self.added]
         found = [one for offer in offers for one in sets(offer, added)]
         self._check_added(found, added)
         if not any(one.others for one in found):
@@ -359,7 +363,7 @@ class Hwcaps(Struct, frozen=True):
         outputs: list[LinkedFile | NewWheel] = []
         notes: dict[str, None] = {}
         for one in found:
-            with opened(one, allow=self.allow) as joins:
+            with opened_join(one, allow=self.allow) as joins:
                 joins.check_added()
                 joins.check_size(self.max_size)
                 outputs += joins.outputs()
@@ -369,7 +373,7 @@ class Hwcaps(Struct, frozen=True):
         return PublishPlan(self.name, (*outputs, index), tuple(self._uses(offers)), (*notes, _OLDER, _DEBUG))
 
     @staticmethod
-    def _check_added(found: Sequence[JoinSet], added: Sequence[tuple[Cpu, Offered]]) -> None:
+    def _check_added(found: Sequence[JoinSet], added: Sequence[tuple[Cpu, OfferedWheel]]) -> None:
         taken = {offered.path for one in found for _, offered in one.others}
         for _, offered in added:
             if offered.path not in taken:
@@ -385,16 +389,16 @@ class Hwcaps(Struct, frozen=True):
             yield ConsumerUse(
                 "With pip and with uv, which know nothing of levels; what else is required comes from the index that "
                 "they have:",
-                install(wanted, url=self.url, has_rivals=True),
+                install_commands(wanted, url=self.url, has_rivals=True),
             )
 
 
-def joined(wheels: Sequence[Offered], *, max_size: int | None = None, allow: Sequence[str] = ()) -> NewWheel:
+def joined(wheels: Sequence[OfferedWheel], *, max_size: int | None = None, allow: Sequence[str] = ()) -> NewWheel:
     """The plain wheel that *wheels* come to: the plain one and those of x86-64 levels, of one release and one tag.
 
-    `RepackageError` where they do not fit together, or the wheel would take more than *max_size* bytes.
+    `RepackageError` if they do not fit together, or the wheel would take more than *max_size* bytes.
     """
     one = JoinSet.of(wheels)
-    with opened(one, allow=tuple(allow)) as found:
+    with opened_join(one, allow=tuple(allow)) as found:
         found.check_size(max_size)
         return found.wheel()

@@ -1,4 +1,4 @@
-"""METADATA across the files of a release: installers read one and take it for all.
+"""Compare the METADATA of the files of a release, of which installers read one for all; find shared files.
 
     file name           = Name and Version in METADATA
     plain wheel         = each variant for the same Python and machine; one for another libc is built on purpose
@@ -6,20 +6,20 @@
     sdist               = wheels, but for fields that its PKG-INFO declares Dynamic (PEP 643)
 
 PEP 825 leaves dependencies that differ to the publisher, who can declare them Dynamic; uv and Poetry lock all wheels of
-a release by the METADATA of one. What `vbuild split` adds for a variant alone, official packages and the release's own
-libraries beside it, is meant to differ.
+a release by the METADATA of one. What `vbuild split` adds to a variant alone, official packages and the release's own
+libraries, may differ.
 https://peps.python.org/pep-0825/appendix-metadata-consistency
 https://docs.astral.sh/uv/reference/internals/resolver/#metadata-consistency
 
-Distributions that install the same files: no installer notices, whichever order they come in.
+Distributions that install the same files collide, and no installer notices, whichever comes first:
 
     levels-1.0-….whl              levels/__init__.py, levels/_core.so
-    levels_x86_64_v3-1.0-….whl    the same paths: who installs both has the last one's, and after uninstalling either
-                                  a distribution that is listed as installed and whose files are gone
+    levels_x86_64_v3-1.0-….whl    the same paths: the last one's files are used, and after either is uninstalled the
+                                  other one is still listed as installed, without its files
 
 Files of one project are alternatives, whatever their versions, Pythons and labels: installers have one at a time.
-Wheels that no environment takes together do not meet. An ``__init__.py`` that is the same in both is how packages of
-several distributions were made before PEP 420, and is not worth a word by itself.
+Wheels that no environment takes together do not collide. An ``__init__.py`` that is the same in both is how packages of
+several distributions were made before PEP 420, and is not reported.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,14 +31,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.elf.catalogue import TOOLKIT, is_official
-from vbuild.publishing.lint.files import Published, ReadySdist, ReadyWheel, sdist_name
-from vbuild.publishing.lint.metadata import CHOSEN_BY, REQUIRES_DIST, MetadataDifference, Stated
-from vbuild.publishing.lint.model import Demand, Problem, Terms
+from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel, sdist_name
+from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, REQUIRES_DIST, MetadataDifference, MetadataView
+from vbuild.publishing.lint.model import IndexRules, PublishFinding, PublishRule
 from vbuild.publishing.lint.names import FileSlot
 from vbuild.wheel.requirements import required_project
 
 
-def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterator[Problem]:
+def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[PublishFinding]:
     """Where the METADATA of *release* contradict one another; *beside* are the projects whose files are there too."""
     for wheel in release.wheels:
         yield from _of_another(wheel, wheel.name.project, wheel.name.version)
@@ -49,15 +49,15 @@ def metadata_problems(release: Published, *, beside: Collection[str]) -> Iterato
     for wheels in groups.values():
         yield from _among_variants(wheels, beside)
     for wheel in first[1:]:
-        for difference in first[0].stated.differences(wheel.stated):
+        for difference in first[0].metadata.differences(wheel.metadata):
             yield _differs(wheel, first[0], difference, is_error=False)
 
 
-def sdist_problems(release: Published, terms: Terms) -> Iterator[Problem]:
+def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[PublishFinding]:
     """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
     if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
-        yield Problem(
-            Demand.SDIST,
+        yield PublishFinding(
+            PublishRule.SDIST,
             (str(release),),
             "there is no sdist: who finds no wheel for a machine gets nothing, nor does who builds from source",
             "put it beside the wheels: python -m build --sdist, or uv build --sdist",
@@ -66,25 +66,27 @@ def sdist_problems(release: Published, terms: Terms) -> Iterator[Problem]:
     if len(release.sources) > 1:
         files = tuple(source.file for source in release.sources)
         what = "are two sdists of one release, and PyPI takes one"
-        yield Problem(Demand.SDIST, files, what, "remove one", is_error=terms.is_pypi)
+        yield PublishFinding(PublishRule.SDIST, files, what, "remove one", is_error=terms.is_pypi)
     expected = sdist_name(release.project, release.version)
     for file in (*(source.file for source in release.sources), *release.former):
         if file != expected:
             what = f"expected the file name {expected} (PEP 625)"
-            yield Problem(Demand.SDIST, (file,), what, "build it with a newer backend", is_error=terms.is_pypi)
+            yield PublishFinding(
+                PublishRule.SDIST, (file,), what, "build it with a newer backend", is_error=terms.is_pypi
+            )
     for source in release.sources:
         yield from _of_another(source, source.project, str(source.version))
         for wheel in (release.plain or release.wheels)[:1]:
             yield from _unlike(source, wheel)
 
 
-def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[Problem]:
-    said = file.stated
-    if canonicalize_name(said.name) != project or not _same(said.version, version):
-        yield Problem(
-            Demand.METADATA,
+def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[PublishFinding]:
+    metadata = file.metadata
+    if canonicalize_name(metadata.name) != project or not _same(metadata.version, version):
+        yield PublishFinding(
+            PublishRule.METADATA,
             (file.file,),
-            f"its metadata is of {said.name} {said.version}, which the file name does not say",
+            f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say",
             "rename nothing by hand: build it anew",
             is_error=True,
         )
@@ -97,24 +99,24 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Problem]:
+def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[PublishFinding]:
     """Where wheels for the same Python and machine state other things; the first is a plain one if any is.
 
-    A variant is held against the plain wheel of its own name where there is one: two plain wheels may differ, as where
+    A variant is checked against the plain wheel of its own name if there is one: two plain wheels may differ, as where
     one is for an older libc and requires less, and that is older than variants.
     """
     first, *others = wheels
     plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}
     for wheel in others:
         like = plain.get(wheel.name.plain(), first) if wheel.name.variant else first
-        for difference in like.stated.differences(wheel.stated):
-            meant = _is_declared(difference, like.stated, wheel.stated) or _is_added(difference, beside)
-            chosen_by = difference.field in CHOSEN_BY and wheel.name.variant is not None
+        for difference in like.metadata.differences(wheel.metadata):
+            meant = _is_declared(difference, like.metadata, wheel.metadata) or _is_added(difference, beside)
+            chosen_by = difference.field in INSTALLER_FIELDS and wheel.name.variant is not None
             yield _differs(wheel, like, difference, is_error=chosen_by and not meant)
 
 
-def _is_declared(difference: MetadataDifference, *stated: Stated) -> bool:
-    return all(difference.field.lower() in said.dynamic for said in stated)
+def _is_declared(difference: MetadataDifference, *stated: MetadataView) -> bool:
+    return all(difference.field.lower() in view.dynamic for view in stated)
 
 
 def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
@@ -125,21 +127,21 @@ def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
     return all(project == TOOLKIT or is_official(project) or project in beside for project in projects)
 
 
-def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> Problem:
+def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> PublishFinding:
     advice = "build all wheels of a release from the same source"
-    if difference.field in CHOSEN_BY:
+    if difference.field in INSTALLER_FIELDS:
         advice = "state the same in all of them: lock files take one wheel's METADATA for all of the release"
     what = f"not as in {first.file}: {difference}"
-    return Problem(Demand.METADATA, (wheel.file,), what, advice, is_error=is_error)
+    return PublishFinding(PublishRule.METADATA, (wheel.file,), what, advice, is_error=is_error)
 
 
-def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Problem]:
-    if not source.stated.is_static:
+def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[PublishFinding]:
+    if not source.metadata.is_static:
         return
-    for difference in source.stated.differences(wheel.stated):
-        if difference.field in CHOSEN_BY and difference.field.lower() not in source.stated.dynamic:
-            yield Problem(
-                Demand.SDIST,
+    for difference in source.metadata.differences(wheel.metadata):
+        if difference.field in INSTALLER_FIELDS and difference.field.lower() not in source.metadata.dynamic:
+            yield PublishFinding(
+                PublishRule.SDIST,
                 (source.file,),
                 f"{wheel.file} is not as it says: {difference} (PEP 643)",
                 "build both from the same source, or declare the field dynamic in pyproject.toml",
@@ -166,7 +168,7 @@ class _Group:
         return any(one.serves(another) or another.serves(one) for one, another in pairs)
 
 
-def collisions(known: Iterable[Published]) -> Iterator[Problem]:
+def collisions(known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
     """The projects among *known* that install the same files; those that are linked so are named together."""
     groups = _groups(known)
     paths = _paths(groups)
@@ -187,7 +189,7 @@ def collisions(known: Iterable[Published]) -> Iterator[Problem]:
         yield _problem(sorted(projects), sorted(wheels), sorted(path for several in owners for path in paths[several]))
 
 
-def _groups(known: Iterable[Published]) -> list[_Group]:
+def _groups(known: Iterable[LintedRelease]) -> list[_Group]:
     groups: dict[tuple[str, tuple[FileSlot, ...]], _Group] = {}
     for release in known:
         for wheel in release.wheels:
@@ -241,10 +243,10 @@ def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> Problem:
+def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> PublishFinding:
     first, *others = projects
-    return Problem(
-        Demand.SHARED_FILES,
+    return PublishFinding(
+        PublishRule.SHARED_FILES,
         tuple(wheels),
         f"{first} has files shared with {_listed(others)}: {_listed(paths)}",
         "say that one excludes the others: no installer notices, the last one's files win, and go with any of them",

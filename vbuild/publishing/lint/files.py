@@ -1,18 +1,13 @@
-"""The files of a folder that would be published, each read once: what their names say and what they state.
+"""Read the files of a folder that would be published, each once, and group them by release.
 
     *.whl              central directory, RECORD, METADATA and variant.json; no other member is inflated
     *.tar.gz           its first PKG-INFO below the top folder, and the licences that this names
     *-variants.json    which variants a release has (PEP 825, index-level metadata)
-    *.zip, *.tgz, ...  by name only: an sdist as none is made any more, where it is called after a release
+    *.zip, *.tgz, ...  by name only: an sdist in a form of earlier years, if it is called after a release
 
-Everything else in the folder is left alone: reports and logs lie there too.
-
-The releases in a folder: which wheels, sdists and variants.json belong together.
-
-Wheels that `vbuild split` made beside others: who publishes those without these publishes what nobody can install.
-
-Such a requirement is told by its version, a number from a hash of contents, whatever the project is called:
-``Requires-Dist: demo-libs==0.187650320598251``.
+Everything else in the folder is ignored: reports and logs may lie there, too. Requirements of wheels that `vbuild
+split` made are recognised by their version, a number from a hash of contents: ``Requires-Dist:
+demo-libs==0.187650320598251``.
 """
 
 import contextlib
@@ -32,8 +27,8 @@ from packaging.version import Version
 
 from vbuild.errors import RepackageError, VbuildError, at
 from vbuild.files.tar import BoundedInfo
-from vbuild.publishing.lint.metadata import Stated, stated
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.metadata import MetadataView, metadata_view
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.lint.names import FileSlot, slots
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
@@ -68,7 +63,7 @@ class ReadyWheel:
     size: int
     name: WheelName
     slots: tuple[FileSlot, ...]
-    stated: Stated
+    metadata: MetadataView
     variant_json: bytes | None
     unpacked: int
     has_comment: bool
@@ -83,21 +78,21 @@ class ReadyWheel:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The wheel at *path*; `WheelError` where its name, its archive or its METADATA is none."""
+        """The wheel at *path*; `WheelError` if its name, its archive or its METADATA is none."""
         with open_wheel(path) as wheel:
-            said = _stated(wheel)
+            metadata = _stated(wheel)
             document = wheel.find(f"{wheel.dist_info}/{VARIANT_JSON}")
             return cls(
                 path,
                 path.stat().st_size,
                 wheel.name,
                 slots(wheel.name),
-                said,
+                metadata,
                 wheel.read(document) if document else None,
                 sum(member.size for member in wheel.members),
                 bool(wheel.comment),
                 tuple(sorted({member.header.method for member in wheel.members} - _READABLE_METHODS)),
-                tuple(file for file in said.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
+                tuple(file for file in metadata.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
                 is_companion(wheel.metadata(), wheel.wheel_file()),
                 dict(_installs(wheel)),
             )
@@ -120,11 +115,11 @@ def _elsewhere(path: str) -> str:
     return path if rest.startswith("headers/") else f".data/{rest}"
 
 
-def _stated(wheel: Wheel) -> Stated:
+def _stated(wheel: Wheel) -> MetadataView:
     path = f"{wheel.dist_info}/METADATA"
     data = wheel.read(path)
     with at(wheel.path.name), at(path):
-        return stated(data)
+        return metadata_view(data)
 
 
 class ReadySdist(Struct, frozen=True):
@@ -137,7 +132,7 @@ class ReadySdist(Struct, frozen=True):
     size: int
     project: str
     version: Version
-    stated: Stated
+    metadata: MetadataView
     lacks: tuple[str, ...]
 
     @property
@@ -151,14 +146,14 @@ class ReadySdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `RepackageError` where its name, its archive or its PKG-INFO is none."""
+        """The sdist at *path*; `RepackageError` if its name, its archive or its PKG-INFO is none."""
         try:
             project, version = parse_sdist_filename(path.name)
         except InvalidSdistFilename as error:
             raise RepackageError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
         size = path.stat().st_size
-        said, lacks = _contents(path)
-        return cls(path, size, project, version, said, lacks)
+        metadata, lacks = _contents(path)
+        return cls(path, size, project, version, metadata, lacks)
 
 
 def sdist_name(project: str, version: str) -> str:
@@ -166,7 +161,7 @@ def sdist_name(project: str, version: str) -> str:
     return f"{escaped(project)}-{version}{_SDIST}"
 
 
-def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
+def _contents(path: Path) -> tuple[MetadataView, tuple[str, ...]]:
     """What the sdist at *path* states, and which of the licences that it names are not there."""
     try:
         # tarfile's own reader of gzip streams raises TypeError where one is cut short
@@ -181,13 +176,13 @@ def _contents(path: Path) -> tuple[Stated, tuple[str, ...]]:
                 raise RepackageError("no PKG-INFO in its top folder (PEP 643)")
             pkg_info = archive.extractfile(member)
             with at("PKG-INFO"):
-                said = stated(pkg_info.read(_PKG_INFO) if pkg_info else b"")
-            lacks = dict.fromkeys(file for file in said.licenses if file not in passed)
+                metadata = metadata_view(pkg_info.read(_PKG_INFO) if pkg_info else b"")
+            lacks = dict.fromkeys(file for file in metadata.licenses if file not in passed)
             while lacks and (following := archive.next()):
                 lacks.pop(_below_top(following), None)
     except _DAMAGE as error:
         raise RepackageError(f"not a gzipped tar archive, or damaged: {error}") from error
-    return said, tuple(lacks)
+    return metadata, tuple(lacks)
 
 
 def _below_top(member: tarfile.TarInfo) -> str:
@@ -195,7 +190,7 @@ def _below_top(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./").partition("/")[2]
 
 
-class FoundFile(Struct, frozen=True):
+class PublishFolder(Struct, frozen=True):
     """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
 
     *indexes* are the variants.json files by name, *former* what is called as sdists were, by project and version.
@@ -205,27 +200,25 @@ class FoundFile(Struct, frozen=True):
     sources: tuple[ReadySdist, ...]
     indexes: tuple[Path, ...]
     former: tuple[tuple[str, Version, Path], ...]
-    damaged: tuple[Problem, ...]
+    damaged: tuple[PublishFinding, ...]
 
     @property
     def count(self) -> int:
         return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
 
 
-def found(folder: Path) -> FoundFile:
-    """The files in *folder* that would be published; `RepackageError` where there is no such folder, or nothing in
-    it.
-    """
+def files_in(folder: Path) -> PublishFolder:
+    """The files in *folder* that would be published; `RepackageError` if there is no such folder, or nothing in it."""
     try:
         # a link to nothing is a file that cannot be read
         paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
     except OSError as error:
         raise RepackageError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
-    damaged: list[Problem] = []
+    damaged: list[PublishFinding] = []
     wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
     indexes = tuple(path for path in paths if path.name.endswith(INDEX))
-    result = FoundFile(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
+    result = PublishFolder(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
     if not result.count:
         raise RepackageError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
     return result
@@ -238,7 +231,7 @@ def _former(paths: Iterable[Path]) -> Iterator[tuple[str, Version, Path]]:
                 yield *parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path
 
 
-def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Problem]) -> Iterator[T]:
+def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[PublishFinding]) -> Iterator[T]:
     """What *read* makes of each of *paths*; those it refuses become *damaged*."""
     for path in paths:
         try:
@@ -248,12 +241,14 @@ def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Proble
             for place in (str(path), path.name, repr(path.name)):
                 what = what.removeprefix(f"{place}: ")
             damaged.append(
-                Problem(Demand.ARCHIVE, (path.name,), what, "make it anew: no installer takes it", is_error=True)
+                PublishFinding(
+                    PublishRule.ARCHIVE, (path.name,), what, "make it anew: no installer takes it", is_error=True
+                )
             )
 
 
-class Published(Struct, frozen=True):
-    """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json where there is one.
+class LintedRelease(Struct, frozen=True):
+    """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json if there is one.
 
     *former* are the files that are called as its sdist was in former times.
     """
@@ -296,35 +291,35 @@ class Published(Struct, frozen=True):
         return sum(file.size for file in self.distributions)
 
 
-def releases(found: FoundFile) -> tuple[Published, ...]:
-    """The releases among *found*, by project and version."""
+def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
+    """The releases among those in *folder*, by project and version."""
     wheels: dict[tuple[str, str], list[ReadyWheel]] = {}
     sources: dict[tuple[str, str], list[ReadySdist]] = {}
-    for wheel in found.wheels:
+    for wheel in folder.wheels:
         wheels.setdefault((wheel.name.project, str(Version(wheel.name.version))), []).append(wheel)
-    for source in found.sources:
+    for source in folder.sources:
         sources.setdefault((source.project, str(source.version)), []).append(source)
-    indexes = {path.name: path for path in found.indexes}
+    indexes = {path.name: path for path in folder.indexes}
     return tuple(
-        Published(
+        LintedRelease(
             project,
             version,
             tuple(wheels.get((project, version), ())),
             tuple(sources.get((project, version), ())),
             indexes.get(f"{escaped(project)}-{version}{INDEX}"),
-            tuple(path.name for of, number, path in found.former if (of, number) == (project, Version(version))),
+            tuple(path.name for of, number, path in folder.former if (of, number) == (project, Version(version))),
         )
         for project, version in sorted({*wheels, *sources}, key=lambda key: (key[0], Version(key[1]), key[1]))
     )
 
 
-def strays(found: FoundFile, known: Iterable[Published]) -> Iterator[Problem]:
+def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
     """The variants.json files of no release among *known* that has variants."""
     expected = {release.index_name for release in known if release.variants}
-    for path in found.indexes:
+    for path in folder.indexes:
         if path.name not in expected:
-            yield Problem(
-                Demand.INDEX,
+            yield PublishFinding(
+                PublishRule.INDEX,
                 (path.name,),
                 "is of a release without variant wheels here",
                 "remove it, or put the wheels beside it",
@@ -332,15 +327,15 @@ def strays(found: FoundFile, known: Iterable[Published]) -> Iterator[Problem]:
             )
 
 
-def twins(known: Iterable[Published]) -> Iterator[Problem]:
+def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
     """The releases that are one version in two spellings, such as 1.0 and 1.0.0 (PEP 440, normalization)."""
     spelled: dict[tuple[str, Version], list[str]] = {}
     for release in known:
         spelled.setdefault((release.project, Version(release.version)), []).append(str(release))
     for names in spelled.values():
         if len(names) > 1:
-            yield Problem(
-                Demand.NAME,
+            yield PublishFinding(
+                PublishRule.NAME,
                 tuple(names),
                 f"{' and '.join(names)} are one version in two spellings",
                 "build all files of a release with one spelling: each gets a variants.json of its own",
@@ -352,13 +347,13 @@ def twins(known: Iterable[Published]) -> Iterator[Problem]:
 _OF_CONTENTS = re.compile(r"==(?P<version>0\.[0-9]{11,15})")
 
 
-def lacking_companions(release: Published, *, known: Collection[Published]) -> Iterator[Problem]:
+def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[PublishFinding]:
     """The wheels that *release* requires exactly, which a split made and none of *known* is."""
     for wheel in release.wheels:
-        for project, version in _made_by_split(wheel.stated.requires):
+        for project, version in _made_by_split(wheel.metadata.requires):
             if not any(other.project == project and Version(other.version) == Version(version) for other in known):
-                yield Problem(
-                    Demand.REQUIREMENT,
+                yield PublishFinding(
+                    PublishRule.REQUIREMENT,
                     (wheel.file,),
                     f"requires {project}=={version}, which is not here: a number as vbuild split gives to shared "
                     f"libraries",

@@ -1,8 +1,8 @@
-"""What is wrong with a static simple index on disk: every figure that it gives is held against the file.
+"""Check a static simple index on disk: compare everything it lists with the files.
 
     simple/index.json, index.html              the projects that have a folder
     simple/{project}/index.json, index.html    URL, SHA-256, size, Requires-Python, METADATA's SHA-256 of every file
-    wheels beside the index                    = those in it
+    wheels next to the index                   = those in it
 
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """
@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.lint.model import Demand, Problem
-from vbuild.publishing.releases import Offered
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.simple_index import IndexedFile, project_link
 
@@ -28,17 +28,17 @@ _LISTED = (".whl", "-variants.json")
 _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
-def wheels_in(folder: Path, found: list[Offered]) -> Iterator[Problem]:
+def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[PublishFinding]:
     """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
     for path in sorted(folder.glob("*.whl")):
         try:
-            found.append(Offered.of(path))
+            found.append(OfferedWheel.of(path))
         except VbuildError as error:
             what = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
-            yield Problem(Demand.ARCHIVE, (path.name,), what, _AGAIN, is_error=True)
+            yield PublishFinding(PublishRule.ARCHIVE, (path.name,), what, _AGAIN, is_error=True)
 
 
-def index_problems(folder: Path) -> Iterator[Problem]:
+def index_problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the index in *folder*/simple of the wheels and variants.json files in *folder*."""
     simple = folder / INDEX
     if not simple.is_dir():
@@ -57,16 +57,16 @@ def _is_listed(path: Path) -> bool:
     return path.name.endswith(_LISTED) and path.is_file()
 
 
-def _root(simple: Path, projects: set[str]) -> Iterator[Problem]:
+def _root(simple: Path, projects: set[str]) -> Iterator[PublishFinding]:
     page = simple / "index.json"
     listed = {str(_within(project, "name")) for project in _rows(page, "projects")}
     if listed != projects:
-        said = ", ".join(sorted(listed ^ projects))
-        yield _wrong(page, f"lists other projects than have a folder: {said}")
+        names = ", ".join(sorted(listed ^ projects))
+        yield _wrong(page, f"lists other projects than have a folder: {names}")
     yield from _links(simple / "index.html", {project_link(project) for project in listed})
 
 
-def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Problem]:
+def _project(folder: Path, beside: dict[str, Path]) -> Iterator[PublishFinding]:
     page = folder / "index.json"
     files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
     there = {path.name for path in folder.iterdir() if _is_listed(path)}
@@ -78,11 +78,11 @@ def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Problem]:
     yield from _links(folder / "index.html", {_listed(name, file).link() for name, file in files.items()})
 
 
-def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Problem]:  # noqa: ANN401 - as JSON has it
+def _file(path: Path, listed: Any, other: Path | None) -> Iterator[PublishFinding]:  # noqa: ANN401 - as JSON has it
     page = path.with_name("index.json")
     digest = sha256_of(path)
-    if (said := _within(listed, "hashes", "sha256")) != digest:
-        yield _wrong(page, f"gives {path.name} the SHA-256 {said}; it is {digest}")
+    if (listed_digest := _within(listed, "hashes", "sha256")) != digest:
+        yield _wrong(page, f"gives {path.name} the SHA-256 {listed_digest}; it is {digest}")
     if (size := _within(listed, "size")) != path.stat().st_size:
         yield _wrong(page, f"gives {path.name} {size} bytes; it has {path.stat().st_size}")
     if other is None:
@@ -94,8 +94,8 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Problem]:  # 
     if path.suffix == ".whl":
         metadata = _metadata(path)
         beside = path.with_name(f"{path.name}.metadata")
-        said = _within(listed, "core-metadata", "sha256")
-        if not beside.is_file() or sha256_of(beside) != said or beside.read_bytes() != str(metadata).encode():
+        listed_digest = _within(listed, "core-metadata", "sha256")
+        if not beside.is_file() or sha256_of(beside) != listed_digest or beside.read_bytes() != str(metadata).encode():
             yield _wrong(beside, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
         if metadata and (asked := _within(listed, "requires-python")) != metadata.requires_python:
             what = f"gives {path.name} Requires-Python {asked}; its METADATA says {metadata.requires_python}"
@@ -104,7 +104,7 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Problem]:  # 
 
 def _metadata(path: Path) -> Metadata | None:
     try:
-        return Offered.of(path).metadata
+        return OfferedWheel.of(path).metadata
     except VbuildError:
         return None
 
@@ -116,7 +116,7 @@ def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has i
     return IndexedFile(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
 
 
-def _links(page: Path, expected: Collection[str]) -> Iterator[Problem]:
+def _links(page: Path, expected: Collection[str]) -> Iterator[PublishFinding]:
     """What is wrong with the *page* of links, of which there should be the *expected*, each once."""
     try:
         text = page.read_text(encoding="utf-8")
@@ -136,14 +136,14 @@ def _rows(page: Path, key: str) -> list[Any]:
 
 
 def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """What *value* has below *keys*; None where that is not there."""
+    """What *value* has below *keys*, or None if that is not there."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _wrong(path: Path, what: str) -> Problem:
+def _wrong(path: Path, what: str) -> PublishFinding:
     """A problem with the file at *path* of an index, called by the last parts of its path."""
     parts = path.parts
     place = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
-    return Problem(Demand.INDEX, (place,), what, _AGAIN, is_error=True)
+    return PublishFinding(PublishRule.INDEX, (place,), what, _AGAIN, is_error=True)

@@ -1,13 +1,13 @@
-"""What PyPI refuses, as its upload handler has it; an index of the publisher's own takes most of it.
+"""What PyPI refuses, by its upload handler; other indexes take most of it.
 
     a file of more than 100 MB, or what the project was granted, 1024 MB at most; 10 GB are the default for a project
     a version with a local part (PEP 440), a name that is not normalised (PEP 427, PEP 625)
     platform tags of one machine only, and those of systems that no specification defines
-    a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI goes by it
+    a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI uses it
     a zip archive with a comment, with members that are not stored or deflated, or that unpacks to 50 times its size
     requirements that are URLs or cannot be read, License-File without the file (PEP 639), metadata that are invalid
 
-What `twine check` says, that the description renders, is not said again here.
+Whether the description renders is left to `twine check`.
 PyPI's documentation, "Storage limits" and "Archives", and file_upload in warehouse/forklift/legacy.py of
 https://github.com/pypi/warehouse.
 """
@@ -16,8 +16,17 @@ from collections.abc import Iterable, Iterator
 
 from packaging.version import Version
 
-from vbuild.publishing.lint.files import Published, ReadySdist, ReadyWheel
-from vbuild.publishing.lint.model import DEFAULT_LIMIT, GB, LARGEST_LIMIT, MB, PROJECT_LIMIT, Demand, Problem, Terms
+from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
+from vbuild.publishing.lint.model import (
+    DEFAULT_LIMIT,
+    GB,
+    LARGEST_LIMIT,
+    MB,
+    PROJECT_LIMIT,
+    IndexRules,
+    PublishFinding,
+    PublishRule,
+)
 from vbuild.publishing.lint.names import is_bare_linux, is_taken, shortened
 from vbuild.wheel.name import escaped
 
@@ -29,7 +38,7 @@ _TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatib
 _LIMITS = "PyPI's help has a page on storage limits"
 
 
-def refusals(release: Published, terms: Terms) -> Iterator[Problem]:
+def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[PublishFinding]:
     """What PyPI refuses of *release*; for other indexes only what installers mind as well, as warnings."""
     for file in release.distributions:
         yield from _size(file, terms)
@@ -45,15 +54,15 @@ def refusals(release: Published, terms: Terms) -> Iterator[Problem]:
         yield from _variants(release)
 
 
-def totals(releases: Iterable[Published], terms: Terms) -> Iterator[Problem]:
+def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[PublishFinding]:
     """The projects whose files here are alone more than PyPI gives a project."""
     sizes: dict[str, int] = {}
     for release in releases:
         sizes[release.project] = sizes.get(release.project, 0) + release.size
     for project, size in sizes.items():
         if terms.is_pypi and size > PROJECT_LIMIT:
-            yield Problem(
-                Demand.SIZE,
+            yield PublishFinding(
+                PublishRule.SIZE,
                 (project,),
                 f"{size} bytes in all; PyPI gives a project {PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, "
                 f"earlier releases included",
@@ -62,7 +71,7 @@ def totals(releases: Iterable[Published], terms: Terms) -> Iterator[Problem]:
             )
 
 
-def _size(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Problem]:
+def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[PublishFinding]:
     limit = terms.limit * MB
     if file.size <= limit:
         return
@@ -73,14 +82,14 @@ def _size(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Problem]:
         advice = "make it smaller (vbuild slim, vbuild split), or serve it from an index of your own"
     elif terms.limit != DEFAULT_LIMIT:
         what = f"{file.size} bytes; the limit that was given is {limit} ({terms.limit} MB)"
-    yield Problem(Demand.SIZE, (file.file,), what, advice, is_error=terms.is_pypi)
+    yield PublishFinding(PublishRule.SIZE, (file.file,), what, advice, is_error=terms.is_pypi)
 
 
-def _names(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
+def _names(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
     expected = escaped(wheel.name.distribution)
     if wheel.name.distribution != expected:
-        yield Problem(
-            Demand.NAME,
+        yield PublishFinding(
+            PublishRule.NAME,
             (wheel.file,),
             f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)",
             f"build it with a backend that writes {expected!r}",
@@ -88,7 +97,7 @@ def _names(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
         )
 
 
-def _platforms(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
+def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
     for platform in wheel.name.platform.split("."):
         if is_bare_linux(platform):
             what = f"platform tag {platform} says neither which libc it needs nor which version"
@@ -98,22 +107,22 @@ def _platforms(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
             advice = f"give it one of {_TAGS}"
         else:
             continue
-        yield Problem(Demand.PLATFORM, (wheel.file,), what, advice, is_error=terms.is_pypi)
+        yield PublishFinding(PublishRule.PLATFORM, (wheel.file,), what, advice, is_error=terms.is_pypi)
 
 
-def _archive(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
+def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
     if not terms.is_pypi:
         return
     advice = "write it anew as other wheels are: vbuild stamp, or wheel unpack and pack"
     if wheel.has_comment:
         what = "its archive has a comment, which PyPI refuses"
-        yield Problem(Demand.ARCHIVE, (wheel.file,), what, advice, is_error=True)
+        yield PublishFinding(PublishRule.ARCHIVE, (wheel.file,), what, advice, is_error=True)
     for method in wheel.methods:
         what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
-        yield Problem(Demand.ARCHIVE, (wheel.file,), what, advice, is_error=True)
+        yield PublishFinding(PublishRule.ARCHIVE, (wheel.file,), what, advice, is_error=True)
     if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
-        yield Problem(
-            Demand.ARCHIVE,
+        yield PublishFinding(
+            PublishRule.ARCHIVE,
             (wheel.file,),
             f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most",
             "leave out what is only zeros: vbuild slim, strip",
@@ -121,16 +130,16 @@ def _archive(wheel: ReadyWheel, terms: Terms) -> Iterator[Problem]:
         )
 
 
-def _requirements(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Problem]:
-    for line, reason in file.stated.unreadable:
+def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[PublishFinding]:
+    for line, reason in file.metadata.unreadable:
         advice = "write it as installers read it (PEP 508)"
         if _OF_VARIANTS in line:
             advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
         what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
-        yield Problem(Demand.REQUIREMENT, (file.file,), what, advice, is_error=terms.is_pypi)
-    for line in file.stated.direct if terms.is_pypi else ():
-        yield Problem(
-            Demand.REQUIREMENT,
+        yield PublishFinding(PublishRule.REQUIREMENT, (file.file,), what, advice, is_error=terms.is_pypi)
+    for line in file.metadata.direct if terms.is_pypi else ():
+        yield PublishFinding(
+            PublishRule.REQUIREMENT,
             (file.file,),
             f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses",
             "require a release of it by version",
@@ -138,21 +147,23 @@ def _requirements(file: ReadyWheel | ReadySdist, terms: Terms) -> Iterator[Probl
         )
 
 
-def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Problem]:
-    for reason in file.stated.refused:
+def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[PublishFinding]:
+    for reason in file.metadata.refused:
         what = f"its metadata say what PyPI refuses: {reason}"
-        yield Problem(Demand.METADATA, (file.file,), what, "put it right in pyproject.toml", is_error=True)
+        yield PublishFinding(PublishRule.METADATA, (file.file,), what, "put it right in pyproject.toml", is_error=True)
     for path in file.lacks:
         where = "wheel's licenses folder" if isinstance(file, ReadyWheel) else "sdist"
         what = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
-        yield Problem(Demand.LICENSE, (file.file,), what, "add the file, or take the line out", is_error=True)
+        yield PublishFinding(
+            PublishRule.LICENSE, (file.file,), what, "add the file, or take the line out", is_error=True
+        )
 
 
-def _local(release: Published) -> Iterator[Problem]:
+def _local(release: LintedRelease) -> Iterator[PublishFinding]:
     version = Version(release.version)
     if version.local:
-        yield Problem(
-            Demand.LOCAL_VERSION,
+        yield PublishFinding(
+            PublishRule.LOCAL_VERSION,
             release.files,
             f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)",
             f"publish {version.public}: variants can say what the local part does",
@@ -160,10 +171,10 @@ def _local(release: Published) -> Iterator[Problem]:
         )
 
 
-def _variants(release: Published) -> Iterator[Problem]:
+def _variants(release: LintedRelease) -> Iterator[PublishFinding]:
     if labelled := tuple(wheel.file for wheel in release.variants):
-        yield Problem(
-            Demand.VARIANT,
+        yield PublishFinding(
+            PublishRule.VARIANT,
             labelled,
             "PyPI takes no variant wheels yet, nor variants.json (PEP 825)",
             "upload the other files alone, and serve these from an index of your own: vbuild index --simple",

@@ -1,9 +1,9 @@
-"""The variants of a release: what each wheel says of itself, what variants.json says, and what is not there.
+"""Check the variants of a release: each wheel's label, variants.json, and which wheels are missing.
 
     wheel's name, label       = its variant.json                  (PEP 825, variant wheel)
     all variant.json together = {name}-{version}-variants.json    (PEP 825, index-level metadata)
-    for whom there are variants, there is a plain wheel: pip and uv without a preview flag see no other
-    a label that is there for one Python is there for all
+    every variant has a plain wheel: pip, and uv without a preview flag, see no other
+    a label that exists for one Python exists for all
 
 https://peps.python.org/pep-0825/
 """
@@ -11,8 +11,8 @@ https://peps.python.org/pep-0825/
 from collections.abc import Iterable, Iterator, Sequence
 
 from vbuild.errors import VariantError, at
-from vbuild.publishing.lint.files import Published, ReadyWheel
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.files import LintedRelease, ReadyWheel
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.lint.names import FileSlot, covers
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -22,7 +22,7 @@ _AGAIN = "write it anew: vbuild index"
 _MANY_PYTHONS = frozenset({"abi3", "none"})
 
 
-def label_problems(release: Published) -> Iterator[Problem]:
+def label_problems(release: LintedRelease) -> Iterator[PublishFinding]:
     """What is wrong with the variants of *release*."""
     documents: list[tuple[str, Document]] = []
     for wheel in release.wheels:
@@ -33,61 +33,65 @@ def label_problems(release: Published) -> Iterator[Problem]:
                 documents.append((wheel.file, document))
         except VariantError as error:
             advice = "stamp the wheel anew: vbuild stamp"
-            yield Problem(Demand.VARIANT, (wheel.file,), str(error), advice, is_error=True)
+            yield PublishFinding(PublishRule.VARIANT, (wheel.file,), str(error), advice, is_error=True)
     if documents:
         yield from _index(release, documents)
     yield from _without_plain(release)
     yield from _incomplete(release)
 
 
-def _index(release: Published, documents: Sequence[tuple[str, Document]]) -> Iterator[Problem]:
+def _index(release: LintedRelease, documents: Sequence[tuple[str, Document]]) -> Iterator[PublishFinding]:
     try:
         expected = combine(documents)
     except VariantError as error:
         files = tuple(file for file, _ in documents)
-        yield Problem(Demand.VARIANT, files, str(error), "stamp the wheels alike: vbuild stamp", is_error=True)
+        yield PublishFinding(
+            PublishRule.VARIANT, files, str(error), "stamp the wheels alike: vbuild stamp", is_error=True
+        )
         return
     if release.index is None:
         what = f"there are variant wheels but no {release.index_name}, and installers ignore them without"
-        yield Problem(Demand.INDEX, (release.index_name,), what, "write it: vbuild index", is_error=True)
+        yield PublishFinding(PublishRule.INDEX, (release.index_name,), what, "write it: vbuild index", is_error=True)
         return
     try:
         with release.index.open("rb") as file:
             actual = Document.parse(file.read(_LARGEST))
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-        yield Problem(Demand.INDEX, (release.index.name,), what, _AGAIN, is_error=True)
+        yield PublishFinding(PublishRule.INDEX, (release.index.name,), what, _AGAIN, is_error=True)
     except VariantError as error:
-        yield Problem(Demand.INDEX, (release.index.name,), str(error), _AGAIN, is_error=True)
+        yield PublishFinding(PublishRule.INDEX, (release.index.name,), str(error), _AGAIN, is_error=True)
     else:
         if actual != expected:
-            yield Problem(Demand.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN, is_error=True)
+            yield PublishFinding(
+                PublishRule.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN, is_error=True
+            )
 
 
 def _stale(actual: Document, expected: Document) -> str:
     """What is wrong in *actual*, a variants.json, where the wheels say *expected*."""
     listed = {variant.label: variant for variant in actual.variants}
     there = {variant.label: variant for variant in expected.variants}
-    said = []
+    parts = []
     if more := sorted(listed.keys() - there.keys()):
-        said.append(f"lists {', '.join(more)}, of which there is no wheel")
+        parts.append(f"lists {', '.join(more)}, of which there is no wheel")
     if less := sorted(there.keys() - listed.keys()):
-        said.append(f"does not list {', '.join(less)}, of which there are wheels")
+        parts.append(f"does not list {', '.join(less)}, of which there are wheels")
     if other := sorted(label for label in listed.keys() & there.keys() if listed[label] != there[label]):
-        said.append(f"has other properties for {', '.join(other)} than the wheels")
+        parts.append(f"has other properties for {', '.join(other)} than the wheels")
     if (actual.schema, actual.metadata) != (expected.schema, expected.metadata):
-        said.append("has another schema, order of namespaces, or other providers than the wheels")
-    return "; ".join(said)
+        parts.append("has another schema, order of namespaces, or other providers than the wheels")
+    return "; ".join(parts)
 
 
-def _without_plain(release: Published) -> Iterator[Problem]:
+def _without_plain(release: LintedRelease) -> Iterator[PublishFinding]:
     plain = [wheel.slots for wheel in release.plain]
     for wheel in release.variants:
         if not any(covers(offered, wheel.slots) for offered in plain):
             falls_back = bool(release.sources)
             rest = "pip builds the sdist there instead" if falls_back else "pip finds nothing there"
-            yield Problem(
-                Demand.PLAIN,
+            yield PublishFinding(
+                PublishRule.PLAIN,
                 (wheel.file,),
                 f"no plain wheel for {_listed(wheel.slots)}: {rest}",
                 "build the plain wheel too",
@@ -95,7 +99,7 @@ def _without_plain(release: Published) -> Iterator[Problem]:
             )
 
 
-def _incomplete(release: Published) -> Iterator[Problem]:
+def _incomplete(release: LintedRelease) -> Iterator[PublishFinding]:
     """The labels that are there for one Python of a machine and not for another."""
     by_machine: dict[str, dict[str, list[tuple[FileSlot, ...]]]] = {}
     for wheel in release.variants:
@@ -106,8 +110,8 @@ def _incomplete(release: Published) -> Iterator[Problem]:
         for label, there in labels.items():
             lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in there)]
             if lacks:
-                yield Problem(
-                    Demand.LABELS,
+                yield PublishFinding(
+                    PublishRule.LABELS,
                     (str(release),),
                     f"there is no {label} for {', '.join(map(_listed, lacks))}, as there is for "
                     f"{', '.join(map(_listed, sorted(set(there))))}",

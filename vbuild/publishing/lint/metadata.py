@@ -1,7 +1,7 @@
-"""METADATA of a wheel, or PKG-INFO of an sdist, so that two that say the same are equal.
+"""METADATA of a wheel, or PKG-INFO of an sdist, so that two with the same meaning are equal.
 
-Spelling does not count: the order of the fields that may be given several times, blanks, and how a requirement is
-written. The description counts by its hash.
+Spelling does not count: the order of fields that may be repeated, blanks, and how a requirement is written. The
+description counts by its hash.
 https://packaging.python.org/en/latest/specifications/core-metadata/
 """
 
@@ -22,12 +22,14 @@ from vbuild.wheel.requirements import parsed_requirement, read_requirement, spel
 
 REQUIRES_DIST = "Requires-Dist"
 # what installers choose by, and what they install besides
-CHOSEN_BY = (REQUIRES_DIST, "Requires-Python", "Provides-Extra")
+INSTALLER_FIELDS = (REQUIRES_DIST, "Requires-Python", "Provides-Extra")
 _DESCRIPTION = "Description"
 
-# they say which file it is: held against the file's name instead
+# they say which file it is: checked against the file's name instead
 _OF_THE_FILE = frozenset({"metadata-version", "name", "version", "dynamic"})
-_NAMES = {name.lower(): name for name in (*CHOSEN_BY, "License-File", "Project-URL", "Home-page", "Download-URL")}
+_NAMES = {
+    name.lower(): name for name in (*INSTALLER_FIELDS, "License-File", "Project-URL", "Home-page", "Download-URL")
+}
 _DYNAMIC_SINCE = Version("2.2")
 # what is longer, in characters, is a text, and more values than so many are no help
 _LONG = 200
@@ -45,9 +47,9 @@ class MetadataDifference(Struct, frozen=True):
         """The difference as said of the second file, in some lines: of texts only that they are others."""
         if self.field == _DESCRIPTION or any(len(value) > _LONG for value in (*self.lacks, *self.has)):
             return f"its {self.field.lower()} is another one"
-        said = [f"lacks {_listed(self.lacks)}"] if self.lacks else []
-        said += [f"has {_listed(self.has)}"] if self.has else []
-        return f"{self.field}: {' and '.join(said)}"
+        parts = [f"lacks {_listed(self.lacks)}"] if self.lacks else []
+        parts += [f"has {_listed(self.has)}"] if self.has else []
+        return f"{self.field}: {' and '.join(parts)}"
 
 
 def _listed(values: tuple[str, ...]) -> str:
@@ -55,7 +57,7 @@ def _listed(values: tuple[str, ...]) -> str:
     return ", ".join(map(repr, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
 
 
-class Stated(Struct, frozen=True):
+class MetadataView(Struct, frozen=True):
     """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
 
     *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the lines of
@@ -78,10 +80,10 @@ class Stated(Struct, frozen=True):
         """The lines of Requires-Dist, in one spelling and order."""
         return dict(self.fields).get(REQUIRES_DIST, ())
 
-    def differences(self, other: "Stated") -> Iterator[MetadataDifference]:
+    def differences(self, other: "MetadataView") -> Iterator[MetadataDifference]:
         """What *other* states differently: what is installed by first, then by field."""
         mine, theirs = dict(self.fields), dict(other.fields)
-        order = {name: index for index, name in enumerate(CHOSEN_BY)}
+        order = {name: index for index, name in enumerate(INSTALLER_FIELDS)}
         for field in sorted({*mine, *theirs}, key=lambda name: (order.get(name, len(order)), name)):
             here, there = mine.get(field, ()), theirs.get(field, ())
             if here != there:
@@ -90,8 +92,8 @@ class Stated(Struct, frozen=True):
 
 
 @lru_cache(maxsize=256)
-def stated(data: bytes) -> Stated:
-    """What the METADATA or PKG-INFO *data* states; `WheelError` where it is not UTF-8 or has no name or version."""
+def metadata_view(data: bytes) -> MetadataView:
+    """What the METADATA or PKG-INFO *data* states; `WheelError` if it is not UTF-8 or has no name or version."""
     try:
         text = data.decode()
         metadata = Metadata.parse(text)
@@ -103,7 +105,7 @@ def stated(data: bytes) -> Stated:
     description = "\n".join(headers.values("description")) + headers.rest
     if words := " ".join(description.split()):
         fields[_DESCRIPTION] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
-    return Stated(
+    return MetadataView(
         metadata.name,
         metadata.version,
         tuple(fields.items()),

@@ -1,9 +1,9 @@
-"""What stands in the way of publishing a folder, as values.
+"""Findings about files to be published, as values.
 
-    Problem    one thing that is wrong with some of the files, what to do about it, and whether it stops a release
-    Terms      the index that the files go to: PyPI with its limits, or one of the publisher's own
+    PublishFinding    one thing that is wrong with some of the files, what to do, and whether it stops a release
+    IndexRules        the index that the files go to: PyPI with its limits, or one of the publisher's own
 
-A problem has a demand, a stable word that a script can look for; the text may change.
+A finding names its rule, a stable word that a script can look for; the text may change.
 """
 
 from enum import StrEnum
@@ -22,7 +22,7 @@ DEFAULT_LIMIT = 100
 LARGEST_LIMIT = 1024
 
 
-class Demand(StrEnum):
+class PublishRule(StrEnum):
     """What is asked of the files that are published."""
 
     ARCHIVE = "archive"
@@ -46,10 +46,10 @@ class Demand(StrEnum):
     PINS = "pins"
 
 
-class Problem(Struct, frozen=True):
+class PublishFinding(Struct, frozen=True):
     """What is wrong with *files*, by name, and what to do; an error where it *is_error*, else a warning."""
 
-    demand: Demand
+    demand: PublishRule
     files: tuple[str, ...]
     what: str
     advice: str
@@ -83,7 +83,7 @@ class Problem(Struct, frozen=True):
         }
 
 
-class Terms(Struct, frozen=True):
+class IndexRules(Struct, frozen=True):
     """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
 
     PyPI's documentation, "Storage limits".
@@ -97,14 +97,14 @@ class Terms(Struct, frozen=True):
             raise RepackageError(f"a limit of {self.limit} MB a file: expected 1 to {LARGEST_LIMIT}, PyPI's largest")
 
 
-def gathered(problems: list[Problem]) -> tuple[Problem, ...]:
-    """The *problems*, errors first; what is said alike of several files is said once of all of them."""
-    alike: dict[tuple[Demand, str, str, bool], list[str]] = {}
+def merged_findings(problems: list[PublishFinding]) -> tuple[PublishFinding, ...]:
+    """The *problems*, errors first; equal findings about several files become one."""
+    alike: dict[tuple[PublishRule, str, str, bool], list[str]] = {}
     for problem in problems:
         key = (problem.demand, problem.what, problem.advice, problem.is_error)
         alike.setdefault(key, []).extend(problem.files)
     whole = [
-        Problem(demand, tuple(sorted(set(files))), what, advice, is_error)
+        PublishFinding(demand, tuple(sorted(set(files))), what, advice, is_error)
         for (demand, what, advice, is_error), files in alike.items()
     ]
     return tuple(sorted(whole, key=lambda problem: problem.order))

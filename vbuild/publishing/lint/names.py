@@ -1,30 +1,24 @@
-"""What PyPI refuses of METADATA and PKG-INFO, whose fields are the form that comes with an upload.
+"""What PyPI refuses in METADATA and PKG-INFO, which platform tags it takes, and whom a wheel is for.
 
     packaging.metadata      unknown versions of the format, fields that came with a later one, values that mean nothing
     PyPI's own              a classifier that begins with Private ::, long summaries and labels, two kinds of licence
 
-Requirements are not judged here: `vbuild.publishing.lint.metadata` has each with its line. Nor are fields that nobody
-knows, which are not sent, and License-File before version 2.4, which setuptools wrote for years and twine leaves out.
-https://packaging.python.org/en/latest/specifications/core-metadata/ and warehouse/forklift/metadata.py of
-https://github.com/pypi/warehouse.
-
-The platform tags of wheels: which of them PyPI takes, and which mean the same machine.
+Requirements are checked in `vbuild.publishing.lint.metadata`, each with its line. Unknown fields are not sent, and
+License-File before version 2.4 was written by setuptools for years and is left out by twine: neither is checked.
 
     any, win32, win_amd64, win_arm64                                     as they are
     manylinux1_, manylinux2010_, manylinux2014_, manylinux_X_Y_          glibc (PEP 513, 571, 599, 600)
     musllinux_X_Y_                                                       musl (PEP 656)
     macosx_10_Y_, macosx_X_0_ from X = 11 on                             two ways to count versions
     ios_X_Y_ARCH_DEVICE, android_X_ARCH, pyemscripten_X_Y_wasm32         PEP 730, 738, 783
-    linux_armv6l, linux_armv7l                                           no other linux_: it says nothing of libc
+    linux_armv6l, linux_armv7l                                           no other linux_: it does not name a libc
 
-https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/ and warehouse/utils/wheel.py of
-https://github.com/pypi/warehouse, which also knows which versions of macOS there are.
-
-Who can install a wheel: interpreter, ABI and kind of machine, whatever the version of its system.
-
-A v3 wheel for ``cp312-cp312-manylinux_2_28_x86_64`` has its plain wheel in one for ``manylinux_2_17_x86_64``, and in
-one for ``cp39-abi3``.
+A slot is an interpreter, an ABI and a kind of machine, whatever the version of its system. A v3 wheel for
+``cp312-cp312-manylinux_2_28_x86_64`` has its plain wheel in one for ``manylinux_2_17_x86_64`` and in one for
+``cp39-abi3``.
+https://packaging.python.org/en/latest/specifications/core-metadata/
 https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+and in https://github.com/pypi/warehouse warehouse/forklift/metadata.py, warehouse/utils/wheel.py.
 """
 
 import re

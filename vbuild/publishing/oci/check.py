@@ -1,12 +1,12 @@
-"""What is wrong with a folder of the layout oci: each image layout in it, from its index down to the last layer.
+"""Check a folder of the layout oci: each image layout in it, from its index down to the last layer.
 
-    blobs          there, of that size, of that SHA-256, needed by something
+    blobs          exist, with their size and SHA-256, and are needed by something
     configs        the platform of the index, as many diff_ids as layers, each the SHA-256 of a layer uncompressed
-    annotations    properties and label as the config's labels have them, and as the index's variants.json has them
+    annotations    properties and label as in the config's labels, and as in the index's variants.json
     indexes        a plain image for each architecture, the first of it; layers that its images share
-    rules of NFD   beside the layouts as they are attached to an image
+    rules of NFD   next to the layouts as they are attached to an image
 
-Standard: https://github.com/opencontainers/image-spec
+https://github.com/opencontainers/image-spec
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from isal import isal_zlib
 
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
     INDEX_TYPE,
@@ -43,19 +43,19 @@ _CHUNK = 1 << 20
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
-def problems(folder: Path) -> Iterator[Problem]:
+def problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the image layouts in *folder*, or with *folder* where it is one."""
     found = (
         [folder] if (folder / "oci-layout").is_file() else sorted(path.parent for path in folder.glob("*/oci-layout"))
     )
     if not found:
-        yield _error(Demand.IMAGE, folder.name, "holds no OCI image layout")
+        yield _error(PublishRule.IMAGE, folder.name, "holds no OCI image layout")
     for path in found:
         yield from _Proof(path).problems()
     for rules in sorted(folder.glob("*.nfd.yaml")):
         digest = sha256_of(rules)
         if not any((path / "blobs" / "sha256" / digest).is_file() for path in found):
-            yield _error(Demand.IMAGE, rules.name, "is not what is attached to an image")
+            yield _error(PublishRule.IMAGE, rules.name, "is not what is attached to an image")
 
 
 class _Proof:
@@ -66,24 +66,24 @@ class _Proof:
         self._seen: set[str] = set()
         self._sound: dict[str, str | None] = {}
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[PublishFinding]:
         try:
             folder = ImageFolder.of(self._path)
         except VbuildError as error:
-            yield _error(Demand.IMAGE, self._path.name, str(error))
+            yield _error(PublishRule.IMAGE, self._path.name, str(error))
             return
         if not folder.manifests:
-            yield _error(Demand.IMAGE, f"{self._path.name}/index.json", "lists nothing")
+            yield _error(PublishRule.IMAGE, f"{self._path.name}/index.json", "lists nothing")
         for ref in sorted({ref for ref in folder.refs if folder.refs.count(ref) > 1}):
-            yield _error(Demand.IMAGE, f"{self._path.name}/index.json", f"has several images called {ref}")
+            yield _error(PublishRule.IMAGE, f"{self._path.name}/index.json", f"has several images called {ref}")
         for descriptor in folder.manifests:
             yield from self._descriptor(folder, descriptor)
         blobs = self._path / "blobs" / "sha256"
         for blob in sorted(blobs.iterdir()) if blobs.is_dir() else ():
             if f"sha256:{blob.name}" not in self._seen:
-                yield _warning(Demand.BLOB, self._name(f"sha256:{blob.name}"), "nothing in the layout needs it")
+                yield _warning(PublishRule.BLOB, self._name(f"sha256:{blob.name}"), "nothing in the layout needs it")
 
-    def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Problem]:
+    def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[PublishFinding]:
         place = self._name(descriptor.digest)
         self._seen.add(descriptor.digest)
         try:
@@ -92,12 +92,12 @@ class _Proof:
             elif descriptor.media_type == MANIFEST_TYPE:
                 yield from self._manifest(folder, descriptor, folder.manifest(descriptor))
             else:
-                yield _error(Demand.IMAGE, place, f"{descriptor.media_type}, expected an index or a manifest")
+                yield _error(PublishRule.IMAGE, place, f"{descriptor.media_type}, expected an index or a manifest")
         except VbuildError as error:
-            yield _error(Demand.BLOB, place, str(error))
+            yield _error(PublishRule.BLOB, place, str(error))
 
-    def _index(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Problem]:
-        images, said = folder.index(descriptor)
+    def _index(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[PublishFinding]:
+        images, annotations = folder.index(descriptor)
         place = self._name(descriptor.digest)
         for image in images:
             yield from self._descriptor(folder, image)
@@ -105,9 +105,9 @@ class _Proof:
             same = [one for one in images if one.platform and one.platform.architecture == architecture]
             yield from _plain_first(place, architecture, same)
             yield from self._shared(folder, place, architecture, same)
-        yield from _documented(place, images, said)
+        yield from _documented(place, images, annotations)
 
-    def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Problem]:
+    def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[PublishFinding]:
         place = self._name(descriptor.digest)
         self._seen |= {manifest.config.digest, *(layer.digest for layer in manifest.layers)}
         if manifest.subject:
@@ -120,15 +120,15 @@ class _Proof:
         config = folder.config(manifest.config)
         digests = config["rootfs"]["diff_ids"]
         if len(digests) != len(manifest.layers):
-            yield _error(Demand.IMAGE, place, f"{len(manifest.layers)} layers and {len(digests)} diff_ids")
+            yield _error(PublishRule.IMAGE, place, f"{len(manifest.layers)} layers and {len(digests)} diff_ids")
         for layer, expected in zip(manifest.layers, digests, strict=False):
             if wrong := self._layer(folder, layer, expected):
-                yield _error(Demand.BLOB, self._name(layer.digest), wrong)
+                yield _error(PublishRule.BLOB, self._name(layer.digest), wrong)
         own = OciPlatform(config["architecture"], config.get("variant"), config["os"])
         if (listed := descriptor.platform) and not _is_within(own, listed):
-            yield _error(Demand.IMAGE, place, f"is listed as {listed}, and its config says {own}")
+            yield _error(PublishRule.IMAGE, place, f"is listed as {listed}, and its config says {own}")
         labels = dict((config.get("config") or {}).get("Labels") or {})
-        yield from _said_alike(place, dict(descriptor.annotations), labels)
+        yield from _same_in_config(place, dict(descriptor.annotations), labels)
 
     def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
         """What is wrong with *layer*, whose uncompressed SHA-256 is to be *expected*."""
@@ -142,36 +142,42 @@ class _Proof:
 
     def _shared(
         self, folder: ImageFolder, place: str, architecture: str, images: Sequence[Descriptor]
-    ) -> Iterator[Problem]:
+    ) -> Iterator[PublishFinding]:
         """A warning where *images* of one architecture have no layer in common."""
         layers = [{layer.digest for layer in folder.manifest(image).layers} for image in images]
         if len(layers) > 1 and not set.intersection(*layers):
             what = f"its images of {architecture} have no layer in common"
-            yield Problem(Demand.IMAGE, (place,), what, "lay wheels of one release out together", is_error=False)
+            yield PublishFinding(
+                PublishRule.IMAGE, (place,), what, "lay wheels of one release out together", is_error=False
+            )
 
     def _name(self, digest: str) -> str:
         return f"{self._path.name}/blobs/{digest.replace(':', '/')[:19]}"
 
 
-def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) -> Iterator[Problem]:
+def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) -> Iterator[PublishFinding]:
     """What is wrong with the order of the *images* of one architecture: clients may take the first that fits."""
     plain = [image for image in images if _is_plain(image)]
     if not plain:
-        yield _error(Demand.PLAIN, place, f"has no image for plain {architecture}", "publish the plain wheel as well")
+        yield _error(
+            PublishRule.PLAIN, place, f"has no image for plain {architecture}", "publish the plain wheel as well"
+        )
     elif images[0] is not plain[0]:
-        yield _error(Demand.PLAIN, place, f"does not list the image for plain {architecture} first")
+        yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
 
 
 def _is_plain(image: Descriptor) -> bool:
     """Whether every machine of its architecture can run *image*, as far as the index says."""
-    said, platform = dict(image.annotations), image.platform
-    key = properties_key(said)
+    annotations, platform = dict(image.annotations), image.platform
+    key = properties_key(annotations)
     cpu = platform.cpu if platform else None
-    needs = [line for line in said[key].splitlines() if not line.endswith((":: v1", ":: 8a"))] if key else []
+    needs = [line for line in annotations[key].splitlines() if not line.endswith((":: v1", ":: 8a"))] if key else []
     return cpu is not None and cpu.is_baseline and not needs
 
 
-def _documented(place: str, images: Sequence[Descriptor], said: Mapping[str, str]) -> Iterator[Problem]:
+def _documented(
+    place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]
+) -> Iterator[PublishFinding]:
     """Whether the index's variants.json lists what its *images* say."""
     for image in images:
         annotations = dict(image.annotations)
@@ -180,19 +186,23 @@ def _documented(place: str, images: Sequence[Descriptor], said: Mapping[str, str
         label = annotations[label_key(key)]
         try:
             variant = Variant.of(label, map(Property.parse, annotations[key].splitlines()))
-            text = said.get(document_key(key))
+            text = index_annotations.get(document_key(key))
             if text and variant not in Document.parse(text.encode()).variants:
-                yield _error(Demand.VARIANT, place, f"its variants.json does not list {label!r} with these properties")
+                yield _error(
+                    PublishRule.VARIANT, place, f"its variants.json does not list {label!r} with these properties"
+                )
         except VbuildError as error:
-            yield _error(Demand.VARIANT, place, f"{label}: {error}")
+            yield _error(PublishRule.VARIANT, place, f"{label}: {error}")
 
 
-def _said_alike(place: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[Problem]:
+def _same_in_config(place: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[PublishFinding]:
     key = properties_key(annotations)
     for name in (key, label_key(key)) if key else ():
         if labels.get(name) != annotations[name]:
             found = repr(labels[name]) if name in labels else "nothing"
-            yield _error(Demand.LABELS, place, f"{name} is {annotations[name]!r} in the index, {found} in the config")
+            yield _error(
+                PublishRule.LABELS, place, f"{name} is {annotations[name]!r} in the index, {found} in the config"
+            )
 
 
 def _is_within(own: OciPlatform, listed: OciPlatform) -> bool:
@@ -203,7 +213,7 @@ def _is_within(own: OciPlatform, listed: OciPlatform) -> bool:
 
 
 def _diff_id(blob: Path, media_type: str) -> str | None:
-    """The SHA-256 of the layer in *blob* uncompressed; None where vbuild cannot uncompress it."""
+    """The SHA-256 of the layer in *blob* uncompressed, or None if vbuild cannot uncompress it."""
     readers: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
         LAYER_TYPE: _read,
         GZIP_TYPE: _gunzipped,
@@ -248,9 +258,9 @@ def _unzstd(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _error(demand: Demand, place: str, what: str, advice: str = _AGAIN) -> Problem:
-    return Problem(demand, (place,), what, advice, is_error=True)
+def _error(demand: PublishRule, place: str, what: str, advice: str = _AGAIN) -> PublishFinding:
+    return PublishFinding(demand, (place,), what, advice, is_error=True)
 
 
-def _warning(demand: Demand, place: str, what: str) -> Problem:
-    return Problem(demand, (place,), what, _AGAIN, is_error=False)
+def _warning(demand: PublishRule, place: str, what: str) -> PublishFinding:
+    return PublishFinding(demand, (place,), what, _AGAIN, is_error=False)

@@ -50,7 +50,7 @@ class VersionRange(Struct, frozen=True):
 
 
 def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
-    """The versions that *feature*, one of NVIDIA's, asks for, one of them enough; None where it asks for no such."""
+    """The versions that *feature*, one of NVIDIA's, asks for, one of them enough, or None if it asks for no such."""
     found = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
     return None if None in found else tuple(filter(None, found))
 
@@ -75,7 +75,7 @@ def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
 def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, tuple[str, ...]]:
     """A ResourceClaimTemplate *name* for the *images*, names with their variants, the newest device first.
 
-    None where none of them asks for a device; and notes on what it cannot say.
+    None if none of them asks for a device; and notes on what it cannot say.
     """
     requests, notes = [], []
     for ref, variant in images:
@@ -90,8 +90,8 @@ def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, t
         left = ", ".join(variant.label for _, _, variant, _ in requests[_MOST:])
         notes.append(f"a claim has {_MOST} alternatives at most; left out: {left}")
     claimed = [(_dns(variant.label), ref, terms) for _, ref, variant, terms in requests[:_MOST]]
-    said = "".join(f"# device gpu/{request}: the image {ref}\n" for request, ref, _ in claimed)
-    return said + _json(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
+    comments = "".join(f"# device gpu/{request}: the image {ref}\n" for request, ref, _ in claimed)
+    return comments + _json(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
 
 
 def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Value]:
@@ -126,7 +126,7 @@ def _range(name: str, value: str) -> VersionRange | None:
 
 
 def _rule(feature: Feature) -> dict[str, Value] | None:
-    """What NFD is to match for *feature*; empty where every node has it, None where it has no such feature."""
+    """What NFD is to match for *feature*; empty where every node has it, or None if it has no such feature."""
     if (feature.namespace, feature.name) == ("x86_64", "level") and set(feature.values) <= set(X86_64_LEVELS):
         level = X86_64_LEVELS.index(min(feature.values))
         flags = sorted(added.cpuid for below in X86_64_LEVELS[1 : level + 1] for added in X86_64_FEATURES[below])

@@ -1,26 +1,21 @@
-"""What is in an image: the files of a wheel and of those that it cannot be without, in layers that images share.
-
-    demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
-    files of several images                     one layer of what all have in common, one of each
-
-A wheel for one minor version of CPython goes to that version's site-packages, as the official images of Python have it.
-One for several (abi3, py3) goes there as well where the base says which Python it has, else to lib/python3. Images say
-PYTHONPATH, so that a Python that lies elsewhere in the base finds them, too.
-
-The image that others are built on, out of an OCI image layout on disk: ``DIR`` or ``DIR:name``.
-
-    index.json -> the image for the architecture, of the highest level that the new image's CPUs have -> config, layers
-
-All of it is checked before anything is written: a broken base would break every image.
-
-Which wheels become images of one index, in which order.
+"""Which wheels become images of one index, which files an image contains, and what it is built on.
 
     demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl      cp311, x86_64     the image that every machine can run
     demo-1.0-cp311-…_x86_64-x86_64_v3.whl               cp311, x86_64     linux/amd64/v3
     demo-1.0-cp311-…_aarch64.whl                        cp311, aarch64    linux/arm64
     demo-1.0-cp312-…                                    cp312             another index
 
-musllinux has indexes of its own: no platform says which C library an image is for.
+musllinux has indexes of its own: no platform names the C library of an image.
+
+    demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
+    files of several images                     one layer of what all share, one for each
+
+A wheel for one minor version of CPython goes to that version's site-packages, as in the official images of Python. One
+for several (abi3, py3) goes there as well if the base names its Python, else to lib/python3. Images set PYTHONPATH, so
+that a Python elsewhere in the base finds them, too.
+
+The base is an image in an OCI image layout on disk, ``DIR`` or ``DIR:name``: the one for the architecture, of the
+highest level that the new image's CPUs have. All of it is checked before anything is written.
 """
 
 import json
@@ -40,15 +35,15 @@ from vbuild.publishing.oci.model import (
     LAYER_TYPE,
     ZSTD_TYPE,
     Base,
-    BaseLayer,
     Descriptor,
     File,
     Layer,
+    MemberFile,
+    NewFile,
     OciPlatform,
-    PlannedLayer,
 )
 from vbuild.publishing.oci.reading import ImageFolder, placed
-from vbuild.publishing.releases import Offered, OfferedRelease, required
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, required_companions
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.requirements import admits, applies, checked_requirement
 
@@ -61,30 +56,30 @@ class ImageGroup(Struct, frozen=True):
 
     ref: str
     machine: str
-    wheels: tuple[Offered, ...]
+    wheels: tuple[OfferedWheel, ...]
 
     @property
     def baseline(self) -> Cpu:
         return BASELINES[self.machine]
 
-    def cpu(self, wheel: Offered) -> Cpu:
+    def cpu(self, wheel: OfferedWheel) -> Cpu:
         """The lowest processors that *wheel* runs on, as its properties say."""
         return _lowest_cpu(wheel, self.machine)
 
-    def listed(self, wheel: Offered) -> OciPlatform:
+    def listed(self, wheel: OfferedWheel) -> OciPlatform:
         """The platform under which an index may list *wheel*, for no client to take it that cannot run it."""
         cpu = self.cpu(wheel)
         others = {self.cpu(other) for other in self.wheels if _is_cpu_alone(other)}
         return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else self.baseline)
 
 
-def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[Offered, ...]]:
+def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[OfferedWheel, ...]]:
     """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
 
     Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
     `RepackageError` for two wheels of one label, or where every image of a group needs more than a baseline.
     """
-    found: dict[str, list[Offered]] = {}
+    found: dict[str, list[OfferedWheel]] = {}
     for wheel in offer.wheels:
         if is_for_linux(wheel):
             found.setdefault(_ref(wheel), []).append(wheel)
@@ -103,12 +98,12 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
     return tuple(made), passed
 
 
-def is_for_linux(wheel: Offered) -> bool:
+def is_for_linux(wheel: OfferedWheel) -> bool:
     """Whether an image can hold *wheel*, by its platform tag."""
     return bool(_LINUX.fullmatch(wheel.name.platform))
 
 
-def _group(ref: str, machine: str, wheels: Sequence[Offered], anywhere: Sequence[Offered]) -> ImageGroup:
+def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Sequence[OfferedWheel]) -> ImageGroup:
     kept = _without_plain_for_any(wheels)
     if not any(_is_plain(wheel, machine) for wheel in kept):
         kept += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
@@ -125,13 +120,13 @@ def _group(ref: str, machine: str, wheels: Sequence[Offered], anywhere: Sequence
     return ImageGroup(ref, machine, tuple(sorted(kept, key=lambda wheel: _order(wheel, machine))))
 
 
-def _without_plain_for_any(wheels: Sequence[Offered]) -> list[Offered]:
+def _without_plain_for_any(wheels: Sequence[OfferedWheel]) -> list[OfferedWheel]:
     """*wheels*; where plain ones are for the machine and for any, those for the machine."""
     has_own = any(wheel.label is None and wheel.machine for wheel in wheels)
     return [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
 
 
-def _order(wheel: Offered, machine: str) -> tuple[int, int, str]:
+def _order(wheel: OfferedWheel, machine: str) -> tuple[int, int, str]:
     """Plain first, for clients that take the first that fits; accelerators last, the others by level from the top."""
     if wheel.label is None:
         return 0, 0, ""
@@ -140,17 +135,17 @@ def _order(wheel: Offered, machine: str) -> tuple[int, int, str]:
     return (2 if _is_cpu_alone(wheel) else 3), -_lowest_cpu(wheel, machine).rank, wheel.label
 
 
-def _is_plain(wheel: Offered, machine: str) -> bool:
+def _is_plain(wheel: OfferedWheel, machine: str) -> bool:
     """Whether every machine can run it."""
     return _is_cpu_alone(wheel) and _lowest_cpu(wheel, machine).is_baseline
 
 
-def _is_cpu_alone(wheel: Offered) -> bool:
+def _is_cpu_alone(wheel: OfferedWheel) -> bool:
     """Whether a platform can say all that it needs."""
     return all(Cpu.of_property(str(one)) for one in wheel.properties)
 
 
-def _lowest_cpu(wheel: Offered, machine: str) -> Cpu:
+def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
     with at(wheel.path.name):
         named = [cpu for one in wheel.properties if (cpu := Cpu.of_property(str(one)))]
     if strange := [cpu for cpu in named if cpu.machine != machine]:
@@ -158,12 +153,12 @@ def _lowest_cpu(wheel: Offered, machine: str) -> Cpu:
     return min(named, key=lambda cpu: cpu.rank, default=BASELINES[machine])
 
 
-def name_of(wheel: Offered) -> str:
+def name_of(wheel: OfferedWheel) -> str:
     """What the image of *wheel* is called in its family."""
     return wheel.label or "plain"
 
 
-def _ref(wheel: Offered) -> str:
+def _ref(wheel: OfferedWheel) -> str:
     """What the index of *wheel* is called: cp311, cp313t, cp311-abi3, py3, cp311-musl."""
     python, abi, _ = wheel.tag
     parts = [python] if abi in {python, "none"} else [abi] if abi == f"{python}t" else [python, abi]
@@ -181,7 +176,7 @@ _ANY_MINOR = 11
 
 
 class Python(Struct, frozen=True):
-    """The Python of an image: its minor version, None where any will do, and whether it is free-threaded."""
+    """The Python of an image: its minor version, or None if any will do, and whether it is free-threaded."""
 
     minor: int | None = None
     is_threaded: bool = False
@@ -197,8 +192,8 @@ class Python(Struct, frozen=True):
         return f"{PREFIX}/{self.environment.site_packages}"
 
 
-def python_for(wheel: Offered, base: str | None) -> Python | None:
-    """The Python that *wheel* is installed for, on a base that says it has the version *base*; None where not there."""
+def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
+    """The Python that *wheel* is installed for, on a base that says it has the version *base*, or None if not there."""
     match = _CPYTHON.fullmatch(wheel.name.python)
     minor = int(match["minor"]) if match else None
     is_abi3 = wheel.name.abi.startswith("abi3") or minor is None
@@ -212,7 +207,7 @@ def python_for(wheel: Offered, base: str | None) -> Python | None:
     return Python(known, threaded)
 
 
-def companions_of(wheel: Offered, companions: Sequence[Offered], machine: str) -> tuple[Offered, ...]:
+def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machine: str) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
     here = [
         one
@@ -220,10 +215,10 @@ def companions_of(wheel: Offered, companions: Sequence[Offered], machine: str) -
         if is_for_linux(one) and one.machine in {machine, None} and one.label in {None, wheel.label}
     ]
     labelled = {one.name.release for one in here if one.label}
-    return required((wheel,), [one for one in here if one.label or one.name.release not in labelled])
+    return required_companions((wheel,), [one for one in here if one.label or one.name.release not in labelled])
 
 
-def lacking(wheel: Offered, companions: Sequence[Offered], python: Python, machine: str) -> Iterator[str]:
+def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
     """The requirements of *wheel* that hold in an image and that none of *companions* meets, those of extras left out.
 
     `WheelError` for a line that is not a requirement.
@@ -237,9 +232,9 @@ def lacking(wheel: Offered, companions: Sequence[Offered], python: Python, machi
                 yield str(requirement)
 
 
-def files_of(wheels: Sequence[Offered], python: Python) -> tuple[File, ...]:
-    """The files of *wheels* in one image; `RepackageError` where two of them have different ones at one place."""
-    found: dict[str, tuple[File, Offered]] = {}
+def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]:
+    """The files of *wheels* in one image; `RepackageError` if two of them have different ones at one place."""
+    found: dict[str, tuple[File, OfferedWheel]] = {}
     for wheel in wheels:
         for file in _files(wheel, python):
             known, whose = found.setdefault(file.path, (file, wheel))
@@ -249,7 +244,7 @@ def files_of(wheels: Sequence[Offered], python: Python) -> tuple[File, ...]:
     return tuple(file for _, (file, _) in sorted(found.items()))
 
 
-def _files(wheel: Offered, python: Python) -> Iterator[File]:
+def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
     with open_wheel(wheel.path) as opened, at(wheel.path.name):
         for file in installed(opened, python.environment):
             if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
@@ -258,10 +253,10 @@ def _files(wheel: Offered, python: Python) -> Iterator[File]:
                 )
             path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
             if isinstance(file.content, bytes):
-                yield PlannedLayer(path, mode, file.content)
+                yield NewFile(path, mode, file.content)
             else:
                 digest = opened.row(file.content).hash or ""
-                yield BaseLayer(path, mode, file.size, digest, wheel.path, file.content.path)
+                yield MemberFile(path, mode, file.size, digest, wheel.path, file.content.path)
 
 
 def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
@@ -293,9 +288,7 @@ class BaseFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: Path) -> Self:
-        """The base at *place*, a folder or a folder with a name behind a colon; `RepackageError` where there is
-        none.
-        """
+        """The base at *place*, a folder or a folder with a name behind a colon; `RepackageError` if there is none."""
         path, ref = placed(place)
         with at("base"):
             folder = ImageFolder.of(path)
@@ -309,7 +302,7 @@ class BaseFolder(Struct, frozen=True):
     def for_cpu(self, cpu: Cpu) -> tuple[Base, str | None]:
         """The image that is best for *cpu*, checked, and the version of Python that it says it has.
 
-        `RepackageError` where there is none for its machine, or a blob of it is missing or damaged.
+        `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
         """
         found = [(mine.rank, image) for image in self.images if (mine := _cpu(image)) and cpu.runs(mine)]
         if not found:

@@ -53,7 +53,7 @@ class OciPlatform(Struct, frozen=True):
 
     @property
     def cpu(self) -> Cpu | None:
-        """The processors it is for; None where vbuild knows no such processors."""
+        """The processors it is for, or None if vbuild knows no such processors."""
         machine = _MACHINES.get(self.architecture)
         if machine is None:
             return None
@@ -67,8 +67,8 @@ class OciPlatform(Struct, frozen=True):
 
     def data(self) -> dict[str, str]:
         """The platform as an index and a config hold it."""
-        said = {"architecture": self.architecture, "os": self.os}
-        return {**said, "variant": self.variant} if self.variant else said
+        values = {"architecture": self.architecture, "os": self.os}
+        return {**values, "variant": self.variant} if self.variant else values
 
     def _level(self, machine: str) -> str:
         if machine == "x86_64":
@@ -95,17 +95,17 @@ class Descriptor(Struct, frozen=True):
 
     def data(self) -> dict[str, object]:
         """The descriptor as manifests and indexes hold it."""
-        said: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        values: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.artifact_type:
-            said["artifactType"] = self.artifact_type
+            values["artifactType"] = self.artifact_type
         if self.platform:
-            said["platform"] = self.platform.data()
+            values["platform"] = self.platform.data()
         if self.annotations:
-            said["annotations"] = dict(self.annotations)
-        return said
+            values["annotations"] = dict(self.annotations)
+        return values
 
 
-class BaseLayer(Struct, frozen=True):
+class MemberFile(Struct, frozen=True):
     """The file at *path* of an image that is the member *member* of the wheel at *wheel*.
 
     *digest* is RECORD's, *size* in bytes, *mode* its permissions.
@@ -119,7 +119,7 @@ class BaseLayer(Struct, frozen=True):
     member: str
 
 
-class PlannedLayer(Struct, frozen=True):
+class NewFile(Struct, frozen=True):
     """The file at *path* of an image with new bytes."""
 
     path: str
@@ -136,7 +136,7 @@ class PlannedLayer(Struct, frozen=True):
         return f"sha256={unpadded(sha256(self.data).digest())}"
 
 
-File = BaseLayer | PlannedLayer
+File = MemberFile | NewFile
 
 
 class Layer(Struct, frozen=True):
@@ -163,7 +163,7 @@ class Artifact(Struct, frozen=True):
 
 
 class OciImage(Struct, frozen=True):
-    """One image: *layers* are places in the folder's, *said* its annotations and labels.
+    """One image: *layers* are places in the folder's, *annotations* its annotations and labels.
 
     *listed* is the platform under which the family's index lists it, *platform* what its config says: an image that
     needs more than a platform can say may be listed as less than it is, for no client to take it by chance. *search*
@@ -174,18 +174,18 @@ class OciImage(Struct, frozen=True):
     listed: OciPlatform
     platform: OciPlatform
     layers: tuple[int, ...]
-    said: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...]
     search: str
     base: Base | None = None
     artifacts: tuple[Artifact, ...] = ()
 
 
 class ImageFamily(Struct, frozen=True):
-    """The images of one Python, in the order of their index; *said* are the index's annotations."""
+    """The images of one Python, in the order of their index; *annotations* are the index's annotations."""
 
     ref: str
     images: tuple[OciImage, ...]
-    said: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...]
 
 
 def label_key(key: str) -> str:
@@ -198,9 +198,9 @@ def document_key(key: str) -> str:
     return f"{_stem(key)}.document"
 
 
-def properties_key(said: Mapping[str, str]) -> str | None:
-    """The key of the annotations *said* under which properties stand, told by the label beside them; None without."""
-    return next((key for key in said if label_key(key) in said), None)
+def properties_key(annotations: Mapping[str, str]) -> str | None:
+    """Returns the key of *annotations* that holds properties, or None; the label next to it tells which that is."""
+    return next((key for key in annotations if label_key(key) in annotations), None)
 
 
 def _stem(key: str) -> str:

@@ -1,14 +1,14 @@
-"""Container images as an OCI image layout: one image for each variant of a release, and indexes that list them.
+"""The layout oci: one container image for each variant of a release, and indexes that list them.
 
 oci/demo-1.0/index.json                     cp311, and each of its images by name: cp311-plain, cp311-x86_64_v3
-oci/demo-1.0/blobs/sha256/…                 layers: the base's, what all variants have in common, what one has alone
-oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       where asked for, and attached to the image, cp311-x86_64_v3.referrers
-oci/demo-1.0-cp311.dra.yaml                 where asked for, and an image needs a device
+oci/demo-1.0/blobs/sha256/…                 layers: the base's, those that all variants share, those of one variant
+oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       on request, and attached to the image, cp311-x86_64_v3.referrers
+oci/demo-1.0-cp311.dra.yaml                 on request, if an image needs a device
 
-An index lists, for each architecture, first the image that every machine can run: clients that know no variants take
-the first that fits. Then come the images that CPU levels tell apart, by ``platform.variant``, the highest first. What
-no platform can say, an accelerator, stands in annotations alone; an image that needs one is listed under its level only
-where one that needs none stands before it, so that no client takes it for its level.
+For each architecture an index first lists the image that every machine can run: clients that do not know variants take
+the first that fits. Then come the images that differ by CPU level, by ``platform.variant``, the highest first. A
+platform cannot name an accelerator, so that stands in annotations alone; an image that needs one is listed under its
+level only after one that needs none, so that no client takes it for its level.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
@@ -54,7 +54,7 @@ from vbuild.publishing.oci.model import (
     label_key,
 )
 from vbuild.publishing.oci.writing import Images
-from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import combine
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import open_wheel
@@ -79,7 +79,7 @@ class Oci(Struct, frozen=True):
     """The layout of container images, on a *base* or on nothing.
 
     *base* is an OCI image layout on disk, ``DIR`` or ``DIR:name``. Properties stand under *key* in annotations of the
-    index and in labels of the images, labels beside it.
+    index and in labels of the images, labels alongside it.
     """
 
     base: Path | None = None
@@ -90,7 +90,7 @@ class Oci(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """An image layout for each release of *offers*; companions go into the images of what needs them.
 
-        `RepackageError` where a base is broken or lacks an architecture, an index would have no plain image, or none is
+        `RepackageError` if a base is broken or lacks an architecture, an index would have no plain image, or none is
         left.
         """
         if "." not in self.key or not _KEY.fullmatch(self.key):
@@ -114,7 +114,7 @@ class _Release:
     """What becomes of one release."""
 
     def __init__(
-        self, layout: Oci, offer: OfferedRelease, companions: Sequence[Offered], base: BaseFolder | None
+        self, layout: Oci, offer: OfferedRelease, companions: Sequence[OfferedWheel], base: BaseFolder | None
     ) -> None:
         self._layout = layout
         self._offer = offer
@@ -226,7 +226,7 @@ class _Release:
                 listed=group.listed(wheel),
                 platform=OciPlatform.of(group.cpu(wheel)),
                 layers=tuple(places),
-                said=self._annotations(wheel),
+                annotations=self._annotations(wheel),
                 search=f"/{python.site_packages}",
                 base=self._based(group, wheel)[0],
                 artifacts=self._artifacts(wheel),
@@ -236,13 +236,13 @@ class _Release:
                 self._variants[image.ref] = wheel.variant
         return images
 
-    def _based(self, group: ImageGroup, wheel: Offered) -> tuple[Base | None, str | None]:
+    def _based(self, group: ImageGroup, wheel: OfferedWheel) -> tuple[Base | None, str | None]:
         if self._base is None:
             return None, None
         base, version = self._base.for_cpu(group.cpu(wheel))
         return self._below.setdefault(base.digest, base), version
 
-    def _files(self, group: ImageGroup, wheel: Offered, python: Python) -> tuple[File, ...]:
+    def _files(self, group: ImageGroup, wheel: OfferedWheel, python: Python) -> tuple[File, ...]:
         companions = companions_of(wheel, self._companions, group.machine)
         self._lacking |= dict.fromkeys(lacking(wheel, companions, python, group.machine))
         return files_of((wheel, *companions), python)
@@ -251,7 +251,7 @@ class _Release:
         with ExitStack() as stack:
             return moment_of([stack.enter_context(open_wheel(wheel.path)) for wheel in self._offer.wheels])
 
-    def _annotations(self, wheel: Offered) -> tuple[tuple[str, str], ...]:
+    def _annotations(self, wheel: OfferedWheel) -> tuple[tuple[str, str], ...]:
         if wheel.label is None:
             return ()
         properties = "\n".join(sorted(map(str, wheel.properties)))
@@ -265,7 +265,7 @@ class _Release:
             return ()
         return ((document_key(self._layout.key), _compact(combine(documents).pack())),)
 
-    def _artifacts(self, wheel: Offered) -> tuple[Artifact, ...]:
+    def _artifacts(self, wheel: OfferedWheel) -> tuple[Artifact, ...]:
         if Emit.NFD not in self._layout.emits or wheel.variant is None:
             return ()
         text, notes = nfd(wheel.variant)
@@ -277,7 +277,7 @@ class _Release:
             for artifact in image.artifacts:
                 yield Text(PurePosixPath(f"{self._name}-{image.ref}.nfd.yaml"), artifact.data)
         if Emit.DRA in self._layout.emits:
-            variants = [(image.ref, self._variants[image.ref]) for image in family.images if image.said]
+            variants = [(image.ref, self._variants[image.ref]) for image in family.images if image.annotations]
             text, notes = dra(f"{self._name}-{family.ref}", variants)
             self._notes += notes
             if text:

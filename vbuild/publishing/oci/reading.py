@@ -1,10 +1,10 @@
-"""Read a folder that is an OCI image layout, whoever made it.
+"""Read a folder that is an OCI image layout, whichever tool made it.
 
     oci-layout            {"imageLayoutVersion": "1.0.0"}
     index.json            names -> manifests, or indexes of them
     blobs/sha256/<hex>    manifests, indexes, configs, layers
 
-Blobs that are read are held against size and digest first.
+The size and digest of a blob are checked before it is read.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
@@ -46,7 +46,7 @@ class ImageFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The image layout at *path*; `RepackageError` where there is none, or a newer kind."""
+        """The image layout at *path*; `RepackageError` if there is none, or a newer kind."""
         if not (path / "oci-layout").is_file():
             raise RepackageError(
                 f"{path}: no OCI image layout; expected a folder with oci-layout, index.json and blobs"
@@ -65,7 +65,7 @@ class ImageFolder(Struct, frozen=True):
         return tuple(name for name in map(ref_of, self.manifests) if name)
 
     def named(self, ref: str | None) -> Descriptor:
-        """What index.json calls *ref*, or the one thing it has; `RepackageError` where that is not one."""
+        """What index.json calls *ref*, or the one thing it has; `RepackageError` if that is not one."""
         if ref is None:
             found = self.manifests
             expected = "one image, or its name behind a colon"
@@ -108,7 +108,7 @@ class ImageFolder(Struct, frozen=True):
             return _manifests(table), dict(table.pairs("annotations"))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
-        """The manifest that *descriptor* names; `RepackageError` where it is none of the OCI's."""
+        """The manifest that *descriptor* names; `RepackageError` if it is none of the OCI's."""
         if descriptor.media_type != MANIFEST_TYPE:
             raise RepackageError(f"{self.path}: {descriptor.digest}: {descriptor.media_type}; expected {MANIFEST_TYPE}")
         with self._parsed(descriptor) as values:
@@ -136,11 +136,11 @@ class ImageFolder(Struct, frozen=True):
     def images(self, descriptor: Descriptor) -> tuple[tuple[Descriptor, ...], Mapping[str, str]]:
         """The images behind *descriptor*, with platforms, and the annotations of their index.
 
-        Manifests in an index without a platform, or of an unknown one (attestations), are no images.
+        Manifests in an index without a platform, or of an unknown one (attestations), are not images.
         """
         if descriptor.media_type == INDEX_TYPE:
-            listed, said = self.index(descriptor)
-            return tuple(image for image in listed if _is_image(image)), said
+            listed, annotations = self.index(descriptor)
+            return tuple(image for image in listed if _is_image(image)), annotations
         if descriptor.platform:
             return (descriptor,), {}
         config = self.config(self.manifest(descriptor).config)
@@ -150,7 +150,7 @@ class ImageFolder(Struct, frozen=True):
 
 
 def placed(place: Path) -> tuple[Path, str | None]:
-    """The folder that *place* is, and the name behind a colon: ``DIR:name``; None where there is none.
+    """The folder that *place* is, and the name behind a colon: ``DIR:name``, or None if there is none.
 
     Names have colons as well, ``DIR:python:3.11``: the shortest folder that is there counts, else the first colon.
     """
@@ -182,7 +182,7 @@ def _reading(place: str) -> Iterator[None]:
 
 
 def _check_config(values: Table) -> None:
-    """`RecipeError` where what vbuild reads of a config is not of the type that it should be."""
+    """`RecipeError` if what vbuild reads of a config is not of the type that it should be."""
     values.text("architecture")
     values.text("os")
     values.optional_text("variant")

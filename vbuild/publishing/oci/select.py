@@ -64,7 +64,7 @@ class ImageSelection(Struct, frozen=True):
 
     @property
     def reference(self) -> str | None:
-        """What containers' tools call the image; None where index.json has no name for it, but for its index alone."""
+        """What containers' tools call the image, or None if index.json has no name for it, but for its index alone."""
         return self._reference(self.image)
 
     @property
@@ -103,18 +103,18 @@ class _Listed(Struct, frozen=True):
 def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> ImageSelection:
     """The image for *machine* in the image layout *folder*, of the index called *ref* where it has several.
 
-    `RepackageError` where there is no such layout or index, or where no image fits, saying why for each; `VariantError`
+    `RepackageError` if there is no such layout or index, or where no image fits, saying why for each; `VariantError`
     for annotations that are not as PEP 825 has properties.
     """
     layout = ImageFolder.of(folder)
     descriptor = layout.named(ref) if ref else _only(layout)
-    images, said = layout.images(descriptor)
+    images, annotations = layout.images(descriptor)
     refs = {one.digest: ref_of(one) for one in layout.manifests}
     with at(folder):
         found = [_listed(image, number) for number, image in enumerate(images)]
         candidates = [
             ImageCandidate(one.image.digest, refs.get(one.image.digest), one.label, one.platform, fits, why)
-            for one, fits, why in _ranked(found, said, machine)
+            for one, fits, why in _ranked(found, annotations, machine)
         ]
         if not candidates or not candidates[0].fits:
             reasons = "; ".join(f"{one.platform} {one.label or ''}".strip() + f": {one.why}" for one in candidates)
@@ -123,7 +123,7 @@ def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> I
 
 
 def _only(layout: ImageFolder) -> Descriptor:
-    """The one index of *layout*, or else the one image; `RepackageError` where it has several."""
+    """The one index of *layout*, or else the one image; `RepackageError` if it has several."""
     whole = [one for one in layout.manifests if one.artifact_type is None]
     found = [one for one in whole if one.media_type == INDEX_TYPE] or whole
     if len(found) != 1:
@@ -134,11 +134,11 @@ def _only(layout: ImageFolder) -> Descriptor:
 
 def _listed(image: Descriptor, number: int) -> _Listed:
     platform = image.platform or OciPlatform("unknown", None, "unknown")
-    said = dict(image.annotations)
+    annotations = dict(image.annotations)
     with at(image.digest):
-        if key := properties_key(said):
-            label = said[label_key(key)]
-            lines = said[key].splitlines()
+        if key := properties_key(annotations):
+            label = annotations[label_key(key)]
+            lines = annotations[key].splitlines()
             return _Listed(image, platform, Variant.of(label, map(Property.parse, lines)), label)
         cpu = platform.cpu
         if platform.variant is None or cpu is None or cpu.is_baseline:
@@ -150,10 +150,12 @@ def _property(cpu: Cpu) -> Property:
     return Property.parse(cpu.variant_property)
 
 
-def _ranked(found: Sequence[_Listed], said: Mapping[str, str], machine: Machine) -> list[tuple[_Listed, bool, str]]:
+def _ranked(
+    found: Sequence[_Listed], annotations: Mapping[str, str], machine: Machine
+) -> list[tuple[_Listed, bool, str]]:
     """The images *found*, the best for *machine* first, each with whether it fits, and why."""
     here = _architecture(machine)
-    document = _document([one for one in found if one.platform.architecture == here], said)
+    document = _document([one for one in found if one.platform.architecture == here], annotations)
     items = ranked(document, machine) if document else ()
     places = {item.variant.properties: (place, item) for place, item in enumerate(items)}
     rows = []
@@ -179,14 +181,14 @@ def _architecture(machine: Machine) -> str:
     raise RepackageError("the machine's CPU is not known; expected x86_64 or aarch64 in its description")
 
 
-def _document(found: Sequence[_Listed], said: Mapping[str, str]) -> Document | None:
+def _document(found: Sequence[_Listed], annotations: Mapping[str, str]) -> Document | None:
     """The variants of the images *found*, with the metadata that their index holds, or those that vbuild knows."""
     variants = {one.variant.properties: one.variant for one in found if one.variant}
     if not variants:
         return None
     for image in found:
         key = properties_key(dict(image.image.annotations))
-        if key and (text := said.get(document_key(key))):
+        if key and (text := annotations.get(document_key(key))):
             with at(document_key(key)):
                 document = Document.parse(text.encode())
             if set(variants.values()) <= set(document.variants):

@@ -1,21 +1,20 @@
-"""Write images as an OCI image layout: blobs under their digests, and the index that names them.
+"""Write images as an OCI image layout: layers, configs, manifests, and the index that names them.
 
     layers, all cores      blobs/sha256/<hex>     each once, however many images have it
-    image                  config -> manifest     and what refers to it: manifests with it as subject, and their index
+    image                  config -> manifest     and its referrers: manifests with it as subject, and their index
     family                 index                  listed in index.json under the family's name; each image under its own
 
-Blobs of a base are the plan's to link. JSON is compact, in the order of the specification, the same bytes every time.
-https://github.com/opencontainers/image-spec/blob/main/config.md
-https://github.com/opencontainers/image-spec/blob/main/manifest.md
+Blobs of a base are linked by the plan. JSON is compact, in the order of the specification, the same bytes every time.
+Layers are tar archives that reuse the compressed bytes of wheels:
 
-Write the layers of images: tar archives, compressed without compressing again what a wheel holds compressed.
-
-    tar headers, padding, small files   deflated anew, gathered into gzip members of about 1 MiB
+    tar headers, padding, small files   deflated, gathered into gzip members of about 1 MiB
     a large member of a wheel           a gzip member of its own, around the member's deflate stream as it is
 
-A gzip file is any number of members, one after the other (RFC 1952, 2.2), and a zip archive tells all that the ends of
-one has to say: CRC-32 and size. What is inflated on the way is held against RECORD, and hashed for the diff_id.
-The same files give the same bytes: no clock, no user, no owner; folders stand before what is in them.
+A gzip file is any number of members in a row (RFC 1952, 2.2), and the zip archive knows what a member ends with: CRC-32
+and size. Everything is inflated once on the way, compared with RECORD, and hashed for the diff_id. The same files give
+the same bytes: no clock, no user, no owner; folders stand before their contents.
+https://github.com/opencontainers/image-spec/blob/main/config.md
+https://github.com/opencontainers/image-spec/blob/main/manifest.md
 https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
@@ -47,11 +46,11 @@ from vbuild.publishing.oci.model import (
     REF_NAME,
     REFERRERS,
     Artifact,
-    BaseLayer,
     Descriptor,
     File,
     ImageFamily,
     Layer,
+    MemberFile,
     OciImage,
 )
 from vbuild.publishing.oci.reading import digest_of
@@ -81,7 +80,7 @@ class WrittenBlob(Struct, frozen=True):
 def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
     """Put *layer*, all its files as of *moment*, into the folder *blobs* under its SHA-256.
 
-    `VbuildError` where a wheel does not hold what its RECORD says. Large members are never held in memory.
+    `VbuildError` if a wheel does not hold what its RECORD says. Large members are never held in memory.
     """
     part = blobs / f".{secrets.token_hex(8)}.part"
     with part.open("xb") as file, ExitStack() as stack:
@@ -89,7 +88,7 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
         wheels: dict[Path, Wheel] = {}
         for path, found in _in_order(layer.files):
             _add(_header(path, found, moment), gzip, tar)
-            if isinstance(found, BaseLayer):
+            if isinstance(found, MemberFile):
                 if found.wheel not in wheels:
                     wheels[found.wheel] = stack.enter_context(open_wheel(found.wheel))
                 _take(wheels[found.wheel], found, gzip, tar)
@@ -133,7 +132,7 @@ def _add(data: bytes, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
     gzip.add(data)
 
 
-def _take(wheel: Wheel, file: BaseLayer, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
+def _take(wheel: Wheel, file: MemberFile, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
     member = wheel.find(file.member)
     with at(wheel.path.name), at(file.member):
         if member is None or member.size != file.size:
@@ -214,7 +213,7 @@ class Images(Struct, frozen=True):
 
 
 def write_images(images: Images, folder: Path) -> None:
-    """Write *images* into *folder*, all but the blobs of their bases; `VbuildError` where a wheel is damaged."""
+    """Write *images* into *folder*, all but the blobs of their bases; `VbuildError` if a wheel is damaged."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(available_cores()) as executor:
@@ -240,7 +239,7 @@ class _Writer:
         listed, referring = [], []
         for image in family.images:
             manifest = self._image(image)
-            listed.append(replace(manifest, platform=image.listed, annotations=image.said))
+            listed.append(replace(manifest, platform=image.listed, annotations=image.annotations))
             if image.artifacts:
                 referring.append(self._referrers(image, manifest))
         index = self._json(
@@ -249,7 +248,7 @@ class _Writer:
                 "schemaVersion": 2,
                 "mediaType": INDEX_TYPE,
                 "manifests": [image.data() for image in listed],
-                "annotations": dict((*self._images.annotations, *family.said)),
+                "annotations": dict((*self._images.annotations, *family.annotations)),
             },
         )
         named = [
@@ -261,9 +260,9 @@ class _Writer:
     def _image(self, image: OciImage) -> Descriptor:
         layers = [self._layers[place] for place in image.layers]
         below = image.base.layers if image.base else ()
-        said = dict((*self._images.annotations, *image.said))
+        annotations = dict((*self._images.annotations, *image.annotations))
         base = {_BASE_DIGEST: image.base.digest} if image.base else {}
-        config = self._json(CONFIG_TYPE, self._config(image, layers, said))
+        config = self._json(CONFIG_TYPE, self._config(image, layers, annotations))
         return self._json(
             MANIFEST_TYPE,
             {
@@ -271,15 +270,15 @@ class _Writer:
                 "mediaType": MANIFEST_TYPE,
                 "config": config.data(),
                 "layers": [*(layer.data() for layer in below), *(layer.descriptor.data() for layer in layers)],
-                "annotations": {**said, **base},
+                "annotations": {**annotations, **base},
             },
         )
 
-    def _config(self, image: OciImage, layers: Sequence[WrittenBlob], said: Mapping[str, str]) -> dict[str, Any]:
+    def _config(self, image: OciImage, layers: Sequence[WrittenBlob], annotations: Mapping[str, str]) -> dict[str, Any]:
         below: dict[str, Any] = json.loads(image.base.config) if image.base else {}
         settings = dict(below.get("config") or {})
         settings["Env"] = _environment(settings.get("Env") or [], image.search)
-        settings["Labels"] = {**(settings.get("Labels") or {}), **said}
+        settings["Labels"] = {**(settings.get("Labels") or {}), **annotations}
         history = [
             {"created": self._created, "created_by": "vbuild publish", "comment": self._images.layers[place].what}
             for place in image.layers
@@ -303,8 +302,8 @@ class _Writer:
         """
         attached = [self._attached(artifact, subject).data() for artifact in image.artifacts]
         index = self._json(INDEX_TYPE, {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": attached})
-        said = ((REF_NAME, f"{image.ref}{REFERRERS}"),)
-        return replace(index, annotations=said, artifact_type=image.artifacts[0].artifact_type)
+        name = ((REF_NAME, f"{image.ref}{REFERRERS}"),)
+        return replace(index, annotations=name, artifact_type=image.artifacts[0].artifact_type)
 
     def _attached(self, artifact: Artifact, subject: Descriptor) -> Descriptor:
         """A manifest that says of *subject* what *artifact* holds (image-spec, guidelines for artifact usage)."""

@@ -1,8 +1,8 @@
-"""What is wrong with a folder of the layout redirect: pins that do not hold, and PKG-INFO that is not of the wheels.
+"""Check a folder of the layout redirect: pins, and PKG-INFO against the wheels.
 
-demo-1.0.tar.gz: wheels.json   = the wheels in the folder wheels: each there, and as it says of them; no more
+demo-1.0.tar.gz: wheels.json   = the wheels in the folder wheels: each exists, as described; no more
 demo-1.0.tar.gz: PKG-INFO      = METADATA of each wheel, with the fields that wheels.json has for it (PEP 643)
-requirements.txt               = sha256 of the sdists and wheels beside it
+requirements.txt               = sha256 of the sdists and wheels next to it
 """
 
 import gzip
@@ -20,11 +20,11 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.tar import BoundedInfo
-from vbuild.publishing.lint.metadata import stated
-from vbuild.publishing.lint.model import Demand, Problem
+from vbuild.publishing.lint.metadata import metadata_view
+from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.redirect.plan import PINS, WHEELS
-from vbuild.publishing.redirect.sdist import PKG_INFO, TABLE, left_out, order, row_of
-from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.publishing.redirect.sdist import PKG_INFO, TABLE, left_out, release_order, row_of
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.wheel.name import WheelName
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout redirect"
@@ -44,7 +44,7 @@ class _Sdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `RepackageError` where it is none, or none of this layout."""
+        """The sdist at *path*; `RepackageError` if it is none, or none of this layout."""
         top = path.name.removesuffix(".tar.gz")
         try:
             with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
@@ -59,21 +59,21 @@ class _Sdist(Struct, frozen=True):
             raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
 
 
-def problems(folder: Path) -> Iterator[Problem]:
+def problems(folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with the sdists in *folder*, and with the wheels in its folder ``wheels``."""
     paths = sorted(folder.glob("*.tar.gz"))
     if not paths:
-        yield _problem(Demand.SDIST, folder.name, "has no sdist")
+        yield _problem(PublishRule.SDIST, folder.name, "has no sdist")
     known: set[str] = set()
     for path in paths:
         try:
             sdist = _Sdist.read(path)
             project, version = parse_sdist_filename(path.name)
         except (RepackageError, InvalidSdistFilename) as error:
-            yield _problem(Demand.ARCHIVE, path.name, str(error))
+            yield _problem(PublishRule.ARCHIVE, path.name, str(error))
             continue
         known |= sdist.rows.keys()
-        wheels: list[Offered] = []
+        wheels: list[OfferedWheel] = []
         for file, row in sdist.rows.items():
             yield from _pinned(folder / WHEELS / file, row, wheels)
         release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
@@ -82,7 +82,7 @@ def problems(folder: Path) -> Iterator[Problem]:
     yield from _requirements(folder / PINS)
     for path in sorted((folder / WHEELS).glob("*")):
         if path.name not in known:
-            yield _problem(Demand.PINS, path.name, f"is in no {TABLE}, so nobody gets it")
+            yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so nobody gets it")
 
 
 def _data(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
@@ -96,70 +96,70 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     return {"size": row["size"], "sha256": row["sha256"], **row}
 
 
-def _pinned(path: Path, row: dict[str, Any], wheels: list[Offered]) -> Iterator[Problem]:
+def _pinned(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[PublishFinding]:
     """Where the wheel at *path* is not as *row* pins it; added to *wheels* where it can be read."""
     try:
         size, sha256 = path.stat().st_size, sha256_of(path)
     except OSError as error:
-        yield _problem(Demand.PINS, path.name, f"is pinned, and cannot be read: {error.strerror}")
+        yield _problem(PublishRule.PINS, path.name, f"is pinned, and cannot be read: {error.strerror}")
         return
     if (size, sha256) != (row["size"], row["sha256"]):
         what = f"{size} bytes of sha256 {sha256}, pinned {row['size']} of {row['sha256']}"
-        yield _problem(Demand.PINS, path.name, what)
+        yield _problem(PublishRule.PINS, path.name, what)
         return
     try:
-        wheel = Offered.of(path)
+        wheel = OfferedWheel.of(path)
     except VbuildError as error:
-        yield _problem(Demand.ARCHIVE, path.name, str(error).removeprefix(f"{path.name}: "))
+        yield _problem(PublishRule.ARCHIVE, path.name, str(error).removeprefix(f"{path.name}: "))
         return
     wheels.append(wheel)
     expected = {"label": None, **row_of(wheel)}
     for key, value in expected.items():
         if row.get(key) != value:
             what = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
-            yield _problem(Demand.PINS, path.name, what)
+            yield _problem(PublishRule.PINS, path.name, what)
 
 
-def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Problem]:
+def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[PublishFinding]:
     """Where PKG-INFO, and what wheels.json adds for a wheel, are not what the wheel says."""
     known_to_lack = {*left_out(release.wheels), "Description", "Description-Content-Type"}
     for wheel in release.wheels:
         fields = sdist.rows[wheel.path.name].get("fields", "")
         try:
             with at(PKG_INFO):
-                said = stated(str(fields).encode() + sdist.pkg_info)
+                stated = metadata_view(str(fields).encode() + sdist.pkg_info)
         except VbuildError as error:
-            yield _problem(Demand.METADATA, sdist.path.name, str(error))
+            yield _problem(PublishRule.METADATA, sdist.path.name, str(error))
             return
-        if (wheel.name.project, canonicalize_name(said.name)) != (release.project, release.project):
-            what = f"hands over {wheel.path.name}, and its {PKG_INFO} is of {said.name}"
-            yield _problem(Demand.METADATA, sdist.path.name, what)
-        for difference in said.differences(stated(str(wheel.metadata).encode())):
+        if (wheel.name.project, canonicalize_name(stated.name)) != (release.project, release.project):
+            what = f"hands over {wheel.path.name}, and its {PKG_INFO} is of {stated.name}"
+            yield _problem(PublishRule.METADATA, sdist.path.name, what)
+        for difference in stated.differences(metadata_view(str(wheel.metadata).encode())):
             if difference.field not in known_to_lack:
                 what = f"{wheel.path.name} is not as its {PKG_INFO} says: {difference}"
-                yield _problem(Demand.METADATA, sdist.path.name, what)
+                yield _problem(PublishRule.METADATA, sdist.path.name, what)
 
 
-def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Problem]:
+def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[PublishFinding]:
     if sdist.order is None:
         return
     try:
-        expected = [choice.data() for choice in order(release)]
+        expected = [choice.data() for choice in release_order(release)]
     except VbuildError as error:
-        yield _problem(Demand.VARIANT, sdist.path.name, str(error))
+        yield _problem(PublishRule.VARIANT, sdist.path.name, str(error))
         return
     if expected != sdist.order:
-        yield _problem(Demand.VARIANT, sdist.path.name, "has its variants in another order than their wheels give")
+        yield _problem(PublishRule.VARIANT, sdist.path.name, "has its variants in another order than their wheels give")
 
 
-def _requirements(pins: Path) -> Iterator[Problem]:
-    """Where *pins* has a hash that is of no file beside it."""
+def _requirements(pins: Path) -> Iterator[PublishFinding]:
+    """Where *pins* has a hash that is of no file alongside it."""
     pinned = _HASH.findall(pins.read_text("utf-8", "replace")) if pins.is_file() else []
     there = {sha256_of(path) for path in pins.parent.glob("*.*") if path.is_file()} if pinned else set()
     for found in pinned:
         if found not in there:
-            yield _problem(Demand.PINS, pins.name, f"pins sha256 {found}, which no file here has")
+            yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
 
 
-def _problem(demand: Demand, place: str, what: str) -> Problem:
-    return Problem(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
+    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)

@@ -1,13 +1,13 @@
-"""A tiny sdist whose backend hands over finished wheels, each pinned by its hash: for wheels too large for an index.
+"""The layout redirect: a tiny sdist whose backend installs finished wheels, each pinned by its hash, from any URL.
 
     redirect/demo-1.0.tar.gz                the sdist: PKG-INFO, wheels.json and the backend; it goes to an index
     redirect/demo-1.0-…-win_amd64.whl       wheels that the backend does not know; they go there, too
     redirect/demo_libs-1.0-….whl            companions of a split, as they are
-    redirect/wheels/demo-1.0-…-v3.whl       the other wheels under their own names: what is served
-    redirect/requirements.txt               the sdist, and what lies beside it, pinned by hash: and so the wheels
+    redirect/wheels/demo-1.0-…-v3.whl       the other wheels under their own names: to be served
+    redirect/requirements.txt               the sdist, and what lies next to it, pinned by hash: and so the wheels
 
-Every installer builds sdists (PEP 517), so every installer gets the wheel. Tags alone choose it by default: the caches
-of pip and uv do not know machines.
+It is for wheels that are too large for an index. Every installer builds sdists (PEP 517), so every installer gets the
+wheel. By default tags alone choose it: the caches of pip and uv do not know machines.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.publishing.install_commands import folder_url
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
 from vbuild.publishing.redirect.sdist import HAZARD, RedirectSource, is_handed_over, packed
-from vbuild.publishing.releases import Offered, OfferedRelease, labels_of
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
@@ -43,7 +43,7 @@ class Redirect(Struct, frozen=True):
     name: str = "redirect"
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """An sdist for each release, and its wheels; `RepackageError` without a URL, or where tags cannot choose."""
+        """An sdist for each release, and its wheels; `RepackageError` without a URL, or if tags cannot choose."""
         if self.url is None:
             raise RepackageError("no URL: the sdist has to say where the wheels are; give --url URL")
         url = folder_url(self.url)
@@ -82,8 +82,8 @@ class Redirect(Struct, frozen=True):
         if self.by_hardware:
             yield HAZARD
         elif unseen := [str(offer) for offer in releases if offer.variants]:
-            said = ", ".join(unseen)
-            yield f"{said}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
+            names = ", ".join(unseen)
+            yield f"{names}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
 
 
 def _uses(releases: Sequence[OfferedRelease], sdists: Sequence[Text], url: str) -> Iterator[ConsumerUse]:
@@ -159,6 +159,6 @@ def _links(offers: Sequence[OfferedRelease]) -> Iterator[Output]:
             yield LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
 
 
-def _is_served(wheel: Offered) -> bool:
+def _is_served(wheel: OfferedWheel) -> bool:
     """Whether *wheel* is fetched by the backend, and no file for the index."""
     return is_handed_over(wheel) and not wheel.is_companion

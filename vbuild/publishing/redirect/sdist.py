@@ -2,19 +2,16 @@
 
     demo-1.0/pyproject.toml         no build requirements, the backend in the tree (PEP 517)
     demo-1.0/redirectbackend.py     the backend, as it stands in this package
-    demo-1.0/redirecthardware.py    what a machine supports; only where hardware chooses
-    demo-1.0/PKG-INFO               the METADATA of the wheels; static but for what they disagree about (PEP 643)
+    demo-1.0/redirecthardware.py    what a machine supports; only if hardware chooses
+    demo-1.0/PKG-INFO               the METADATA of the wheels; dynamic only in what they disagree about (PEP 643)
     demo-1.0/wheels.json            every wheel that the backend hands over: file, size, sha256, tags, Pythons
 
-Same wheels, same bytes: no clock, no owner, one order.
+The same wheels give the same bytes: no clock, no owner, one order.
+
+The variants of a release come in one order for all machines: a machine gets the first that it supports. Which of two
+variants is better depends on the machine only if one names several values of a feature: such a variant is listed once
+for each of them. The order of values is that of `vbuild.variants.providers`.
 https://packaging.python.org/en/latest/specifications/source-distribution-format/
-
-The variants of a release in one order for all machines: a machine gets the first that it supports.
-
-    variants.json of the release -> a choice for each set of single values -> sorted as PEP 825 ranks them
-
-Which of two variants is better depends on the machine only where one names several values of a feature: such a
-variant stands in the list once for each of them. The order of values is that of `vbuild.variants.providers`.
 https://peps.python.org/pep-0825/#variant-ordering
 """
 
@@ -38,7 +35,7 @@ from vbuild.errors import RepackageError
 from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
-from vbuild.publishing.releases import Offered, OfferedRelease
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property, Variant
@@ -73,16 +70,16 @@ class RedirectChoice(Struct, frozen=True):
         return [self.label, list(self.properties)]
 
 
-def order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
+def release_order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
     """The variants of *offer*, best first; those of an optional provider are left out, as they are off (PEP 850).
 
-    `VariantError` where the documents in its wheels contradict each other.
+    `VariantError` if the documents in its wheels contradict each other.
     """
     documents = [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]
-    return order_of(combine(documents)) if documents else ()
+    return ranked_choices(combine(documents)) if documents else ()
 
 
-def order_of(document: Document) -> tuple[RedirectChoice, ...]:
+def ranked_choices(document: Document) -> tuple[RedirectChoice, ...]:
     """The same for the variants of *document*."""
     metadata = document.metadata
     ranked = [
@@ -201,9 +198,7 @@ class RedirectSource(Struct, frozen=True):
 
 
 def packed(source: RedirectSource) -> bytes:
-    """The bytes of *source*; `RepackageError` where there is nothing to choose from, or nothing that tags alone
-    choose.
-    """
+    """The bytes of *source*; `RepackageError` if there is nothing to choose from, or nothing that tags alone choose."""
     if not source.offer.wheels:
         raise RepackageError(
             "no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one"
@@ -232,18 +227,18 @@ def packed(source: RedirectSource) -> bytes:
     return bytes(deflate.gzip_compress(file.getvalue()[: archive.offset], _LEVEL))
 
 
-def is_handed_over(wheel: Offered) -> bool:
+def is_handed_over(wheel: OfferedWheel) -> bool:
     """Whether the backend has a tag of *wheel*: one of CPython 3.9 or newer, for any platform or for 64-bit Linux."""
     return any(_KNOWN.fullmatch(tag) for tag in tags_of(wheel))
 
 
-def differing(wheels: tuple[Offered, ...]) -> tuple[str, ...]:
+def differing(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
     """The fields, in lower case and sorted, in which the METADATA of *wheels* say different things."""
     names = {name for wheel in wheels for name, _ in wheel.metadata.headers.fields} - _OWN - _lowered(left_out(wheels))
     return tuple(sorted(name for name in names if len({wheel.metadata.headers.values(name) for wheel in wheels}) > 1))
 
 
-def left_out(wheels: tuple[Offered, ...]) -> tuple[str, ...]:
+def left_out(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
     """The fields of *wheels* that the sdist does not have: what is said of their files, and whole texts."""
     return tuple(name for name in _WHEELS_ONLY if any(_is_left_out(wheel.metadata.headers, name) for wheel in wheels))
 
@@ -328,19 +323,19 @@ def _table(source: RedirectSource) -> str:
     """wheels.json: what concerns all wheels on the first line, then a line for each."""
     about: dict[str, Any] = {"release": source.release, "urls": source.urls}
     if source.by_hardware:
-        about["order"] = [choice.data() for choice in order(source.offer)]
+        about["order"] = [choice.data() for choice in release_order(source.offer)]
     differ = differing(source.offer.wheels)
     rows = ",\n".join(json.dumps(_row(wheel, differ)) for wheel in _preferred(source.offer.wheels))
     return f'{json.dumps(about)[:-1]}, "wheels": [\n{rows}\n]}}\n'
 
 
-def _preferred(wheels: tuple[Offered, ...]) -> list[Offered]:
+def _preferred(wheels: tuple[OfferedWheel, ...]) -> list[OfferedWheel]:
     """The *wheels* so that of two that fit alike the first counts: the highest build, then the one of fewer tags."""
     ordered = sorted(wheels, key=lambda wheel: (len(wheel.name.tags) > 1, wheel.path.name))
     return sorted(ordered, key=lambda wheel: wheel.name.build_order, reverse=True)
 
 
-def row_of(wheel: Offered) -> dict[str, Any]:
+def row_of(wheel: OfferedWheel) -> dict[str, Any]:
     """What wheels.json says of *wheel*, but for the fields that wheels disagree about."""
     row: dict[str, Any] = {
         "file": wheel.path.name,
@@ -352,12 +347,12 @@ def row_of(wheel: Offered) -> dict[str, Any]:
     return {**row, "label": wheel.label} if wheel.label else row
 
 
-def _row(wheel: Offered, differ: tuple[str, ...]) -> dict[str, Any]:
+def _row(wheel: OfferedWheel, differ: tuple[str, ...]) -> dict[str, Any]:
     fields = "".join(_line(text) for name, text in wheel.metadata.headers.fields if name in differ)
     return {**row_of(wheel), "fields": fields} if differ else row_of(wheel)
 
 
-def tags_of(wheel: Offered) -> Iterator[str]:
+def tags_of(wheel: OfferedWheel) -> Iterator[str]:
     """The tags of *wheel*, expanded and sorted, the platforms of PEPs 513, 571 and 599 as PEP 600 calls them."""
     tags = {(tag.interpreter, tag.abi, _LEGACY_TAG.sub(_modern, tag.platform)) for tag in wheel.name.tags}
     return map("-".join, sorted(tags))
