@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.linked_libraries import DEEP, NAME, files
 from tests.factories.variants import machine
-from tests.factories.wheelhouse import DEEP, NAME, files
 from tests.factories.wheels import wheel
 from vbuild.cli import options
 from vbuild.cli.group import summary

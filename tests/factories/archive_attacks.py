@@ -1,4 +1,4 @@
-"""Wheels whose archive is told of falsely, or could be read in two ways.
+"""Wheels whose archive has false headers, or can be read in two ways.
 
 HEADERS, ENDS -> what the attack is called -> the archive
 """

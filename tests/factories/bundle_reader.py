@@ -1,4 +1,4 @@
-"""Wheels as split sees them once it has looked into them, without asking anybody where libraries come from."""
+"""Wheels as `split` reads them, without asking an index where libraries come from."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Official packages of CUDA 12 as split meets them: a library that needs another's, and toolkits that pin both."""
+"""Official CUDA 12 packages: a library that needs another package's, and toolkits that pin both."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

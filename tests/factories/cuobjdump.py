@@ -1,4 +1,4 @@
-"""What NVIDIA's own tool finds in a library."""
+"""What NVIDIA's cuobjdump finds in a library."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What has to hold after a run of a command that was disturbed, held against one that was not.
+"""What has to hold after a disturbed run of a command, compared with an undisturbed one.
 
 UndisturbedRun.of(command, folder) -> .faulted(fault), .killed(number, after) -> DisturbedRun -> check(), check_again()
 """

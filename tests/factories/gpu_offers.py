@@ -1,4 +1,4 @@
-"""What the entries of a fatbin offer, in short: ``80 90a ptx80 other100`` is code for sm_80 and sm_90a, PTX, LTO-IR."""
+"""What fatbin entries offer, in short: ``80 90a ptx80 other100`` is code for sm_80 and sm_90a, PTX, LTO-IR."""
 
 import re
 

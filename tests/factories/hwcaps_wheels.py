@@ -1,4 +1,4 @@
-"""Wheels of one release that were built for CPU levels, and what of their join a process loads.
+"""Wheels of one release built for CPU levels, and which code of the joined wheel a process loads.
 
 Every module and library has one function, which says the level that it was built for.
 """

@@ -1,4 +1,4 @@
-"""What those who install wheels make of one: pip, installer, and uv, from disk and as it comes from a server.
+"""What pip, installer and uv write or refuse of a wheel, from disk and, for uv, from a server.
 
 installed(folder, wheels) -> wheel -> tool -> Outcome
 """

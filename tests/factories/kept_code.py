@@ -1,4 +1,4 @@
-"""What the rule of `vbuild.hardware.gpu` keeps of a library, entry by entry: what a slimmed one is held against."""
+"""What the rule of `vbuild.hardware.gpu` keeps of a library, entry by entry, to compare slimmed libraries with."""
 
 from collections import Counter
 from collections.abc import Iterator

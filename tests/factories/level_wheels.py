@@ -1,4 +1,4 @@
-"""The project levels: one extension whose level() says for which CPU it was built, as wheels for several of them."""
+"""The project `levels`, whose level() returns the CPU level of its wheel, as wheels for several levels."""
 
 import sys
 import sysconfig

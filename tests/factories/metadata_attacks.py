@@ -1,4 +1,4 @@
-"""Wheels whose ``.dist-info`` files tell of something else than the wheel, or of places that no wheel may write to.
+"""Wheels whose ``.dist-info`` files contradict the wheel, or name places that no wheel may write to.
 
 TOLD -> what the attack is called -> the archive
 """

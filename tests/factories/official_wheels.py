@@ -1,4 +1,4 @@
-"""NVIDIA's wheels as they are on an index, with libraries that differ in a word; and bundled copies of those."""
+"""NVIDIA's wheels as an index has them, whose libraries differ in one word; and bundled copies of these libraries."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Folders whose entries come in another order: what a program makes of them must not depend on it.
+"""The variable that makes a process list folders from the end: output must not depend on their order.
 
 reversed_order() -> the variable that loads reversed_folders.c: a process with it lists folders from the end
 """

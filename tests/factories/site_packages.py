@@ -1,4 +1,4 @@
-"""Wheels unpacked together as in site-packages, and what the system's own loader says of what is there."""
+"""Wheels unpacked together as in site-packages, and what the system's loader says of their libraries."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""People who install wheels: an environment of their own with pip and uv, and an index of everything else, empty."""
+"""A virtual environment with pip and uv, and an index that has nothing else to install."""
 
 import os
 import subprocess

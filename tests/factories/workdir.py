@@ -1,4 +1,4 @@
-"""vbuild as a user starts it, in a process of its own and with a cache of his own; and what is left on the disk."""
+"""A folder in which a test runs the vbuild command, with a cache of its own; and what the command leaves on disk."""
 
 import hashlib
 import os

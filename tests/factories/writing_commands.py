@@ -1,4 +1,4 @@
-"""Commands of vbuild that write, each on small real wheels: what disturbed runs are held against.
+"""The commands of vbuild that write files, each on small real wheels.
 
 Subject -> prepared(folder) -> Workplace: in/, out/, tmp/ and cache/, and the command to run there
         -> results(): the files of the output under names that somebody may take

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.elf import MODULE, program, rpath
-from tests.factories.wheelhouse import DEEP, NAME, files, linked
+from tests.factories.linked_libraries import DEEP, NAME, files, linked
 from tests.factories.wheels import wheel
 from vbuild.elf.linkage import Via
 from vbuild.inspection.closure import Closure, ClosureRole, LinkedLibrary, Node, Official, repeats

@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 import vbuild.inspection
 from tests.factories.elf import MODULE, SUM, object_file, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.linked_libraries import DEEP, files
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant
-from tests.factories.wheelhouse import DEEP, files
 from tests.factories.wheels import everything, hashed, poked, wheel
 from vbuild.errors import WheelError
 from vbuild.gpu_code.fatbin import FatbinKind

@@ -8,8 +8,8 @@ from typing import Any
 from tests.factories.browser import Tags, browsed
 from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.linked_libraries import DEEP, files
 from tests.factories.tools import needs
-from tests.factories.wheelhouse import DEEP, files
 from tests.factories.wheels import wheel
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
