@@ -24,7 +24,7 @@ from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared, recognised
 from vbuild.build.plan import BuildBackend
-from vbuild.errors import BuildError
+from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.matrix import HostCompiler, HostSettings
@@ -273,7 +273,7 @@ def test_a_backend_that_does_not_give_one_plain_wheel_is_an_error(
 )
 def test_a_project_that_names_no_usable_backend_is_refused(pyproject: str, message: str, tmp_path: Path) -> None:
     project = tree(tmp_path / "source", {"pyproject.toml": pyproject})
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(VbuildError) as caught:
         built(project, "v2", tmp_path, Environments(tmp_path / "environments", dict))
     assert message in str(caught.value)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.variants import machine
-from vbuild.errors import HardwareError
+from vbuild.errors import HardwareError, VbuildError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia
 from vbuild.hardware.machine import Machine
@@ -119,7 +119,7 @@ def test_a_machine_is_written_in_one_way() -> None:
     ],
 )
 def test_a_description_that_is_wrong_is_refused_with_its_place(old: str, new: str, message: str) -> None:
-    with pytest.raises(HardwareError) as refusal:
+    with pytest.raises(VbuildError) as refusal:
         Machine.parse(SOUND.replace(old, new))
     assert str(refusal.value).startswith(message)
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,15 @@ def test_a_proxy_is_used(tmp_path: Path) -> None:
         pytest.raises(FetchError, match=r"no sdist of this version on http://nowhere\.example"),
     ):
         fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url="http://nowhere.example", proxy=proxy))
+
+
+def test_pip_is_asked_once_and_again_when_its_files_change(tmp_path: Path) -> None:
+    env = _env(tmp_path, "[global]\nindex-url = https://one.example/simple\n")
+    begin = time.perf_counter()
+    first = Indexes.configured(env)
+    asked = time.perf_counter() - begin
+    begin = time.perf_counter()
+    assert Indexes.configured(env) == first
+    assert time.perf_counter() - begin < asked / 10
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://other.example/simple\n")
+    assert Indexes.configured(env).index_url == "https://other.example/simple"

@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import StrEnum
 from pathlib import Path, PurePath
 
-import uv
 from msgspec import Struct
 
 from vbuild.build.environment import BuildEnvironment
 from vbuild.errors import BuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
+from vbuild.index_client.uv import install_command, venv_command
 from vbuild.process.run import run
 from vbuild.recipe.cuda import Archs
 from vbuild.recipe.model import Check
@@ -260,14 +260,12 @@ def tried(
     environment = BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")
     empty = folder / "empty"  # the command must find the wheel installed, not the source tree
     empty.mkdir(parents=True)
-    uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
     variables = {**for_installers(os.environ, pass_env), **configuration()}
     seen = environment.variables(passed(os.environ, pass_env))
-    create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
     links = ["--find-links", str(beside)] if beside else []
-    fill = [uv_bin, "pip", "install", *quiet, *links, "--python", str(environment.python), str(wheel), *check.requires]
     with at("test"):
-        run([*create, str(folder / "venv")], log=log, environment=variables)
+        run(venv_command(interpreter.path, folder / "venv"), log=log, environment=variables)
+        fill = install_command(environment.python, *links, str(wheel), *check.requires)
         run(fill, log=log, environment=variables)
         run(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
     return TrialCompile.PASSED

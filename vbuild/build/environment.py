@@ -23,18 +23,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import uv
 from msgspec import Struct
 
 from vbuild.errors import at
 from vbuild.hardware.cpu import Cpu
+from vbuild.index_client.uv import install_command, venv_command
 from vbuild.process.run import run
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.variables import for_installers
+from vbuild.recipe.variables import for_installers, undisturbed
 from vbuild.toolchain.interpreter import Interpreter
 
-# variables of a virtual environment around vbuild, which would lead backends to its packages
-_LEAD_ELSEWHERE = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX"})
 # with which uv installs others than it is told to; what a lock says they have had their part in
 _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
@@ -102,11 +100,10 @@ class Environments:
     def _make(
         self, folder: Path, requirements: Collection[str], interpreter: Interpreter, locked: Collection[str] | None
     ) -> BuildEnvironment:
-        uv_bin, quiet = uv.find_uv_bin(), ["--no-config", "--no-progress"]
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
-        create = [uv_bin, "venv", *quiet, "--no-project", "--no-python-downloads", "--python", str(interpreter.path)]
+        create = venv_command(interpreter.path, folder)
         # through links, what a build does to its requirements would be done to uv's cache
-        fill = [uv_bin, "pip", "install", *quiet, "--link-mode=copy", "--python", str(environment.python)]
+        fill = install_command(environment.python, "--link-mode=copy")
         if locked is None:
             fill += sorted(requirements)
         else:
@@ -121,15 +118,10 @@ class Environments:
         if locked is not None:
             variables = {name: text for name, text in variables.items() if name not in _INSTEAD}
         with at("build environment"):
-            for command in ([*create, str(folder)], *([fill] if requirements else [])):
+            for command in (create, *([fill] if requirements else [])):
                 run(command, log=log, environment=variables)
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
-
-
-def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
-    """*before* without what leads to the packages around vbuild."""
-    return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
 
 
 def own_environment(interpreter: Interpreter) -> BuildEnvironment:

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.build.caching import Running
-from vbuild.build.environment import Environments, Prefix, undisturbed, variables
+from vbuild.build.environment import Environments, Prefix, variables
 from vbuild.build.native_cache import NativeCache
 from vbuild.build.native_step import BuildStep, Planner
 from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
@@ -30,7 +30,7 @@ from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.native import Native
 from vbuild.recipe.spelling import baseline
-from vbuild.recipe.variables import passed
+from vbuild.recipe.variables import passed, undisturbed
 from vbuild.toolchain.toolkit.provision import Supply
 
 Said = Callable[[str], None]

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,12 @@ from vbuild.errors import FetchError
 _LINE = re.compile(r"(?P<section>global|install|:env:)\.(?P<key>[a-z][a-z0-9-]*)=(?P<value>['\"].*)")
 _SECTIONS = ("global", "install", ":env:")
 _TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
+
+_FILE = re.compile(r"^For variant '\w+', will try loading '(.*)'$", re.MULTILINE)
+
+# what pip said in this process: it takes most of a second to say it
+_LISTINGS: dict[tuple[object, ...], tuple[str, tuple[tuple[int, int] | None, ...]]] = {}
+_ASKING = threading.Lock()
 
 # either would keep the settings, or all there is to read, from being printed
 _NOT_PASSED = frozenset({"PIP_QUIET", "PIP_LOG"})
@@ -45,14 +52,18 @@ class Indexes(Struct, frozen=True):
 
     @classmethod
     def configured(cls, env: Mapping[str, str] | None = None) -> Self:
-        """The configuration of this interpreter's pip, run with *env*; `FetchError` where pip refuses it."""
+        """The configuration of this interpreter's pip, run with *env*; `FetchError` if pip refuses it.
+
+        pip is asked once, and again when one of its files has changed.
+        """
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
-        command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
-        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-            raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
-        return cls.parse(ran.stdout)
+        key = (str(Path.cwd()), *sorted(env.items()))
+        with _ASKING:
+            listing, states = _LISTINGS.get(key, ("", ()))
+            if not listing or _states(listing) != states:
+                listing = _listing(env)
+                _LISTINGS[key] = (listing, _states(listing))
+        return cls.parse(listing)
 
     @classmethod
     def parse(cls, listing: str) -> Self:
@@ -90,6 +101,29 @@ class Indexes(Struct, frozen=True):
             "ALL_PROXY": self.proxy or "",
         }
         return {name: text for name, text in env.items() if text}
+
+
+def _listing(env: Mapping[str, str]) -> str:
+    """What ``pip config list`` says, its files and their settings."""
+    command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
+        raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
+    return ran.stdout
+
+
+def _states(listing: str) -> tuple[tuple[int, int] | None, ...]:
+    """Size and time of each file that pip looked for, or None if it is not there."""
+    return tuple(
+        (found.st_size, found.st_mtime_ns) if (found := _stat(file)) else None for file in _FILE.findall(listing)
+    )
+
+
+def _stat(file: str) -> os.stat_result | None:
+    with suppress(OSError):
+        return Path(file).stat()
+    return None
 
 
 def _settings(listing: str) -> dict[str, str]:

@@ -84,6 +84,17 @@ _INSTALLER = frozenset({*_NETWORK, "NETRC", "SSL_CLIENT_CERT", "DBUS_SESSION_BUS
 _INSTALLER_PREFIXES = ("UV_", "PIP_", "KEYRING_")
 _NOT_INSTALLER = ("UV_PUBLISH_",)
 
+_LEAD_ELSEWHERE = frozenset(
+    {
+        *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES"),
+        *("UV_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"),
+        *("PIP_DRY_RUN", "PIP_NO_DEPS", "PIP_QUIET", "PIP_LOG"),
+    }
+)
+_READ_BY_PYTHON_AND_UV = re.compile(
+    r"PYTHON\w+|UV_(?!INDEX_\w+_(USERNAME|PASSWORD)$|HTTP|NATIVE_TLS$|SYSTEM_CERTS$)\w+"
+)
+
 _SECRET = re.compile(
     r"(?:^|_)(?:TOKENS?|PASS|PASSWORDS?|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|API_?KEY|KEY|AUTH|LOGIN|USERNAME)(?:_|$)",
     re.IGNORECASE,
@@ -109,6 +120,16 @@ def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) ->
         if name in _INSTALLER or (name.startswith(_INSTALLER_PREFIXES) and not name.startswith(_NOT_INSTALLER))
     }
     return own | passed(environment, asked)
+
+
+def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
+    """*before* without what leads Python or an installer to other packages, or to another place for them."""
+    return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
+
+
+def unconfigured(before: Mapping[str, str]) -> dict[str, str]:
+    """*before* without every variable that Python and uv read, except those with which uv reaches an index."""
+    return {name: text for name, text in undisturbed(before).items() if not _READ_BY_PYTHON_AND_UV.fullmatch(name)}
 
 
 def is_asked(name: str, asked: Iterable[str]) -> bool:

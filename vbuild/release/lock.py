@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import uv
 from msgspec import Struct
 
 import vbuild
@@ -19,6 +18,7 @@ from vbuild.build.frontend import Job, required
 from vbuild.build.source import unpacked
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
+from vbuild.index_client.uv import compile_command
 from vbuild.process.run import run, supervised
 from vbuild.recipe.lock import Lock, LockedRequirement, hashed, lock_file
 from vbuild.recipe.model import Recipe
@@ -113,9 +113,8 @@ def _resolved(shop: Builder, requires: tuple[str, ...], interpreter: Interpreter
     folder = Path(tempfile.mkdtemp(dir=shop.stage, prefix="resolving-"))
     wanted, found = folder / "wanted.txt", folder / "found.txt"
     wanted.write_text("".join(f"{line}\n" for line in requires), encoding="utf-8")
-    quiet = ["--no-config", "--no-progress", "--quiet", "--no-header", "--no-annotate"]
-    command = [uv.find_uv_bin(), "pip", "compile", *quiet, "--generate-hashes", "--no-python-downloads"]
-    command += ["--python", str(interpreter.path), "--output-file", str(found), str(wanted)]
+    options = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
+    command = compile_command(interpreter.path, wanted, found, *options)
     variables = {**for_installers(os.environ, shop.recipe.build.pass_env), **shop.configuration()}
     with at(interpreter.kind):
         run(command, log=folder / "log", environment=variables, name="uv pip compile")

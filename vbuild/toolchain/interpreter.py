@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import uv
 from msgspec import Struct
 
 from vbuild.errors import BuildError
+from vbuild.index_client.uv import find_command
 from vbuild.toolchain.probes import is_script, remembered
 
 _ASK = """
@@ -95,7 +95,7 @@ def _of(path: Path) -> tuple[Path, ...]:
 def _path(python: str, environment: Mapping[str, str]) -> Path:
     if python in {"", sys.executable}:
         return Path(sys.executable)
-    command = [uv.find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", python]
+    command = find_command(python)
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
         reason = next((line for line in ran.stderr.splitlines() if line.startswith("error:")), "error: not found")

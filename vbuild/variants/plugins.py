@@ -14,7 +14,6 @@ Only wheels: nothing of what is installed runs before the plugin does.
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -25,7 +24,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-import uv
 from msgspec import Struct
 from packaging.requirements import Requirement
 from packaging.tags import sys_tags
@@ -35,6 +33,8 @@ from unearth import Link
 from vbuild.errors import VariantError, at
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.uv import compile_command, install_command, venv_command
+from vbuild.recipe.variables import unconfigured
 from vbuild.variants.document import Document
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import PackageVariants, PluginFeatures
@@ -44,11 +44,7 @@ from vbuild.variants.providers import is_answered
 from vbuild.wheel.name import WheelName
 
 # a cache of its own: what a plugin does to its files reaches no other environment
-_QUIET = ("--no-config", "--no-progress", "--cache-dir=cache")
-# what leads an installer to other packages, or to another place; how to reach an index stays
-_LEADS_ELSEWHERE = re.compile(
-    r"PYTHON\w+|VIRTUAL_ENV|CONDA_PREFIX|UV_(?!INDEX_\w+_(USERNAME|PASSWORD)$|HTTP|NATIVE_TLS$|SYSTEM_CERTS$)\w+"
-)
+_OWN_CACHE = "--cache-dir=cache"
 
 
 class PluginInstallation(Struct, frozen=True):
@@ -95,8 +91,8 @@ class _Client(Struct, frozen=True):
         """The wheels for this machine of all that the *requirements* need."""
         listed, lock = self.folder / "requires.txt", self.folder / "pylock.toml"
         listed.write_text("\n".join(requirements), encoding="utf-8")
-        compiled = ("pip", "compile", *self._places(), "--only-binary=:all:", "--format=pylock.toml")
-        self._run(*compiled, "--python", sys.executable, "--output-file", str(lock), str(listed))
+        options = (*self._places(), "--only-binary=:all:", "--format=pylock.toml")
+        self._run(compile_command(sys.executable, listed, lock, *options))
         tags = {str(tag): place for place, tag in enumerate(sys_tags())}
         for found in tomllib.loads(lock.read_text(encoding="utf-8")).get("packages", ()):
             yield _package(found, tags)
@@ -106,20 +102,19 @@ class _Client(Struct, frozen=True):
         root, pins = self.folder / "environment", self.folder / "pins.txt"
         lines = (f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n" for package in packages)
         pins.write_text("".join(lines), encoding="utf-8")
-        self._run("venv", *_QUIET, "--no-project", "--no-python-downloads", "--python", sys.executable, str(root))
+        self._run(venv_command(sys.executable, root, _OWN_CACHE))
         python = root / "bin" / "python"
-        install = ("pip", "install", *self._places(), "--only-binary=:all:", "--no-deps", "--require-hashes")
-        self._run(*install, "--python", str(python), "--requirements", str(pins))
+        options = (*self._places(), "--only-binary=:all:", "--no-deps", "--require-hashes")
+        self._run(install_command(python, *options, "--requirements", str(pins)))
         return python
 
     def _places(self) -> tuple[str, ...]:
-        return (*_QUIET, *(("--no-index",) if self.indexes.no_index else ()))
+        return (_OWN_CACHE, *(("--no-index",) if self.indexes.no_index else ()))
 
-    def _run(self, *arguments: str) -> None:
-        ours = {name: text for name, text in os.environ.items() if not _LEADS_ELSEWHERE.fullmatch(name)}
+    def _run(self, command: Sequence[str]) -> None:
         ran = subprocess.run(
-            [uv.find_uv_bin(), *arguments],
-            env={**ours, **self.indexes.environment()},
+            command,
+            env={**unconfigured(os.environ), **self.indexes.environment()},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

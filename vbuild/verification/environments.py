@@ -33,7 +33,6 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-import uv
 from msgspec import Struct
 from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
@@ -44,7 +43,8 @@ from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.variables import for_installers, passed
+from vbuild.index_client.uv import install_command, venv_command
+from vbuild.recipe.variables import for_installers, passed, undisturbed
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
@@ -54,14 +54,6 @@ _OLDEST_GLIBC, _MUSL = 5, ("musllinux_1_2", "musllinux_1_1")
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
 _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
-# variables that lead an installer, or what it runs, to other packages or to another place
-_LEAD_ELSEWHERE = frozenset(
-    {
-        *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_SYSTEM_PYTHON", "UV_BREAK_SYSTEM_PACKAGES"),
-        *("UV_PYTHON", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"),
-        *("PIP_DRY_RUN", "PIP_NO_DEPS", "PIP_QUIET", "PIP_LOG"),
-    }
-)
 
 
 def platforms_of(name: WheelName) -> tuple[PlatformPolicy, ...]:
@@ -229,8 +221,8 @@ def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder:
         root = folder / f"with-{installer}"
         paths = sysconfig.get_paths("venv", vars={"base": str(root), "platbase": str(root)})
         environment = WheelEnvironment(root, Path(paths["purelib"]), Path(paths["scripts"]) / "python")
-        venv = [sys.executable, "-m", "venv"] if installer is Installer.PIP else _uv_venv(Path(sys.executable))
-        client.run([*venv, str(root)])
+        by_pip = [sys.executable, "-m", "venv", str(root)]
+        client.run(by_pip if installer is Installer.PIP else venv_command(sys.executable, root))
         client.install(environment, str(plain))
         return environment
     environment = WheelEnvironment(folder, folder / "packages")
@@ -261,7 +253,7 @@ def make_environment(
     plain = _plainly_named(wheel, name, folder)
     client = _Client(Installer.UV, TargetPython.of(name), sources)
     root = folder / "environment"
-    client.run([*_uv_venv(python), str(root)])
+    client.run(venv_command(python, root))
     (packages,) = root.glob("lib/*/site-packages")
     environment = WheelEnvironment(root, packages, root / "bin" / "python")
     client.install(environment, str(plain), *requires)
@@ -280,17 +272,7 @@ def _plainly_named(wheel: Path, name: WheelName, folder: Path) -> Path:
 
 def variables() -> dict[str, str]:
     """Return the variables for a process in an environment: those a build sees, less those that lead elsewhere."""
-    return _without_leads(passed(os.environ))
-
-
-def _without_leads(before: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
-
-
-def _uv_venv(python: Path) -> list[str]:
-    """Return the command that makes an environment of *python*, without the folder, which comes last."""
-    quiet = ["--no-config", "--no-progress", "--no-project", "--no-python-downloads"]
-    return [uv.find_uv_bin(), "venv", *quiet, "--python", str(python)]
+    return undisturbed(passed(os.environ))
 
 
 class _Client(Struct, frozen=True):
@@ -338,8 +320,7 @@ class _Client(Struct, frozen=True):
             command += ["--progress-bar=off"]
         else:
             # a link into uv's cache would make the loader find the library there
-            command = [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-progress", "--link-mode=hardlink"]
-            command += ["--python", python]
+            command = install_command(python, "--link-mode=hardlink")
         # there is no variable for it in uv
         command += ["--no-index"] if self.sources.indexes.no_index else []
         if not environment.python and self.target:
@@ -361,7 +342,7 @@ def _installer_variables(indexes: Indexes) -> dict[str, str]:
         "PIP_DEFAULT_TIMEOUT": str(round(indexes.timeout)),
         "COLUMNS": "1000",  # otherwise pip breaks messages at the terminal's width
     }
-    return _without_leads(for_installers(os.environ)) | {name: text for name, text in pip.items() if text}
+    return undisturbed(for_installers(os.environ)) | {name: text for name, text in pip.items() if text}
 
 
 def _reason(output: str) -> str:

@@ -18,13 +18,13 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-import uv
 from msgspec import Struct
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.uv import find_command
 from vbuild.recipe.model import Check
 from vbuild.verification.environments import (
     TargetPython,
@@ -271,7 +271,7 @@ def _python(name: WheelName) -> Path:
         return Path(sys.executable)
     target = TargetPython.of(name)
     version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
-    command = [uv.find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
+    command = find_command(version)
     ran = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
     if ran.returncode:
         raise WheelError(f"no Python {version} on this machine; expected one that takes {name.python}-{name.abi}")

@@ -10,11 +10,9 @@ Who wants the last where a toolkit is installed sets CUDA_HOME to what ``vbuild 
 Where builds get what a machine need not have: CUDA toolkits, and zig.
 """
 
-import functools
 import os
 import platform
 import shlex
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -139,17 +137,8 @@ def _name(projects: tuple[str, ...], version: Version, machine: str) -> str:
 
 
 def _places(indexes: Indexes | None) -> Places:
-    """What gives *indexes*, or pip's, asked once for all threads."""
-    lock = threading.Lock()
-    configured = functools.cache(Indexes.configured)
-
-    def places() -> Indexes:
-        if indexes is not None:
-            return indexes
-        with lock:
-            return configured()
-
-    return places
+    """What gives *indexes*, or pip's."""
+    return lambda: indexes or Indexes.configured()
 
 
 class ToolkitProvider(Protocol):
