@@ -62,14 +62,16 @@ _PLACES = {name: module for module, names in _NAMES.items() for name in names.sp
 __all__ = ["DISTRIBUTION", "__version__", *_PLACES]  # noqa: PLE0604 - names, all of them
 
 
-def __getattr__(name: str) -> object:
-    """The function, option or result called *name*, imported from its module."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'vbuild' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would take every name for one of ours
 
-    value = globals()[name] = getattr(import_module(f"vbuild.{_PLACES[name]}"), name)
-    return value
+    def __getattr__(name: str) -> object:
+        """The function, option or result called *name*, imported from its module."""
+        if name not in _PLACES:
+            raise AttributeError(f"module 'vbuild' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(f"vbuild.{_PLACES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

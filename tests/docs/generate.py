@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tests.docs.api_page import api
 from tests.docs.pages import DOCS, ROOT
 from vbuild.cli.main import main as vbuild
 from vbuild.files.cache import PARTS
@@ -27,6 +28,7 @@ def generated() -> dict[Path, str]:
         DOCS / "commands" / f"vbuild-{name}.md": _command(name, command) for name, command in vbuild.commands.items()
     }
     texts[DOCS / "commands" / "index.md"] = _commands()
+    texts[DOCS / "reference" / "api.md"] = api()
     texts[DOCS / "reference" / "report.md"] = _schema(json.loads(_SCHEMA.read_text(encoding="utf-8")))
     texts[DOCS / "reference" / "cache.md"] = _cache()
     return {page: _placed(page, text) for page, text in texts.items()}

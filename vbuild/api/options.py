@@ -53,7 +53,7 @@ class SlimOptions(TypedDict, total=False):
     """Options of `slim`; give either *gpus* or *variants*, or neither to strip or drop only.
 
     gpus               GPUs to keep code for, as in "sm_90", "9.0", "80,86" or "90+PTX"
-    variants           GPUs by label: each label becomes a variant wheel, as in {"sm80": "80,86,89"}
+    variants           GPUs by label: each label becomes a variant wheel, as in `{"sm80": "80,86,89"}`
     ptx                "auto" keeps PTX for GPUs without machine code, "keep" also the newest, "none" none; "auto"
     strip              "debug" cuts debug data from libraries, "unneeded" all local symbols
     drop               globs of members to leave out; * also crosses slashes
@@ -150,7 +150,7 @@ class PublishOptions(TypedDict, total=False):
     """Options of `publish`. Those after *url* are for the layout that they name, and do nothing in the others.
 
     url             where the output folder will be served
-    add             hwcaps: pairs of a CPU level and a wheel to add as that level, as in [("v3", "other.whl")]
+    add             hwcaps: pairs of a CPU level and a wheel to add as that level, as in `[("v3", "other.whl")]`
     max_size        hwcaps: refuse wheels that are larger, in MB
     mirror          redirect: other URLs that may have the wheels, asked first
     by_hardware     redirect: choose by CPU and GPU, not by tags only
@@ -161,7 +161,7 @@ class PublishOptions(TypedDict, total=False):
     base            oci: the image layout to build on, DIR or DIR:NAME
     annotation_key  oci: the annotation that holds a variant's properties
     emit            oci: rules for clusters, "nfd" or "dra"
-    map             conda: names of required projects there, as in {"torch": "pytorch"}
+    map             conda: names of required projects there, as in `{"torch": "pytorch"}`
     """
 
     url: str | None

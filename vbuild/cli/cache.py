@@ -51,10 +51,10 @@ def cache_size(*, as_json: bool) -> None:
     "--older-than",
     type=click.IntRange(0, 36500),
     metavar="DAYS",
-    help="Remove every entry that was not used for so many days.  [default: each part's own rule]",
+    help="Remove every entry that was not used for this many days. [default: each part's own rule]",
 )
 def cache_prune(*, older_than: int | None) -> None:
-    """Remove what was not used for long, or is too much.
+    """Remove what was not used for long, or takes too much space.
 
     Commands that use the cache do so once a day. Entries that a running build may use stay: those that are being made,
     and those used within a day. CUDA toolkits stay unless you give DAYS.
@@ -67,9 +67,9 @@ def cache_prune(*, older_than: int | None) -> None:
 @cache.command("clean", epilog=options.example("vbuild cache clean builds probes"))
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS), metavar="[PART]...")
 def cache_clean(parts: tuple[str, ...]) -> None:
-    """Empty the cache, or only the PARTs named as in `vbuild cache size`.
+    """Empty the cache, or only some parts of it.
 
-    No build should be running: one that has begun does not show which entries it uses.
+    'vbuild cache size' names the parts. Run it while no build is running: a build does not mark the entries it uses.
     """
     from vbuild.files.cache import Part, clean
 
