@@ -14,6 +14,7 @@ import click
 
 from tests.docs.api_page import api
 from tests.docs.pages import DOCS, ROOT
+from vbuild.cli.main import SECTIONS
 from vbuild.cli.main import main as vbuild
 from vbuild.files.cache import PARTS
 
@@ -42,10 +43,12 @@ def _placed(page: Path, text: str) -> str:
 
 
 def _commands() -> str:
-    rows = [
-        f"| [`vbuild {name}`](vbuild-{name}.md) | {_summary(command)} |" for name, command in vbuild.commands.items()
-    ]
-    return "\n".join(["| command | what it does |", "|---|---|", *rows])
+    """The commands in the sections that ``vbuild --help`` has."""
+    parts = []
+    for title, names in SECTIONS.items():
+        rows = [f"| [`vbuild {name}`](vbuild-{name}.md) | {_summary(vbuild.commands[name])} |" for name in names]
+        parts += [f"## {title}", "\n".join(["| command | what it does |", "|---|---|", *rows])]
+    return "\n\n".join(parts)
 
 
 def _cache() -> str:
