@@ -53,15 +53,19 @@ def examples(text: str) -> list[Example]:
     return [_example(match) for match in _STEP.finditer(text) if match["command"]]
 
 
-def runs(text: str, folder: Path, cache: Path) -> Iterator[tuple[Example, int, str]]:
-    """Run the page *text* in *folder*: each example, with its exit status and all that it prints.
+def runs(text: str, folder: Path, prepared: Path) -> Iterator[tuple[Example, int, str]]:
+    """Run the page *text* below *folder*: each example, with its exit status and all that it prints.
 
+    Examples have an empty cache, so that they show what a first run prints. What prepares them uses the cache
+    *prepared*, which pages can share.
     Raises `subprocess.CalledProcessError` if a command fails that prepares an example.
     """
+    cache, folder = folder / "cache", folder / "work"
     shutil.copytree(ROOT / "recipes", folder / "recipes")  # locks are written beside recipes
     (folder / "tests").symlink_to(ROOT / "tests")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache)}
+    before = {**environment, "XDG_CACHE_HOME": str(prepared)}
     for match in _STEP.finditer(text):
         if match["command"]:
             ran = subprocess.run(
@@ -80,14 +84,13 @@ def runs(text: str, folder: Path, cache: Path) -> Iterator[tuple[Example, int, s
             (folder / match["file"]).write_text(match["content"], encoding="utf-8")
         else:
             for line in [match["hidden"]] if match["hidden"] else _downloads(match["shell"]):
-                subprocess.run(["sh", "-c", line], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+                subprocess.run(["sh", "-c", line], cwd=folder, env=before, check=True, stdout=subprocess.DEVNULL)
 
 
-def differences(page: Path, folder: Path) -> list[str]:
+def differences(page: Path, folder: Path, prepared: Path) -> list[str]:
     """What is wrong with the examples of *page*, run below *folder*; each with what the command prints."""
-    (folder / "work").mkdir()
     wrong = []
-    for example, status, said in runs(page.read_text(encoding="utf-8"), folder / "work", folder / "cache"):
+    for example, status, said in runs(page.read_text(encoding="utf-8"), folder, prepared):
         is_refused = "\nvbuild: " in f"\n{example.shown}"
         if example.is_machines:  # a choice is that of the machine it is made on
             is_same = len(said.splitlines()) == len(example.shown.splitlines())
