@@ -1,6 +1,7 @@
 """Write into pages what their commands print: ``python -m tests.docs.show README.md docs/howto/slim.md``.
 
-Each page runs in a folder of its own with an empty cache; pages share the cache of what prepares examples. A page is written when all of its commands have run.
+Each page runs in a folder of its own with an empty cache; pages share the cache of what prepares examples. A page is
+written when all of its commands have run.
 """
 
 import sys
