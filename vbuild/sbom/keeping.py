@@ -1,24 +1,24 @@
-"""A wheel's bill of materials from the bytes that are written: what an earlier bill knows, and what is changed now.
+"""A wheel's bill of materials, made of the bytes that are written, an earlier bill, and what is changed now.
 
     earlier bills, changes, RECORD of the new wheel -> Bill
 
-The files in it are those of the new wheel's RECORD, with the hashes there. So it is true of what is written, whatever
-an earlier bill contains; from that one come only the past: changes, libraries that went, builds.
+The files in it are those of the new wheel's RECORD, with the hashes there, so the bill is true of what is written,
+whatever an earlier bill contains. From that one come only the past: changes, libraries that were taken out, builds.
 
-The bill of materials in a wheel, for the wheel under another name: whose bill it is changes, all it lists stays.
+If a wheel is renamed, its bills get the new name; everything they list stays:
 
     dist-info/sboms/*.cdx.json    metadata.component: name, version, purl and bom-ref, and references to that bom-ref
 
-auditwheel writes one when it bundles libraries, and `vbuild split` one when it takes them out.
-https://cyclonedx.org/docs/1.4/json/
-https://peps.python.org/pep-0770/
-
-Where the bill of materials in a wheel contradicts the wheel: checked against its name and RECORD, nothing is inflated.
+auditwheel writes one when it bundles libraries, and `vbuild split` one when it takes them out. A check compares a bill
+with its wheel; nothing is inflated:
 
 name, version      those of the wheel
-files              each compiled file that is there, with the hash it has, and no other
-what went          not there any more
+files              each compiled file of the wheel, with its hash, and no other
+gone               not in the wheel any more
 serial number      that of the rest: nobody has edited it
+
+https://cyclonedx.org/docs/1.4/json/
+https://peps.python.org/pep-0770/
 """
 
 import json

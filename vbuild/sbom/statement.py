@@ -2,14 +2,14 @@
 
     subject                  each file with its SHA-256
     resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, packages of the toolkit
-    externalParameters       of each wheel: for which processor, with which flags; what nothing pins, by its name
+    externalParameters       of each wheel: for which processor, with which flags; unpinned inputs, by name
     runDetails               the vbuild that did it
 
-The same run gives the same bytes: there is no time in it, no path, no name of a machine. Nobody has signed it:
+The same run gives the same bytes: no time, no path, no name of a machine. The statement is not signed:
 
     cosign attest-blob --statement provenance.json --bundle demo.sigstore.json     # cosign 3
 
-or, with GitHub's attest action, ``predicate-type`` and what stands under ``predicate`` as ``predicate-path``.
+or, with GitHub's attest action, ``predicate-type`` and the value of ``predicate`` as ``predicate-path``.
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md
 https://slsa.dev/spec/v1.0/provenance

@@ -1,10 +1,10 @@
-"""`vbuild select --doctor`: whether what is installed was chosen for this machine.
+"""`vbuild select --doctor`: whether installed variants fit this machine.
 
     interpreter -> the folders it imports from -> *.dist-info/variant.json -> supported here, or not, and what is better
 
-Caches and disks that machines share bring variants to machines that cannot run them, and no installer looks again
+Caches and disks that machines share bring variants to machines that cannot run them, and no installer checks again
 (redirecting sdists that choose by hardware; folders on a network). A variant wheel keeps its variant.json when it is
-installed, whatever it was called then (PEP 825).
+installed, whatever its file was called (PEP 825).
 """
 
 import json

@@ -1,14 +1,12 @@
-"""``variant.json`` in a wheel, and ``{name}-{version}-variants.json`` alongside the wheels of a release.
+"""``variant.json`` of a wheel, ``{name}-{version}-variants.json`` of a release, ``[variant]`` of a project.
 
     $schema              which version of the format; 850/0.2.0 has providers, 825/0.1.1 has none
     default-priorities   {"namespace": [...]}
     providers            {namespace: provider}
     variants             {label: {namespace: {feature: [values, sorted]}}}; in a wheel exactly one label
 
-The format is a draft: its URLs and versions are here and nowhere else.
-https://peps.python.org/pep-0825/#variant-metadata
-
-The ``[variant]`` table of a project's pyproject.toml or of a ``variant.toml``: what its variants may be.
+The format is a draft: its URLs and versions are here and nowhere else. In pyproject.toml, or in a ``variant.toml``, a
+project declares what its variants may be:
 
     [variant.default-priorities]
     namespace = ["x86_64", "blas_lapack"]
@@ -18,7 +16,8 @@ The ``[variant]`` table of a project's pyproject.toml or of a ``variant.toml``: 
     x86_64.level = ["v3"]
     blas_lapack.library = ["openblas"]
 
-Providers that vbuild knows (x86_64, aarch64, nvidia) need not be written out.
+Providers that vbuild knows (x86_64, aarch64, nvidia) may be left out.
+https://peps.python.org/pep-0825/#variant-metadata
 The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/peps/pep-9998.rst
 """
 

@@ -1,6 +1,6 @@
-"""``{name}-{version}-variants.json`` for every release in a folder of wheels, made of what the wheels say.
+"""`vbuild index`: write ``{name}-{version}-variants.json`` for every release in a folder of wheels.
 
-    wheels with a label -> their variant.json, each checked against its file name -> one document a release
+    wheels with a label -> their variant.json, each checked against its file name -> one document for each release
 
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """

@@ -1,12 +1,10 @@
-"""Variant properties and variants as values: what may be said about the machine a wheel was built for.
+"""Variant properties and variants as values; the features that a provider's plugin finds on a machine.
 
     x86_64 :: level :: v3            namespace :: feature :: value
     x86_64_v3 = {x86_64 :: level :: v3}    a variant: its label, and the properties that the label stands for
 
 A wheel fits a machine when, for each feature it names, the machine supports at least one of the values given.
 https://peps.python.org/pep-0825/#variant-properties
-
-What a provider's plugin said that this machine supports, and which plugin it was.
 """
 
 import hashlib

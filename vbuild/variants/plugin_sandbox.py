@@ -1,11 +1,11 @@
 """Run a plugin apart from vbuild, within limits, and get the bytes of its answer or the reason why there is none.
 
-    vbuild -> warden.py -> python -I probe.py: the plugin
+    vbuild -> plugin_warden.py -> python -I plugin_probe.py: the plugin
               ends all     own session, no input, no descriptors of ours, an empty folder as its own and as HOME
 
-This holds what goes wrong by accident, and keeps what a plugin does from changing a result unseen. It is no sandbox: a
-plugin is code of the user's own, which reads and writes what the user may, and has the network. One that kills the
-warden can leave processes behind; who asked for it is told so.
+This limits what goes wrong by accident, and keeps a plugin from changing a result unnoticed. It is not a sandbox: a
+plugin runs with the rights of the user, and has the network. One that kills the warden can leave processes behind,
+which vbuild reports.
 """
 
 import base64

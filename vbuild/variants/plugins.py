@@ -1,15 +1,11 @@
-"""Ask the plugins that a release names what this machine supports, where vbuild itself cannot say.
+"""Ask the plugins that a release names what this machine supports, if vbuild itself cannot answer.
 
-    providers -> neither static, optional nor built in -> installed -> run apart -> the answer checked -> Said
-
-Only who asks for it gets here (``vbuild select --run-plugins``): it runs other people's code.
-
-A fresh environment with a provider's plugin in it, and which wheels those are.
-
+    providers -> neither static, optional nor built in -> installed -> run apart -> the answer checked -> PluginFeatures
     requires -> uv pip compile -> one wheel of each project, by its SHA-256 -> uv venv, uv pip install --require-hashes
 
-From the package indexes that pip is configured with, and from nowhere else: no URL that a release states is fetched.
-Only wheels: nothing of what is installed runs before the plugin does.
+Only ``vbuild select --run-plugins`` does this: it runs other people's code. Wheels come from the package indexes that
+pip is configured with; no URL that a release states is fetched. Only wheels are installed: nothing runs before the
+plugin does.
 """
 
 import dataclasses

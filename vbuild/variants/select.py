@@ -1,9 +1,9 @@
-"""Which wheel of a project a machine gets out of folders of wheels, and why.
+"""`vbuild select`: which wheel of a project a machine gets out of folders of wheels, and why.
 
     newest version first -> its wheels whose tags fit -> variants ranked -> tags -> build number -> the first one
 
-As installers do it: a version of which nothing fits gives way to the next older one, pre-releases come last, and
-variants count only when the release's ``{name}-{version}-variants.json`` lists them.
+The order is that of installers: if nothing of a version fits, the next older one is tried, pre-releases come last, and
+variants count only if the release's ``{name}-{version}-variants.json`` lists them.
 https://peps.python.org/pep-0825/#variant-ordering
 """
 

@@ -1,17 +1,16 @@
 """Deflate large members on all cores, and what the members of a family share only once.
 
-    rope -> pieces of about 4 MiB -> each deflated by itself -> one deflate stream
+    file -> pieces of about 4 MiB -> each deflated by itself -> one deflate stream
 
-Where a piece ends depends on the parts of the rope and on its source, never on the number of cores: the same rope
-gives the same bytes on every machine, and ropes over one source that share a long range share its pieces.
-
-Take the end off a deflate stream, so that streams deflated apart, on several cores, become one.
+Where a piece ends depends on the parts of the file and on its source, never on the number of cores: the same file gives
+the same bytes on every machine, and files over one source that share a long range share its pieces. To join streams,
+the end of each is opened:
 
     … | block | last block, marked as the last | zero bits up to a byte
     … | block | the same block, mark cleared   | a stored block of nothing, which ends at a byte | the next stream …
 
-A stream says nowhere where its last block begins: it is found by inflating it bit by bit. What is given back has been
-inflated to the right bytes; a stream that cannot be opened so is refused with None.
+No field says where the last block of a stream begins: it is found by inflating the stream bit by bit. The result has
+been inflated to the right bytes; for a stream that cannot be opened the result is None.
 https://www.rfc-editor.org/rfc/rfc1951 (section 3.2.3); the idea is that of gzjoin.c in zlib's examples
 """
 

@@ -1,6 +1,6 @@
-"""The wheels that a command is given: files, and folders of them.
+"""Which wheels a command is given, files or folders, and how large members are inflated.
 
-Members of hundreds of megabytes: hashed while they are inflated, and mapped instead of held.
+Members of hundreds of megabytes are hashed while they are inflated, and mapped instead of kept in memory.
 """
 
 import mmap

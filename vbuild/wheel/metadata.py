@@ -1,17 +1,12 @@
 """The files of a wheel's ``.dist-info`` folder as values: RECORD, WHEEL and METADATA.
 
-RECORD is written again in one spelling; WHEEL and METADATA stay as they were, letter by letter, where not changed.
+RECORD is written again in one spelling; WHEEL and METADATA keep every letter that is not changed. Both are
+``Name: value`` lines in UTF-8; METADATA may continue with a blank line and a body. A line that starts with a blank
+continues the field above it, and the first line that is not a field ends the headers, as in Python's email package, by
+which installers read them. A companion, a wheel that `vbuild split` made, is known by its Generator and its name.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
-
-The header lines of WHEEL and METADATA, kept as they were written except where they are changed.
-
-Both files are ``Name: value`` lines in UTF-8; METADATA may go on with a blank line and a body. A line that starts
-with a blank continues the field above it, and the first line that is not a field ends the headers, as Python's
-email package (which installers read them with) has it.
 https://packaging.python.org/en/latest/specifications/core-metadata/
-
-Wheels that a split makes alongside others: told by their WHEEL, which says what generated them, and by their names.
 """
 
 import base64

@@ -1,18 +1,13 @@
-"""The records of a zip archive, little-endian, each field named once.
+"""The records of a zip archive, little-endian, each field named once; and the end of an archive.
 
     local header | name | extra | data          one per member
     central header | name | extra | comment     one per member, all together: the central directory
-    zip64 end | zip64 locator                   where a size, an offset or the count does not fit
+    zip64 end | zip64 locator                   if a size, an offset or the count does not fit
     end | comment
 
-A value that does not fit its field is all ones there and stands in the header's zip64 extra field instead.
+A value that does not fit its field is all ones there and stands in the header's zip64 extra field instead. The end says
+where the central directory is; an archive in which another reader could find another end is refused.
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
-
-The end of a zip archive: where its central directory is, and that no reader would find another one.
-
-    central directory | zip64 end | zip64 locator | end | comment
-
-https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (sections 4.3.12 to 4.3.16)
 """
 
 import re

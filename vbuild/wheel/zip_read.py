@@ -1,10 +1,8 @@
-"""Where the members of an open zip archive are, and that every reader of it would see the same ones.
+"""Find and inflate the members of an open zip archive, if every reader would see the same ones.
 
-What two installers could read differently is refused: bytes in front of the archive, members that overlap, a local
+Refused is what two installers could read differently: bytes in front of the archive, members that overlap, a local
 header that contradicts the central directory, a name given twice. So is what has no place in a wheel: links,
-encryption, paths that leave the folder they are unpacked into.
-
-Deflate streams, a chunk at a time (RFC 1951).
+encryption, paths that leave the folder they are unpacked into. Deflate streams are read a chunk at a time (RFC 1951).
 """
 
 import os

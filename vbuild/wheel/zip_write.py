@@ -1,13 +1,12 @@
-"""Write a zip archive member by member: plain headers with sizes in them, zip64 only where a value needs it.
+"""Write a zip archive member by member: plain headers with sizes in them, zip64 only if a value needs it.
 
-No data descriptors and no other extra fields, so that the same members give the same bytes wherever they came from.
+There are no data descriptors and no other extra fields, so the same members give the same bytes wherever they came
+from.
 
-Archives whose members lie in them as they are, compressed or not by whoever made them: conda packages.
-
-    write_stored(path, members) -> a zip archive of stored members, each with the first day a zip can say
+    write_stored(path, members) -> a zip archive of stored members, each with the first day that a zip can hold
     open_stored(path) -> ZipReader -> .members, .inflated
 
-The same members give the same bytes. A member of another archive is passed on without a look at it.
+These two are for conda packages. A member of another archive is passed on without reading it.
 """
 
 import dataclasses

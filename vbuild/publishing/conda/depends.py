@@ -1,21 +1,19 @@
-"""Requires-Dist as a conda package's dependencies, for each Python: markers decided, extras dropped, names mapped.
+"""Requires-Dist as a conda package's dependencies, for each Python: markers evaluated, extras dropped, names mapped.
 
     numpy>=1.26,<3; python_version >= "3.12"    Python 3.11: nothing      Python 3.12: numpy >=1.26,<3a0
     demo[cli]~=1.4.2                            demo >=1.4.2,1.4.*        conda has no extras
     torch>=2                                    pytorch >=2               with torch mapped to pytorch
 
-A package for several Pythons cannot ask for something on some of them: it becomes one for each run of Pythons that ask
-for the same. What is decided by the patch version of Python is asked for where one patch version asks for it.
-https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
-
-Version specifiers as conda's match specifications say them.
+A package for several Pythons cannot require something on some of them: it becomes one for each run of Pythons with the
+same requirements. A marker that depends on the patch version of Python counts if it applies to one patch version.
 
     ~=1.4.2     >=1.4.2,1.4.*        ==1.4.*    1.4.*        !=1.4.*    !=1.4.*
     <2          <2a0                 ==1.0      ==1.0        ===1.0     ==1.0
     >=2.dev0    >=2a0
 
-PEP 440 keeps the pre-releases of 2 out of ``<2``; in conda they come before 2, so the bound is put before them. What
-conda's ``>1.7`` has besides is 1.7.post1, and its ``==1.0`` passes over 1.0+local, which conda packages do not have.
+PEP 440 keeps the pre-releases of 2 out of ``<2``; in conda they come before 2, so the bound is put before them. Conda's
+``>1.7`` also admits 1.7.post1, and its ``==1.0`` ignores 1.0+local, which conda packages do not have.
+https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
 https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/pkg-specs.html#package-match-specifications
 """
 

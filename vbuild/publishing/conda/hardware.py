@@ -1,4 +1,4 @@
-"""Variant properties as what conda's solver can ask of a machine, its virtual packages.
+"""Variant properties and compatibility tags as what conda's solver can ask of a machine.
 
     x86_64 :: level :: v3                          _x86_64-microarch-level >=3
     nvidia :: cuda_version_lower_bound :: 12.6     __cuda >=12.6
@@ -6,19 +6,17 @@
     nvidia :: sm_arch :: 90_real                   __cuda_arch >=9.0,<10
     nvidia :: sm_arch :: 90_virtual                __cuda_arch >=9.0
 
-``__archspec`` is matched by its build string alone, so a machine that says zen4 has no x86_64_v3. The package
-``_x86_64-microarch-level``, conda-forge's, has one build for each name, of the level that this CPU reaches, and nothing
-in it; a channel brings its own. ``__cuda_arch`` is the lowest capability of all GPUs, without letters (CEP 46).
-
-A wheel's compatibility tags as the kind of conda package it becomes, and the Pythons and machines that it is for.
+``__archspec`` is matched by its build string alone, so a machine that reports zen4 has no x86_64_v3. conda-forge's
+package ``_x86_64-microarch-level`` has one build for each name, of the level that this CPU reaches, and no files; a
+channel contains its own. ``__cuda_arch`` is the lowest capability of all GPUs, without letters (CEP 46).
 
     cp311-cp311-manylinux_2_28_x86_64    linux-64   python >=3.11,<3.12.0a0, python_abi 3.11.* *_cp311
     cp39-abi3-manylinux_2_17_x86_64      linux-64   python, cpython >=3.9, _python_abi3_support 1.*; noarch: python
-    py3-none-manylinux_2_17_x86_64       linux-64   python >=3; noarch: python, for it has code and no Python in it
+    py3-none-manylinux_2_17_x86_64       linux-64   python >=3; noarch: python, as its code does not need one Python
     py3-none-any                         noarch     python >=3; noarch: python
 
-CEP 20 has the packages that are for every Python and one machine: all clients know them, for they put the files of
-``noarch: python`` where they belong whichever folder the package came from.
+CEP 20 defines packages for every Python and one machine. All clients know them: they put the files of
+``noarch: python`` where they belong, whichever folder the package came from.
 https://github.com/conda/ceps/blob/main/cep-0020.md
 """
 

@@ -1,14 +1,14 @@
-"""One of the wheels that are joined, open: its compiled files, each read once, and which of another's they are.
+"""A wheel to join, open: its compiled files, which file of another build each is, and what keeps it out.
 
 demo.libs/libx-1a2b3c4d.so.1   demo.libs/libx-5e6f7a8b.so.1   the same library of two builds: the hash is its bytes'
-demo.libs/libx-1a2b3c4d.so.1.2 demo.libs/libx-5e6f7a8b.so.1.3 the same, where no other is called libx.so.1
+demo.libs/libx-1a2b3c4d.so.1.2 demo.libs/libx-5e6f7a8b.so.1.3 the same, if no other is called libx.so.1
 
-Why a build's copy of a compiled file cannot be the one that processors of its level load, or None if it can.
+A build's copy of a file is refused for one of these reasons:
 
 kind       the loader chooses among shared libraries of x86-64, not among programs
 SONAME     one for all levels: it is the name by which a library that is loaded already is known
-exports    whatever the baseline's copy gives, by name and version; more does no harm, since only what was built
-           alongside it asks for that. Of a wheel that was added what somebody may take is enough (`missed`)
+exports    whatever the baseline's copy gives, by name and version; more does no harm, since only files of the same
+           build use that. A wheel that was added needs only what somebody may use (`missed`)
 code       no instruction above the level, by disassembly
 platform   no library, and no version of a symbol, that the wheel's tags do not promise
 """

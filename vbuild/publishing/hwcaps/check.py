@@ -1,8 +1,8 @@
-"""What is wrong with a folder of the layout hwcaps: copies that are not copies, or that the loader never takes.
+"""Check a folder of the layout hwcaps: copies have to be copies, and the loader has to take them.
 
-    copy    a library for every processor beside it, one SONAME, whatever that exports, no instruction above its level,
-            and each library of the wheel that the other one finds; that one itself needs a lower level
-    stub    no code, no symbols, one library, which is there, and which has the Python module that is asked for
+    copy    a library for every processor exists, with the same SONAME and all of its exports; no instruction above
+            the level; the same libraries of the wheel are found; the other one itself needs a lower level
+    stub    no code, no symbols, one library, which exists, and which has the Python module that is asked for
     libvb_  a stub that leads to it, and a copy
     folder  of glibc-hwcaps: one that glibc knows, with libraries alone
 

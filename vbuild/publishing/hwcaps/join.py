@@ -1,19 +1,17 @@
-"""Which compiled files of several builds become copies for levels alongside the baseline's, and whether that is sound.
+"""Decide which compiled files of several builds become copies for levels, and check that the result is sound.
 
-    matched, file by file -> what differs from the next lower level's -> judged -> Family, one a file
-    every file at every level -> what it takes from others is there in the copies that are chosen with it
+    matched, file by file -> what differs from the next lower level's -> checked -> LevelFamily, one for each file
+    every file at every level -> what it takes from others exists in the copies that are chosen with it
 
-Of wheels of one release all must fit, or nothing is joined. Of one that was added what fits is taken, with whatever it
-needs; the rest is named in the notes.
+All files of the wheels of one release have to fit, or nothing is joined. Of an added wheel the files that fit are
+taken, with whatever they need; the notes name the rest. Other members have to be the same in every wheel, with
+exceptions:
 
-Whether the members of joined wheels that no processor runs are the same in each, and which may differ.
-
-*.dist-info/RECORD, WHEEL, variant.json, sboms/*   of one wheel by their nature: the join has its own
-*.dist-info/METADATA                               what is required must be the same; the baseline's is taken
-*.pyc beside its *.py                              made anew by Python where it does not fit: the baseline's
+*.dist-info/RECORD, WHEEL, variant.json, sboms/*   each wheel has its own; the join gets new ones
+*.dist-info/METADATA                               requirements must be the same; the baseline's is taken
+*.pyc with its *.py                                Python makes it again if it does not fit: the baseline's is taken
 texts, and strings in Python code                  may differ in flags of a compiler, absolute paths and the name of
                                                    a level, as records of a build do: the baseline's is taken
-all else                                           must be the same
 """
 
 import io

@@ -1,7 +1,7 @@
 """Where the copies for levels go, what is changed in them, and the members of the joined wheel.
 
-    demo.libs/libx.so                       stays; the copies beside it, in glibc-hwcaps/x86-64-vN/, have its name and
-                                            SONAME, whatever hash theirs had
+    demo.libs/libx.so                       stays; its copies in glibc-hwcaps/x86-64-vN/ have its name and SONAME,
+                                            whatever hash theirs had
     demo/_c.so (opened by its path)         a stub; all copies, the baseline's too, become
                                             demo.libs/[glibc-hwcaps/x86-64-vN/]libvb__c-1a2b3c4d.so
     demo.libs/liby.so, of v3's wheel only   demo.libs/liby.so, if every processor can run it

@@ -1,26 +1,18 @@
-"""One plain wheel for all CPU levels: glibc chooses among the copies of a library that it has.
+"""The layout hwcaps: one plain wheel for all CPU levels; glibc chooses among the copies of a library in it.
 
     plain wheel, v3's, v4's, of one Python and platform -> one wheel that every installer takes
-    demo/_c.so                                          a stub without code, where the module differs
+    demo/_c.so                                          a stub without code, if the module differs
     demo.libs/libvb__c-1a2b3c4d.so                      what every x86-64 processor runs, glibc before 2.33, and musl
     demo.libs/glibc-hwcaps/x86-64-v3/libvb__c-…so       what processors of level v3 run
 
-Whatever is the same at two levels is there once. A wheel that is out already, with another one built elsewhere *added*,
-gets a build tag, by which installers prefer it; where copies need a newer system than its tags promise, also the tag of
-the wheel that they are from, and the old wheel stays alongside it.
+    release -> JoinSet, one for each tag: the plain wheel, other levels' lowest first, and what is added
+    JoinSet -> JoinedWheel -> NewWheel: members, name, size and notes
+
+Files that are the same at two levels exist once. If a wheel that was built elsewhere is added to a published one, the
+join gets a build tag, by which installers prefer it; if its copies need a newer system than the old wheel's tags
+promise, it gets the tag of the wheel that they are from, and the old wheel stays.
 https://man7.org/linux/man-pages/man8/ld.so.8.html (glibc-hwcaps)
-
-What the wheels of one set come to: the members of the joined wheel, its name, its size, and what to say of it.
-
-    JoinSet, opened -> Joined -> NewWheel
-
-Of wheels that are added to one that is out, the join gets a build tag, by which installers prefer it; where copies need
-a newer system than the old wheel's tags promise, the tag of the wheel that they are from, and the old one stays.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
-
-Which wheels are joined: the plain one and those of x86-64 levels, of one release, one Python and one platform.
-
-release -> one set for each tag: the plain wheel, other levels' lowest first, and what is added
 """
 
 import re

@@ -1,14 +1,13 @@
-"""What a variant needs, in the words of clusters: which nodes an image runs on, and which devices a pod claims.
+"""What a variant needs, for Kubernetes: which nodes an image runs on (NFD), and which devices a pod claims (DRA).
 
     x86_64 :: level :: v3                       cpu.cpuid AVX2, FMA3 ...
     nvidia :: cuda_version_lower_bound :: 12.6  labels of GPU feature discovery       cudaDriverVersion
     nvidia :: sm_arch :: 90_real                (nvidia.com/gpu.compute.major ...)    cudaComputeCapability
 
-Values of one feature are alternatives; features are all needed. What has no word there is a note to the publisher.
+Values of one feature are alternatives; all features are needed. Notes name what cannot be expressed. Both files are
+JSON, which is YAML 1.2; a claim begins with comments, so that file is YAML alone.
 https://kubernetes-sigs.github.io/node-feature-discovery/v0.20/usage/image-compatibility.html
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
-
-Both are written as JSON, which is YAML 1.2; the comments before a claim make that file YAML alone.
 """
 
 import json

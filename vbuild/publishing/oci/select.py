@@ -1,8 +1,8 @@
 """Which image of an OCI image layout a machine gets, and why: ranked as wheels are.
 
-    index -> what each image says: its annotations, or its platform's variant -> variants ranked -> the first one
+    index -> each image's annotations, or its platform's variant -> variants ranked -> the first one
 
-Indexes that others made (buildah, buildx) have platforms alone: ``linux/amd64/v3`` is read as x86_64 :: level :: v3. An
+Indexes of other tools (buildah, buildx) have platforms alone: ``linux/amd64/v3`` is read as x86_64 :: level :: v3. An
 image without variant fits every machine of its architecture, after all others.
 """
 
