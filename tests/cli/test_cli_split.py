@@ -73,7 +73,7 @@ def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert max(len(line) for line in ran.stdout.splitlines() if " " in line.strip()) <= WIDTH
     said = plain(ran.stdout)
-    assert said[0] == "3 wheels and 1 wheel beside: N -> N MB"
+    assert said[0] == "3 wheels and 1 new wheel: N -> N MB"
     assert "N MB moved to demo-libs==0.N" in said
     assert f"  {hashed('libcount.so.1', COUNT)} in 2 wheels" in said
     assert f"demo_libs-0.N-py3-none-{LINUX}.whl" in said
@@ -82,7 +82,7 @@ def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
         assert account[1].startswith("  N -> N MB, unpacked N -> N MB")
         assert account[2] == "  requires demo-libs==0.N"
         assert account[3] == "  demo/_c.so: RPATH $ORIGIN/../demo_libs/lib"
-    assert said[said.index(PURE) + 1] == "  as it was: nothing in it to take out"
+    assert said[said.index(PURE) + 1] == "  unchanged: nothing in it to take out"
 
 
 def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, cuda_index: Serving) -> None:

@@ -111,7 +111,7 @@ def test_a_dry_run_says_what_is_to_be_fetched(tmp_path: Path) -> None:
     workdir = Workdir.at(tmp_path, shared=())
     ran = workdir.vbuild("matrix", "demo.toml", "-o", "dry", "--dry-run")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "  CUDA 13.4, which is to be fetched: compiled for sm_75," in ran.stdout
+    assert "  CUDA 13.4, which will be fetched: compiled for sm_75," in ran.stdout
     assert not (workdir.cache / "vbuild/toolkits").exists()
 
 

@@ -142,7 +142,7 @@ def test_a_dry_run_names_what_is_passed_and_counts_what_is_not(
         "matrix", "demo.toml", "--dry-run", *options
     )
     said = " ".join(ran.stdout.split())
-    assert f"variables of the environment that builds see: {names}; {number} are held back" in said, ran.stderr
+    assert f"environment variables that builds see: {names}; {number} others are hidden" in said, ran.stderr
     assert WORD not in ran.stdout + ran.stderr
 
 

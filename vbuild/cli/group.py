@@ -60,8 +60,10 @@ class Commands(click.Group):
             except Exception as error:  # whatever an interrupt was turned into, too
                 if interruption.heard is not None:
                     raise _interrupted() from error
-                if said := str(error) if isinstance(error, VbuildError) else _refused(error):
-                    raise terminal.Refusal(said) from error
+                if isinstance(error, VbuildError):
+                    raise terminal.Refusal(str(error)) from error
+                if isinstance(error, OSError) and (reason := refusal_of(error)):
+                    raise terminal.Refusal(reason) from error
                 raise
 
 
@@ -79,10 +81,6 @@ def _in_two_lines() -> Iterator[None]:
         raise
     except click.UsageError as error:
         raise terminal.UsageMistake(error) from error
-
-
-def _refused(error: Exception) -> str | None:
-    return refusal_of(error) if isinstance(error, OSError) else None
 
 
 def _interrupted() -> terminal.Refusal:

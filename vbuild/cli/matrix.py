@@ -111,7 +111,7 @@ def _each(value: int | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:
-    """Jobs as the shell would be told: variables, config settings, and what the launchers do; each build once."""
+    """Jobs as one would type them: variables, config settings, and what compiler wrappers do; each build once."""
     builds: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
         builds.setdefault(job.target.build_key, []).append(job)
@@ -119,7 +119,7 @@ def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:
         yield from _build_lines(wheels)
     for job in [wheels[0] for wheels in builds.values()][:1]:  # all builds see the same
         names = ", ".join(job.passed) or "none"
-        yield from wrapped(f"variables of the environment that builds see: {names}; {job.held_back} are held back")
+        yield from wrapped(f"environment variables that builds see: {names}; {job.held_back} others are hidden")
 
 
 def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
@@ -129,11 +129,11 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
     yield from (f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment)
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
-    yield from wrapped(f"  launchers: put last {' '.join((*rules.compile, *rules.link))}", indent=4)
+    yield from wrapped(f"  compiler wrappers append: {' '.join((*rules.compile, *rules.link))}", indent=4)
     for prefix in job.prefixes:
         yield from wrapped(f"  native {prefix}", indent=4)
     if cuda := job.target.cuda:
-        where = "" if job.toolkit and job.toolkit.root.exists() else ", which is to be fetched"
+        where = "" if job.toolkit and job.toolkit.root.exists() else ", which will be fetched"
         yield from wrapped(f"  CUDA {cuda.toolkit}{where}: compiled for {cuda.archs}", indent=4)
     for wheel in wheels:
         if gpus := wheel.target.gpus:

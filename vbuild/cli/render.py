@@ -42,7 +42,7 @@ def release_lines(release: "ReleaseResult") -> Iterator[str]:
 
 
 def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
-    """What there is to know of a release besides its wheels."""
+    """What else the user should know about a release."""
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     if lists := release.lists:
@@ -73,7 +73,7 @@ def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[
 
 
 def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
-    """How long the build of *product* took, in a few letters; builds with several wheels are told *before*."""
+    """How long the build of *product* took, or "same" if it is among those *before*, which it joins."""
     key = product.target.build_key
     is_first = key not in before
     before.add(key)
@@ -83,7 +83,7 @@ def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
 
 
 def _kept(release: "ReleaseResult") -> str:
-    """What *release* has from an earlier run, in a few words; none where it has nothing."""
+    """What *release* took from an earlier run, in a few words; an empty text if nothing."""
     wheels = f"{release.kept} of {release.targets} wheels" if release.kept else ""
     count = release.kept_builds
     builds = f"{count} build{'' if count == 1 else 's'}" if count else ""
@@ -95,8 +95,8 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
         alike.setdefault(_WHEEL.sub("", failure.error, count=1), []).append(failure)
-    for said, group in alike.items():
-        error = said if len({failure.error for failure in group}) > 1 else group[0].error
+    for text, group in alike.items():
+        error = text if len({failure.error for failure in group}) > 1 else group[0].error
         # with the last lines of a log, in which compilers and make put tabs
         first, *log = f"{', '.join(str(failure.target) for failure in group)} failed: {error}".expandtabs().splitlines()
         yield from wrapped(first)
@@ -107,7 +107,7 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
 
 
 def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
-    """*text* in lines of 80 columns, those behind the first set in; a word is not broken, a path can be copied."""
+    """*text* in lines of 80 columns, indented after the first; words are not broken, so that paths can be copied."""
     begin = " " * (len(text) - len(text.lstrip()))
     line = begin
     for piece in _PIECE.findall(text):
@@ -120,7 +120,7 @@ def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
 
 def split_lines(split: "Split") -> Iterator[str]:
     """A split: what went where, what stayed and why, and each wheel before and after."""
-    made = f" and {counted(len(split.beside), 'wheel')} beside" if split.beside else ""
+    made = f" and {counted(len(split.beside), 'new wheel')}" if split.beside else ""
     after = "" if split.packed is None else f" -> {mb(split.packed)}"
     yield f"{counted(len(split.wheels), 'wheel')}{made}: {mb(split.before)}{after} MB"
     alike: dict[str, list[LibraryMove]] = {}
@@ -144,7 +144,7 @@ def split_lines(split: "Split") -> Iterator[str]:
 
 
 def _becomes(move: "LibraryMove") -> str:
-    """What becomes of a library, and the reason where it is not the best."""
+    """What happens to a library, and why nothing better does."""
     because = f"; {move.reason}" if move.reason else ""
     match str(move.kind):
         case "replace":
@@ -160,7 +160,7 @@ def _becomes(move: "LibraryMove") -> str:
 def _thinned_lines(wheel: "Thinned") -> Iterator[str]:
     yield wheel.name
     if wheel.is_untouched:
-        yield "  as it was: nothing in it to take out"
+        yield "  unchanged: nothing in it to take out"
         return
     packed = "" if wheel.packed is None else f"{mb(wheel.before)} -> {mb(wheel.packed)} MB, "
     yield f"  {packed}unpacked {mb(wheel.unpacked_before)} -> {mb(wheel.unpacked)} MB"

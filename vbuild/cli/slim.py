@@ -89,7 +89,7 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     """One output of slimming: the wheel, and two lines or so for each library that was looked at."""
     yield slimmed.name
     if slimmed.is_untouched:
-        yield "  as it was: nothing in it to cut"
+        yield "  unchanged: nothing in it to cut"
     packed = "" if slimmed.packed is None else f"{mb(slimmed.before)} -> {mb(slimmed.packed)} MB, "
     yield f"  {packed}unpacked {mb(slimmed.unpacked_before)} -> {mb(slimmed.unpacked)} MB"
     for library in slimmed.libraries:

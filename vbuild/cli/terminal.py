@@ -1,4 +1,4 @@
-"""What the user sees: results on stdout, refusals and progress on stderr. The only file that prints."""
+"""What the user sees: results on stdout, errors and progress on stderr. No other module prints."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Refusal(click.ClickException):
-    """A `VbuildError` as the user meets it: one line, status 1."""
+    """A `VbuildError` as the user sees it: one line, status 1."""
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature
         click.echo(f"vbuild: {_printable(' '.join(self.message.split()))}", err=True, file=file)
@@ -39,7 +39,7 @@ def show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: AN
 
 
 def write(text: str) -> None:
-    """Print *text* as it is: a file, for whoever redirects it."""
+    """Print *text* as it is, such as a file that the user redirects."""
     click.echo(text, nl=False)
 
 
@@ -50,13 +50,13 @@ def pass_on(output: bytes) -> None:
 
 
 def _printable(line: str) -> str:
-    """*line* without what could make a terminal do something: names in a wheel are anybody's."""
+    """*line* without characters that control a terminal: anybody chooses the names in a wheel."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
-    """Lines on stderr that say which target is at which step; nothing where that is no terminal."""
+    """Show on stderr which target is at which step, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _target, _step: None
         return
@@ -66,17 +66,17 @@ def progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
     steps: dict[str, str] = {}
     with console.status("fetching the source") as line:
 
-        def told(target: "Target", step: str) -> None:
+        def show_step(target: "Target", step: str) -> None:
             steps[str(target)] = step
-            at_work = [f"{label}: {said}" for label, said in steps.items() if said.endswith("ing")]
+            at_work = [f"{label}: {each}" for label, each in steps.items() if each.endswith("ing")]
             line.update(", ".join(at_work) or step)
 
-        yield told
+        yield show_step
 
 
 @contextmanager
 def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """One line on stderr that says what is being done; nothing where that is no terminal."""
+    """Show on stderr in one line what is being done, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _step: None
         return
@@ -88,7 +88,7 @@ def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on stderr; nothing where that is no terminal."""
+    """Show a progress bar on stderr, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _what, _done, _total: None
         return
