@@ -131,7 +131,7 @@ def test_a_stale_lock_is_refused_or_said(workdir: Workdir, pattern: str, text: s
 @pytest.mark.parametrize(
     ("pattern", "text", "why"),
     [
-        (r"^.*", "demo==1", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (r"^.*", "demo==1", "not JSON: Expecting value at line 1, column 1"),
         ('"lock": 1', '"lock": 2', "lock: found 2, expected 1"),
         ('"source": "folder",', "", "source: missing; expected a string"),
     ],

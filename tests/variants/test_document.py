@@ -268,8 +268,8 @@ def test_a_provider_of_another_shape_is_refused(keys: dict[str, Any], message: s
         (b"[]", "expected a JSON object, got list"),
         (b"\xff{}", "not UTF-8 at byte 0x0"),
         (b'{"a": 1, "a": 2}', "key 'a' stands twice in one object"),
-        (b"[" * 100_000, "JSON nested too deeply, or with a number too long"),
-        (b'{"a": ' + b"1" * 5000 + b"}", "JSON nested too deeply, or with a number too long"),
+        (b"[" * 100_000, "JSON nested too deeply, of far too many values, or with a number too long"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "JSON nested too deeply, of far too many values, or with a number too long"),
         (b" " * (2**21 + 1), "2097153 bytes of JSON; expected 2097152 at most"),
     ],
 )

@@ -19,13 +19,13 @@ import json
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from msgspec import Struct
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
-from vbuild.files.json_text import parsed_json
+from vbuild.files.json_text import json_object
 
 _VERSION = 1
 
@@ -58,7 +58,7 @@ class Lock(Struct, frozen=True):
         """The lock in the file *path*; `RecipeError` where it is none."""
         try:
             with at(path):
-                return cls._read(Table(_parsed(path.read_bytes())))
+                return cls._read(Table(json_object(path.read_bytes(), RecipeError)))
         except OSError as error:
             raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -121,16 +121,6 @@ def hashed(text: str) -> str:
     if not _PACKAGE.fullmatch(text):
         raise RecipeError(f"{text!r} is no package with a hash; expected name==version --hash=sha256:…")
     return text
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    try:
-        found = parsed_json(data)
-    except ValueError as error:
-        raise RecipeError(f"not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise RecipeError("no JSON object")
-    return found
 
 
 def _resolved(table: Table) -> LockedRequirement:

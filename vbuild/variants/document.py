@@ -22,17 +22,17 @@ The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/pep
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
+from vbuild.files.json_text import json_object
 from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for
@@ -112,10 +112,9 @@ class Document(Struct, frozen=True):
     @classmethod
     def parse(cls, data: bytes) -> Self:
         """The document in *data*; `VariantError` for anything that is not as the PEPs say, with its place."""
-        values = _decoded(data)
-        if not isinstance(values, dict):
-            raise VariantError(f"expected a JSON object, got {type(values).__name__}")
-        table = Table(values)
+        if len(data) > _LARGEST:
+            raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
+        table = Table(json_object(data, VariantError))
         try:
             schema = table.parsed("$schema", Schema.parse)
             metadata = VariantMetadata.read(table)
@@ -237,28 +236,6 @@ def _check_alike(document: Document, longest: Document) -> None:
 def _parsed(data: bytes) -> Document:
     """The document in *data*; the wheels of a release have few different ones."""
     return Document.parse(data)
-
-
-def _decoded(data: bytes) -> object:
-    if len(data) > _LARGEST:
-        raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_once)
-    except UnicodeDecodeError as error:
-        raise VariantError(f"not UTF-8 at byte {error.start:#x}") from error
-    except json.JSONDecodeError as error:
-        raise VariantError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except (RecursionError, ValueError) as error:
-        raise VariantError("JSON nested too deeply, or with a number too long") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these *pairs*; JSON readers differ on which of two equal keys counts, so it is refused."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise VariantError(f"key {twice!r} stands twice in one object")
-    return values
 
 
 def _read_properties(namespaces: Table) -> list[Property]:

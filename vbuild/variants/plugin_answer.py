@@ -10,11 +10,9 @@
 The longest list of the plugins there are has 160 values (``nvidia :: sm_arch``), the widest answer some 60 features.
 """
 
-import json
-from typing import Any
-
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError
+from vbuild.files.json_text import json_object
 from vbuild.hardware.machine import Features
 from vbuild.variants.model import checked_name, checked_value
 
@@ -25,24 +23,9 @@ _MOST_FEATURES, _MOST_VALUES, _LONGEST = 256, 1024, 128
 def parsed(data: bytes, namespace: str) -> Features:
     """The features of *namespace*, best first, in the answer *data*; `VariantError` if it is not as above."""
     try:
-        values = json.loads(data.decode(), object_pairs_hook=_once)
-    except RecursionError as error:
-        raise VariantError("its answer is nested too deeply") from error
-    except ValueError as error:
-        raise VariantError(f"its answer is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise VariantError(f"its answer is {type(values).__name__}; expected a JSON object")
-    try:
-        return _read(Table(values), namespace)
+        return _read(Table(json_object(data, VariantError)), namespace)
     except (RecipeError, VariantError) as error:
         raise VariantError(f"its answer: {error}") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a key twice in one object")
-    return values
 
 
 def _read(table: Table, namespace: str) -> Features:

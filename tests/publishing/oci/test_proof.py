@@ -87,7 +87,8 @@ def test_a_folder_without_a_layout_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_layout_that_cannot_be_read_is_a_problem(folder: Path) -> None:
     (folder / "demo-1.0" / "index.json").write_text("{")
-    assert said(folder) == [f"{folder}/demo-1.0: index.json: not JSON"]
+    [problem] = said(folder)
+    assert problem.startswith(f"{folder}/demo-1.0: index.json: not JSON: Expecting property name")
 
 
 def test_an_index_json_that_lists_nothing_is_a_problem(folder: Path) -> None:

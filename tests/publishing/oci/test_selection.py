@@ -258,7 +258,11 @@ def test_annotations_that_are_no_properties_are_refused(tmp_path: Path) -> None:
             "oci-layout: imageLayoutVersion '2.0.0'; only 1.0.0 is known",
         ),
         ("index.json", None, "index.json: cannot be read: No such file or directory"),
-        ("index.json", "{", "index.json: not JSON"),
+        (
+            "index.json",
+            "{",
+            "index.json: not JSON: Expecting property name enclosed in double quotes at line 1, column 2",
+        ),
         (
             "index.json",
             json.dumps({"manifests": [{"mediaType": INDEX, "digest": f"sha256:{0:064}", "size": 1 << 25}]}),

@@ -21,7 +21,7 @@ import zstandard
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
-from vbuild.files.json_text import parsed_json
+from vbuild.files.json_text import json_object
 from vbuild.files.records import Buffer
 from vbuild.files.tar import BoundedInfo
 from vbuild.hardware.conda import MACHINES
@@ -59,13 +59,7 @@ class OpenCondaPackage(Struct, frozen=True):
         """``info/index.json``."""
         data = self.information().get("info/index.json", b"")
         with at("info/index.json"):
-            try:
-                index = parsed_json(data)
-            except ValueError as error:
-                raise RepackageError("not JSON") from error
-            if not isinstance(index, dict):
-                raise RepackageError("expected a JSON object")
-            return index
+            return json_object(data, RepackageError)
 
     def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
         """What is in the archive of its files, with the chunks of each, to be read before the next one."""

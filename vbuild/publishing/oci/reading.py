@@ -20,7 +20,7 @@ from msgspec import Struct
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, RepackageError, at
 from vbuild.files.hashing import sha256_of
-from vbuild.files.json_text import parsed_json
+from vbuild.files.json_text import json_object
 from vbuild.publishing.oci.model import INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, OciPlatform
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -53,11 +53,11 @@ class ImageFolder(Struct, frozen=True):
             )
         with at(path):
             with _reading("oci-layout"):
-                version = Table(_json(_file(path / "oci-layout"))).text("imageLayoutVersion")
+                version = Table(json_object(_file(path / "oci-layout"), RepackageError)).text("imageLayoutVersion")
                 if version != _VERSION:
                     raise RepackageError(f"imageLayoutVersion {version!r}; only {_VERSION} is known")
             with _reading("index.json"):
-                return cls(path, _manifests(Table(_json(_file(path / "index.json")))))
+                return cls(path, _manifests(Table(json_object(_file(path / "index.json"), RepackageError))))
 
     @property
     def refs(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class ImageFolder(Struct, frozen=True):
         """The JSON object that *descriptor* names; what is wrong with it is told with its digest."""
         data = self.read(descriptor)
         with at(self.path), _reading(descriptor.digest):
-            yield _json(data)
+            yield json_object(data, RepackageError)
 
     def images(self, descriptor: Descriptor) -> tuple[tuple[Descriptor, ...], Mapping[str, str]]:
         """The images behind *descriptor*, with platforms, and the annotations of their index.
@@ -224,16 +224,6 @@ def _file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise RepackageError(f"cannot be read: {error.strerror}") from error
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    try:
-        values = parsed_json(data)
-    except ValueError as error:
-        raise RepackageError("not JSON") from error
-    if not isinstance(values, dict):
-        raise RepackageError(f"expected a JSON object, got {type(values).__name__}")
-    return values
 
 
 def digest_of(data: bytes) -> str:
