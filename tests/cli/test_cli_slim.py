@@ -173,6 +173,16 @@ def test_usage_mistakes_are_status_2(fat: Path, arguments: tuple[str, ...], said
     assert sorted(fat.rglob("*")) == before
 
 
+def test_a_usage_mistake_is_a_sentence_and_where_help_is() -> None:
+    result = vbuild("slim", "--gpu", "137", "x.whl")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "vbuild slim: Invalid value for '--gpu': there is no GPU architecture '137'; "
+        "did you mean sm_107, sm_110, sm_120 or sm_121?\n"
+        "'vbuild slim --help' explains its options.\n"
+    )
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_wheel_that_may_not_be_read_and_a_folder_that_may_not_be_written(fat: Path) -> None:
     (fat / NAME).chmod(0)
