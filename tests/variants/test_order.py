@@ -79,13 +79,13 @@ def test_what_an_npu_supports_stands_in_the_machines_description() -> None:
 @pytest.mark.parametrize(
     ("provider", "reason"),
     [
-        (REQUIRED, "nobody answers for its provider, rebellions-variant-provider"),
+        (REQUIRED, "vbuild has no answer for its provider, rebellions-variant-provider"),
         (
             VariantProvider(requires=("x86-64-variant-provider",), optional=True),
             "its provider is optional, so off unless asked for",
         ),
         (VariantProvider(requires=("x86-64-variant-provider",)), "the machine has v3, v2, v1"),
-        (VariantProvider(requires=("x86-64-variant-provider >=1",)), "nobody answers for its provider, "),
+        (VariantProvider(requires=("x86-64-variant-provider >=1",)), "vbuild has no answer for its provider, "),
         (VariantProvider.static({"version": ["1"]}), "the machine has no x86_64 :: level"),
     ],
 )

@@ -197,7 +197,8 @@ def test_unasked_a_variant_of_a_plugin_is_not_chosen_and_select_says_so(workdir:
     told = workdir.vbuild("select", "demo", "-f", workdir.dist).stdout.splitlines()
     assert told[0] == "demo-1.0-py3-none-any.whl"
     assert (
-        told[-1] == "     toaster :: arch :: k9 is not supported: nobody answers for its provider, toaster-provider>=1"
+        told[-1]
+        == "     toaster :: arch :: k9 is not supported: vbuild has no answer for its provider, toaster-provider>=1"
     )
 
 

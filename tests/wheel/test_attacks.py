@@ -36,7 +36,7 @@ MENDED = {
     "RECORD without size": "1 files without size, demo/a.py first, which installer refuses",
 }
 # pip and uv hold METADATA against the file name, and resolve what it asks for: so does `vbuild check`, and says this
-_ANOTHER = "which the file name does not say; rename nothing by hand: build it anew [metadata]"
+_ANOTHER = "which the file name does not say; build it again; do not rename files by hand [metadata]"
 CHECKED = {
     "METADATA name of another": f"error: {NAME}: its metadata is of other 1.0, {_ANOTHER}",
     "METADATA name twice, other first": f"error: {NAME}: its metadata is of other 1.0, {_ANOTHER}",

@@ -213,7 +213,9 @@ def _check_library(piece: BundledLibrary, bundle: Bundle, chosen: Collection[str
 
 
 def _read_by_path(what: str) -> RepackageError:
-    return RepackageError(f"differs, and {what}: who opens it by its path gets the base's; expected the same as there")
+    return RepackageError(
+        f"differs, and {what}: code that opens it by its path gets the base's; expected the same as in the base"
+    )
 
 
 def _check_place(path: str, bundle: Bundle) -> None:

@@ -191,14 +191,14 @@ def check_labels(labels: Iterable[str]) -> None:
         if known[one] == known[other]:
             raise RepackageError(
                 f"labels {one!r} and {other!r}: both become +{known[one].local} (PEP 440); expected labels that differ "
-                "in more than separators: stamp one of them anew"
+                "in more than separators: stamp one of them again"
             )
         low, high = sorted((one, other), key=lambda label: known[label])
         if _pattern(low) == _pattern(high) and _numbers(low) > _numbers(high):
             raise RepackageError(
                 f"labels {low!r} and {high!r}: compared as text (PEP 440), {high} is the later of the two, which an "
                 f"unpinned request would take; expected numbers that are parts of their own, as in {_apart(high)} and "
-                f"{_apart(low)}: stamp them anew"
+                f"{_apart(low)}: stamp them again"
             )
 
 

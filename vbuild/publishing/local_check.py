@@ -37,7 +37,9 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
         return
     if labels and not (folder / "index.html").is_file():
         yield _problem(
-            PublishRule.INDEX, "index.html", "is not there; expected the page that says which index is for whom"
+            PublishRule.INDEX,
+            "index.html",
+            "is missing; expected the page that lists which index is for which machines",
         )
     for place in places:
         for problem in _place(place, labels):

@@ -98,4 +98,4 @@ def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, 
         return "its provider is optional, so off unless asked for"
     if is_known or is_answered(feature.namespace, provider):
         return f"the machine has no {feature.namespace} :: {feature.name}"
-    return f"nobody answers for its provider, {', '.join(provider.requires)}"
+    return f"vbuild has no answer for its provider, {', '.join(provider.requires)}"

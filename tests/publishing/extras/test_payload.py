@@ -225,7 +225,7 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             {"levels/data.bin": "old"},
             (
                 "levels/data.bin: differs, and is no Python module: "
-                "who opens it by its path gets the base's; expected the same as there"
+                "code that opens it by its path gets the base's; expected the same as in the base"
             ),
         ),
         (
@@ -233,7 +233,7 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             {"levels/tool": program("int main(void) { return 0; }")},
             (
                 "levels/tool: differs, and is no Python module: "
-                "who opens it by its path gets the base's; expected the same as there"
+                "code that opens it by its path gets the base's; expected the same as in the base"
             ),
         ),
         (
@@ -249,7 +249,7 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             {"levels/libby.so": level_library("v1", "libby.so")},
             (
                 "levels/libby.so: differs, and nothing in the wheel needs it: "
-                "who opens it by its path gets the base's; expected the same as there"
+                "code that opens it by its path gets the base's; expected the same as in the base"
             ),
         ),
         (
@@ -257,7 +257,7 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             {**with_library("v1", "liblevel.so"), "levels/opens.py": "name = 'liblevel.so'"},
             (
                 "levels.libs/liblevel.so: differs, and is named in levels/opens.py: "
-                "who opens it by its path gets the base's; expected the same as there"
+                "code that opens it by its path gets the base's; expected the same as in the base"
             ),
         ),
         (
@@ -288,7 +288,7 @@ def test_members_of_the_data_folder_are_where_they_are_installed(tmp_path: Path)
             {"levels/sub/__init__.py": "old = 1", "levels/sub/data.bin": "old"},
             (
                 "levels/sub/data.bin: differs, and is no Python module: "
-                "who opens it by its path gets the base's; expected the same as there"
+                "code that opens it by its path gets the base's; expected the same as in the base"
             ),
         ),
         (

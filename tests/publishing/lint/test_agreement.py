@@ -122,7 +122,7 @@ def test_a_release_without_an_sdist_is_a_warning(tmp_path: Path) -> None:
     [line] = problems_found(tmp_path)
     assert line == (
         "warning sdist: demo-1.0: there is no sdist: "
-        "who finds no wheel for a machine gets nothing, nor does who builds from source"
+        "users without a matching wheel, and users who build from source, cannot install it"
     )
 
 

@@ -95,7 +95,7 @@ REFUSED = [
     (
         "demo-1.0-cp311-cp311-emscripten_3_1_58_wasm32.whl",
         "platform",
-        "platform tag emscripten_3_1_58_wasm32 is none that PyPI takes",
+        "platform tag emscripten_3_1_58_wasm32 is not one that PyPI takes",
         None,
     ),
     (

@@ -72,7 +72,7 @@ REFUSED = [
         ["a_b", "c", "a.b"],
         (
             "labels 'a_b' and 'a.b': both become +a.b (PEP 440); expected labels that differ in more than separators: "
-            "stamp one of them anew"
+            "stamp one of them again"
         ),
     ),
     (
@@ -80,14 +80,14 @@ REFUSED = [
         (
             "labels 'cu1210' and 'cu126': compared as text (PEP 440), cu126 is the later of the two, which an unpinned "
             "request would take; expected numbers that are parts of their own, as in cu.126 and cu.1210: stamp them "
-            "anew"
+            "again"
         ),
     ),
     (
         ["cu9", "cu118"],
         (
             "labels 'cu118' and 'cu9': compared as text (PEP 440), cu9 is the later of the two, which an unpinned "
-            "request would take; expected numbers that are parts of their own, as in cu.9 and cu.118: stamp them anew"
+            "request would take; expected numbers that are parts of their own, as in cu.9 and cu.118: stamp them again"
         ),
     ),
 ]

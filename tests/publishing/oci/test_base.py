@@ -182,7 +182,7 @@ def test_a_base_that_is_no_image_of_the_ocis_is_refused(tmp_path: Path) -> None:
     )
     rewritten(below, lambda manifest: manifest["layers"].pop())
     assert refusal(below, plain(tmp_path)) == (
-        f"base: {below}: 0 layers and 1 diff_ids; expected as many: the base is damaged"
+        f"base: {below}: 0 layers and 1 diff_ids; expected the same number: the base is damaged"
     )
 
 

@@ -167,7 +167,8 @@ def test_a_namespace_that_vbuild_does_not_know_is_answered_by_the_machines_descr
     assert number(select_image(layout, machine(supported={"rebellions": {"arch": ("atom",)}}))) == 1
     found = select_image(layout, machine())
     assert found.ranking[1].why == (
-        "rebellions :: arch :: atom is not supported: nobody answers for its provider, rebellions-variant-provider"
+        "rebellions :: arch :: atom is not supported: "
+        "vbuild has no answer for its provider, rebellions-variant-provider"
     )
 
 

@@ -74,7 +74,7 @@ def test_a_wheel_that_is_not_as_pinned_is_told_with_its_hash(laid: Path) -> None
         f"{V3}: is pinned, and cannot be read: No such file or directory [pins]",
         f"{NAME}: 5 bytes of sha256 {sha256_of(path)}, pinned {size} of {pinned} [pins]",
         f"{SDIST}: has its variants in another order than their wheels give [variant]",
-        "more.txt: is in no wheels.json, so nobody gets it [pins]",
+        "more.txt: is in no wheels.json, so it is never installed [pins]",
     ]
 
 

@@ -59,8 +59,8 @@ def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Publis
         yield PublishFinding(
             PublishRule.SDIST,
             (str(release),),
-            "there is no sdist: who finds no wheel for a machine gets nothing, nor does who builds from source",
-            "put it beside the wheels: python -m build --sdist, or uv build --sdist",
+            "there is no sdist: users without a matching wheel, and users who build from source, cannot install it",
+            "put it next to the wheels: python -m build --sdist, or uv build --sdist",
             is_error=False,
         )
     if len(release.sources) > 1:
@@ -87,7 +87,7 @@ def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> It
             PublishRule.METADATA,
             (file.file,),
             f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say",
-            "rename nothing by hand: build it anew",
+            "build it again; do not rename files by hand",
             is_error=True,
         )
 

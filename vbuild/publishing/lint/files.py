@@ -242,7 +242,7 @@ def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Publis
                 what = what.removeprefix(f"{place}: ")
             damaged.append(
                 PublishFinding(
-                    PublishRule.ARCHIVE, (path.name,), what, "make it anew: no installer takes it", is_error=True
+                    PublishRule.ARCHIVE, (path.name,), what, "make it again: no installer takes it", is_error=True
                 )
             )
 
@@ -357,7 +357,7 @@ def lacking_companions(release: LintedRelease, *, known: Collection[LintedReleas
                     (wheel.file,),
                     f"requires {project}=={version}, which is not here: a number as vbuild split gives to shared "
                     f"libraries",
-                    "publish it first, or with these: nobody can install them without",
+                    "publish it first, or with these, which cannot be installed without it",
                     is_error=False,
                 )
 

@@ -103,7 +103,7 @@ def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]
             what = f"platform tag {platform} says neither which libc it needs nor which version"
             advice = "repair the wheel: vbuild repair, or auditwheel"
         elif terms.is_pypi and not is_taken(platform):
-            what = f"platform tag {platform} is none that PyPI takes"
+            what = f"platform tag {platform} is not one that PyPI takes"
             advice = f"give it one of {_TAGS}"
         else:
             continue
@@ -113,7 +113,7 @@ def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]
 def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
     if not terms.is_pypi:
         return
-    advice = "write it anew as other wheels are: vbuild stamp, or wheel unpack and pack"
+    advice = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
     if wheel.has_comment:
         what = "its archive has a comment, which PyPI refuses"
         yield PublishFinding(PublishRule.ARCHIVE, (wheel.file,), what, advice, is_error=True)

@@ -18,7 +18,7 @@ from vbuild.variants.document import Document, combine
 from vbuild.wheel.metadata import VARIANT_JSON
 
 _LARGEST = 1 << 26  # bytes of a variants.json
-_AGAIN = "write it anew: vbuild index"
+_AGAIN = "write it again: vbuild index"
 _MANY_PYTHONS = frozenset({"abi3", "none"})
 
 
@@ -32,7 +32,7 @@ def label_problems(release: LintedRelease) -> Iterator[PublishFinding]:
             if document:
                 documents.append((wheel.file, document))
         except VariantError as error:
-            advice = "stamp the wheel anew: vbuild stamp"
+            advice = "stamp the wheel again: vbuild stamp"
             yield PublishFinding(PublishRule.VARIANT, (wheel.file,), str(error), advice, is_error=True)
     if documents:
         yield from _index(release, documents)

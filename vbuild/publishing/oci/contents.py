@@ -325,7 +325,7 @@ class BaseFolder(Struct, frozen=True):
         layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
         if layers != digests:
             raise RepackageError(
-                f"{self.place}: {layers} layers and {digests} diff_ids; expected as many: the base is damaged"
+                f"{self.place}: {layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
             )
         return Base(image.digest, json.dumps(config).encode(), manifest.layers), _python(config)
 

@@ -82,7 +82,7 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
     yield from _requirements(folder / PINS)
     for path in sorted((folder / WHEELS).glob("*")):
         if path.name not in known:
-            yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so nobody gets it")
+            yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
 
 
 def _data(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
