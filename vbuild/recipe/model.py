@@ -1,7 +1,7 @@
 """The recipe as written: what to build, for which machines, how, and what its wheels have to pass.
 
 A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyproject.toml``, whose source is then
-the project. ``recipes/README.md`` lists every key.
+the project. ``docs/reference/recipe.md`` lists every key.
 """
 
 import dataclasses
