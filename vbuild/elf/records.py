@@ -108,6 +108,7 @@ class DynamicTag(IntEnum):
     RELASZ = 8
     RELAENT = 9
     STRSZ = 10
+    SYMENT = 11
     SONAME = 14
     RPATH = 15
     SYMBOLIC = 16

@@ -11,7 +11,7 @@ from tests.factories.hwcaps_wheels import NAME, hwcaps_release, hwcaps_wheel, jo
 from tests.factories.repaired_wheels import repaired
 from tests.factories.wheels import contents
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
-from vbuild.elf.surgery.stub import stub
+from vbuild.elf.write import loader_stub
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.publish import publish
@@ -113,7 +113,7 @@ DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
         [f"{copy_of(moved(files))}: needs AVX512F (v4), above the claimed x86-64-v3: 1 function: sum ..."],
     ),
     "the stub leads nowhere": lambda files: (
-        {**files, STUB: stub(name(moved(files)), "$ORIGIN/elsewhere")},
+        {**files, STUB: loader_stub(name(moved(files)), "$ORIGIN/elsewhere")},
         [f"{STUB}: {name(moved(files))} is not found from there"],
     ),
     "the stub leads to another module": lambda files: (

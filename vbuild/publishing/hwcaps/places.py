@@ -20,7 +20,7 @@ from vbuild.elf.hwcaps_folders import at_level
 from vbuild.elf.library_names import plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.surgery.relink import Relink
-from vbuild.elf.surgery.stub import stub
+from vbuild.elf.write import loader_stub
 from vbuild.errors import RepackageError, at
 from vbuild.publishing.hwcaps.build import MOVED, LevelBuild, LevelFile, pattern_fault
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
@@ -103,7 +103,7 @@ class Placement(Struct, frozen=True, eq=False):
         if fault := pattern_fault(base, self._home):
             raise RepackageError(f"{base}: {fault}")
         with at(base):
-            data = stub(name, rpath_to(base.path, folder), soname=base.piece.loading.outline.soname)
+            data = loader_stub(name, rpath_to(base.path, folder), soname=base.piece.loading.outline.soname)
         return Put(base.build.member(base.path).path, data, mode=_EXECUTABLE)
 
     @property

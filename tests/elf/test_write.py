@@ -19,12 +19,12 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.elf.surgery.stub import stub
+from vbuild.elf.write import loader_stub
 from vbuild.errors import SurgeryError
 from vbuild.files.edited import EditedFile
 
 NAME, RUNPATH = "libvb__c-01234567.so", "$ORIGIN/../demo.libs"
-STUB = stub(NAME, RUNPATH)
+STUB = loader_stub(NAME, RUNPATH)
 SCRIPT = "ONE { global: x_level; local: *; };"
 names = st.text(st.characters(codec="ascii", exclude_characters="\0:"), min_size=1)
 
@@ -34,7 +34,7 @@ def test_it_says_what_was_asked_for_and_nothing_else() -> None:
     outline = loading.outline
     assert (outline.needed, outline.runpath, outline.rpath, outline.soname) == ((NAME,), (RUNPATH,), (), None)
     assert (loading.modules, loading.is_program, loading.given) == ((), False, ())
-    assert Loading.parse(stub(NAME, RUNPATH, soname="libx.so.1")).outline.soname == "libx.so.1"
+    assert Loading.parse(loader_stub(NAME, RUNPATH, soname="libx.so.1")).outline.soname == "libx.so.1"
 
 
 def test_it_has_no_code_and_no_symbol() -> None:
@@ -55,7 +55,7 @@ def test_it_asks_for_no_executable_stack_and_no_executable_page() -> None:
 
 @given(needed=names, runpath=names, soname=st.none() | names)
 def test_whatever_it_is_asked_to_say_is_read_back(needed: str, runpath: str, soname: str | None) -> None:
-    outline = Loading.parse(stub(needed, runpath, soname=soname)).outline
+    outline = Loading.parse(loader_stub(needed, runpath, soname=soname)).outline
     assert (outline.needed, outline.runpath, outline.soname) == ((needed,), (runpath,), soname)
 
 
@@ -69,7 +69,7 @@ def test_readelf_and_pyelftools_have_nothing_to_say() -> None:
 @needs("eu-elflint")
 @pytest.mark.parametrize("soname", [None, "libx.so"], ids=["module", "library"])
 def test_eu_elflint_has_nothing_to_say(soname: str | None) -> None:
-    data = stub(NAME, RUNPATH, soname=soname)
+    data = loader_stub(NAME, RUNPATH, soname=soname)
     assert elf.complaints("eu-elflint", data) == set()
     assert elf.complaints("eu-elflint", data, "--gnu-ld") == set()
 
@@ -82,12 +82,12 @@ def test_tools_that_edit_libraries_edit_it() -> None:
 
 
 def test_python_imports_the_module_that_it_leads_to(tmp_path: Path) -> None:
-    laid_out(tmp_path, {"_c.so": stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
+    laid_out(tmp_path, {"_c.so": loader_stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
     assert program_output(tmp_path, "import _c; print(_c.level(), _c.__file__)") == f"v1 {tmp_path}/_c.so"
 
 
 def test_ctypes_finds_the_functions_of_the_library_that_it_leads_to(tmp_path: Path) -> None:
-    laid_out(tmp_path, {"libx.so": stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so")})
+    laid_out(tmp_path, {"libx.so": loader_stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so")})
     laid_out(tmp_path, {"libs/libvb_x.so": shared("v1", "libvb_x.so")})
     program = (
         "import ctypes; f = ctypes.CDLL(sys.path[0] + '/libx.so').x_level; f.restype = ctypes.c_char_p; print(f())"
@@ -96,7 +96,7 @@ def test_ctypes_finds_the_functions_of_the_library_that_it_leads_to(tmp_path: Pa
 
 
 def test_who_needs_the_library_by_its_name_gets_what_it_leads_to(tmp_path: Path) -> None:
-    laid_out(tmp_path, {"libx.so": stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so")})
+    laid_out(tmp_path, {"libx.so": loader_stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so")})
     laid_out(tmp_path, {"libs/libvb_x.so": shared("v3", "libvb_x.so", script=SCRIPT)})
     needing = module("v1", needs=("libx.so",), runpath="$ORIGIN", takes="x_level")
     laid_out(tmp_path, {"_c.so": needing})
@@ -109,7 +109,7 @@ def test_a_version_of_a_symbol_is_found_behind_it(tmp_path: Path) -> None:
         *elf.rpath("$ORIGIN"),
         libraries=(("libx.so", shared("v1", "libx.so", script=SCRIPT)),),
     )
-    laid_out(tmp_path, {"libx.so": stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so"), "user.so": data})
+    laid_out(tmp_path, {"libx.so": loader_stub("libvb_x.so", "$ORIGIN/libs", soname="libx.so"), "user.so": data})
     laid_out(tmp_path, {"libs/libvb_x.so": shared("v3", "libvb_x.so", script=SCRIPT)})
     program = (
         "import ctypes; f = ctypes.CDLL(sys.path[0] + '/user.so', 2).said; f.restype = ctypes.c_char_p; print(f())"
@@ -119,13 +119,15 @@ def test_a_version_of_a_symbol_is_found_behind_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
 def test_it_may_be_opened_for_itself_or_for_all(tmp_path: Path, mode: str) -> None:
-    laid_out(tmp_path, {"_c.so": stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
+    laid_out(tmp_path, {"_c.so": loader_stub(NAME, "$ORIGIN/libs"), f"libs/{NAME}": module("v1")})
     program = f"import os; sys.setdlopenflags(os.RTLD_NOW | os.{mode}); import _c; print(_c.level())"
     assert program_output(tmp_path, program) == "v1"
 
 
 def test_ldd_names_what_it_leads_to(tmp_path: Path) -> None:
-    laid_out(tmp_path, {"_c.so": stub("libvb_x.so", "$ORIGIN/libs"), "libs/libvb_x.so": shared("v1", "libvb_x.so")})
+    laid_out(
+        tmp_path, {"_c.so": loader_stub("libvb_x.so", "$ORIGIN/libs"), "libs/libvb_x.so": shared("v1", "libvb_x.so")}
+    )
     run = subprocess.run(["ldd", tmp_path / "_c.so"], capture_output=True, text=True, check=True)
     assert f"libvb_x.so => {tmp_path}/libs/" in run.stdout
 
@@ -137,5 +139,5 @@ def test_ldd_names_what_it_leads_to(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_none_is_refused(arguments: tuple[str, str], name: str) -> None:
     with pytest.raises(SurgeryError) as caught:
-        stub(*arguments)
+        loader_stub(*arguments)
     assert str(caught.value) == f"name {name!r}: expected one that is not empty, without a zero and without a colon"

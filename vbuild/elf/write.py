@@ -1,0 +1,167 @@
+"""Write small ELF files without code: 64-bit, little-endian, each section at a multiple of eight bytes.
+
+    file header, program headers
+    sections in their order, and .shstrtab, whose strings are of its own: strip makes that one anew
+    section headers
+
+`loader_stub` is a file that stands where a library was, and leads the loader to where it is now:
+
+    program headers   PT_LOAD of the whole file but its section headers, PT_DYNAMIC, PT_GNU_STACK
+    .gnu.hash         no bucket is filled: no symbol is here
+    .dynsym           the null symbol alone
+    .dynstr           the strings of .dynamic
+    .dynamic          NEEDED, RUNPATH, and SONAME if the library had one
+
+Whoever opens it, by whatever path, gets a handle in whose dependencies dlsym finds everything, ``PyInit_…`` as well.
+The dependency is NEEDED by name, so the loader looks for it in the folders of glibc-hwcaps, which it does not do for
+what is opened by a path. PT_LOAD is writable because glibc before 2.35 writes into .dynamic; a file without
+PT_GNU_STACK would ask for a stack that is executable.
+https://gabi.xinuos.com/elf/08-dynamic.html ; https://sourceware.org/gnu-gabi/program-loading-and-dynamic-linking.txt
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from struct import Struct
+
+from vbuild.elf.records import (
+    CLASS_64,
+    LITTLE_ENDIAN,
+    MAGIC,
+    DynamicEntry,
+    DynamicTag,
+    ElfMachine,
+    FileHeader,
+    FileType,
+    ProgramHeader,
+    SectionFlag,
+    SectionHeader,
+    SectionType,
+    SegmentFlag,
+    SegmentType,
+    SymbolEntry,
+)
+from vbuild.errors import SurgeryError
+
+# 4 KB: x86-64 has no other pages
+_PAGE = 0x1000
+_WORD = 8
+_EV_CURRENT = 1
+# buckets, first symbol that is hashed, words of the filter, shift; a filter that lets nothing pass; an empty bucket
+_GNU_HASH = Struct("<IIIIQI").pack(1, 1, 1, 0, 0, 0)
+_STUB_SEGMENTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NewSection:
+    """A section to be written; *link* and *info* are numbers of sections from 1 on, *entry* is sh_entsize in bytes."""
+
+    name: str
+    kind: SectionType
+    data: bytes
+    link: int = 0
+    info: int = 0
+    entry: int = 0
+    flags: int = SectionFlag.ALLOC
+
+
+def string_table(texts: Iterable[str]) -> tuple[bytes, tuple[int, ...]]:
+    """A string table of *texts*, after the empty string, and the offset of each."""
+    encoded = [text.encode("utf-8", "surrogateescape") + b"\0" for text in texts]
+    offsets = accumulate(map(len, encoded), initial=1)
+    return b"\0" + b"".join(encoded), tuple(offset for offset, _ in zip(offsets, encoded, strict=False))
+
+
+def section_offsets(sizes: Iterable[int], *, segments: int) -> tuple[int, ...]:
+    """The file offsets of sections of these *sizes* in bytes, and where the next one would begin.
+
+    These are their addresses, too.
+    """
+    start = FileHeader.layout.size + segments * ProgramHeader.layout.size
+    return tuple(accumulate((size + -size % _WORD for size in sizes), initial=start))
+
+
+def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequence[ProgramHeader] = ()) -> bytes:
+    """A shared library of *sections*, with *segments* as its program headers."""
+    names, places = string_table([*(section.name for section in sections), ".shstrtab"])
+    sections = (*sections, NewSection(".shstrtab", SectionType.STRTAB, names, flags=0))
+    *offsets, end = section_offsets((len(section.data) for section in sections), segments=len(segments))
+    headers = [SectionHeader(0, SectionType.NULL, 0, 0, 0, 0, 0, 0, 0, 0)]
+    header = FileHeader(
+        e_ident=(MAGIC + bytes((CLASS_64, LITTLE_ENDIAN, _EV_CURRENT))).ljust(16, b"\0"),
+        e_type=FileType.DYN,
+        e_machine=machine,
+        e_version=_EV_CURRENT,
+        e_entry=0,
+        e_phoff=FileHeader.layout.size if segments else 0,
+        e_shoff=end,
+        e_flags=0,
+        e_ehsize=FileHeader.layout.size,
+        e_phentsize=ProgramHeader.layout.size if segments else 0,
+        e_phnum=len(segments),
+        e_shentsize=SectionHeader.layout.size,
+        e_shnum=len(sections) + 1,
+        e_shstrndx=len(sections),
+    )
+    data = bytearray(header.pack() + b"".join(segment.pack() for segment in segments))
+    for section, name, offset in zip(sections, places, offsets, strict=True):
+        headers.append(
+            SectionHeader(
+                sh_name=name,
+                sh_type=section.kind,
+                sh_flags=section.flags,
+                sh_addr=offset if section.flags else 0,
+                sh_offset=offset,
+                sh_size=len(section.data),
+                sh_link=section.link,
+                sh_info=section.info,
+                sh_addralign=_WORD,
+                sh_entsize=section.entry,
+            )
+        )
+        data += section.data + bytes(-len(section.data) % _WORD)
+    return bytes(data) + b"".join(each.pack() for each in headers)
+
+
+def loader_stub(needed: str, runpath: str, *, soname: str | None = None) -> bytes:
+    """An x86-64 ELF file that needs *needed*, looked for in the folder *runpath* (``$ORIGIN/../demo.libs``).
+
+    The loader takes it for the library *soname*, if one is given. `SurgeryError` for a name that no library can have.
+    """
+    texts = [(DynamicTag.NEEDED, needed), (DynamicTag.SONAME, soname), (DynamicTag.RUNPATH, runpath)]
+    given = [(tag, text) for tag, text in texts if text is not None]
+    for _, name in given:
+        if not name or "\0" in name or ":" in name:
+            raise SurgeryError(f"name {name!r}: expected one that is not empty, without a zero and without a colon")
+    strings, places = string_table(text for _, text in given)
+    null, entry = SymbolEntry(0, 0, 0, 0, 0, 0).pack(), DynamicEntry.layout.size
+    tags = [tag for tag, _ in given]
+    size = (len(tags) + 6) * entry
+    hashes, symbols, names, table, _ = section_offsets(
+        (len(_GNU_HASH), len(null), len(strings), size), segments=_STUB_SEGMENTS
+    )
+    rows = (
+        *zip(tags, places, strict=True),
+        (DynamicTag.GNU_HASH, hashes),
+        (DynamicTag.STRTAB, names),
+        (DynamicTag.SYMTAB, symbols),
+        (DynamicTag.STRSZ, len(strings)),
+        (DynamicTag.SYMENT, len(null)),
+        (DynamicTag.NULL, 0),
+    )
+    dynamic = b"".join(DynamicEntry(tag, value).pack() for tag, value in rows)
+    both, writable = SegmentFlag.R | SegmentFlag.W, SectionFlag.ALLOC | SectionFlag.WRITE
+    return elf_file(
+        ElfMachine.X86_64,
+        (
+            NewSection(".gnu.hash", SectionType.GNU_HASH, _GNU_HASH, link=2),
+            NewSection(".dynsym", SectionType.DYNSYM, null, link=3, info=1, entry=len(null)),
+            NewSection(".dynstr", SectionType.STRTAB, strings),
+            NewSection(".dynamic", SectionType.DYNAMIC, dynamic, link=3, entry=entry, flags=writable),
+        ),
+        (
+            ProgramHeader(SegmentType.LOAD, both, 0, 0, 0, table + size, table + size, _PAGE),
+            ProgramHeader(SegmentType.DYNAMIC, both, table, table, table, size, size, _WORD),
+            ProgramHeader(SegmentType.GNU_STACK, both, 0, 0, 0, 0, 0, 2 * _WORD),
+        ),
+    )
