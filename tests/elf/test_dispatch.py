@@ -7,8 +7,8 @@ import pytest
 
 from tests.factories.elf import MODULE, SUM, shared_object, stripped
 from vbuild.elf.code import Elf
-from vbuild.elf.disassembly import Isa
 from vbuild.elf.dispatch import Baseline, DispatchEvidence, Reason, asks_processor, judged, named_rank
+from vbuild.elf.isa import Isa
 
 VECTOR = '__asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2")'
 ZMM = '__asm__ volatile("vpaddd %zmm0, %zmm1, %zmm2")'

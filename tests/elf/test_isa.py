@@ -4,8 +4,7 @@ import pytest
 
 from tests.factories.elf import SUM, shared_object, stripped
 from vbuild.elf.code import Elf
-from vbuild.elf.disassembly import Isa, processes
-from vbuild.elf.features import level, needed, rank
+from vbuild.elf.isa import Isa, features_by_code, level, processes, rank
 
 DATA = """
 .text
@@ -62,7 +61,7 @@ def test_a_level_includes_the_lower_ones_and_some_features_have_none() -> None:
     assert level(frozenset({"SSE4.2", "AVX2"})) == "v3"
     assert level(frozenset({"AVX2", "AES"})) == "beyond v4"
     assert (rank("POPCNT"), rank("AVX"), rank("AVX512VL"), rank("AVX512_VNNI")) == (1, 2, 3, 4)
-    assert all(features for features in needed().values())
+    assert all(features for features in features_by_code().values())
 
 
 def test_the_first_instruction_of_each_feature_is_shown() -> None:

@@ -8,7 +8,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import FATBINS
 from vbuild.gpu_code.model import Container, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuList, Ptx, needed
+from vbuild.hardware.gpu import Arch, GpuList, Ptx, kept_offers
 
 
 def fatbins(data: bytes) -> Iterator[Container]:
@@ -23,7 +23,7 @@ def kept_entries(container: Container, gpus: str) -> tuple[GpuEntry, ...]:
     if not container.movable:
         return container.entries
     offers = [entry.offer for entry in container.entries]
-    places = {place for request in GpuList.parse(gpus) for place in needed(offers, request, ptx=Ptx.AUTO)}
+    places = {place for request in GpuList.parse(gpus) for place in kept_offers(offers, request, ptx=Ptx.AUTO)}
     smallest = [container.smallest] if container.smallest else []
     return tuple(entry for place, entry in enumerate(container.entries) if place in places) or tuple(smallest)
 

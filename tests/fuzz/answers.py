@@ -12,7 +12,7 @@ from tests.fuzz.target import Target, written
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import listed_in
 from vbuild.index_client.places import finders, packages_at
-from vbuild.inspection.bills import line
+from vbuild.inspection.model import bill_line
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.sbom.cyclonedx import packed, read
 from vbuild.sbom.keeping import renamed_bill
@@ -68,7 +68,7 @@ def _read_answer(data: bytes) -> None:
 def _read_bill(data: bytes) -> None:
     renamed_bill(data, *_NAMES)
     if (bill := read(data)) is not None:
-        assert line(bill), "nothing to tell"
+        assert bill_line(bill), "nothing to tell"
         again = read(packed(bill))
         assert again, "no bill after it was written"
         assert packed(again) == packed(bill), "another bill after it was written"

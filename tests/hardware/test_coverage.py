@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.gpu_offers import offers, short_offer
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, needed, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, kept_offers, service
 
 FAMILIES = {  # NVIDIA's programming guide, compute capabilities, family-specific targets
     100: {100, 103, 107},
@@ -38,7 +38,7 @@ with_ptx = st.sampled_from([Ptx.AUTO, Ptx.KEEP])
 def kept(text: str, request: str, ptx: Ptx = Ptx.AUTO) -> str:
     """The offers of *text* that are kept for the GPU *request*, in short."""
     given_, (asked,) = offers(text), GpuList.parse(request)
-    return " ".join(short_offer(given_[place]) for place in sorted(needed(given_, asked, ptx=ptx)))
+    return " ".join(short_offer(given_[place]) for place in sorted(kept_offers(given_, asked, ptx=ptx)))
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def chosen(fatbin: list[GpuOffer], gpu: int) -> list[GpuOffer]:
 
 @given(fatbins, requests, with_ptx)
 def test_what_the_driver_would_choose_is_kept(fatbin: list[GpuOffer], request: GpuRequest, ptx: Ptx) -> None:
-    left = [fatbin[place] for place in sorted(needed(fatbin, request, ptx=ptx))]
+    left = [fatbin[place] for place in sorted(kept_offers(fatbin, request, ptx=ptx))]
     assert chosen(left, request.device.number) == chosen(fatbin, request.device.number)
 
 
 @given(fatbins, requests, with_ptx)
 def test_a_gpu_is_served_as_before(fatbin: list[GpuOffer], request: GpuRequest, ptx: Ptx) -> None:
-    left = [fatbin[place] for place in needed(fatbin, request, ptx=ptx)]
+    left = [fatbin[place] for place in kept_offers(fatbin, request, ptx=ptx)]
     assert service(left, request.device) is service(fatbin, request.device)
     best = {offer.code for offer in chosen(fatbin, request.device.number)}
     expected = {frozenset({GpuCodeKind.MACHINE}): Service.MACHINE, frozenset({GpuCodeKind.PTX}): Service.JIT}
@@ -178,25 +178,25 @@ def test_a_gpu_is_served_as_before(fatbin: list[GpuOffer], request: GpuRequest, 
 
 @given(fatbins, requests, policies)
 def test_keeping_twice_is_keeping_once(fatbin: list[GpuOffer], request: GpuRequest, ptx: Ptx) -> None:
-    left = [fatbin[place] for place in sorted(needed(fatbin, request, ptx=ptx))]
-    assert needed(left, request, ptx=ptx) == frozenset(range(len(left)))
+    left = [fatbin[place] for place in sorted(kept_offers(fatbin, request, ptx=ptx))]
+    assert kept_offers(left, request, ptx=ptx) == frozenset(range(len(left)))
 
 
 @given(fatbins, st.lists(requests, max_size=4), requests, with_ptx)
 def test_what_is_kept_for_several_gpus_serves_each(
     fatbin: list[GpuOffer], several: list[GpuRequest], one: GpuRequest, ptx: Ptx
 ) -> None:
-    places = {place for request in (*several, one) for place in needed(fatbin, request, ptx=ptx)}
+    places = {place for request in (*several, one) for place in kept_offers(fatbin, request, ptx=ptx)}
     left = [fatbin[place] for place in sorted(places)]
-    again = {place for request in (*several, one) for place in needed(left, request, ptx=ptx)}
-    assert places >= needed(fatbin, one, ptx=ptx)
+    again = {place for request in (*several, one) for place in kept_offers(left, request, ptx=ptx)}
+    assert places >= kept_offers(fatbin, one, ptx=ptx)
     assert again == set(range(len(left)))
     assert service(left, one.device) is service(fatbin, one.device)
 
 
 @given(fatbins, requests)
 def test_policies_only_differ_in_ptx(fatbin: list[GpuOffer], request: GpuRequest) -> None:
-    none, auto, keep = (needed(fatbin, request, ptx=ptx) for ptx in (Ptx.NONE, Ptx.AUTO, Ptx.KEEP))
+    none, auto, keep = (kept_offers(fatbin, request, ptx=ptx) for ptx in (Ptx.NONE, Ptx.AUTO, Ptx.KEEP))
     assert none <= auto <= keep
     assert all(fatbin[place].code is GpuCodeKind.PTX for place in keep - none)
     assert not any(fatbin[place].code is GpuCodeKind.PTX for place in none)

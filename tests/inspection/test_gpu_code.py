@@ -15,7 +15,7 @@ from vbuild.files.records import Buffer
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.gpu_code.model import Container, GpuTarget
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuRequest, Ptx, needed
+from vbuild.hardware.gpu import Arch, GpuRequest, Ptx, kept_offers
 from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Runs, devices
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
@@ -31,7 +31,7 @@ def left(data: Buffer, container: Container, device: Arch) -> int:
     """The bytes of *container* after slimming to *device*, as its own packing gives them."""
     if not container.movable:
         return len(container.span)
-    kept = needed([entry.offer for entry in container.entries], GpuRequest(device), ptx=Ptx.AUTO)
+    kept = kept_offers([entry.offer for entry in container.entries], GpuRequest(device), ptx=Ptx.AUTO)
     entries = [entry for place, entry in enumerate(container.entries) if place in kept]
     return EditedFile.of(data, container.keeping(entries or [e for e in (container.smallest,) if e])).size
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vbuild.elf.code import Elf
-from vbuild.elf.disassembly import Isa
+from vbuild.elf.isa import Isa
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, VerifyRule
 from vbuild.verification.verify import verify

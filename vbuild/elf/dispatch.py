@@ -31,8 +31,7 @@ from typing import Self
 from iced_x86 import Decoder, Instruction
 
 from vbuild.elf.code import Elf
-from vbuild.elf.disassembly import Isa, RegionIsa, regions_of, spread
-from vbuild.elf.features import dispatch_rank
+from vbuild.elf.isa import Isa, RegionIsa, dispatch_rank, regions_of, spread
 from vbuild.hardware.cpu import X86_64_LEVELS
 
 _BITS = 64

@@ -26,10 +26,11 @@ A library whose wrapper says HIPK had its code moved out by rocm-kpack; nothing 
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import zstandard
+from msgspec.structs import replace
 
 from vbuild.errors import BinaryError
 from vbuild.files.edited import Part

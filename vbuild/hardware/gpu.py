@@ -279,7 +279,7 @@ class GpuServed:
         return {"gpu": str(self.device), "machine": self.machine, "jit": self.jit, "nothing": self.nothing}
 
 
-def needed(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) -> frozenset[int]:
+def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) -> frozenset[int]:
     """The places of those *offers* of one fatbin that the GPU of *request* could be given by its driver.
 
     The driver prefers machine code to PTX, then the nearest architecture, in an order among equals that differs between

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, GpuTarget, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, needed, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, kept_offers, service
 
 Device = Arch | GpuTarget
 
@@ -184,7 +184,7 @@ class Stack(Struct, frozen=True):
     def _needed(self, device: Device) -> frozenset[int]:
         if isinstance(device, Arch):
             offers = list(self._offers())
-            found = needed([offer for _, offer in offers], GpuRequest(device), ptx=Ptx.AUTO)
+            found = kept_offers([offer for _, offer in offers], GpuRequest(device), ptx=Ptx.AUTO)
             return frozenset(place for index, (place, _) in enumerate(offers) if index in found)
         return frozenset(
             place for place, sort in enumerate(self.sorts) if sort.code is GpuCodeKind.OTHER or _fits(sort.arch, device)

@@ -21,9 +21,9 @@ from vbuild.elf.read import Loading, Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
+from vbuild.files.records import Buffer
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import available_cores
-from vbuild.inspection import archives
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats
 from vbuild.inspection.gpu_code import GpuCode
 from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, LibraryContents, Licence, Others
@@ -34,6 +34,12 @@ from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.zip_read import Member
+
+ARCHIVE_MAGIC = b"!<arch>\n"
+_ARCHIVE_SUFFIX = ".a"
+_AR_HEADER = 60
+_AR_END = b"`\n"
+_NO_OBJECTS = (b"/ ", b"// ", b"/SYM64/", b"__.SYMDEF")
 
 Found = LibraryContents | Archive | Damaged
 Seeing = Callable[[Member, memoryview], Found]
@@ -121,13 +127,13 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
     """What looks into *member*, by the magic it begins with; None where it is no compiled file."""
     if member.size < _SMALLEST:
         return None
-    start = wheel.head(member, len(archives.MAGIC))
+    start = wheel.head(member, len(ARCHIVE_MAGIC))
     if not start:
         # cannot be inflated: looking into it says why
         return _library if _LIBRARY.search(member.path) else None
     if start.startswith(MAGIC):
         return _library
-    return _archive if member.path.endswith(archives.SUFFIX) and start.startswith(archives.MAGIC) else None
+    return _archive if member.path.endswith(_ARCHIVE_SUFFIX) and start.startswith(ARCHIVE_MAGIC) else None
 
 
 def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[Found, Followed | None]:
@@ -159,7 +165,7 @@ def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> D
 
 
 def _archive(member: Member, data: memoryview) -> Archive:
-    return Archive(member.path, member.size, member.compressed_size, archives.objects(data))
+    return Archive(member.path, member.size, member.compressed_size, object_count(data))
 
 
 def _library(member: Member, data: memoryview) -> LibraryContents:
@@ -277,3 +283,23 @@ def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
         if len(members) > 1
     )
     return tuple(sorted(found, key=lambda duplicate: (-duplicate.wasted, duplicate.paths)))
+
+
+def object_count(data: Buffer) -> int:
+    """The number of object files in the static library *data*; `BinaryError` if it is damaged.
+
+    Behind the magic is a header of 60 bytes for each file: name 16, time 12, owner 6, group 6, mode 8, size in decimal
+    digits 10, end 2; then the file, padded to an even number. The files called /, // and /SYM64/ (BSD: __.SYMDEF) are
+    the index and the long names. https://man.freebsd.org/cgi/man.cgi?query=ar&sektion=5
+    """
+    place, count = len(ARCHIVE_MAGIC), 0
+    while place < len(data):
+        header = bytes(data[place : place + _AR_HEADER])
+        size = header[48:58].strip()
+        if len(header) < _AR_HEADER or header[58:] != _AR_END or not size.isdigit():
+            raise BinaryError(f"damaged static library: no header of a file at {place:#x}")
+        count += not header.startswith(_NO_OBJECTS)
+        place += _AR_HEADER + int(size) + int(size) % 2
+    if place > len(data) + 1:
+        raise BinaryError(f"damaged static library: its last file ends at {place:#x}, past the end, {len(data):#x}")
+    return count

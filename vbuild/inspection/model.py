@@ -20,11 +20,10 @@ from msgspec import Struct
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.read import Outline
 from vbuild.gpu_code.model import Compression
-from vbuild.inspection import bills
 from vbuild.inspection.closure import Closure
 from vbuild.inspection.copies import Copies, LevelSize, copies_of, level_sizes, moved
 from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Portion, arch_order, devices
-from vbuild.sbom.model import Bill
+from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
 
 VERSION = 1
@@ -346,7 +345,7 @@ class Contents:
             "warnings": list(self.warnings),
             **self._levels_data(),
             **({"closure": self.closure.data()} if self.closure else {}),
-            **({"sbom": bills.data(self.bill)} if self.bill else {}),
+            **({"sbom": bill_data(self.bill)} if self.bill else {}),
         }
 
     def _levels_data(self) -> dict[str, Any]:
@@ -360,3 +359,22 @@ class Contents:
 
 def _variant_data(variant: Variant | None) -> dict[str, Any] | None:
     return None if variant is None else {"label": variant.label, "properties": list(map(str, variant.properties))}
+
+
+def bill_data(bill: Bill) -> dict[str, Any]:
+    """*bill* as ``schema.json`` says."""
+    return {
+        "tool": bill.tool,
+        "files": len(bill.files),
+        "changed": [file.path for file in bill.files if file.before],
+        "gone": [{"path": gone.path, "fate": str(gone.fate), "purl": gone.purl} for gone in bill.gone],
+        "builds": len(bill.makings),
+    }
+
+
+def bill_line(bill: Bill) -> str:
+    """*bill* in a line: the compiled files, how many were changed, and what went."""
+    changed = sum(bool(file.before) for file in bill.files)
+    fates = {fate: sum(gone.fate is fate for gone in bill.gone) for fate in Treatment}
+    parts = [f"{len(bill.files)} compiled", f"{changed} changed", *(f"{count} {fate}" for fate, count in fates.items())]
+    return ", ".join(text for text in parts if not text.startswith("0 ")) or "nothing compiled"

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from vbuild.elf.policy import PlatformPolicy
-from vbuild.inspection import bills
 from vbuild.inspection.gpu_code import Device, Outlook, Portion, arch_order
-from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents
+from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents, bill_line
 
 Key = TypeVar("Key")
 
@@ -109,7 +108,7 @@ def _head(contents: Contents) -> Iterator[str]:
     if contents.variant:
         yield from wrapped("variant", " " * 9, str(contents.variant))
     if contents.bill:
-        yield from wrapped("SBOM", " " * 9, bills.line(contents.bill))
+        yield from wrapped("SBOM", " " * 9, bill_line(contents.bill))
 
 
 def _architecture_table(architectures: Sequence[ArchitectureSize]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.compression import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuServed, Ptx, Service, needed, service
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuServed, Ptx, Service, kept_offers, service
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
@@ -42,7 +42,7 @@ class ContainerDecision(Struct, frozen=True):
     def of(cls, container: Container, gpus: GpuList, cuts: Cuts) -> Self:
         """Decide what *gpus* need of *container*: those entries stay, and no others unless the container is pinned."""
         offers = [entry.offer for entry in container.entries]
-        places = {place for request in gpus for place in needed(offers, request, ptx=cuts.ptx)}
+        places = {place for request in gpus for place in kept_offers(offers, request, ptx=cuts.ptx)}
         kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
         serves = any(entry.code is not GpuCodeKind.OTHER for entry in kept)
         if not container.movable:

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, needed
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, kept_offers
 from vbuild.recipe.cuda import Archs, FileRule
 
 _NAME = re.compile(r"(?P<kind>sm|compute|lto)_(?P<number>\d{2,4})(?P<suffix>[af]?)", re.ASCII)
@@ -142,7 +142,7 @@ def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...
 def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
     places = [place for place, offer in enumerate(offers) if offer and offer.code is not GpuCodeKind.OTHER]
     some = [offer for offer in offers if offer and offer.code is not GpuCodeKind.OTHER]
-    found = {places[index] for index in needed(some, request, ptx=Ptx.AUTO)}
+    found = {places[index] for index in kept_offers(some, request, ptx=Ptx.AUTO)}
     ptx = {place for place, offer in enumerate(offers) if place in found and offer and offer.code is GpuCodeKind.PTX}
     return found if request.real or not ptx else ptx
 

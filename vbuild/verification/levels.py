@@ -14,11 +14,10 @@ from concurrent.futures import Executor
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
-from vbuild.elf.disassembly import Isa
 from vbuild.elf.dispatch import Baseline, DispatchEvidence, Judged, asks_processor, judged, named_rank
-from vbuild.elf.features import level
-from vbuild.elf.features import rank as rank_of
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
+from vbuild.elf.isa import Isa, level
+from vbuild.elf.isa import rank as rank_of
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 

@@ -18,9 +18,9 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
-from vbuild.elf.disassembly import processes
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
+from vbuild.elf.isa import processes
 from vbuild.elf.library_names import is_shared_object
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at

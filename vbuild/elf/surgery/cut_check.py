@@ -22,10 +22,9 @@ from vbuild.elf.records import (
     SegmentFlag,
     SegmentType,
 )
-from vbuild.elf.surgery.hash_table import Bloom
-from vbuild.elf.surgery.reading import Move, WrittenElf, pointer_words, symbol_words, words_in
 from vbuild.elf.surgery.relink import Replacement
-from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
+from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
+from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words, words_in
 from vbuild.errors import BinaryError, SurgeryError
 from vbuild.files.edited import EditedFile, Part
 

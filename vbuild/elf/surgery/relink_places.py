@@ -29,8 +29,8 @@ from vbuild.elf.records import (
     SymbolEntry,
 )
 from vbuild.elf.surgery.packing import page
-from vbuild.elf.surgery.reading import WrittenElf
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
+from vbuild.elf.surgery.written import WrittenElf
 from vbuild.errors import SurgeryError
 from vbuild.files.edited import EditedFile
 

@@ -26,8 +26,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
-from vbuild.elf.disassembly import processes
 from vbuild.elf.hwcaps_folders import LEVELS
+from vbuild.elf.isa import processes
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import RepackageError
 from vbuild.hardware.cpu import Cpu, available_cores
