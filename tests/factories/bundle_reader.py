@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.factories.repaired_wheels import NAME
 from tests.factories.wheels import wheel
 from vbuild.elf.read import Loading
-from vbuild.splitting.bundle import Bundle, Origin, Reader
+from vbuild.splitting.bundle import Bundle, Origin, WheelReader
 from vbuild.wheel.archive import open_wheel
 
 
@@ -24,9 +24,9 @@ class BundleReader:
 
     def __post_init__(self) -> None:
         """Have one reader for all wheels."""
-        self._reader = Reader(self._origin, None, self._told)
+        self._reader = WheelReader(self._origin, None, self._told)
 
-    _reader: Reader = field(init=False)
+    _reader: WheelReader = field(init=False)
 
     def at(self, files: Mapping[str, bytes | str], name: str = NAME, *, metadata: str = "") -> Bundle:
         """The wheel *name* with *files*, as it is seen."""

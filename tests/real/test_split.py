@@ -116,7 +116,9 @@ def test_a_release_becomes_as_small_as_was_promised(splitting: Splitting) -> Non
     assert sum(sizes.values()) <= splitting.release.megabytes * 1e6
     assert result.before == sum(path.stat().st_size for path in splitting.wheels)
     assert result.packed == sum(sizes.values())
-    told = {wheel.name: wheel.packed for wheel in result.wheels} | {made.name: made.packed for made in result.beside}
+    told = {wheel.name: wheel.packed for wheel in result.wheels} | {
+        made.name: made.packed for made in result.companions
+    }
     assert told == sizes
 
 
@@ -127,7 +129,7 @@ def test_what_is_told_of_every_wheel_is_what_is_in_it(splitting: Splitting) -> N
     thin = {path.name: unpacked(path) for path in result.paths}
     assert {each.name: each.unpacked_before for each in result.wheels} == fat
     told = {wheel.name: wheel.unpacked for wheel in result.wheels}
-    assert told | {made.name: made.unpacked for made in result.beside} == thin
+    assert told | {made.name: made.unpacked for made in result.companions} == thin
     gone = [each for each in result.libraries if each.kind is not DecisionKind.KEEP]
     for wheel in splitting.wheels:
         names = {each.path for each in gone if wheel.name in each.wheels}
@@ -162,7 +164,7 @@ def test_splitting_again_gives_the_same_bytes(splitting: Splitting, tmp_path: Pa
     once = [*splitting.result.paths]
     twice = split(once, tmp_path / "twice", request=request)
     assert all(wheel.is_untouched for wheel in twice.wheels)
-    assert not twice.beside
+    assert not twice.companions
     repeated = split(splitting.wheels, tmp_path / "repeated", request=request)
     expected = {path.name: path.read_bytes() for path in once}
     for result in (twice, repeated):

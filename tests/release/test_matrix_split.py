@@ -79,7 +79,7 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
     folder, release = built
     assert release.failures == ()
     assert release.split
-    (libs,) = release.split.made_beside
+    (libs,) = release.split.companion_paths
     assert libs.parent == folder
     assert sorted(path.name for path in folder.glob("*.whl")) == sorted(
         [libs.name, *(product.wheel.name for product in release.products)]

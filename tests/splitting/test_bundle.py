@@ -35,9 +35,9 @@ def test_files_are_known_by_where_they_are_installed(look: BundleReader) -> None
         BUNDLED: DEEP,
     }
     bundle = look.at(files)
-    assert sorted(bundle.pieces) == [BUNDLED, "demo/_c.so"]
-    assert list(bundle.elsewhere) == ["demo-1.0.data/scripts/tool"]
-    assert bundle.pieces["demo/_c.so"].member.path == "demo-1.0.data/platlib/demo/_c.so"
+    assert sorted(bundle.binaries) == [BUNDLED, "demo/_c.so"]
+    assert list(bundle.outside) == ["demo-1.0.data/scripts/tool"]
+    assert bundle.binaries["demo/_c.so"].member.path == "demo-1.0.data/platlib/demo/_c.so"
     assert [piece.path for piece in bundle.libraries] == [BUNDLED]
     assert bundle.damaged == {}
 
@@ -66,19 +66,19 @@ def test_who_loads_whom_is_told_by_installed_paths(look: BundleReader) -> None:
 def test_what_a_repair_tool_brought_is_told_by_name_and_folder(
     look: BundleReader, path: str, *, is_bundled: bool
 ) -> None:
-    assert look.at({path: DEEP}).pieces[path].is_bundled == is_bundled
+    assert look.at({path: DEEP}).binaries[path].is_bundled == is_bundled
 
 
 def test_a_content_is_looked_at_once_and_counted_for_every_wheel(look: BundleReader) -> None:
     first, second = (look.at({BUNDLED: DEEP}, name) for name in (NAME, OTHER))
     assert look.asked == [BUNDLED.rpartition("/")[2]]
     assert look.looked_at == 2 * len(DEEP)
-    assert first.pieces[BUNDLED].key == second.pieces[BUNDLED].key
+    assert first.binaries[BUNDLED].key == second.binaries[BUNDLED].key
 
 
 def test_a_damaged_file_is_none_and_said_to_be(look: BundleReader) -> None:
     bundle = look.at({BUNDLED: DEEP[:100], "demo/_c.so": module()})
-    assert list(bundle.pieces) == ["demo/_c.so"]
+    assert list(bundle.binaries) == ["demo/_c.so"]
     assert bundle.damaged[BUNDLED].startswith("program header table at 0x40, ")
 
 
@@ -101,12 +101,12 @@ def test_a_bundled_library_is_named_by_its_file_or_folder(
     look: BundleReader, path: str, source: str | bytes, *, is_named: bool
 ) -> None:
     bundle = look.at({BUNDLED: AS_BUNDLED, path: source})
-    assert bundle.namer(bundle.pieces[BUNDLED]) == (path if is_named else None)
+    assert bundle.namer(bundle.binaries[BUNDLED]) == (path if is_named else None)
 
 
 @pytest.mark.parametrize("source", ["CDLL(f'libdeep{suffix}')", "CDLL('libdeep.so.2')", "CDLL('libdeep.so')"])
 def test_a_projects_own_library_is_named_by_the_start_of_its_name(look: BundleReader, source: str) -> None:
     path = "demo/lib/libdeep.so.2"
     bundle = look.at({path: library("libdeep.so.2"), "demo/a.py": source})
-    is_named = bundle.namer(bundle.pieces[path]) is not None
+    is_named = bundle.namer(bundle.binaries[path]) is not None
     assert is_named == ("libdeep.so'" not in source)

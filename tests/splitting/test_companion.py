@@ -16,8 +16,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import RepackageError
 from vbuild.splitting.companion import (
     Companion,
-    Libs,
-    dev_wheel,
+    LibsContents,
+    dev_companion,
     libs_folder,
     libs_project,
     libs_version,
@@ -45,17 +45,17 @@ def sample(**changes: Any) -> Companion:
     return alone(made_of(**changes))
 
 
-def made_of(**changes: Any) -> Libs:
+def made_of(**changes: Any) -> LibsContents:
     known = {
         "files": {"foo_bar_libs/lib/libx-1a2b3c4d.so.1": "ab" * 32},
         "platform": PLATFORM,
         "licence": licence_lines([like("License-Expression: MIT\n")]),
         "texts": TEXTS,
     }
-    return Libs("Foo.Bar", **{**known, **changes})
+    return LibsContents("Foo.Bar", **{**known, **changes})
 
 
-def alone(libs: Libs) -> Companion:
+def alone(libs: LibsContents) -> Companion:
     return libs.wheel(libs_version([libs]))
 
 
@@ -166,8 +166,8 @@ def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: s
     data = shared_object("int x;")
     files = {path: hashlib.sha256(data).hexdigest()}
     requires = ('nvidia-cufft-cu12==11.2.1.3; platform_system == "Linux"',)
-    libs = alone(Libs("Foo.Bar", files, PLATFORM, licence_lines([metadata]), texts, requires))
-    dev = dev_wheel(
+    libs = alone(LibsContents("Foo.Bar", files, PLATFORM, licence_lines([metadata]), texts, requires))
+    dev = dev_companion(
         WheelName.parse("foo_bar-1.0-1-cp311-cp311-linux_x86_64.whl"), platform="any", like=metadata, licences=texts
     )
     made = [written(tmp_path, libs, {path: data}), written(tmp_path, dev, {"foo/bar.h": b"int x;\n"})]
@@ -190,11 +190,11 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
     path, data = f"{libs_folder('Foo.Bar')}/libx.so.1", shared_object("int x;")
     tag = "linux_x86_64"
     files = {path: hashlib.sha256(data).hexdigest()}
-    libs = alone(Libs("Foo.Bar", files, tag, texts=TEXTS))
+    libs = alone(LibsContents("Foo.Bar", files, tag, texts=TEXTS))
     thin = wheel(
         tmp_path, "foo_bar-1.0-py3-none-any.whl", {"foo.py": ""}, metadata=f"Requires-Dist: {libs.requirement}\n"
     )
-    dev = dev_wheel(WheelName.parse(thin.name), platform="any", like=like())
+    dev = dev_companion(WheelName.parse(thin.name), platform="any", like=like())
     written(tmp_path, libs, {path: data})
     written(tmp_path, dev, {"foo/include/foo.h": b"int x;\n"})
     target = tmp_path / "site"
@@ -214,15 +214,15 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
 
 
 def test_a_wheel_for_compilers_is_of_the_same_version_and_build_and_requires_it() -> None:
-    made = dev_wheel(
+    made = dev_companion(
         WheelName.parse("Foo_Bar-1.0-2-cp311-cp311-linux_x86_64.whl"), platform="linux_x86_64", like=like()
     )
     assert str(made.name) == "foo_bar_dev-1.0-2-py3-none-linux_x86_64.whl"
     assert "Requires-Dist: foo-bar==1.0\n" in made.metadata.decode()
     assert made.wheel_file.decode().endswith("Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\nBuild: 2\n")
-    everywhere = dev_wheel(WheelName.parse("Foo_Bar-1.0-py3-none-any.whl"), platform="any", like=like())
+    everywhere = dev_companion(WheelName.parse("Foo_Bar-1.0-py3-none-any.whl"), platform="any", like=like())
     assert everywhere.wheel_file.decode().endswith("Root-Is-Purelib: true\nTag: py3-none-any\n")
-    own = dev_wheel(everywhere.name, platform="linux_x86_64", like=like(), tag=("cp311", "cp311"))
+    own = dev_companion(everywhere.name, platform="linux_x86_64", like=like(), tag=("cp311", "cp311"))
     assert own.wheel_file.decode().endswith("Tag: cp311-cp311-linux_x86_64\n")
 
 
@@ -289,7 +289,7 @@ def test_a_wheel_of_nothing_is_refused() -> None:
 
 def test_a_version_that_is_none_is_refused() -> None:
     with pytest.raises(RepackageError) as caught:
-        dev_wheel(
+        dev_companion(
             WheelName.parse("foo-1.0-py3-none-any.whl"),
             platform="any",
             like=Metadata.parse("Metadata-Version: 2.1\nName: foo\nVersion: one\n"),

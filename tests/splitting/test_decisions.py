@@ -11,7 +11,7 @@ from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
-from vbuild.splitting.decisions import Decision, DecisionKind, check_drivers, decided
+from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
 from vbuild.splitting.request import SplitRequest
 
@@ -39,25 +39,26 @@ def look(tmp_path: Path) -> Iterator[BundleReader]:
         yield BundleReader(tmp_path, stack)
 
 
-def kinds(decision: Decision) -> list[dict[str, str]]:
+def kinds(decision: Decisions) -> list[dict[str, str]]:
     """The kind of fate of each library by its first SONAME, wheel by wheel."""
     plain = {f"demo.libs/{name}": soname for soname, name in NAMES.items()}
     return [
-        {plain.get(path, path): str(fate.kind) for path, fate in fates.items()} for fates in decision.fates.values()
+        {plain.get(path, path): str(of.kind) for path, of in by_bundle.items()}
+        for by_bundle in decision.by_bundle.values()
     ]
 
 
-def both(look: BundleReader, files: Mapping[str, bytes | str] = FILES, *, metadata: str = "") -> Decision:
+def both(look: BundleReader, files: Mapping[str, bytes | str] = FILES, *, metadata: str = "") -> Decisions:
     bundles = [look.at(files, name, metadata=metadata) for name in (NAME, OTHER)]
-    return decided(bundles, ASKED)
+    return decide(bundles, ASKED)
 
 
 def test_a_chain_of_libraries_is_shared_whole(look: BundleReader) -> None:
     decision = both(look)
     assert kinds(decision) == [dict.fromkeys(sorted(CHAIN), "share")] * 2
     (pool,) = decision.pools
-    assert len(pool.pieces) == 3
-    assert all(decision.pool_of(bundle) is pool for bundle in decision.fates)
+    assert len(pool.libraries) == 3
+    assert all(decision.pool_of(bundle) is pool for bundle in decision.by_bundle)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_chain_of_libraries_is_shared_whole(look: BundleReader) -> None:
 )
 def test_what_stays_keeps_all_that_needs_it_and_nothing_else(look: BundleReader, kept: str, left: set[str]) -> None:
     bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
-    decision = decided(bundles, SplitRequest(smallest=0, keep=(kept,)))
+    decision = decide(bundles, SplitRequest(smallest=0, keep=(kept,)))
     for found in kinds(decision):
         assert {name for name, kind in found.items() if kind == "keep"} == left
 
@@ -76,16 +77,14 @@ def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: BundleReader
     names = (NAME, OTHER, NAME.replace("311", "313"))
     more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}')"}]
     bundles = [look.at({**FILES, **extra}, name) for name, extra in zip(names, more, strict=True)]
-    assert [set(found.values()) for found in kinds(decided(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
+    assert [set(found.values()) for found in kinds(decide(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
 
 
 def test_what_a_frozen_file_needs_stays(look: BundleReader) -> None:
     bundles = [look.at(FILES, name) for name in (NAME, OTHER)]
-    frozen = {(bundle, "demo/_c.so"): "it is odd" for bundle in bundles}
-    decision = decided(bundles, ASKED, frozen=frozen)
-    assert (
-        decision.fate(bundles[0], f"demo.libs/{NAMES['libone.so']}").reason == "demo/_c.so cannot be edited: it is odd"
-    )
+    uneditable = {(bundle, "demo/_c.so"): "it is odd" for bundle in bundles}
+    decision = decide(bundles, ASKED, uneditable=uneditable)
+    assert decision.of(bundles[0], f"demo.libs/{NAMES['libone.so']}").reason == "demo/_c.so cannot be edited: it is odd"
     # what that in turn needs may go: its own RPATH leads there
     assert kinds(decision)[0] == {"libone.so": "keep", "libthree.so": "share", "libtwo.so": "share"}
 
@@ -112,14 +111,14 @@ def test_why_a_library_is_not_replaced_is_said_where_it_is_shared(
 ) -> None:
     look.origins = {NAMES["libthree.so"]: origin}
     decision = both(look, metadata=metadata)
-    fate = decision.fate(next(iter(decision.fates)), f"demo.libs/{NAMES['libthree.so']}")
-    assert (fate.kind, fate.reason) == (DecisionKind.SHARE, reason)
+    of = decision.of(next(iter(decision.by_bundle)), f"demo.libs/{NAMES['libthree.so']}")
+    assert (of.kind, of.reason) == (DecisionKind.SHARE, reason)
 
 
 def test_what_is_no_library_stays(look: BundleReader) -> None:
     decision = both(look)
-    fate = decision.fate(next(iter(decision.fates)), "demo/_c.so")
-    assert (fate.kind, fate.is_gone) == (DecisionKind.KEEP, False)
+    of = decision.of(next(iter(decision.by_bundle)), "demo/_c.so")
+    assert (of.kind, of.is_gone) == (DecisionKind.KEEP, False)
 
 
 @pytest.mark.parametrize(

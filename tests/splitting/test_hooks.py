@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.errors import RepackageError
-from vbuild.splitting.preload import MODULE, hooked, hooks, is_namespace, with_import
+from vbuild.splitting.package_init import MODULE, hooked, is_namespace, with_import
+from vbuild.splitting.preloads import hooks
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 

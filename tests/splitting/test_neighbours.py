@@ -20,12 +20,9 @@ from tests.factories.cuda_packages import (
 from tests.factories.extensions import module
 from tests.factories.official_wheels import FFT
 from tests.factories.tools import needs
-from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError
-from vbuild.splitting.neighbours import Neighbour, Neighbours
 from vbuild.splitting.official import Officials
-from vbuild.splitting.orders import PatchOrder
-from vbuild.splitting.pinning import Pinning
+from vbuild.splitting.other_packages import LibraryPackage, PackageFinder, RequirementWriter
 from vbuild.splitting.request import OfficialPin, SplitRequest
 
 pytestmark = needs("gcc")
@@ -50,20 +47,20 @@ def officials(tmp_path: Path) -> Iterator[Officials]:
         yield Officials("x86_64", indexes=lambda: server.indexes, store=tmp_path / "store")
 
 
-def having(
+def find(
     look: BundleReader, officials: Officials, name: str, *, metadata: str = "", **asked: object
-) -> Neighbour | None:
+) -> LibraryPackage | None:
     """Which package has *name*, for a wheel whose module needs just that."""
     request = SplitRequest(**asked)  # type: ignore[arg-type]
     bundle = look.at({"demo/_c.so": module(name)}, metadata=metadata)
-    return Neighbours(officials, request).having(bundle, name)
+    return PackageFinder(officials, request).find(bundle, name)
 
 
 @pytest.mark.nightly
 def test_a_library_is_in_the_folders_of_its_package_and_of_what_that_needs(
     look: BundleReader, officials: Officials
 ) -> None:
-    found = having(look, officials, "libcufft.so.11")
+    found = find(look, officials, "libcufft.so.11")
     assert found
     assert found.wheel
     assert (found.project, found.wheel.version) == (FFT, NEWER)
@@ -75,15 +72,15 @@ def test_the_release_that_is_required_counts(look: BundleReader, officials: Offi
         ((f"Requires-Dist: {FFT}=={VERSION}\n", {}), (f"Requires-Dist: {FFT}<11.3\n", {}), ("", {"cuda": (12, 4)}))
     ):
         look.folder = look.folder / str(number)
-        found = having(look, officials, "libcufft.so.11", metadata=metadata, **asked)
+        found = find(look, officials, "libcufft.so.11", metadata=metadata, **asked)
         assert found
         assert found.wheel
         assert found.wheel.version == VERSION
 
 
 def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: BundleReader, officials: Officials) -> None:
-    assert having(look, officials, "libnobody.so.3") is None
-    assert having(look, officials, "libtorch_cpu.so") == Neighbour("torch", "libtorch_cpu.so", ("torch/lib",))
+    assert find(look, officials, "libnobody.so.3") is None
+    assert find(look, officials, "libtorch_cpu.so") == LibraryPackage("torch", "libtorch_cpu.so", ("torch/lib",))
 
 
 @pytest.mark.sampled(1)
@@ -100,7 +97,7 @@ def test_what_nobody_knows_has_no_package_and_a_framework_no_release(look: Bundl
 def test_a_major_is_told_by_option_or_requirement(
     look: BundleReader, officials: Officials, metadata: str, asked: dict[str, object], project: str
 ) -> None:
-    found = having(look, officials, CURAND, metadata=metadata, **asked)
+    found = find(look, officials, CURAND, metadata=metadata, **asked)
     assert found
     assert found.project == project
 
@@ -113,23 +110,21 @@ def test_a_major_that_nothing_or_too_much_tells_is_asked_for(
     with pytest.raises(
         RepackageError, match=r"needs libcurand\.so\.10, which CUDA 11 and 12 and 13 have; say which one"
     ):
-        having(look, officials, CURAND, metadata=metadata)
+        find(look, officials, CURAND, metadata=metadata)
 
 
 def test_a_package_is_required_once_whoever_needs_it(look: BundleReader, officials: Officials) -> None:
     """A module that is replaced into it and one that is led to it: one line, extras of a toolkit together."""
     bundle = look.at({"demo/_c.so": module("libcufft.so.11")})
-    piece = bundle.pieces["demo/_c.so"]
     for pin, lines in (
         (None, ["cuda-toolkit[cufft,nvjitlink]==12.*"]),
         (OfficialPin.EXACT, [f"{FFT}=={NEWER}", f"{LINKER}==12.4.127"]),
     ):
         request = SplitRequest(rpath=True, pin=pin)
-        neighbours = Neighbours(officials, request)
-        both = [neighbours.having(bundle, name) for name in ("libcufft.so.11", "libnvJitLink.so.12")]
+        packages = PackageFinder(officials, request)
+        both = [packages.find(bundle, name) for name in ("libcufft.so.11", "libnvJitLink.so.12")]
         found = tuple(one for one in both if one)
-        order = PatchOrder(bundle, piece, piece.path, Relink(), (), found)
-        written = Pinning(request, officials, "x86_64").lines([order, order], bundle.wheel.metadata())
+        written = RequirementWriter(request, officials, "x86_64").lines((), (*found, *found), bundle.wheel.metadata())
         assert [line.partition(";")[0] for line in written] == lines
         assert {str(Requirement(line).marker) for line in written} == {
             'platform_system == "Linux" and platform_machine == "x86_64"'

@@ -14,10 +14,10 @@ from tests.factories.tools import needs
 from vbuild.elf.surgery.relink import Relink
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.decisions import decided
-from vbuild.splitting.neighbours import Neighbours
+from vbuild.splitting.decisions import decide
 from vbuild.splitting.official import Officials
-from vbuild.splitting.orders import Orders, PatchOrder
+from vbuild.splitting.other_packages import PackageFinder
+from vbuild.splitting.patches import FilePatch, PatchMaker
 from vbuild.splitting.request import SplitRequest
 
 pytestmark = needs("gcc")
@@ -36,25 +36,31 @@ def look(tmp_path: Path) -> Iterator[BundleReader]:
 
 
 def ordered(
-    look: BundleReader, files: Mapping[str, bytes | str], *, keep: tuple[str, ...] = (), frozen: tuple[str, ...] = ()
-) -> dict[str, PatchOrder]:
+    look: BundleReader,
+    files: Mapping[str, bytes | str],
+    *,
+    keep: tuple[str, ...] = (),
+    uneditable: tuple[str, ...] = (),
+) -> dict[str, FilePatch]:
     """The orders for the first of two wheels with *files*, and for what both share, by new path."""
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
     request = SplitRequest(smallest=0, keep=keep)
-    decision = decided(bundles, request)
+    decision = decide(bundles, request)
     officials = Officials("x86_64", indexes=lambda: Indexes(no_index=True))
-    still: list[tuple[Bundle, str]] = [(bundle, path) for bundle in bundles for path in frozen]
-    orders = Orders(decision, dict.fromkeys(decision.pools, HOME), Neighbours(officials, request), frozen=still)
-    moving = [order for pool in decision.pools for order in orders.moving(pool)]
-    return {order.path: order for order in (*orders.staying(bundles[0]), *moving)}
+    still: list[tuple[Bundle, str]] = [(bundle, path) for bundle in bundles for path in uneditable]
+    orders = PatchMaker(
+        decision, dict.fromkeys(decision.pools, HOME), PackageFinder(officials, request), uneditable=still
+    )
+    for_pool = [order for pool in decision.pools for order in orders.for_pool(pool)]
+    return {order.path: order for order in (*orders.for_bundle(bundles[0]), *for_pool)}
 
 
 def test_a_file_that_loads_what_moves_is_led_there(look: BundleReader) -> None:
     files = {"demo/sub/_c.so": module("libtop.so"), "demo/_d.so": module("libm.so.6")}
     found = ordered(look, repaired(files, LIBRARIES))
     assert found["demo/sub/_c.so"].relink == Relink(rpath=("$ORIGIN/../../demo_libs/lib",))
-    assert found["demo/_d.so"].is_idle
-    assert found[f"{HOME}/{hashed('libtop.so', TOP)}"].is_idle
+    assert found["demo/_d.so"].is_empty
+    assert found[f"{HOME}/{hashed('libtop.so', TOP)}"].is_empty
 
 
 def test_a_library_that_moves_finds_its_neighbours_by_itself_where_it_has_a_runpath(look: BundleReader) -> None:
@@ -79,9 +85,9 @@ def test_a_library_that_stays_and_needs_one_that_moves_is_led_there(look: Bundle
     found = ordered(look, files, keep=("libtop*",))
     path = f"demo.libs/{hashed('libtop.so', TOP)}"
     assert found[path].relink.rpath == ("$ORIGIN/../demo_libs/lib",)
-    assert found["demo/_c.so"].is_idle
+    assert found["demo/_c.so"].is_empty
 
 
 def test_a_frozen_file_gets_no_order(look: BundleReader) -> None:
     files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
-    assert ordered(look, files, frozen=("demo/_c.so",))["demo/_c.so"].is_idle
+    assert ordered(look, files, uneditable=("demo/_c.so",))["demo/_c.so"].is_empty

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.elf import object_file, shared_object
-from vbuild.splitting.development import DevelopmentFiles, DevelopmentKind, groups, kind_of, named_by
+from vbuild.splitting.dev_wheels import DevelopmentKind, kind_of, named_by
 
 CODE = b"int x;\n"
 PC = b"prefix=/usr\n\nName: demo\nDescription: A demo\nVersion: 1.0\n"
@@ -93,14 +93,3 @@ def test_headers_that_python_code_names_stay(source: str, *, stays: bool) -> Non
     named = named_by(["", source])
     assert (kind_of("demo/include/demo.h", CODE, named=named) is None) is stays
     assert kind_of("demo/lib/cmake/include/x.cmake", b"", named=named)
-
-
-def test_files_are_reported_by_kind_with_their_bytes(archive: bytes) -> None:
-    files = {"demo/a.h": CODE, "demo/b.h": CODE, "demo/lib/libdemo.a": archive, "demo/_C.so": b"\x7fELF"}
-    kinds = {path: kind for path, data in files.items() if (kind := kind_of(path, data))}
-    sizes = {path: len(data) for path, data in files.items()}
-    assert groups(kinds, sizes) == (
-        DevelopmentFiles(DevelopmentKind.HEADER, 2, 14),
-        DevelopmentFiles(DevelopmentKind.STATIC, 1, len(archive)),
-    )
-    assert groups({}, {}) == ()

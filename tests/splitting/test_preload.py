@@ -13,13 +13,14 @@ import pytest
 from tests.factories.clients import PIP, UV
 from tests.factories.elf import patchelfed, rpath, shared_object
 from tests.factories.wheels import wheel
-from vbuild.splitting.preload import MODULE, Preloaded, in_order, shim, with_import
+from vbuild.splitting.package_init import MODULE, with_import
+from vbuild.splitting.preloads import PreloadedLibrary, in_order, preload_source
 
 BIN = Path(sys.executable).parent
 CUFFT, OUTER = "libcufft.so.11", "libouter-1a2b3c4d.so.1"
 LIBRARIES = (
-    Preloaded(f"nvidia/cufft/lib/{CUFFT}", "nvidia-cufft-cu12", "cufft"),
-    Preloaded(f"demo_libs/lib/{OUTER}", "demo-libs"),
+    PreloadedLibrary(f"nvidia/cufft/lib/{CUFFT}", "nvidia-cufft-cu12", "cufft"),
+    PreloadedLibrary(f"demo_libs/lib/{OUTER}", "demo-libs"),
 )
 SITE = "nvidia/cufft/lib", "demo_libs/lib"
 INIT = '"""A package."""\n\nfrom demo._C import value\n'
@@ -59,7 +60,7 @@ def wheels(folder: Path, *, preload: bool = True) -> dict[str, Path]:
     """The wheels of a split release, by project: demo, with or without the module, demo-libs and an official one."""
     files: dict[str, bytes | str] = {"demo/__init__.py": INIT, "demo/_C.so": module()}
     if preload:
-        files |= {"demo/__init__.py": with_import(INIT), f"demo/{MODULE}.py": shim("demo", LIBRARIES)}
+        files |= {"demo/__init__.py": with_import(INIT), f"demo/{MODULE}.py": preload_source("demo", LIBRARIES)}
     made: dict[str, dict[str, bytes | str]] = {
         "demo": files,
         "demo_libs": {f"demo_libs/lib/{OUTER}": outer()},
@@ -141,7 +142,9 @@ def test_a_package_in_a_zip_with_its_modules_beside_loads_them(tmp_path: Path) -
     made = wheels(tmp_path)
     init = f"__path__ = [*__path__, {str(tmp_path / 'native')!r}]\n{with_import(INIT)}"
     archive = wheel(
-        tmp_path, "app-1.0-py3-none-any.whl", {"demo/__init__.py": init, f"demo/{MODULE}.py": shim("demo", LIBRARIES)}
+        tmp_path,
+        "app-1.0-py3-none-any.whl",
+        {"demo/__init__.py": init, f"demo/{MODULE}.py": preload_source("demo", LIBRARIES)},
     )
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "_C.so").write_bytes(module())
@@ -170,10 +173,10 @@ def test_what_is_loaded_already_is_not_loaded_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", [1, -1], ids=["first what others need", "last"])
 def test_what_the_loader_misses_is_loaded_from_among_the_others(tmp_path: Path, order: int) -> None:
     made = wheels(tmp_path / "made")
-    never = Preloaded("nvidia/cufft/lib/libcufftw.so.11", "nvidia-cufft-cu12", "cufftw")
+    never = PreloadedLibrary("nvidia/cufft/lib/libcufftw.so.11", "nvidia-cufft-cu12", "cufftw")
     missed = [LIBRARIES[0], never]
-    text = shim("demo", LIBRARIES[1:], others=missed[::order])
-    assert text == shim("demo", LIBRARIES[1:], others=missed)
+    text = preload_source("demo", LIBRARIES[1:], others=missed[::order])
+    assert text == preload_source("demo", LIBRARIES[1:], others=missed)
     files: dict[str, bytes | str] = {"demo/_C.so": module(), f"demo/{MODULE}.py": text}
     files["demo/__init__.py"] = with_import(INIT)
     made["demo"] = wheel(tmp_path, "demo-1.0-py3-none-any.whl", files)
@@ -255,10 +258,10 @@ def pathfinder(folder: Path) -> Path:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("libraries", [LIBRARIES, (Preloaded('x/"ü\\.so', "x"),)], ids=["two", "odd"])
-def test_the_module_is_clean_typed_and_for_old_pythons(tmp_path: Path, libraries: tuple[Preloaded, ...]) -> None:
+@pytest.mark.parametrize("libraries", [LIBRARIES, (PreloadedLibrary('x/"ü\\.so', "x"),)], ids=["two", "odd"])
+def test_the_module_is_clean_typed_and_for_old_pythons(tmp_path: Path, libraries: tuple[PreloadedLibrary, ...]) -> None:
     source = tmp_path / f"{MODULE}.py"
-    source.write_text(shim("demo/sub", libraries[:1], others=libraries[1:]))
+    source.write_text(preload_source("demo/sub", libraries[:1], others=libraries[1:]))
     ast.parse(source.read_text(), feature_version=(3, 8))
     ruff: list[str | Path] = [BIN / "ruff", "check", "--isolated", "--target-version", "py38", source, "--select"]
     subprocess.run([*ruff, "E4,E7,E9,F,W,I,N,UP,B,C4,SIM,RET,ANN,D1,ERA,PL", "--ignore", "PLC0415"], check=True)
@@ -279,8 +282,8 @@ def test_the_module_is_clean_typed_and_for_old_pythons(tmp_path: Path, libraries
 
 
 def test_the_module_of_an_inner_package_leads_out_of_it() -> None:
-    assert shim("demo/sub", LIBRARIES).count('"../../nvidia/cufft/lib/libcufft.so.11",') == 1
-    assert shim("demo/sub", [*LIBRARIES, *LIBRARIES]) == shim("demo/sub", LIBRARIES)
+    assert preload_source("demo/sub", LIBRARIES).count('"../../nvidia/cufft/lib/libcufft.so.11",') == 1
+    assert preload_source("demo/sub", [*LIBRARIES, *LIBRARIES]) == preload_source("demo/sub", LIBRARIES)
 
 
 @pytest.mark.parametrize(

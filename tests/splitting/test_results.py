@@ -11,7 +11,7 @@ from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.results import Beside, Edited, LibraryMove, Split, Thinned
+from vbuild.splitting.results import CompanionResult, EditedLibrary, LibraryMove, Split, Thinned
 from vbuild.splitting.split import split
 
 pytestmark = needs("gcc")
@@ -59,14 +59,14 @@ def test_a_dry_run_knows_no_packed_sizes(tmp_path: Path) -> None:
     assert result.packed is None
     assert result.paths == ()
     assert {wheel.packed for wheel in result.wheels} == {None}
-    assert result.beside[0].unpacked > len(BIG)
+    assert result.companions[0].unpacked > len(BIG)
 
 
 def test_only_what_is_published_counts(tmp_path: Path) -> None:
     result = one(tmp_path)
-    assert result.of({NAME}).beside == result.beside
+    assert result.of({NAME}).companions == result.companions
     assert [wheel.name for wheel in result.of({NAME}).wheels] == [NAME]
-    assert result.of(()).beside == ()
+    assert result.of(()).companions == ()
 
 
 def test_long_names_fit_a_terminal() -> None:
@@ -87,7 +87,7 @@ def test_long_names_fit_a_terminal() -> None:
             (DecisionKind.SHARE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP, DecisionKind.KEEP)
         )
     )
-    edited = Edited(
+    edited = EditedLibrary(
         f"{long}/_core/_c.abi3.so", ("$ORIGIN/../../a/lib", f"$ORIGIN/../{long}_libs/lib"), (), ("/opt/x: a folder",)
     )
     thinned = Thinned(
@@ -101,7 +101,7 @@ def test_long_names_fit_a_terminal() -> None:
         requires=(f'{long}-libs==0.123; platform_system == "Linux" and platform_machine == "x86_64"',),
         warnings=("demo/_c.so: left as it was, because it cannot be edited: no section headers: expected some",),
     )
-    beside = Beside(
+    beside = CompanionResult(
         name=f"{long}_libs-0.123-py3-none-manylinux_2_17_x86_64.whl",
         path=None,
         packed=None,
@@ -109,7 +109,7 @@ def test_long_names_fit_a_terminal() -> None:
         files=("x", "y"),
         wheels=(wheel,),
     )
-    lines = [*split_lines(Split(wheels=(thinned,), beside=(beside,), libraries=libraries))]
+    lines = [*split_lines(Split(wheels=(thinned,), companions=(beside,), libraries=libraries))]
     # one word, a path or a file name, is what somebody copies
     assert [line for line in lines if len(line) > WIDTH and " " in line.strip()] == []
     said = " ".join(" ".join(lines).split())

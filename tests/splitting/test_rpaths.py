@@ -10,7 +10,7 @@ from tests.factories.elf import linked, rpath
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.files.edited import EditedFile
-from vbuild.splitting.orders import removed, rpath_of, rpath_to
+from vbuild.splitting.patches import removed_entries, rpath_of, rpath_to
 
 BUILT = "a folder of the machine it was built on"
 STARTED = "counts from the folder that a program is started in"
@@ -58,7 +58,7 @@ def test_an_entry_leads_from_the_file_to_the_folder(path: str, folder: str, expe
 def test_an_entry_that_leads_somewhere_stays_in_one_spelling(entry: str, kept: str) -> None:
     loading = with_path(entry)
     assert rpath_of("pkg/_C.so", loading, (), alive={"pkg", "pkg/sub", "other/lib/"}) == (kept,)
-    assert removed("pkg/_C.so", loading, alive={"pkg", "pkg/sub", "other/lib"}) == ()
+    assert removed_entries("pkg/_C.so", loading, alive={"pkg", "pkg/sub", "other/lib"}) == ()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_an_entry_that_leads_nowhere_goes_and_the_reason_is_told(entry: str, rea
         assert rpath_of("pkg/_C.so", loading, (), alive={"pkg"}) == (entry,)
     else:
         assert rpath_of("pkg/_C.so", loading, (), alive={"pkg"}) == ()
-        assert removed("pkg/_C.so", loading, alive={"pkg"}) == (f"{entry}: {reason}",)
+        assert removed_entries("pkg/_C.so", loading, alive={"pkg"}) == (f"{entry}: {reason}",)
 
 
 def test_empty_entries_go() -> None:
@@ -110,12 +110,14 @@ def test_a_folder_of_another_project_is_kept_where_it_is_known_what_was_there() 
     loading = with_path("$ORIGIN/../torch/lib:$ORIGIN/../pkg.libs")
     kept = rpath_of("pkg/_C.so", loading, (), alive={"pkg"}, there={"pkg", "pkg.libs"})
     assert kept == ("$ORIGIN/../torch/lib",)
-    assert removed("pkg/_C.so", loading, alive={"pkg"}, there={"pkg", "pkg.libs"}) == (f"$ORIGIN/../pkg.libs: {EMPTY}",)
+    assert removed_entries("pkg/_C.so", loading, alive={"pkg"}, there={"pkg", "pkg.libs"}) == (
+        f"$ORIGIN/../pkg.libs: {EMPTY}",
+    )
 
 
 def test_without_knowledge_of_folders_only_what_no_machine_has_is_told() -> None:
     loading = with_path("/opt/lib:$ORIGIN/../pkg.libs")
-    assert removed("pkg/_C.so", loading) == (f"/opt/lib: {BUILT}",)
+    assert removed_entries("pkg/_C.so", loading) == (f"/opt/lib: {BUILT}",)
 
 
 def test_a_runpath_counts_and_the_rpath_beside_it_does_not() -> None:

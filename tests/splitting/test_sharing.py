@@ -13,7 +13,7 @@ from tests.factories.elf import shared_object
 from tests.factories.repaired_wheels import LINUX
 from tests.factories.tools import needs
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.sharing import Pool, pools
+from vbuild.splitting.pools import Pool, pools
 
 pytestmark = needs("gcc")
 
@@ -61,18 +61,18 @@ def test_what_two_wheels_have_is_pooled_and_what_one_has_is_not(look: BundleRead
     second = a_wheel(look, 11, {"demo/libbig.so": BIG})
     (pool,) = pooled(first, second)
     assert pool.bundles == (first, second)
-    assert list(pool.pieces) == ["libbig.so"]
+    assert list(pool.libraries) == ["libbig.so"]
     assert pool.projects == ("demo",)
     assert pool.platform == LINUX
-    assert pool.holder(pool.pieces["libbig.so"]) is first
-    packed = first.pieces["demo/libbig.so"].member.compressed_size
-    assert (pool.size, pool.saved) == (packed, packed)
+    assert pool.source(pool.libraries["libbig.so"]) is first
+    packed = first.binaries["demo/libbig.so"].member.compressed_size
+    assert pool.saved == packed
 
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_a_pool_has_to_save_enough(look: BundleReader, extra: int) -> None:
     wheels = [a_wheel(look, number, {"demo/libbig.so": BIG}) for number in (10, 11, 12)]
-    saved = 2 * wheels[0].pieces["demo/libbig.so"].member.compressed_size
+    saved = 2 * wheels[0].binaries["demo/libbig.so"].member.compressed_size
     assert len(pooled(*wheels, smallest=saved + extra)) == 1 - extra
 
 
@@ -81,7 +81,7 @@ def test_sets_that_differ_a_little_are_one_pool(look: BundleReader) -> None:
     wheels = [a_wheel(look, number, files) for number, files in ((10, both), (11, both), (12, one))]
     (pool,) = pooled(*wheels)
     assert pool.bundles == tuple(wheels)
-    assert list(pool.pieces) == ["libbig.so", "liblittle.so"]
+    assert list(pool.libraries) == ["libbig.so", "liblittle.so"]
 
 
 def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: BundleReader) -> None:
@@ -114,7 +114,7 @@ def test_libraries_of_one_name_cannot_be_in_one_folder(look: BundleReader) -> No
     twice = {"demo/a/libbig.so": BIG, "demo/b/libbig.so": other, "demo/liblast.so": LAST}
     again = [a_wheel(look, number, twice) for number in (14, 15)]
     (pool,) = pooled(*again)
-    assert list(pool.pieces) == ["liblast.so"]
+    assert list(pool.libraries) == ["liblast.so"]
 
 
 def test_platforms_are_apart(look: BundleReader) -> None:
@@ -127,11 +127,11 @@ def test_platforms_are_apart(look: BundleReader) -> None:
 def test_the_order_of_wheels_changes_nothing_but_the_order(look: BundleReader) -> None:
     both, one = {"demo/libbig.so": BIG, "demo/liblittle.so": LITTLE}, {"demo/libbig.so": BIG}
     wheels = [a_wheel(look, number, files) for number, files in ((10, one), (11, both), (12, one), (13, both))]
-    expected = {(frozenset(pool.bundles), tuple(pool.pieces)) for pool in pooled(*wheels)}
+    expected = {(frozenset(pool.bundles), tuple(pool.libraries)) for pool in pooled(*wheels)}
     rng = random.Random(5)
     for _ in range(6):
         rng.shuffle(wheels)
-        assert {(frozenset(pool.bundles), tuple(pool.pieces)) for pool in pooled(*wheels)} == expected
+        assert {(frozenset(pool.bundles), tuple(pool.libraries)) for pool in pooled(*wheels)} == expected
 
 
 def test_projects_are_all_told(look: BundleReader) -> None:

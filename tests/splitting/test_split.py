@@ -51,14 +51,14 @@ def moves(result: Split, kind: DecisionKind) -> list[LibraryMove]:
 
 
 def libs(result: Split, number: int = 0) -> Path:
-    path = result.beside[number].path
+    path = result.companions[number].path
     assert path
     return path
 
 
 def check_works(folder: Path, result: Split, *, program: str = ASKS, answer: str = "42") -> None:
     """Every wheel of *result* works beside those it came with."""
-    beside = [one.path for one in result.beside if one.path]
+    beside = [one.path for one in result.companions if one.path]
     for number, thin in enumerate(result.wheels):
         assert thin.path
         installed = site_packages(folder / f"site{number}", thin.path, *beside)
@@ -73,7 +73,7 @@ def test_what_the_wheels_of_a_release_repeat_is_in_a_wheel_of_its_own(tmp_path: 
     fat = release(tmp_path, FILES, LIBRARIES, names=names)
     result = thinned(tmp_path, *fat)
     names_of = {hashed(soname, data) for soname, data in LIBRARIES.items()}
-    (beside,) = result.beside
+    (beside,) = result.companions
     assert set(beside.files) == {f"demo_libs/lib/{name}" for name in names_of}
     assert beside.wheels == names
     assert {move.name for move in moves(result, DecisionKind.SHARE)} == names_of
@@ -194,7 +194,7 @@ def test_what_one_project_alone_shares_keeps_its_name(tmp_path: Path) -> None:
         ),
     ]
     result = thinned(tmp_path, *fat, libs="family")
-    assert [one.name.partition("-")[0] for one in result.beside] == ["demo_libs", "other_libs"]
+    assert [one.name.partition("-")[0] for one in result.companions] == ["demo_libs", "other_libs"]
     alone = thinned(tmp_path / "alone", *fat[:2], libs="family-libs")
     assert libs(alone).name.startswith("family_libs-0.")
 
@@ -217,7 +217,7 @@ def test_pairs_of_projects_that_share_other_libraries_are_refused(tmp_path: Path
 def test_wheels_for_other_platforms_have_libraries_of_their_own(tmp_path: Path) -> None:
     names = (NAME, NAME.replace("2_17", "2_28"))
     result = thinned(tmp_path, *release(tmp_path, FILES, LIBRARIES, names=names))
-    assert not result.beside
+    assert not result.companions
     assert all(one.is_untouched for one in result.wheels)
 
 
@@ -238,8 +238,8 @@ def test_wheels_whose_sets_differ_a_little_are_given_the_same_wheel(tmp_path: Pa
         ),
     ]
     result = thinned(tmp_path, *fat)
-    assert len(result.beside) == 1
-    assert len(result.beside[0].files) == 4
+    assert len(result.companions) == 1
+    assert len(result.companions[0].files) == 4
     check_works(tmp_path, result)
 
 
@@ -252,10 +252,10 @@ def test_variants_whose_libraries_differ_are_given_two_versions(tmp_path: Path) 
     newer = release(tmp_path / "b", FILES, NEWER)
     label = variant("x86_64_v3", "x86_64 :: level :: v3")
     result = thinned(tmp_path, *plain, *(stamped(path, tmp_path / "c", variant=label) for path in newer))
-    assert len({one.name for one in result.beside}) == 2
+    assert len({one.name for one in result.companions}) == 2
     for thin in result.wheels:
         assert thin.path
-        (beside,) = (one.path for one in result.beside if thin.name in one.wheels)
+        (beside,) = (one.path for one in result.companions if thin.name in one.wheels)
         assert beside
         installed = site_packages(tmp_path / f"site of {thin.name}", thin.path, beside)
         assert loader_complaints(installed) == []
@@ -267,7 +267,7 @@ def test_wheels_of_one_release_never_require_two_versions(tmp_path: Path) -> Non
     fat = release(tmp_path / "a", FILES, LIBRARIES, names=(NAME, OTHER, NAME.replace("311", "315")))
     more = tuple(NAME.replace("311", number) for number in ("313", "314"))
     result = thinned(tmp_path, *fat, *release(tmp_path / "b", FILES, NEWER, names=more))
-    (beside,) = result.beside
+    (beside,) = result.companions
     assert beside.wheels == tuple(path.name for path in fat)
     assert {one.name for one in result.wheels if one.is_untouched} == set(more)
 
@@ -279,7 +279,7 @@ def test_the_same_name_with_other_bytes_stays(tmp_path: Path) -> None:
         return wheel(tmp_path, name, files)
 
     result = thinned(tmp_path, fat(NAME, 1), fat(OTHER, 2))
-    assert not result.beside
+    assert not result.companions
     assert kept(result) == {"demo/lib/libdeep.so.2": "other wheels have another file of its name"}
     assert all(one.is_untouched for one in result.wheels)
 
@@ -291,7 +291,7 @@ def test_a_library_that_needs_one_which_stays_does_so_too(tmp_path: Path) -> Non
         deep: "kept as asked",
         top: f"needs {hashed('libdeep.so.2', DEEP)}, which stays in the wheel",
     }
-    assert not result.beside
+    assert not result.companions
 
 
 def test_libraries_that_need_each_other_move_together(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_libraries_that_need_each_other_move_together(tmp_path: Path) -> None:
     }
     files = {**FILES, "demo/_c.so": module("liba.so", source=COUNTS)}
     result = thinned(tmp_path, *release(tmp_path, files, circle))
-    assert len(result.beside[0].files) == 2
+    assert len(result.companions[0].files) == 2
     check_works(tmp_path, result)
 
 
@@ -362,7 +362,7 @@ def test_a_library_that_has_its_own_name_in_it_is_opened_by_nobody_for_that(tmp_
     own = library(name, source=f'int deep(void) {{ return 41; }} const char *me = "{name}";')
     files = {**FILES, "demo/_c.so": module(name, rpath_="$ORIGIN/lib"), "demo/lib/libdeep.so.2": own}
     result = thinned(tmp_path / "a", *(wheel(tmp_path / "a", wheel_, files) for wheel_ in (NAME, OTHER)))
-    assert result.beside
+    assert result.companions
     opens = {**files, "demo/more.so": shared_object(f'const char *opened = "{name}";')}
     result = thinned(tmp_path / "b", *(wheel(tmp_path / "b", wheel_, opens) for wheel_ in (NAME, OTHER)))
     assert kept(result)["demo/lib/libdeep.so.2"] == "demo/more.so names it, and may open it by its path"
@@ -374,4 +374,4 @@ def test_a_library_that_somebody_opens_by_name_stays(tmp_path: Path, where: str)
     (file,) = NAMED[where]
     reason = kept(result)[f"demo.libs/{hashed('libdeep.so.2', DEEP)}"]
     assert reason == f"{file} names it, and may open it by its path"
-    assert not result.beside
+    assert not result.companions

@@ -130,7 +130,7 @@ def test_an_object_file_and_an_empty_one_pass(tmp_path: Path) -> None:
     result = thinned(tmp_path, *(wheel(tmp_path, name, files) for name in (NAME, OTHER)))
     after = contents(tmp_path / "thin" / NAME)
     assert (after["demo/a.o"], after["demo/b.so"]) == (files["demo/a.o"], b"")
-    assert result.beside
+    assert result.companions
 
 
 def test_a_name_that_no_path_can_have_stays_as_it_is(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_an_index_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     assert "127.0.0.1:1" in str(error.value)
     assert not (tmp_path / "thin").exists()
     # where no library is NVIDIA's, nobody is asked
-    assert thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), indexes=NOWHERE).beside
+    assert thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), indexes=NOWHERE).companions
 
 
 def test_where_there_is_no_index_that_is_said(tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_a_requirement_that_cannot_be_read_stays_and_counts_for_nothing(tmp_path
 
 def test_dependency_wheels_among_the_input_pass(tmp_path: Path) -> None:
     first = thinned(tmp_path / "a", *release(tmp_path, FILES, {"libcount.so.1": COUNT}))
-    libs = first.made_beside
+    libs = first.companion_paths
     fat = release(tmp_path / "b", FILES, {"libcount.so.1": COUNT})
     again = thinned(tmp_path / "c", *fat, *libs)
     assert [one.name for one in again.wheels if one.is_untouched] == [libs[0].name]
-    assert [path.name for path in again.made_beside] == [libs[0].name]
+    assert [path.name for path in again.companion_paths] == [libs[0].name]
     assert sorted(path.name for path in (tmp_path / "c/thin").iterdir()) == sorted([NAME, OTHER, libs[0].name])
 
 

@@ -216,7 +216,7 @@ def tried(dice: random.Random, folder: Path) -> None:
         return
     assert sorted(thin.iterdir()) == sorted(result.paths)
     libraries: dict[str, bytes] = {}
-    for path in result.made_beside:
+    for path in result.companion_paths:
         with open_wheel(path, check=True):
             libraries |= {name.rpartition("/")[2]: data for name, data in contents(path).items()}
     for account in result.wheels:

@@ -84,7 +84,7 @@ def test_the_bytes_of_the_account_are_what_the_files_show(cuda_index: Serving, f
         assert account.packed == account.path.stat().st_size
         assert account.unpacked_before == unpacked(account.wheel)
         assert account.unpacked == unpacked(account.path)
-    for beside in result.beside:
+    for beside in result.companions:
         assert beside.path
         assert beside.packed == beside.path.stat().st_size
         assert beside.unpacked == unpacked(beside.path)
@@ -119,7 +119,7 @@ def test_a_second_split_changes_nothing(cuda_index: Serving, fat: list[Path], tm
     again = thinned(cuda_index, tmp_path / "again", [*first.paths])
     assert files(tmp_path / "again") == files(tmp_path / "thin")
     assert all(account.is_untouched for account in again.wheels)
-    assert again.beside == ()
+    assert again.companions == ()
 
 
 def test_two_runs_give_the_same_bytes_in_any_order(cuda_index: Serving, fat: list[Path], tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_dry_run_writes_nothing_and_says_the_same(cuda_index: Serving, fat: li
     assert dry.libraries == wet.libraries
     assert (dry.packed, dry.paths) == (None, ())
     assert [replace(one, path=None, packed=None) for one in wet.wheels] == [*dry.wheels]
-    assert [replace(one, path=None, packed=None) for one in wet.beside] == [*dry.beside]
+    assert [replace(one, path=None, packed=None) for one in wet.companions] == [*dry.companions]
 
 
 def test_members_that_are_not_edited_keep_their_compressed_bytes(

@@ -54,7 +54,7 @@ def test_a_folder_that_only_documentation_names_can_go(tmp_path: Path, where: st
     files: dict[str, bytes | str] = {"demo/about.py": source, "demo/_c.so": module("libtop.so.1")}
     fat = release(tmp_path, files, {"libtop.so.1": TOP})
     result = split(fat, tmp_path / "thin", request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
-    assert len(result.beside) == goes
+    assert len(result.companions) == goes
     if not goes:
         assert {move.reason for move in result.libraries} == {"demo/about.py names it, and may open it by its path"}
 

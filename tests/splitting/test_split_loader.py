@@ -20,10 +20,10 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.decisions import DecisionKind, decided
-from vbuild.splitting.neighbours import Neighbours
+from vbuild.splitting.decisions import DecisionKind, decide
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officials, OfficialWheel, Provenance
-from vbuild.splitting.orders import Orders
+from vbuild.splitting.other_packages import PackageFinder
+from vbuild.splitting.patches import PatchMaker
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
@@ -64,12 +64,12 @@ def fates(result: Split) -> dict[str, tuple[str, str]]:
 
 def installed(folder: Path, result: Split) -> Path:
     first = result.wheels[0].path or result.wheels[0].wheel
-    return site_packages(folder / "site", first, *(one.path for one in result.beside if one.path))
+    return site_packages(folder / "site", first, *(one.path for one in result.companions if one.path))
 
 
 def outline(result: Split, path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """NEEDED but for libc, and RPATH, of a file of the first wheel, or of the dependency wheel."""
-    wheels = [*(one.path for one in result.beside), result.wheels[0].path]
+    wheels = [*(one.path for one in result.companions), result.wheels[0].path]
     (data,) = (contents(one)[path] for one in wheels if one and path in contents(one))
     found = Loading.parse(data).outline
     return tuple(name for name in found.needed if name != "libc.so.6"), found.runpath or found.rpath
@@ -165,7 +165,7 @@ def test_an_official_library_goes_unless_it_may_open_one(
         "demo/lib/libplugin.so.3": PLUGIN,
     }
     bundle = look.at(files)
-    fate = decided([bundle], SplitRequest(smallest=0)).fate(bundle, "demo/lib/libtop.so.1")
+    fate = decide([bundle], SplitRequest(smallest=0)).of(bundle, "demo/lib/libtop.so.1")
     assert (fate.kind, fate.reason) == (kind, reason)
 
 
@@ -212,10 +212,10 @@ def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: B
     files["demo/_c.so"] = patchelfed(data, "--add-needed", f"$ORIGIN/../demo.libs/{name}")
     bundle = look.at(files)
     request = SplitRequest(smallest=0)
-    decision = decided([bundle], request)
-    assert decision.fate(bundle, f"demo.libs/{name}").kind is DecisionKind.REPLACE
-    orders = Orders(decision, {}, Neighbours(Officials("x86_64", indexes=lambda: ALONE), request))
-    (order,) = (order for order in orders.staying(bundle) if order.path == "demo/_c.so")
+    decision = decide([bundle], request)
+    assert decision.of(bundle, f"demo.libs/{name}").kind is DecisionKind.REPLACE
+    orders = PatchMaker(decision, {}, PackageFinder(Officials("x86_64", indexes=lambda: ALONE), request))
+    (order,) = (order for order in orders.for_bundle(bundle) if order.path == "demo/_c.so")
     assert dict(order.relink.renamed) == {
         f"$ORIGIN/../demo.libs/{name}": "libtop.so.1",
         name: "libtop.so.1",
@@ -408,10 +408,10 @@ def test_a_library_that_cannot_be_edited_stays_with_what_it_needs(look: BundleRe
     files: dict[str, bytes | str] = repaired(FILES, LIBRARIES)
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
     path = f"demo.libs/{TOP_NAME}"
-    decision = decided(bundles, SplitRequest(smallest=0), frozen={(bundle, path): "it is odd" for bundle in bundles})
+    decision = decide(bundles, SplitRequest(smallest=0), uneditable={(bundle, path): "it is odd" for bundle in bundles})
     for bundle in bundles:
-        assert decision.fate(bundle, path).reason == "it cannot be edited: it is odd"
-        assert decision.fate(bundle, f"demo.libs/{DEEP_NAME}").reason == f"{path} cannot be edited: it is odd"
+        assert decision.of(bundle, path).reason == "it cannot be edited: it is odd"
+        assert decision.of(bundle, f"demo.libs/{DEEP_NAME}").reason == f"{path} cannot be edited: it is odd"
 
 
 def test_code_that_is_too_large_to_be_read_is_refused(tmp_path: Path) -> None:

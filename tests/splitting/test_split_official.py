@@ -286,7 +286,7 @@ def test_a_bundled_library_is_shared_where_it_is_not_replaced(cuda_index: Servin
     middle = library("libmiddle.so.1", ("libcufft.so.11",), source="int middle;")
     files: dict[str, bytes | str] = {"demo/_c.so": module("libmiddle.so.1")}
     result = thinned(cuda_index, tmp_path, *release(tmp_path, files, {**LIBRARIES, "libmiddle.so.1": middle}))
-    (beside,) = result.beside
+    (beside,) = result.companions
     assert beside.path
     assert f"Requires-Dist: {FFT}=={VERSION}; {LINUX}\n" in next(
         data.decode() for path, data in contents(beside.path).items() if path.endswith("METADATA")

@@ -110,9 +110,9 @@ def test_a_dependency_wheel_is_made_only_where_it_saves_enough(tmp_path: Path) -
     shared = thinned(tmp_path / "a", *fat)
     (move,) = shared.libraries
     saved = move.packed // 2
-    assert thinned(tmp_path / "b", *fat, smallest=saved).beside
+    assert thinned(tmp_path / "b", *fat, smallest=saved).companions
     result = thinned(tmp_path / "c", *fat, smallest=saved + 1)
-    assert not result.beside
+    assert not result.companions
     assert fates(result)[name][0] is DecisionKind.KEEP
     assert result.wheels[0].is_untouched
 
@@ -130,7 +130,7 @@ def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> Non
         "demo/share/cmake/demo-config.cmake": "set(demo_FOUND 1)\n",
     }
     result = thinned(tmp_path, *release(tmp_path, files, {"libcount.so.1": COUNT}), outputs=True)
-    (dev,) = (one for one in result.beside if one.name.startswith("demo_dev"))
+    (dev,) = (one for one in result.companions if one.name.startswith("demo_dev"))
     assert dev.name == f"demo_dev-1.0-py3-none-{LINUX}.whl"
     assert set(dev.files) == set(files) - set(FILES)
     assert dev.wheels == (NAME, OTHER)
@@ -142,7 +142,7 @@ def test_what_compilers_read_goes_into_a_wheel_of_its_own(tmp_path: Path) -> Non
     assert b"Requires-Dist: demo==1.0\n" in inside["demo_dev-1.0.dist-info/METADATA"]
     again = thinned(tmp_path / "again", *result.paths, outputs=True)
     assert all(one.is_untouched for one in again.wheels)
-    assert again.beside == ()
+    assert again.companions == ()
 
 
 @pytest.mark.nightly
@@ -172,7 +172,7 @@ def test_preloading_serves_where_wheels_are_in_folders_of_their_own(tmp_path: Pa
 
 def test_preloading_serves_shared_libraries_as_well(tmp_path: Path) -> None:
     result = thinned(tmp_path, *release(tmp_path, FILES, {"libcount.so.1": COUNT}), preload=True)
-    (libs,) = result.made_beside
+    (libs,) = result.companion_paths
     folder = site_packages(tmp_path / "site", tmp_path / "thin" / NAME)
     assert program_output(folder, ASKS, beside=[site_packages(tmp_path / "libs", libs)]) == "42"
 
@@ -194,7 +194,7 @@ def test_gpu_code_is_cut_in_the_same_go(tmp_path: Path) -> None:
     files = {**FILES, "demo/_gpu.so": own, "demo/_d.so": module("libgpu.so.1")}
     fat = release(tmp_path, files, {"libcount.so.1": COUNT, "libgpu.so.1": gpu})
     result = thinned(tmp_path, *fat, gpus=GpuList.parse("90"))
-    (libs,) = result.made_beside
+    (libs,) = result.companion_paths
     shared = contents(libs)[f"demo_libs/lib/{hashed('libgpu.so.1', gpu)}"]
     assert len(shared) < len(gpu) - (1 << 14)
     for data in (shared, contents(tmp_path / "thin" / NAME)["demo/_gpu.so"]):

@@ -116,7 +116,7 @@ def test_libraries_are_split_here_and_the_thin_wheels_tested_there(two: Cluster,
     there, _ = both(source, tmp_path, two)
     assert not there.failures
     assert there.split
-    assert there.split.made_beside
+    assert there.split.companion_paths
     assert wheels(tmp_path / "there") == wheels(tmp_path / "here")
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
     from vbuild.publishing.model import PublishLayout
     from vbuild.slimming.request import Share
-    from vbuild.splitting.plan import Cut
+    from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.variants.select import Ask
 
 _MB = 10**6
@@ -132,7 +132,7 @@ def codec_of(*, fast: bool) -> Any:  # noqa: ANN401
     return Codec.ISAL if fast else Codec.LIBDEFLATE
 
 
-def cut_of(wheels: list[Path], gpus: "GpuList") -> "Cut":
+def cut_of(wheels: list[Path], gpus: "GpuList") -> "LibraryCutter":
     from vbuild.slimming.slim import library_cutter
     from vbuild.wheel.extract import gathered
 

@@ -120,7 +120,7 @@ def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
 
 def split_lines(split: "Split") -> Iterator[str]:
     """A split: what went where, what stayed and why, and each wheel before and after."""
-    made = f" and {counted(len(split.beside), 'new wheel')}" if split.beside else ""
+    made = f" and {counted(len(split.companions), 'new wheel')}" if split.companions else ""
     after = "" if split.packed is None else f" -> {mb(split.packed)}"
     yield f"{counted(len(split.wheels), 'wheel')}{made}: {mb(split.before)}{after} MB"
     alike: dict[str, list[LibraryMove]] = {}
@@ -134,7 +134,7 @@ def split_lines(split: "Split") -> Iterator[str]:
             yield from wrapped(f"  {move.name} in {counted(len(move.wheels), 'wheel')}{proof}", indent=4)
         if len(moves) > len(shown):
             yield f"  and {len(moves) - len(shown)} more"
-    for beside in split.beside:
+    for beside in split.companions:
         yield beside.name
         packed = "" if beside.packed is None else f"{mb(beside.packed)} MB, "
         files = counted(len(beside.files), "file")

@@ -13,7 +13,7 @@ from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
-    from vbuild.splitting.plan import Cut
+    from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.verification.install_check import InstallCheck
 
 
@@ -103,7 +103,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     _refuse_failed(checked)
 
 
-def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "Cut":
+def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "LibraryCutter":
     from vbuild.slimming.slim import library_cutter
     from vbuild.wheel.extract import gathered
 

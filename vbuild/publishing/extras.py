@@ -50,7 +50,7 @@ from vbuild.publishing.install_commands import install_commands
 from vbuild.publishing.lint.names import slots
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex, renamed
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, releases_with_variants
-from vbuild.splitting.bundle import Reader
+from vbuild.splitting.bundle import WheelReader
 from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
@@ -203,7 +203,7 @@ class Extras(Struct, frozen=True):
 
         `RepackageError` if what differs cannot be loaded from another package, naming the file.
         """
-        reader = Reader(_unasked)
+        reader = WheelReader(_unasked)
         releases = {offer: _Release.of(offer, reader) for offer in releases_with_variants(offers)}
         wheels: list[NewWheel | LinkedFile] = []
         for offer in offers:
@@ -247,7 +247,7 @@ class _Release(Struct, frozen=True):
     roots: tuple[str, ...]
 
     @classmethod
-    def of(cls, offer: OfferedRelease, reader: Reader) -> Self:
+    def of(cls, offer: OfferedRelease, reader: WheelReader) -> Self:
         """The same of *offer*, whose wheels *reader* reads."""
         known = {label: PluginBackend(offer.project, label, wheel.properties) for label, wheel in _served(offer)}
         _check_names(known.values())

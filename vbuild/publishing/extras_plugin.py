@@ -38,9 +38,9 @@ from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.publishing.model import Copied, Relinked
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
-from vbuild.splitting.orders import rpath_to
-from vbuild.splitting.preload import hooked, is_namespace, package_of
+from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
+from vbuild.splitting.package_init import hooked, is_namespace, package_of
+from vbuild.splitting.patches import rpath_to
 from vbuild.variants.model import Property
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import is_dist_info
@@ -107,7 +107,7 @@ def placed(path: str, package: str, root: str) -> str:
     return f"{package}/{inner}" if inner != path else f"{package}/{OUTSIDE}/{path}"
 
 
-def payload(variant: OfferedWheel, base: OfferedWheel, *, reader: Reader) -> Payload:
+def payload(variant: OfferedWheel, base: OfferedWheel, *, reader: WheelReader) -> Payload:
     """What *variant* has otherwise than *base*, the plain wheel for the same Python and machine, as *reader* reads it.
 
     `RepackageError` naming the first file that no plugin can take the place of.
@@ -129,7 +129,7 @@ def payload(variant: OfferedWheel, base: OfferedWheel, *, reader: Reader) -> Pay
         chosen |= {path for path in mine if packages.is_within(path) and not path.endswith(_STUB)}
         if not roots:
             raise RepackageError("nothing that can be imported differs; expected a Python module that does")
-    pieces = bundle.pieces
+    pieces = bundle.binaries
     return Payload(
         variant,
         {path: mine[path][0] for path in sorted(chosen)},
@@ -177,7 +177,7 @@ class _Packages(Struct, frozen=True):
 
 def _root(path: str, bundle: Bundle, chosen: Collection[str], packages: _Packages) -> str | None:
     """The package whose loader brings the file at *path*, None for a library; `RepackageError` if none can."""
-    piece = bundle.pieces.get(path)
+    piece = bundle.binaries.get(path)
     with at(path):
         if path in packages.base or not packages.is_within(path):
             if piece and piece.is_library:
@@ -199,12 +199,12 @@ def _check_module(path: str, bundle: Bundle) -> None:
     if path != installed_path(path):
         raise RepackageError("differs, and is installed elsewhere than in a package; expected the same as in the base")
     stem = posixpath.basename(path).partition(".")[0]
-    piece = bundle.pieces.get(path)
+    piece = bundle.binaries.get(path)
     if not (stem in piece.loading.modules if piece else path.endswith(_SOURCE)):
         raise _read_by_path("is no Python module")
 
 
-def _check_library(piece: BundledLibrary, bundle: Bundle, chosen: Collection[str]) -> None:
+def _check_library(piece: WheelBinary, bundle: Bundle, chosen: Collection[str]) -> None:
     """Refuse a library that anybody may open by its path."""
     if not any(edge.consumer in chosen for edge in bundle.graph.consumers(piece.path)):
         raise _read_by_path("nothing in the wheel needs it")
@@ -229,7 +229,7 @@ def _check_place(path: str, bundle: Bundle) -> None:
 def _dependents(bundle: Bundle, differing: Collection[str]) -> set[str]:
     """The files that need one of *differing*, directly or not."""
     found: set[str] = set()
-    left = [path for path in differing if path in bundle.pieces]
+    left = [path for path in differing if path in bundle.binaries]
     while left:
         consumers = {edge.consumer for edge in bundle.graph.consumers(left.pop())} - found
         found |= consumers

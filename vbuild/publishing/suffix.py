@@ -52,7 +52,7 @@ from vbuild.publishing.releases import (
     wheels_labelled,
 )
 from vbuild.publishing.suffix_names import hard_wired, suffixed
-from vbuild.splitting.preload import hooked, is_namespace, package_of
+from vbuild.splitting.package_init import hooked, is_namespace, package_of
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, is_dist_info
 from vbuild.wheel.name import WheelName, escaped

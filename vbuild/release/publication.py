@@ -60,7 +60,7 @@ def published(
         reports = (stage / REPORT, stage / PAGE)
         for path, written in zip(reports, (text, page(report, before)), strict=True):
             path.write_text(written, encoding="utf-8")
-        beside = thinning.split.made_beside if thinning.split else ()
+        beside = thinning.split.companion_paths if thinning.split else ()
         wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *beside)))
         stated = _stated(wheels, stage / PROVENANCE, inputs, parts)
         # all that needs room on the disk is done

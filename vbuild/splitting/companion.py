@@ -79,7 +79,7 @@ def libs_folder(project: str) -> str:
     return f"{escaped(libs_project(project))}/lib"
 
 
-class Libs(Struct, frozen=True):
+class LibsContents(Struct, frozen=True):
     """What a -libs wheel is made of; *project* is whose wheels share it, or how else it is called.
 
     *files* is a hash in hex by path in it, *platform* its platform tag, *licence* lines of METADATA, *texts* licence
@@ -135,7 +135,7 @@ class Libs(Struct, frozen=True):
         return Companion(name, metadata, _wheel_file(name, is_pure=self.is_pure), self.texts)
 
 
-def libs_version(several: Iterable[Libs]) -> str:
+def libs_version(several: Iterable[LibsContents]) -> str:
     """The version that the wheels *several* have together: ``0.`` and a number from a hash of all of them.
 
     Wheels of one release for several platforms require the same version, so that METADATA of all is the same.
@@ -144,7 +144,7 @@ def libs_version(several: Iterable[Libs]) -> str:
     return f"0.{int.from_bytes(whole[:_HASHED_BYTES])}"
 
 
-def dev_wheel(
+def dev_companion(
     like_name: WheelName,
     *,
     platform: str,

@@ -1,7 +1,7 @@
-"""What becomes of every bundled library: decided for all wheels together, before a byte is written.
+"""Decide what becomes of every bundled library, for all wheels together, before a byte is written.
 
 named, kept, unneeded, needed from where no RPATH leads     stays, with the reason
-what names or needs one that stays                          stays
+names or needs one that stays                               stays
 an official library, byte for byte                          replaced by a requirement
 the same file in several wheels, and all it needs moves     shared
 """
@@ -22,15 +22,15 @@ from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.library_names import plain
 from vbuild.elf.linkage import Via
 from vbuild.errors import RepackageError
-from vbuild.splitting.bundle import Bundle, BundledLibrary
+from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance, Unproved
+from vbuild.splitting.pools import Pool, pools
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.requirements import conflict
-from vbuild.splitting.sharing import Pool, pools
 from vbuild.wheel.metadata import LIBS
 
-# the folder in which toolkits keep what links stand-ins for the driver
+# toolkits keep stand-ins for the driver's libraries in this folder, to link against
 _STUBS = "stubs"
 
 
@@ -44,7 +44,7 @@ class DecisionKind(StrEnum):
 
 
 class LibraryDecision(Struct, frozen=True):
-    """What becomes of one library, and why: *reason* says why it is not replaced, or not moved at all."""
+    """What becomes of one library; *reason* says why it is not replaced, or not moved at all."""
 
     kind: DecisionKind
     reason: str = ""
@@ -53,26 +53,26 @@ class LibraryDecision(Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the wheel no longer has it."""
+        """Whether the wheel no longer has the library."""
         return self.kind is not DecisionKind.KEEP
 
 
-# why files cannot be edited, by wheel and path: what they need has to stay
-Frozen = Mapping[tuple[Bundle, str], str]
+# by wheel and path, why a file cannot be edited; what it needs has to stay
+Uneditable = Mapping[tuple[Bundle, str], str]
 
 
-class Decision(Struct, frozen=True, eq=False):
-    """The fates of all libraries of each wheel, by path, and the pools of those that are shared."""
+class Decisions(Struct, frozen=True, eq=False):
+    """The decisions about all libraries of each wheel, by path, and the pools of shared libraries."""
 
-    fates: Mapping[Bundle, Mapping[str, LibraryDecision]]
+    by_bundle: Mapping[Bundle, Mapping[str, LibraryDecision]]
     pools: tuple[Pool, ...] = ()
 
-    def fate(self, bundle: Bundle, path: str) -> LibraryDecision:
-        """What becomes of the file at *path*; one that is no library stays."""
-        return self.fates[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
+    def of(self, bundle: Bundle, path: str) -> LibraryDecision:
+        """Return the decision about the file at *path*; a file that is no library stays."""
+        return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
     def pool_of(self, bundle: Bundle) -> Pool | None:
-        """The pool in which *bundle* takes part."""
+        """Return the pool of *bundle*, or None if it shares nothing."""
         return _pool_of(bundle, self.pools)
 
 
@@ -81,234 +81,224 @@ def _pool_of(bundle: Bundle, found: Iterable[Pool]) -> Pool | None:
 
 
 def check_drivers(bundles: Sequence[Bundle]) -> None:
-    """`RepackageError` where a wheel brings a library that has to be that of the machine's own driver."""
+    """Raise `RepackageError` if a wheel bundles a library that must be the machine's own driver's."""
     for bundle in bundles:
-        for piece in bundle.libraries:
-            name = plain(piece.name)
-            if is_driver(name) and piece.folder.rpartition("/")[2] != _STUBS:
+        for library in bundle.libraries:
+            name = plain(library.name)
+            if is_driver(name) and library.folder.rpartition("/")[2] != _STUBS:
                 raise RepackageError(
-                    f"{bundle.wheel.path.name}: {piece.path}: bundles {name}, which has to be that of the machine's "
+                    f"{bundle.wheel.path.name}: {library.path}: bundles {name}, which has to be that of the machine's "
                     f"own driver; leave it out with `auditwheel repair --exclude {name}`"
                 )
 
 
-def decided(bundles: Sequence[Bundle], request: SplitRequest, *, frozen: Frozen | None = None) -> Decision:
-    """What becomes of the libraries of *bundles*; those that *frozen* files need stay."""
-    company = _Company.of(bundles)
-    ballots = {bundle: _Ballot(bundle, request, frozen or {}, company) for bundle in bundles}
-    for ballot in ballots.values():
-        ballot.vote()
+def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uneditable | None = None) -> Decisions:
+    """Decide what becomes of the libraries of *bundles*; what *uneditable* files need stays."""
+    copies = _CopyCounts.of(bundles)
+    wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies) for bundle in bundles]
+    for wheel in wheels:
+        wheel.decide_alone()
     found: tuple[Pool, ...] = ()
     while request.share:
-        for ballot in ballots.values():
-            ballot.close()
-        found = pools({bundle: ballot.movable for bundle, ballot in ballots.items()}, smallest=request.smallest)
-        left = {ballot: ballot.left(found) for ballot in ballots.values()}
-        if not any(left.values()):
+        for wheel in wheels:
+            wheel.keep_dependents()
+        movable = {wheel.bundle: tuple(wheel.movable.values()) for wheel in wheels}
+        found = pools(movable, smallest=request.smallest)
+        unshared = [wheel.unshared(found) for wheel in wheels]
+        if not any(unshared):
             break
-        # what found no pool stays, and what needs it has to stay as well
-        for ballot, reasons in left.items():
-            ballot.keep(reasons)
-    return Decision({bundle: ballot.fates(found) for bundle, ballot in ballots.items()}, found)
+        # what is in no pool stays, and so does what needs it: decide again
+        for wheel, reasons in zip(wheels, unshared, strict=True):
+            wheel.keep(reasons)
+    return Decisions({wheel.bundle: wheel.decisions(found) for wheel in wheels}, found)
 
 
-class _Company(Struct, frozen=True):
-    """In how many wheels each library is, and how many different ones have each file name."""
+class _CopyCounts(Struct, frozen=True):
+    """The number of wheels with each library, and of different libraries with each file name."""
 
     wheels: Mapping[tuple[str, str], int]
     contents: Mapping[str, int]
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle]) -> Self:
-        wheels = Counter(key for bundle in bundles for key in {piece.key for piece in bundle.libraries})
+        wheels = Counter(key for bundle in bundles for key in {library.key for library in bundle.libraries})
         return cls(wheels, Counter(name for name, _ in wheels))
 
 
-def _project(line: str) -> str:
-    """What the requirement *line* asks for, as package indexes spell it; nothing where it cannot be read."""
-    with suppress(InvalidRequirement):
-        return canonicalize_name(Requirement(line).name)
-    return ""
-
-
 @dataclass(slots=True, eq=False)
-class _Ballot:
-    """The fates of one wheel's libraries while they are decided."""
+class _WheelDecisions:
+    """The decisions about one wheel's libraries so far: those *decided*, and those that may still be shared."""
 
     bundle: Bundle
     request: SplitRequest
-    frozen: Frozen
-    company: _Company
-    settled: dict[str, LibraryDecision] = field(default_factory=dict)
-    pending: dict[str, BundledLibrary] = field(default_factory=dict)
+    uneditable: Uneditable
+    copies: _CopyCounts
+    decided: dict[str, LibraryDecision] = field(default_factory=dict)
+    movable: dict[str, WheelBinary] = field(default_factory=dict)
 
-    @property
-    def movable(self) -> tuple[BundledLibrary, ...]:
-        return tuple(self.pending.values())
-
-    def vote(self) -> None:
-        """Settle what no other wheel has a say in."""
-        for piece in self.bundle.libraries:
-            if (obstacle := self._obstacle(piece)) is not None:
-                self.settled[piece.path] = LibraryDecision(DecisionKind.KEEP, obstacle)
-            elif isinstance(piece.origin, Provenance) and not self._conflict(piece, piece.origin):
-                self.settled[piece.path] = self._official(piece, piece.origin)
-            elif (frozen := self.frozen.get((self.bundle, piece.path))) is not None:
-                self.settled[piece.path] = LibraryDecision(DecisionKind.KEEP, f"it cannot be edited: {frozen}")
+    def decide_alone(self) -> None:
+        """Decide all that does not depend on other wheels."""
+        for library in self.bundle.libraries:
+            if (obstacle := self._obstacle(library)) is not None:
+                self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, obstacle)
+            elif isinstance(library.origin, Provenance) and not self._conflict(library, library.origin):
+                self.decided[library.path] = self._official(library, library.origin)
+            elif (why := self.uneditable.get((self.bundle, library.path))) is not None:
+                self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, f"it cannot be edited: {why}")
             else:
-                self.pending[piece.path] = piece
-        if self.pending and (line := self._required_already()):
-            self.keep(
-                dict.fromkeys(self.pending, f"METADATA requires {line} already; say with --libs what else to call it")
-            )
-        self._drop_unneeded()
+                self.movable[library.path] = library
+        if self.movable and (line := self._libs_requirement()):
+            reason = f"METADATA requires {line} already; say with --libs what else to call it"
+            self.keep(dict.fromkeys(self.movable, reason))
+        # what only dropped libraries needed can be dropped in the next round
+        while self.request.drop_unneeded and (found := self._unneeded()):
+            for path in found:
+                self.movable.pop(path, None)
+                self.decided[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
 
-    def _required_already(self) -> str | None:
-        """The line of METADATA that asks for a dependency wheel of the name that this one's would have."""
+    def _libs_requirement(self) -> str | None:
+        """Return the line of METADATA that already requires a wheel of the name that the -libs wheel would get."""
         name = libs_project((self.request.libs or self.bundle.wheel.name.project).removesuffix(LIBS))
-        metadata = self.bundle.wheel.metadata()
-        return next((line for line in metadata.requires_dist if _project(line) == name), None)
+        for line in self.bundle.wheel.metadata().requires_dist:
+            with suppress(InvalidRequirement):
+                if canonicalize_name(Requirement(line).name) == name:
+                    return line
+        return None
 
-    def _obstacle(self, piece: BundledLibrary) -> str | None:
-        """Why *piece* cannot leave the wheel."""
-        if self.request.keeps(piece.path):
+    def _obstacle(self, library: WheelBinary) -> str | None:
+        """Return why *library* cannot leave the wheel, or None if it can."""
+        if self.request.keeps(library.path):
             return "kept as asked"
         if not self.bundle.platforms:
             return "the wheel's tag names no machine"
-        if namer := self.bundle.namer(piece):
+        if namer := self.bundle.namer(library):
             return f"{namer} names it, and may open it by its path"
-        if base := replaced_library(piece.path):
+        if base := replaced_library(library.path):
             return f"newer CPUs load it in the stead of {base}"
-        if not self.bundle.graph.consumers(piece.path):
+        if not self.bundle.graph.consumers(library.path):
             return "nothing in the wheel needs it"
-        return next(self._hindrances(piece), None)
+        return next(self._consumer_obstacles(library), None)
 
-    def _hindrances(self, piece: BundledLibrary) -> Iterator[str]:
-        """What is wrong with those that need *piece*: they could not find it elsewhere."""
-        for path in self._outsiders(piece):
+    def _consumer_obstacles(self, library: WheelBinary) -> Iterator[str]:
+        """Yield why a file that needs *library* could not find it elsewhere."""
+        for path in self._outside_consumers(library):
             yield f"{path} needs it, from where no RPATH leads to site-packages"
-        if better := self.bundle.better.get(piece.path):
-            yield f"newer CPUs load {better} in its stead"
-        for edge in self.bundle.graph.consumers(piece.path):
+        if copy := self.bundle.hwcaps_copies.get(library.path):
+            yield f"newer CPUs load {copy} in its stead"
+        for edge in self.bundle.graph.consumers(library.path):
             if edge.via is Via.NAME:
                 yield f"{edge.consumer} needs it, and finds it only where something has opened it before"
-            if why := self.frozen.get((self.bundle, edge.consumer)):
+            if why := self.uneditable.get((self.bundle, edge.consumer)):
                 yield f"{edge.consumer} cannot be edited: {why}"
 
-    def _outsiders(self, piece: BundledLibrary) -> Iterator[str]:
-        """The files outside of site-packages that need *piece*; their NEEDED may be a path."""
-        names = {piece.name, piece.loading.outline.soname}
-        for path, loading in self.bundle.elsewhere.items():
+    def _outside_consumers(self, library: WheelBinary) -> Iterator[str]:
+        """Yield the files outside site-packages that need *library*; their NEEDED may be a path."""
+        names = {library.name, library.loading.outline.soname}
+        for path, loading in self.bundle.outside.items():
             if not names.isdisjoint(name.rpartition("/")[2] for name in loading.outline.needed):
                 yield path
 
-    def _official(self, piece: BundledLibrary, origin: Provenance) -> LibraryDecision:
-        """The fate of *piece*, which is of the official wheel *origin* and can be had from there.
+    def _official(self, library: WheelBinary, origin: Provenance) -> LibraryDecision:
+        """Decide about *library*, which the official wheel *origin* has, too.
 
-        There it opens what is beside it. What it opens here and official wheels do not have, it would open no more.
+        In that wheel it finds only official libraries. If it may open another one of this wheel, it has to stay.
         """
-        there = {library.soname for library in origin.wheel.libraries}
-        for other in self.bundle.opened.get(piece.path, ()):
-            if not isinstance(other.origin, Provenance) and plain(other.name) not in there:
-                return LibraryDecision(
-                    DecisionKind.KEEP, f"may open {other.name}, which is not in {origin.wheel.project}"
-                )
+        official = {other.soname for other in origin.wheel.libraries}
+        for other in self.bundle.opened_by.get(library.path, ()):
+            if not isinstance(other.origin, Provenance) and plain(other.name) not in official:
+                reason = f"may open {other.name}, which is not in {origin.wheel.project}"
+                return LibraryDecision(DecisionKind.KEEP, reason)
         return LibraryDecision(DecisionKind.REPLACE, provenance=origin)
 
-    def _conflict(self, piece: BundledLibrary, origin: Provenance) -> str | None:
-        """Why the wheel cannot require the official one that *piece* is."""
-        machine, version = piece.loading.outline.machine, origin.wheel.version
-        line = conflict(self.bundle.wheel.metadata(), origin.wheel.project, version, machine=machine)
-        return (
-            f"not replaced: it is that of {origin.wheel.project} {version}, but METADATA requires {line}"
-            if line
-            else None
-        )
-
-    def _drop_unneeded(self) -> None:
-        """Let go of what a repair tool brought and nothing needs, and then of what only that needed."""
-        while self.request.drop_unneeded and (found := self._unneeded()):
-            for path in found:
-                self.pending.pop(path, None)
-                self.settled[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
+    def _conflict(self, library: WheelBinary, origin: Provenance) -> str | None:
+        """Return why the wheel cannot require the official wheel *origin*, or None if it can."""
+        machine, project, version = library.loading.outline.machine, origin.wheel.project, origin.wheel.version
+        line = conflict(self.bundle.wheel.metadata(), project, version, machine=machine)
+        return f"not replaced: it is that of {project} {version}, but METADATA requires {line}" if line else None
 
     def _unneeded(self) -> list[str]:
-        dropped = {path for path, fate in self.settled.items() if fate.kind is DecisionKind.DROP}
+        """Return the libraries that a repair tool added and that only dropped libraries need."""
+        dropped = {path for path, decision in self.decided.items() if decision.kind is DecisionKind.DROP}
         return [
-            piece.path
-            for piece in self.bundle.libraries
-            if piece.is_bundled
-            and piece.path not in dropped
+            library.path
+            for library in self.bundle.libraries
+            if library.is_bundled
+            and library.path not in dropped
             and self.bundle.platforms
-            and not (self.request.keeps(piece.path) or self.bundle.namer(piece) or any(self._outsiders(piece)))
-            and not (piece.path in self.bundle.better or replaced_library(piece.path))
-            and {edge.consumer for edge in self.bundle.graph.consumers(piece.path)} <= dropped
+            and not (
+                self.request.keeps(library.path)
+                or self.bundle.namer(library)
+                or any(self._outside_consumers(library))
+                or library.path in self.bundle.hwcaps_copies
+                or replaced_library(library.path)
+            )
+            and {edge.consumer for edge in self.bundle.graph.consumers(library.path)} <= dropped
         ]
 
-    def close(self) -> None:
-        """Keep what needs or opens something that stays in the wheel: no dependency wheel can depend on it in turn."""
-        while found := dict(self._held_back()):
+    def keep_dependents(self) -> None:
+        """Keep what needs or opens something that stays: a -libs wheel cannot depend on the wheel that requires it."""
+        while found := dict(self._dependents()):
             self.keep(found)
 
-    def _held_back(self) -> Iterator[tuple[str, str]]:
-        for path in self.pending:
+    def _dependents(self) -> Iterator[tuple[str, str]]:
+        for path in self.movable:
             for edge in self.bundle.graph.needs(path):
                 if edge.provider and self._stays(edge.provider):
                     yield path, f"needs {edge.name}, which stays in the wheel"
                 if not edge.provider and edge.name.startswith("$"):
                     yield path, f"needs {edge.name}, a path from where it is"
-            # what is named is never among those that go
-            for piece in self.bundle.opened.get(path, ()):
-                yield path, f"may open {piece.name}, which stays in the wheel"
+            # a library that is named always stays
+            for library in self.bundle.opened_by.get(path, ()):
+                yield path, f"may open {library.name}, which stays in the wheel"
 
     def _stays(self, path: str) -> bool:
-        return path not in self.pending and not self.settled.get(path, LibraryDecision(DecisionKind.KEEP)).is_gone
+        decision = self.decided.get(path)
+        return path not in self.movable and (decision is None or not decision.is_gone)
 
-    def left(self, found: Sequence[Pool]) -> dict[str, str]:
-        """Those that are in none of the pools *found*, and why."""
+    def unshared(self, found: Sequence[Pool]) -> dict[str, str]:
+        """Return the movable libraries that are in none of the pools *found*, with the reasons."""
         pool = _pool_of(self.bundle, found)
-        keys = {piece.key for piece in pool.pieces.values()} if pool else set()
-        return {path: self._why_alone(piece) for path, piece in self.pending.items() if piece.key not in keys}
+        keys = {library.key for library in pool.libraries.values()} if pool else set()
+        return {path: self._why_unshared(one) for path, one in self.movable.items() if one.key not in keys}
 
-    def _why_alone(self, piece: BundledLibrary) -> str:
+    def _why_unshared(self, library: WheelBinary) -> str:
         if not self.request.share:
             return "sharing is not asked for"
-        if sum(other.name == piece.name for other in self.bundle.libraries) > 1:
+        if sum(other.name == library.name for other in self.bundle.libraries) > 1:
             return "the wheel has another file of its name"
-        if self.company.wheels[piece.key] > 1:
+        if self.copies.wheels[library.key] > 1:
             return "sharing it would save too little, or it is not in wheels of one platform"
-        if self.company.contents[piece.name] > 1:
+        if self.copies.contents[library.name] > 1:
             return "other wheels have another file of its name"
         return "no other wheel has it"
 
     def keep(self, reasons: Mapping[str, str]) -> None:
         for path, reason in reasons.items():
-            self.pending.pop(path, None)
-            self.settled[path] = LibraryDecision(DecisionKind.KEEP, reason)
+            self.movable.pop(path, None)
+            self.decided[path] = LibraryDecision(DecisionKind.KEEP, reason)
 
-    def fates(self, found: Sequence[Pool]) -> dict[str, LibraryDecision]:
-        """The fates of all, with the reason why one that might have been replaced is not."""
+    def decisions(self, found: Sequence[Pool]) -> dict[str, LibraryDecision]:
+        """Return all decisions, with the reason if a library of an official name is not replaced."""
         pool = _pool_of(self.bundle, found)
-        fates = dict(self.settled)
-        for path, piece in self.pending.items():
-            fates[path] = (
+        decisions = dict(self.decided)
+        for path, library in self.movable.items():
+            decisions[path] = (
                 LibraryDecision(DecisionKind.SHARE, pool=pool)
                 if pool
-                else LibraryDecision(DecisionKind.KEEP, self._why_alone(piece))
+                else LibraryDecision(DecisionKind.KEEP, self._why_unshared(library))
             )
-        for piece in self.bundle.libraries:
-            fate = fates[piece.path]
-            if (why := self._why_not_official(piece)) and fate.kind is not DecisionKind.REPLACE:
-                fates[piece.path] = LibraryDecision(
-                    fate.kind, "; ".join(filter(None, (why, fate.reason))), pool=fate.pool
-                )
-        return dict(sorted(fates.items()))
+        for library in self.bundle.libraries:
+            decision = decisions[library.path]
+            if decision.kind is not DecisionKind.REPLACE and (why := self._why_not_replaced(library)):
+                reason = "; ".join(filter(None, (why, decision.reason)))
+                decisions[library.path] = LibraryDecision(decision.kind, reason, pool=decision.pool)
+        return dict(sorted(decisions.items()))
 
-    def _why_not_official(self, piece: BundledLibrary) -> str | None:
-        match piece.origin:
+    def _why_not_replaced(self, library: WheelBinary) -> str | None:
+        match library.origin:
             case Unproved(reason=reason):
                 return f"not replaced: {reason}"
-            case Provenance():
-                return self._conflict(piece, piece.origin)
+            case Provenance() as origin:
+                return self._conflict(library, origin)
             case _:
                 return None

@@ -32,7 +32,15 @@ from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listing import ListedFile
-from vbuild.splitting.official_cache import CachedLibrary, Facts, OfficialCache, Once, RangeQuestions, all_of, first_of
+from vbuild.splitting.official_cache import (
+    CachedLibrary,
+    IndexSession,
+    OfficialIndex,
+    OncePerKey,
+    WheelFacts,
+    all_of,
+    first_of,
+)
 from vbuild.splitting.official_compare import difference
 from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
 from vbuild.wheel.extract import mapped
@@ -101,8 +109,8 @@ class Officials:
     def __init__(
         self, machine: str, *, indexes: Callable[[], Indexes] = Indexes.configured, store: Path | None = None
     ) -> None:
-        self._shelf = OfficialCache(machine, indexes, store)
-        self._found: Once[str, OfficialWheel] = Once()
+        self._shelf = OfficialIndex(machine, indexes, store)
+        self._found: OncePerKey[str, OfficialWheel] = OncePerKey()
 
     def wheel(self, project: str, specifier: SpecifierSet) -> OfficialWheel:
         """The newest wheel of *project* that *specifier* allows; `RepackageError` where there is none with a library.
@@ -189,7 +197,7 @@ class Officials:
             return Unproved(f"no release of {projects} for {self._shelf.machine} has {why}", asking.transferred)
 
     def _proved(
-        self, asking: RangeQuestions, bundled: "_Bundled", match: "_Match", *, fetch: bool
+        self, asking: IndexSession, bundled: "_Bundled", match: "_Match", *, fetch: bool
     ) -> Provenance | Unproved:
         wheel = self._official(match.project, match.listed, match.facts)
         library = next(library for library in wheel.libraries if library.path == match.library.path)
@@ -213,10 +221,10 @@ class Officials:
         yield likely
         yield others
 
-    def _wheel(self, asking: RangeQuestions, project: str, specifier: SpecifierSet) -> OfficialWheel:
+    def _wheel(self, asking: IndexSession, project: str, specifier: SpecifierSet) -> OfficialWheel:
         return self._found.get(f"{project} {specifier}", lambda: self._newest(asking, project, specifier))
 
-    def _newest(self, asking: RangeQuestions, project: str, specifier: SpecifierSet) -> OfficialWheel:
+    def _newest(self, asking: IndexSession, project: str, specifier: SpecifierSet) -> OfficialWheel:
         is_exact = any(one.operator in {"==", "==="} and not one.version.endswith(".*") for one in specifier)
         wheels = self._shelf.wheels(project)
         for listed in wheels:
@@ -238,7 +246,7 @@ class Officials:
             )
         raise RepackageError(f"{wanted}: no package index has such a project")
 
-    def _official(self, project: str, listed: ListedFile, facts: Facts) -> OfficialWheel:
+    def _official(self, project: str, listed: ListedFile, facts: WheelFacts) -> OfficialWheel:
         libraries = (
             OfficialLibrary(library.path, PurePosixPath(library.path).name, library.sha256, library.size)
             for library in facts.libraries
@@ -246,7 +254,7 @@ class Officials:
         requires = tuple(map(str, self._requirements(facts.requires, {""})))
         return OfficialWheel(project, str(listed.version), listed.file, tuple(libraries), requires)
 
-    def _required(self, asking: RangeQuestions, wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
+    def _required(self, asking: IndexSession, wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
         """NVIDIA's packages that *wheels* require, those behind extras of cuda-toolkit as well."""
         for wheel in wheels:
             for requirement in map(Requirement, wheel.requires):
@@ -257,7 +265,7 @@ class Officials:
                 elif _NVIDIA.fullmatch(canonicalize_name(requirement.name)):
                     yield requirement
 
-    def _with_library(self, asking: RangeQuestions, wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
+    def _with_library(self, asking: IndexSession, wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
         try:
             return self._wheel(asking, *wanted)
         except RepackageError:  # headers only, or a package that is not for this machine
@@ -311,11 +319,11 @@ class _Match(Struct, frozen=True):
 
     project: str
     listed: ListedFile
-    facts: Facts
+    facts: WheelFacts
     library: CachedLibrary
 
 
-def _matched(asking: RangeQuestions, bundled: _Bundled, candidate: _Candidate) -> _Match | None:
+def _matched(asking: IndexSession, bundled: _Bundled, candidate: _Candidate) -> _Match | None:
     try:
         facts = asking.facts(candidate.listed)
     except WheelError:  # nothing comes from a wheel that is damaged
@@ -326,7 +334,7 @@ def _matched(asking: RangeQuestions, bundled: _Bundled, candidate: _Candidate) -
     return _Match(candidate.project, candidate.listed, facts, alike[0]) if alike else None
 
 
-def _evidence(asking: RangeQuestions, bundled: _Bundled, match: _Match, *, fetch: bool) -> OfficialEvidence | str:
+def _evidence(asking: IndexSession, bundled: _Bundled, match: _Match, *, fetch: bool) -> OfficialEvidence | str:
     """What proves that *bundled* is the library of *match*, or why nothing does."""
     library = match.library
     try:

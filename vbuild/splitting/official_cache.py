@@ -46,7 +46,7 @@ class CachedLibrary(Struct, frozen=True):
     size: int
 
 
-class Facts(Struct, frozen=True):
+class WheelFacts(Struct, frozen=True):
     """What a wheel says: every Requires-Dist as it is written, and its libraries."""
 
     file: str
@@ -75,7 +75,7 @@ class Facts(Struct, frozen=True):
         return cls(str(data["file"]), tuple(str(line) for line in data["requires"]), libraries)
 
 
-class Once(Generic[K, V]):
+class OncePerKey(Generic[K, V]):
     """Remembers what was made for each key; threads that ask at once wait for the one that makes it."""
 
     def __init__(self) -> None:
@@ -100,16 +100,16 @@ class Once(Generic[K, V]):
         return future.result()
 
 
-class OfficialCache:
+class OfficialIndex:
     """The wheels of official packages for Linux on *machine*, and the place in the user's cache for what they say."""
 
     def __init__(self, machine: str, indexes: Callable[[], Indexes], store: Path | None) -> None:
         self.machine = machine
         self._store = Cache.of(Part.OFFICIAL, store)
         self._ask = indexes
-        self._indexes: Once[None, Indexes] = Once()
-        self._listed: Once[str, tuple[ListedFile, ...]] = Once()
-        self._facts: Once[str, Facts] = Once()
+        self._indexes: OncePerKey[None, Indexes] = OncePerKey()
+        self._listed: OncePerKey[str, tuple[ListedFile, ...]] = OncePerKey()
+        self._facts: OncePerKey[str, WheelFacts] = OncePerKey()
 
     def listed(self, project: str) -> tuple[ListedFile, ...]:
         """Every file of *project*, the newest release first; `FetchError` where no index can be asked."""
@@ -124,12 +124,12 @@ class OfficialCache:
         return self._indexes.get(None, self._ask)
 
     @contextmanager
-    def asking(self) -> Iterator["RangeQuestions"]:
+    def asking(self) -> Iterator["IndexSession"]:
         """What asks for wheels during the block, through one connection, in several threads."""
         with ExitStack() as stack:
-            yield RangeQuestions(self, stack)
+            yield IndexSession(self, stack)
 
-    def facts(self, listed: ListedFile, read: Callable[[], Facts]) -> Facts:
+    def facts(self, listed: ListedFile, read: Callable[[], WheelFacts]) -> WheelFacts:
         """What *listed* says, from here or as *read* has it."""
         return self._facts.get(f"{listed.sha256} {listed.url}", lambda: self._kept(listed) or self._read(listed, read))
 
@@ -144,16 +144,16 @@ class OfficialCache:
             return platforms == ["any"]
         return any(name.startswith(("manylinux", "linux_")) and name.endswith(f"_{self.machine}") for name in platforms)
 
-    def _kept(self, listed: ListedFile) -> Facts | None:
+    def _kept(self, listed: ListedFile) -> WheelFacts | None:
         """What is kept of *listed*; None for what is torn or foreign."""
         if not listed.sha256:
             return None
         with suppress(ValueError, KeyError, TypeError):
-            facts = Facts.parse(json.loads(self._store.text(f"{listed.sha256}.json") or ""))
+            facts = WheelFacts.parse(json.loads(self._store.text(f"{listed.sha256}.json") or ""))
             return facts if facts.file == listed.file else None
         return None
 
-    def _read(self, listed: ListedFile, read: Callable[[], Facts]) -> Facts:
+    def _read(self, listed: ListedFile, read: Callable[[], WheelFacts]) -> WheelFacts:
         facts = read()
         if listed.sha256:
             with suppress(OSError):  # it is read again next time
@@ -162,21 +162,21 @@ class OfficialCache:
 
 
 @dataclass(slots=True)
-class RangeQuestions:
+class IndexSession:
     """Reads wheels of *shelf*; counts the bytes that are *transferred*."""
 
-    shelf: OfficialCache
+    shelf: OfficialIndex
     _stack: ExitStack
     transferred: int = 0
-    _clients: Once[None, PyPIClient] = field(default_factory=Once)
+    _clients: OncePerKey[None, PyPIClient] = field(default_factory=OncePerKey)
     _lock: Lock = field(default_factory=Lock)
 
-    def facts(self, listed: ListedFile) -> Facts:
+    def facts(self, listed: ListedFile) -> WheelFacts:
         """What *listed* says; `FetchError`, or `WheelError` where it is damaged."""
 
-        def read() -> Facts:
+        def read() -> WheelFacts:
             with self.opened(listed) as distant:
-                return Facts.read(distant)
+                return WheelFacts.read(distant)
 
         return self.shelf.facts(listed, read)
 

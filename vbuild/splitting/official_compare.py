@@ -22,17 +22,41 @@ https://sourceware.org/git/?p=binutils-gdb.git;a=blob;f=bfd/elflink.c (the order
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import ElfLayout, Section, Sliceable
 from vbuild.elf.library_names import hashed
-from vbuild.elf.records import LEADS, DynamicEntry, DynamicTag, SectionType, SegmentType, VersionNeed
-from vbuild.splitting.official_homes import TOUCHED, paired, unnumbered
+from vbuild.elf.records import (
+    LEADS,
+    SHN_LORESERVE,
+    STT_SECTION,
+    DynamicEntry,
+    DynamicTag,
+    SectionType,
+    SegmentType,
+    SymbolEntry,
+    VersionNeed,
+)
 
 Entry = tuple[int, int]
+
+# what patchelf may move or change, beside .dynamic; linkers put all of it in front of the rest
+TOUCHED = frozenset(
+    {
+        SectionType.NOTE,
+        SectionType.HASH,
+        SectionType.GNU_HASH,
+        SectionType.DYNSYM,
+        SectionType.STRTAB,
+        SectionType.GNU_VERSYM,
+        SectionType.GNU_VERDEF,
+        SectionType.GNU_VERNEED,
+    }
+)
+_SYMBOL = SymbolEntry.layout
 
 _MOST_NAMES = 3
 _MOST_TEXTS = 128
@@ -273,3 +297,22 @@ def _begins(names: DynamicNames) -> bool:
             return False
         place = names.official.find(b"\0", start)
     return names.official[place:] == names.bundled[place : len(names.official)]
+
+
+def paired(official: Iterable[Section], bundled: Iterable[Section]) -> dict[int, Section]:
+    """The section of *bundled* for each number of an *official* one: of the same name, the first for the first."""
+    left: dict[str, list[Section]] = {}
+    for section in bundled:
+        left.setdefault(section.name, []).append(section)
+    return {section.index: left[section.name].pop(0) for section in official if left.get(section.name)}
+
+
+def unnumbered(symbols: bytes) -> bytes:
+    """The table *symbols* without the numbers and addresses of sections: what is undefined, or absolute, stays so."""
+    data = bytearray(symbols)
+    whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
+    for number, (name, info, other, place, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
+        section = 1 if 0 < place < SHN_LORESERVE else place
+        address = 0 if info & 0xF == STT_SECTION else value
+        _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, section, address, size)
+    return bytes(data)

@@ -1,196 +1,348 @@
-"""Everything that is to be done to all wheels, known before a byte is written.
+"""The plan of a split: for each wheel what it requires and what is written, and the wheels made alongside.
 
-    bundles -> fates -> orders -> edited files, each proved; a file that cannot be edited keeps what it needs, and the
-    fates are decided again
+    wheels of one machine -> those that promise something -> bundles -> PatchPlan -> MachinePlan
+    all machines -> -libs wheels -> their versions -> requirements, the same in a release -> OutputWheels: SplitPlan
 
-Edited files stay in one temporary file while the plan is open; what is the same in several wheels is edited once.
+All wheels of a release get one METADATA: what one of them requires, each of them requires.
+
+    demo-1.0-cp311-…-x86_64    demo-libs==0.1; x86_64, nvidia-…==1; x86_64     what both require together
+    demo-1.0-cp311-…-aarch64   demo-libs==0.1; aarch64
+
+uv, Poetry and other tools that lock read the metadata of one file of a release and use it for all files. Variants are
+different: an installer reads the metadata of the variant it installs, and one without CUDA must not require CUDA.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import chain, combinations, product
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain
 
 from msgspec import Struct
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import RepackageError, ShortageError, SurgeryError, at
-from vbuild.files.edited import EditedFile
-from vbuild.files.spool import Spool
-from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.companion import libs_folder
-from vbuild.splitting.decisions import Decision, decided
-from vbuild.splitting.neighbours import Neighbours
-from vbuild.splitting.orders import Orders, PatchOrder
+from vbuild.elf.catalogue import by_stem, is_driver, is_official
+from vbuild.elf.library_names import is_shared_object, plain
+from vbuild.elf.linkage import Via
+from vbuild.elf.read import Loading
+from vbuild.errors import FetchError, at
+from vbuild.splitting.bundle import Bundle, Origin, WheelReader
+from vbuild.splitting.companion import Companion, LibsContents, libs_version, licence_lines, licence_texts
+from vbuild.splitting.decisions import check_drivers
+from vbuild.splitting.dev_wheels import DevWheel, dev_wheels
+from vbuild.splitting.official import Officials
+from vbuild.splitting.other_packages import LibraryPackage, PackageFinder, RequirementWriter
+from vbuild.splitting.output_wheels import OutputWheel, libs_wheel, thin_wheel
+from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, libs_owner, plan_patches
+from vbuild.splitting.patches import FilePatch
+from vbuild.splitting.pools import Pool
+from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.sharing import Pool
-from vbuild.wheel.paths import installed_path
+from vbuild.splitting.requirements import required
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.deflate import Codec
+from vbuild.wheel.metadata import Metadata, is_companion
 
-# what else is to be done to a library: its path and its bytes in, a rope over them out
-Cut = Callable[[str, memoryview], EditedFile]
+_NO_REQUIREMENTS = Metadata.parse("Metadata-Version: 2.1\nName: none\nVersion: 0\n")
+
+_Lines = tuple[str, ...]
 
 
-class DependencyWheel(Struct, frozen=True, eq=False):
-    """A file as it will be: what was ordered, its bytes where they are others than before, and their hash."""
+class MachinePlan(Struct, frozen=True, eq=False):
+    """The *bundles* of one machine, their patches, and what they require afterwards."""
 
-    order: PatchOrder
-    data: memoryview | None
-    sha256: str
+    bundles: tuple[Bundle, ...]
+    patches: PatchPlan
+    request: SplitRequest
+    requirements: RequirementWriter
+    packages: PackageFinder
+    dev_wheels: tuple[DevWheel, ...] = ()
 
     @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.order.piece.member.size if self.data is None else len(self.data)
+    def transferred(self) -> int:
+        """Bytes read from official wheels to find out where libraries come from."""
+        origins = {one.key: one.origin for bundle in self.bundles for one in bundle.binaries.values()}
+        return sum(origin.transferred for origin in origins.values() if origin)
 
-
-class _Edit(Struct, frozen=True):
-    """The hash of an edited file, and its place in the spool if it differs from what it was."""
-
-    sha256: str
-    place: range | None
-
-
-@dataclass(slots=True, eq=False)
-class Editor:
-    """Carries out orders, those for the same bytes once; what it made lasts until *stack* closes.
-
-    *room* is the folder for temporary files, *cut* what is done to the bytes of every library first.
-    """
-
-    stack: ExitStack
-    room: Path | None
-    cut: Cut | None = None
-    _spool: Spool = field(init=False)
-    _edits: dict[tuple[str, Relink], _Edit] = field(default_factory=dict)
-    _failures: dict[tuple[str, Relink], str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._spool = Spool(self.stack, self.room)
-
-    def failure(self, order: PatchOrder) -> str | None:
-        """Carry out *order*, and say why the file it asks for cannot be had; None where it is there.
-
-        `ShortageError` or `RepackageError` where that is not the file's fault, and nothing can be edited.
-        """
-        known = order.piece.sha256, order.relink
-        if self._is_idle(order) or known in self._edits or known in self._failures:
-            return self._failures.get(known)
-        piece, wheel = order.piece, order.bundle.wheel
-        with wheel.mapped(piece.member, folder=self.room) as source:
-            rope = self.cut(piece.path, source) if self.cut else EditedFile.whole(source)
-            with at(wheel.path.name), at(piece.path):
-                try:
-                    self._edits[known] = self._edited(rope, order)
-                except ShortageError:
-                    raise
-                except SurgeryError as error:
-                    self._failures[known] = str(error)
-        return self._failures.get(known)
-
-    def made(self, order: PatchOrder) -> DependencyWheel:
-        """The file that *order* asks for, which was no failure."""
-        piece = order.piece
-        edit = _Edit(piece.sha256, None) if self._is_idle(order) else self._edits[piece.sha256, order.relink]
-        return DependencyWheel(order, self._spool.view(edit.place) if edit.place else None, edit.sha256)
-
-    def _is_idle(self, order: PatchOrder) -> bool:
-        return order.is_idle and not self.cut
-
-    def _edited(self, rope: EditedFile, order: PatchOrder) -> _Edit:
-        with relinked(rope, order.relink, folder=self.room) as view:
-            digest = hashlib.sha256(view).hexdigest()
-            return _Edit(digest, None if digest == order.piece.sha256 else self._spool.put(view))
-
-
-class SplitPlan(Struct, frozen=True, eq=False):
-    """The *decision*, with the files of every wheel and every pool as they will be.
-
-    *frozen* are the files that could not be edited, and why.
-    """
-
-    decision: Decision
-    homes: Mapping[Pool, str]
-    staying: Mapping[Bundle, tuple[DependencyWheel, ...]]
-    moving: Mapping[Pool, tuple[DependencyWheel, ...]]
-    frozen: Mapping[tuple[Bundle, str], str]
-
-
-def planned(bundles: Sequence[Bundle], request: SplitRequest, *, neighbours: Neighbours, editor: Editor) -> SplitPlan:
-    """The plan for *bundles*; `RepackageError` where it needs a word from the user."""
-    frozen: dict[tuple[Bundle, str], str] = {}
-    while True:
-        decision = decided(bundles, request, frozen=frozen)
-        homes = {pool: libs_folder(sharer(pool, request, among=bundles)) for pool in decision.pools}
-        _check_together(homes)
-        for pool, home in homes.items():
-            _check_room(pool, home)
-        orders = Orders(decision, homes, neighbours, frozen=frozen.keys(), cleans=request.rpath)
-        staying = {bundle: orders.staying(bundle) for bundle in bundles}
-        moving = {pool: orders.moving(pool) for pool in decision.pools}
-        every = chain.from_iterable((*staying.values(), *moving.values()))
-        failed = {order.piece.key: why for order in every if (why := editor.failure(order)) is not None}
-        if not failed:
-            made_staying = {bundle: tuple(map(editor.made, several)) for bundle, several in staying.items()}
-            made_moving = {pool: tuple(map(editor.made, several)) for pool, several in moving.items()}
-            return SplitPlan(decision, homes, made_staying, made_moving, frozen)
-        # another wheel would only try the same in the next round
-        for bundle in bundles:
-            copies = {path: piece.key for path, piece in bundle.pieces.items() if piece.key in failed}
-            frozen |= {(bundle, path): failed[key] for path, key in copies.items() if (bundle, path) not in frozen}
-
-
-def sharer(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
-    """After which project the dependency wheel of *pool* is called; `RepackageError` where it is several's.
-
-    The name that is asked for is for what several projects share, if there are several *among* the wheels given: one
-    that each project has a version of its own of could not be installed for two of them.
-    """
-    is_for_all = {bundle.wheel.name.project for bundle in among if bundle.pieces} == set(pool.projects)
-    if request.libs and (is_for_all or len(pool.projects) > 1):
-        return request.libs.removesuffix("-libs")
-    if len(pool.projects) > 1:
-        raise RepackageError(
-            f"{' and '.join(pool.projects)} have libraries in common, {min(pool.pieces)} first; "
-            "say with --libs what their wheel is to be called, or split the projects apart"
+    def libs(self, pool: Pool, codec: Codec) -> LibsContents:
+        """Return the contents of the -libs wheel of *pool*; *codec* compresses what was patched."""
+        patched = self.patches.moving[pool]
+        wheels = {bundle.wheel.name.project: bundle.wheel for bundle in reversed(pool.bundles)}
+        texts: dict[str, bytes] = {}
+        for bundle in pool.bundles:
+            folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
+            for path, text in licence_texts(bundle.wheel).items():
+                texts.setdefault(f"{folder}{path}", text)
+        return LibsContents(
+            project=libs_owner(pool, self.request, among=self.bundles),
+            files={file.patch.path: _contents(file, codec) for file in patched},
+            platform=pool.platform,
+            licence=licence_lines(wheel.metadata() for wheel in wheels.values()),
+            texts=texts,
+            requires=self._lines(patched, _NO_REQUIREMENTS),
+            is_pure=pool.is_pure,
         )
-    return pool.projects[0]
+
+    def requires(self, bundle: Bundle, companion: Companion | None) -> Iterator[str]:
+        """Yield the new lines in METADATA of *bundle*: for its files, and for the *companion* with its libraries."""
+        with at(bundle.wheel.path.name):
+            yield from self._lines(self.patches.staying[bundle], bundle.wheel.metadata())
+        if companion:
+            yield self.requirements.exactly(companion.project, companion.name.version)
+
+    def _lines(self, files: Sequence[PatchedFile], metadata: Metadata) -> _Lines:
+        official = dict.fromkeys(wheel for file in files for wheel in file.patch.official)
+        packages = dict.fromkeys(package for file in files for package in file.patch.packages)
+        return self.requirements.lines(official, packages, metadata)
+
+    def preload_files(self, bundle: Bundle, companion: Companion | None) -> PreloadFiles:
+        """Return the preload modules of *bundle*; none unless they are requested."""
+        if not self.request.preload:
+            return PreloadFiles({})
+        return preload_files(bundle, self.patches, companion, closure=self.packages.closure)
+
+    @property
+    def absent(self) -> Iterator[str]:
+        """The libraries to which nothing leads: neither a path before, nor the patches and requirements."""
+        files = chain.from_iterable((*self.patches.staying.values(), *self.patches.moving.values()))
+        for patch in (file.patch for file in files):
+            found = {package.library for package in patch.packages if self._is_installed(patch, package)}
+            for edge in patch.bundle.graph.needs(patch.binary.path):
+                is_elsewhere = edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}
+                if (is_elsewhere and edge.name not in found) or (edge.via is Via.NAME and not self.request.rpath):
+                    yield edge.name
+
+    def _is_installed(self, patch: FilePatch, package: LibraryPackage) -> bool:
+        """Whether *package* is certainly installed with the wheel: it is required now, or was already."""
+        majors = {None, self.request.cuda[0]} if self.request.cuda else None
+        is_required_now = package.entry and (majors is None or package.entry.cuda in majors)
+        return bool(is_required_now) or required(patch.bundle.wheel.metadata(), package.project) is not None
+
+    def warnings(self, bundle: Bundle) -> Iterator[str]:
+        """Yield what publishers of the wheel of *bundle* should know about its files."""
+        yield from (f"{path}: cannot be read: {why}" for path, why in bundle.damaged.items())
+        yield from (
+            f"{path}: left as it was, because it cannot be edited: {why}"
+            for (owner, path), why in self.patches.uneditable.items()
+            if owner is bundle
+        )
 
 
-def _check_together(homes: Mapping[Pool, str]) -> None:
-    """`RepackageError` where two projects would require different versions of one dependency wheel in one
-    environment.
+def _contents(file: PatchedFile, codec: Codec) -> str:
+    """Return what the bytes of a library in a -libs wheel depend on: its contents, and how they are compressed."""
+    if file.data is not None:
+        return f"{file.sha256} {codec}"
+    return f"{file.sha256} {file.patch.bundle.wheel.packed_digest(file.patch.binary.member)}"
+
+
+def plan_machine(
+    wheels: Sequence[Wheel],
+    request: SplitRequest,
+    *,
+    officials: Officials,
+    machine: str,
+    patcher: Patcher,
+    looks_at_all: bool,
+    on_progress: Callable[[int], None],
+) -> MachinePlan:
+    """Plan the split of *wheels*, all for *machine*; arguments and errors as in `vbuild.splitting.split.split`."""
+    reader = WheelReader(partial(_origin, officials=officials, request=request), patcher.room, on_progress)
+    splittable = [wheel for wheel in wheels if not _is_final(wheel)]
+    chosen = splittable if looks_at_all else _promising(splittable, request)
+    bundles = tuple(_read(wheel, reader) if wheel in chosen else Bundle(wheel, {}) for wheel in wheels)
+    check_drivers(bundles)
+    packages = PackageFinder(officials, request)
+    patches = plan_patches(bundles, request, packages=packages, patcher=patcher)
+    made = dev_wheels(splittable) if request.outputs else ()
+    return MachinePlan(bundles, patches, request, RequirementWriter(request, officials, machine), packages, made)
+
+
+def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
+    """Read the files of *wheel*; a `FetchError` says how to continue without an index."""
+    try:
+        return reader.read(wheel)
+    except FetchError as error:
+        raise FetchError(
+            f"{wheel.path.name}: has libraries with names of official ones, and no index says if they are: {error}; "
+            "--no-replace leaves them where they are"
+        ) from error
+
+
+def _is_final(wheel: Wheel) -> bool:
+    """Whether *wheel* is never split: an official wheel, or one that a split made for others to require."""
+    return is_official(wheel.name.project) or is_companion(wheel.metadata(), wheel.wheel_file())
+
+
+def _origin(
+    name: str, loading: Loading, data: memoryview, sha256: str, /, *, officials: Officials, request: SplitRequest
+) -> Origin:
+    """Return where the library *name* comes from, or None if that is not asked for, or no official package has one."""
+    entries = by_stem(plain(name)) if request.replace and loading.outline.is_loadable else ()
+    if not entries:
+        return None
+    return officials.provenance(name, loading, data, sha256=sha256, entries=entries, fetch=request.fetch)
+
+
+def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
+    """Return the wheels that have to be read, judged by file names and RECORD, without inflating anything."""
+    if request.rpath or request.drop_unneeded:
+        return set(wheels)
+    owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
+    found = set()
+    for wheel in wheels:
+        for member in wheel.members:
+            name = member.path.rpartition("/")[2]
+            if not is_shared_object(name):
+                continue
+            if is_driver(plain(name)) or (request.replace and by_stem(plain(name))):
+                found.add(wheel)
+            owners.setdefault((wheel.name.platform, name, wheel.row(member).hash), []).append(wheel)
+    if request.share:
+        found |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
+    return found
+
+
+def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
+    """Return the lines for each wheel, given those that each needs itself, and warnings if wheels contradict.
+
+    A wheel that needs none gets none: it brings its libraries itself.
     """
-    for pool, other in combinations(homes, 2):
-        for one, two in product(pool.bundles, other.bundles) if homes[pool] == homes[other] else ():
-            if one.wheel.name.project != two.wheel.name.project and not _pythons(one).isdisjoint(_pythons(two)):
-                raise RepackageError(
-                    f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "
-                    "same: they could not be installed together; split the projects apart"
+    lines: dict[Bundle, _Lines] = dict(own)
+    warnings: dict[Bundle, str] = {}
+    families: dict[tuple[str, ...], list[Bundle]] = {}
+    for bundle in (bundle for bundle, its in own.items() if its):
+        families.setdefault(_family(bundle), []).append(bundle)
+    for family in families.values():
+        by_subject: dict[tuple[str, str], dict[str, None]] = {}
+        for line in (line for bundle in family for line in own[bundle]):
+            requirement = Requirement(line)
+            subject = canonicalize_name(requirement.name), str(requirement.marker or "")
+            by_subject.setdefault(subject, {})[line] = None
+        common = [line for several in by_subject.values() if len(several) == 1 for line in several]
+        conflicting = next((several for several in by_subject.values() if len(several) > 1), None)
+        for bundle in family:
+            lines[bundle] = tuple(dict.fromkeys([*own[bundle], *common]))
+            if conflicting:
+                first, second, *_ = conflicting
+                warnings[bundle] = (
+                    f"wheels of one release require {first} and {second}; tools that read the metadata of one file "
+                    "for all of them, as uv lock does, will take the wrong one for some"
                 )
+    return lines, warnings
 
 
-def _check_room(pool: Pool, home: str) -> None:
-    """`RepackageError` where a wheel has files where its dependency wheel is to have some, or is called like that.
+def libs_versions(libs: Mapping[Pool, LibsContents]) -> Mapping[Pool, str]:
+    """Return the version of the -libs wheel of each pool: one for all that wheels of one release share.
 
-    Installers remove the files of an old wheel after they have installed what the new one requires.
+    If that would give two wheels of one name, each gets a version of its own.
     """
-    project = canonicalize_name(home.partition("/")[0])
-    for bundle in pool.bundles:
-        paths = (installed_path(member.path) or "" for member in bundle.wheel.members)
-        taken = next((path for path in paths if path.startswith(f"{home}/")), None)
-        if taken or bundle.wheel.name.project == project:
-            what = (
-                f"{taken} is where its shared libraries would be"
-                if taken
-                else "its shared libraries would be a wheel of its own name"
-            )
-            raise RepackageError(
-                f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called"
-            )
+    groups: list[tuple[set[tuple[str, ...]], list[Pool]]] = []
+    for pool, one in libs.items():
+        keys = {(one.name, *_family(bundle)) for bundle in pool.bundles}
+        members = [pool]
+        for group in [group for group in groups if group[0] & keys]:
+            groups.remove(group)
+            keys |= group[0]
+            members = [*group[1], *members]
+        groups.append((keys, members))
+    found: dict[Pool, str] = {}
+    for _, members in groups:
+        together = {pool: libs[pool] for pool in members}
+        are_distinct = len({(one.name, one.platform) for one in together.values()}) == len(together)
+        for pool, one in together.items():
+            found[pool] = libs_version(together.values() if are_distinct else [one])
+    return found
 
 
-def _pythons(bundle: Bundle) -> set[tuple[str, str]]:
-    return {(tag.interpreter, tag.abi) for tag in bundle.wheel.name.tags}
+def _family(bundle: Bundle) -> tuple[str, ...]:
+    """Return the release and the variant of a wheel; all wheels of a family should have one METADATA."""
+    return bundle.wheel.name.release, bundle.wheel.name.variant or ""
+
+
+@dataclass(frozen=True, eq=False)
+class SplitPlan:
+    """The plans of all *machines* together; *codec* compresses new members."""
+
+    machines: tuple[MachinePlan, ...]
+    codec: Codec
+
+    @property
+    def _bundles(self) -> Iterator[tuple[MachinePlan, Bundle]]:
+        return ((machine, bundle) for machine in self.machines for bundle in machine.bundles)
+
+    @cached_property
+    def companions(self) -> Mapping[Pool, Companion]:
+        """The -libs wheel of each pool."""
+        machines = self.machines
+        libs = {pool: one.libs(pool, self.codec) for one in machines for pool in one.patches.decisions.pools}
+        versions = libs_versions(libs)
+        return {pool: contents.wheel(versions[pool]) for pool, contents in libs.items()}
+
+    @cached_property
+    def preloads(self) -> Mapping[Bundle, PreloadFiles]:
+        """The preload modules of each wheel."""
+        return {
+            bundle: machine.preload_files(bundle, self._companion(machine, bundle)) for machine, bundle in self._bundles
+        }
+
+    @cached_property
+    def _agreed(self) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
+        return agreed_requirements(
+            {
+                bundle: (*machine.requires(bundle, self._companion(machine, bundle)), *self.preloads[bundle].requires)
+                for machine, bundle in self._bundles
+            }
+        )
+
+    def _companion(self, machine: MachinePlan, bundle: Bundle) -> Companion | None:
+        pool = machine.patches.decisions.pool_of(bundle)
+        return self.companions[pool] if pool else None
+
+    def requires(self, bundle: Bundle) -> _Lines:
+        """Return the lines that METADATA of *bundle* gets."""
+        return self._agreed[0][bundle]
+
+    @cached_property
+    def thin_wheels(self) -> Mapping[Bundle, OutputWheel | None]:
+        """What to write of each wheel, or None if it is copied unchanged."""
+        return {bundle: self._thin_wheel(machine, bundle) for machine, bundle in self._bundles}
+
+    def _thin_wheel(self, machine: MachinePlan, bundle: Bundle) -> OutputWheel | None:
+        in_dev_wheel = (one.members for one in machine.dev_wheels if bundle.wheel in one.wheels)
+        return thin_wheel(
+            bundle,
+            machine.patches,
+            requires=self.requires(bundle),
+            companion=self._companion(machine, bundle),
+            removed={member.path for members in in_dev_wheel for member in members},
+            new_files=self.preloads[bundle].files,
+            bill=machine.request.bill,
+        )
+
+    @cached_property
+    def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
+        """The -libs wheels to write."""
+        return {
+            pool: libs_wheel(self.companions[pool], machine.patches.moving[pool])
+            for machine in self.machines
+            for pool in machine.patches.decisions.pools
+        }
+
+    @property
+    def outputs(self) -> Iterator[OutputWheel]:
+        """All wheels to write."""
+        yield from (output for output in self.thin_wheels.values() if output)
+        yield from self.libs_wheels.values()
+        yield from (dev_wheel.output for machine in self.machines for dev_wheel in machine.dev_wheels)
+
+    @property
+    def unchanged(self) -> tuple[Wheel, ...]:
+        """The wheels that are copied unchanged."""
+        return tuple(bundle.wheel for bundle, output in self.thin_wheels.items() if output is None)
+
+    def warnings(self, machine: MachinePlan, bundle: Bundle) -> Iterator[str]:
+        """Yield what publishers of the wheel of *bundle* should know."""
+        yield from machine.warnings(bundle)
+        yield from self.preloads[bundle].warnings
+        if warning := self._agreed[1].get(bundle):
+            yield warning

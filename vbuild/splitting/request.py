@@ -81,9 +81,7 @@ class SplitRequest:
 
     @classmethod
     def read(cls, table: Table) -> Self:
-        """The request that a recipe's ``[split]`` *table* holds; `RecipeError` or `RepackageError` for one that is
-        none.
-        """
+        """Read a recipe's ``[split]`` *table*; raises `RecipeError` or `RepackageError` if it is wrong."""
         smallest = table.number("min-size", SMALLEST)
         if smallest < 0:
             raise table.refuse("min-size", f"is {smallest}; expected bytes, 0 or more")

@@ -1,8 +1,6 @@
-"""What splitting did, as values: for each library where it went, for each wheel its bytes before and after.
+"""The result of a split, as values: for each library where it went, for each wheel its bytes before and after.
 
-Sizes are bytes: packed as in the wheel, unpacked as installed. A packed size that is not known yet is None.
-
-From what was planned and written to the account of it.
+Sizes are bytes: packed as in the wheel, unpacked as installed. A packed size is None if nothing was written.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,20 +10,19 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.splitting.batch import Batch, Whole
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.official import OfficialEvidence
-from vbuild.splitting.orders import removed
-from vbuild.splitting.output import ThinWheel
-from vbuild.splitting.plan import DependencyWheel
+from vbuild.splitting.output_wheels import OutputWheel
+from vbuild.splitting.patches import removed_entries
+from vbuild.splitting.plan import MachinePlan, SplitPlan
 
 
 class LibraryMove(Struct, frozen=True, kw_only=True):
-    """What becomes of one library in the *wheels* that have it; *target* is what they require instead.
+    """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
-    Its *size* and its *packed* size are those of all copies together. *evidence* says what proves that it is the
-    official one, and *reason* why it stays, or is not replaced.
+    *size* and *packed* are those of all copies together. *evidence* says what proves that it is an official library,
+    and *reason* why it stays, or is not replaced.
     """
 
     name: str
@@ -52,7 +49,7 @@ class LibraryMove(Struct, frozen=True, kw_only=True):
         }
 
 
-class Edited(Struct, frozen=True):
+class EditedLibrary(Struct, frozen=True):
     """A file whose NEEDED or RPATH changed; *removed* are the entries of RPATH that led nowhere on other machines."""
 
     path: str
@@ -70,7 +67,7 @@ class Edited(Struct, frozen=True):
 
 
 class Thinned(Struct, frozen=True, kw_only=True):
-    """One wheel before and after; *path* is None where nothing was written, *requires* are the lines added."""
+    """One wheel before and after; *path* is None if nothing was written, *requires* are the new lines of METADATA."""
 
     wheel: Path
     path: Path | None
@@ -78,7 +75,7 @@ class Thinned(Struct, frozen=True, kw_only=True):
     packed: int | None
     unpacked_before: int
     unpacked: int
-    edited: tuple[Edited, ...] = ()
+    edited: tuple[EditedLibrary, ...] = ()
     requires: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     is_untouched: bool = False
@@ -100,8 +97,8 @@ class Thinned(Struct, frozen=True, kw_only=True):
         }
 
 
-class Beside(Struct, frozen=True, kw_only=True):
-    """A wheel that was made beside: of shared libraries, or of what only compilers read."""
+class CompanionResult(Struct, frozen=True, kw_only=True):
+    """A -libs or -dev wheel that was made for *wheels*; *files* are the paths in it."""
 
     name: str
     path: Path | None
@@ -122,13 +119,13 @@ class Beside(Struct, frozen=True, kw_only=True):
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """A whole run; *transferred* are the bytes that were read of official wheels.
+    """The result of a whole run; *transferred* are the bytes read from official wheels.
 
-    *absent* are libraries that wheels need and that no path led to before, nor does now: something opens them first.
+    *absent* are libraries that wheels need and to which no path led before or leads now: something opens them first.
     """
 
     wheels: tuple[Thinned, ...]
-    beside: tuple[Beside, ...] = ()
+    companions: tuple[CompanionResult, ...] = ()
     libraries: tuple[LibraryMove, ...] = ()
     transferred: int = 0
     absent: tuple[str, ...] = ()
@@ -140,103 +137,102 @@ class Split(Struct, frozen=True, kw_only=True):
 
     @property
     def packed(self) -> int | None:
-        """Bytes of everything that was written; None where nothing was."""
-        sizes = [wheel.packed for wheel in self.wheels] + [beside.packed for beside in self.beside]
+        """Bytes of everything that was written, or None if nothing was."""
+        sizes = [wheel.packed for wheel in self.wheels] + [companion.packed for companion in self.companions]
         return sum(size for size in sizes if size is not None) if None not in sizes else None
 
     def of(self, names: Collection[str]) -> Self:
-        """The same for the wheels of these *names* alone: what only others require is not to be published either."""
+        """Return the result for the wheels of these *names* alone, with the companions that they require."""
         wheels = tuple(wheel for wheel in self.wheels if wheel.name in names)
-        beside = tuple(one for one in self.beside if any(wheel in names for wheel in one.wheels))
-        return replace(self, wheels=wheels, beside=beside)
+        companions = tuple(one for one in self.companions if any(wheel in names for wheel in one.wheels))
+        return replace(self, wheels=wheels, companions=companions)
 
     def moved(self, folder: Path) -> Self:
-        """The same, with all that was written in *folder* now."""
+        """Return the result after all written files moved to *folder*."""
 
-        def there(path: Path | None) -> Path | None:
+        def new(path: Path | None) -> Path | None:
             return folder / path.name if path else None
 
-        wheels = tuple(replace(wheel, path=there(wheel.path)) for wheel in self.wheels)
-        beside = tuple(replace(one, path=there(one.path)) for one in self.beside)
-        return replace(self, wheels=wheels, beside=beside)
+        wheels = tuple(replace(wheel, path=new(wheel.path)) for wheel in self.wheels)
+        companions = tuple(replace(one, path=new(one.path)) for one in self.companions)
+        return replace(self, wheels=wheels, companions=companions)
 
     @property
-    def made_beside(self) -> tuple[Path, ...]:
-        """The wheels that were made and not given."""
-        return tuple(beside.path for beside in self.beside if beside.path)
+    def companion_paths(self) -> tuple[Path, ...]:
+        """The -libs and -dev wheels that were written."""
+        return tuple(companion.path for companion in self.companions if companion.path)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All that was written."""
-        return (*(wheel.path for wheel in self.wheels if wheel.path), *self.made_beside)
+        """All wheels that were written."""
+        return (*(wheel.path for wheel in self.wheels if wheel.path), *self.companion_paths)
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
+        """The result for JSON."""
         return {
             "before": {"packed_bytes": self.before},
             "after": {"packed_bytes": self.packed},
             "libraries": [library.data() for library in self.libraries],
             "wheels": [wheel.data() for wheel in self.wheels],
-            "beside": [beside.data() for beside in self.beside],
+            "beside": [companion.data() for companion in self.companions],
             "absent": list(self.absent),
             "transferred_bytes": self.transferred,
         }
 
 
-# what was written, by file name
+# paths of the files that were written, by name
 Written = Mapping[str, Path]
 
 _ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP)
 
 
-def results(whole: Whole, written: Written) -> Split:
-    """The account of *whole*; nothing is *written* in a dry run."""
-    batches = whole.batches
+def split_result(plan: SplitPlan, written: Written) -> Split:
+    """Return the result of *plan*; nothing is *written* in a dry run."""
     return Split(
-        wheels=tuple(_thinned(whole, batch, bundle, written) for batch in batches for bundle in batch.bundles),
-        beside=tuple(_beside(whole, written)),
-        libraries=tuple(move for batch in batches for move in _moves(whole, batch)),
-        transferred=sum(batch.transferred for batch in batches),
-        absent=tuple(sorted({name for batch in batches for name in batch.absent})),
+        wheels=tuple(
+            _thinned(plan, machine, bundle, written) for machine in plan.machines for bundle in machine.bundles
+        ),
+        companions=tuple(_companions(plan, written)),
+        libraries=tuple(move for machine in plan.machines for move in _moves(plan, machine)),
+        transferred=sum(machine.transferred for machine in plan.machines),
+        absent=tuple(sorted({name for machine in plan.machines for name in machine.absent})),
     )
 
 
-def _thinned(whole: Whole, batch: Batch, bundle: Bundle, written: Written) -> Thinned:
-    wheel, output = bundle.wheel, whole.thin[bundle]
+def _thinned(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Written) -> Thinned:
+    wheel, output = bundle.wheel, plan.thin_wheels[bundle]
     path = written.get(wheel.path.name)
-    before = sum(member.size for member in wheel.members)
     record = wheel.find(f"{wheel.dist_info}/RECORD")
+    unpacked_before = sum(member.size for member in wheel.members) - (record.size if record else 0)
+    edited = []
+    for patch in (file.patch for file in machine.patches.staying[bundle] if file.data is not None):
+        rpath, loading = patch.relink.rpath, patch.binary.loading
+        gone = () if rpath is None else removed_entries(patch.binary.path, loading, left=rpath)
+        edited.append(EditedLibrary(patch.path, rpath, patch.relink.renamed, gone))
     return Thinned(
         wheel=wheel.path,
         path=path,
         before=wheel.path.stat().st_size,
         packed=path.stat().st_size if path else None,
-        unpacked_before=before - (record.size if record else 0),
-        unpacked=output.unpacked if output else before - (record.size if record else 0),
-        edited=tuple(_edited(made) for made in batch.plan.staying[bundle] if made.data is not None),
-        requires=whole.requires(bundle) if output else (),
-        warnings=tuple(whole.warnings(batch, bundle)),
+        unpacked_before=unpacked_before,
+        unpacked=output.unpacked if output else unpacked_before,
+        edited=tuple(edited),
+        requires=plan.requires(bundle) if output else (),
+        warnings=tuple(plan.warnings(machine, bundle)),
         is_untouched=output is None,
     )
 
 
-def _edited(made: DependencyWheel) -> Edited:
-    order = made.order
-    rpath = order.relink.rpath
-    gone = () if rpath is None else removed(order.piece.path, order.piece.loading, left=rpath)
-    return Edited(order.path, rpath, order.relink.renamed, gone)
+def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
+    for pool, output in plan.libs_wheels.items():
+        yield _companion(output, [bundle.wheel.path.name for bundle in pool.bundles], written)
+    for dev_wheel in (one for machine in plan.machines for one in machine.dev_wheels):
+        yield _companion(dev_wheel.output, [wheel.path.name for wheel in dev_wheel.wheels], written)
 
 
-def _beside(whole: Whole, written: Written) -> Iterator[Beside]:
-    for pool, output in whole.beside.items():
-        yield _made_beside(output, [bundle.wheel.path.name for bundle in pool.bundles], written)
-    for development in (one for batch in whole.batches for one in batch.developments):
-        yield _made_beside(development.output, [wheel.path.name for wheel in development.wheels], written)
-
-
-def _made_beside(output: ThinWheel, wheels: list[str], written: Written) -> Beside:
+def _companion(output: OutputWheel, wheels: list[str], written: Written) -> CompanionResult:
     path = written.get(str(output.name))
-    return Beside(
+    return CompanionResult(
         name=str(output.name),
         path=path,
         packed=path.stat().st_size if path else None,
@@ -246,31 +242,31 @@ def _made_beside(output: ThinWheel, wheels: list[str], written: Written) -> Besi
     )
 
 
-def _moves(whole: Whole, batch: Batch) -> Iterator[LibraryMove]:
-    """Every library once for each thing that becomes of it, what takes most first."""
+def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
+    """Yield every library once for each decision about it, the largest first."""
     found: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
-    for bundle in batch.bundles:
-        for path, fate in batch.plan.decision.fates[bundle].items():
-            found.setdefault((path, fate), []).append(bundle)
-    moves = (_move(whole, path, fate, bundles) for (path, fate), bundles in found.items())
+    for bundle in machine.bundles:
+        for path, decision in machine.patches.decisions.by_bundle[bundle].items():
+            found.setdefault((path, decision), []).append(bundle)
+    moves = (_move(plan, path, decision, bundles) for (path, decision), bundles in found.items())
     yield from sorted(moves, key=lambda move: (_ORDER.index(move.kind), -move.packed, move.path))
 
 
-def _move(whole: Whole, path: str, fate: LibraryDecision, bundles: Sequence[Bundle]) -> LibraryMove:
-    pieces = [bundle.pieces[path] for bundle in bundles]
+def _move(plan: SplitPlan, path: str, decision: LibraryDecision, bundles: Sequence[Bundle]) -> LibraryMove:
+    copies = [bundle.binaries[path] for bundle in bundles]
     target = None
-    if fate.kind is DecisionKind.REPLACE and fate.provenance:
-        target = f"{fate.provenance.wheel.project}=={fate.provenance.wheel.version}"
-    elif fate.pool:
-        target = whole.companions[fate.pool].requirement
+    if decision.kind is DecisionKind.REPLACE and decision.provenance:
+        target = f"{decision.provenance.wheel.project}=={decision.provenance.wheel.version}"
+    elif decision.pool:
+        target = plan.companions[decision.pool].requirement
     return LibraryMove(
-        name=pieces[0].name,
+        name=copies[0].name,
         path=path,
-        size=sum(piece.member.size for piece in pieces),
-        packed=sum(piece.member.compressed_size for piece in pieces),
+        size=sum(copy.member.size for copy in copies),
+        packed=sum(copy.member.compressed_size for copy in copies),
         wheels=tuple(bundle.wheel.path.name for bundle in bundles),
-        kind=fate.kind,
+        kind=decision.kind,
         target=target,
-        evidence=fate.provenance.evidence if fate.provenance else None,
-        reason=fate.reason,
+        evidence=decision.provenance.evidence if decision.provenance else None,
+        reason=decision.reason,
     )

@@ -18,7 +18,7 @@ from vbuild.publishing.extras_plugin import Payload, payload, placed
 from vbuild.publishing.model import Copied, Relinked
 from vbuild.publishing.publish import publish
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.splitting.bundle import Reader
+from vbuild.splitting.bundle import WheelReader
 
 pytestmark = [needs("gcc"), needs_level("v3")]
 
@@ -32,7 +32,7 @@ OWN: Files = {"levels/__init__.py": INIT}
 def found(folder: Path, mine: Files, theirs: Files) -> Payload:
     """The payload of a v3 wheel with the files *mine* beside a plain one with *theirs*."""
     variant, plain = level_wheel(folder, "v3", {**OWN, **mine}), level_wheel(folder, "v1", {**OWN, **theirs})
-    return payload(OfferedWheel.of(variant), OfferedWheel.of(plain), reader=Reader(lambda *_: None))
+    return payload(OfferedWheel.of(variant), OfferedWheel.of(plain), reader=WheelReader(lambda *_: None))
 
 
 def moved(folder: Path, mine: Files, theirs: Files) -> dict[str, tuple[str, ...] | None]:

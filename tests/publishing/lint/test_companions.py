@@ -15,9 +15,9 @@ from tests.factories.release_folders import (
     sdist,
 )
 from tests.factories.wheels import wheel
-from vbuild.splitting.companion import Libs, libs_version
+from vbuild.splitting.companion import LibsContents, libs_version
 
-LIBS = Libs("demo", {"demo.libs/liba.so": "0" * 64}, "any")
+LIBS = LibsContents("demo", {"demo.libs/liba.so": "0" * 64}, "any")
 VERSION = libs_version([LIBS])
 
 

@@ -34,8 +34,8 @@ from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
-from vbuild.splitting.naming import is_meant, is_pattern
+from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
+from vbuild.splitting.library_mentions import is_pattern, matches_pattern
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
 from vbuild.wheel.archive import Wheel
@@ -68,9 +68,9 @@ class LevelBuild(Struct, frozen=True, eq=False):
         Files whose hashes in RECORD are among *same* are not looked into: all wheels of the join have them.
         """
         seen = _Seen(keeps_code=not cpu.is_baseline, passed=frozenset(filter(None, map(recorded_sha256, same))))
-        bundle = Reader(seen.look).read(wheel)
+        bundle = WheelReader(seen.look).read(wheel)
         build = cls(cpu, offered, bundle, is_added, seen)
-        if there := next((path for path in bundle.pieces if f"{GLIBC_HWCAPS}/" in path), None):
+        if there := next((path for path in bundle.binaries if f"{GLIBC_HWCAPS}/" in path), None):
             raise RepackageError(f"{build}: {there}: copies for levels are in it already; expected a wheel of one")
         return build
 
@@ -84,9 +84,9 @@ class LevelBuild(Struct, frozen=True, eq=False):
         return self.cpu.level
 
     @property
-    def pieces(self) -> Mapping[str, BundledLibrary]:
+    def pieces(self) -> Mapping[str, WheelBinary]:
         """Its compiled files by installed path."""
-        return self.bundle.pieces
+        return self.bundle.binaries
 
     def member(self, path: str) -> Member:
         """The member that is installed at *path*."""
@@ -110,8 +110,8 @@ class LevelBuild(Struct, frozen=True, eq=False):
     def namers(self, path: str) -> tuple[str, ...]:
         """The files of code and texts in which the library at *path* is named: these may open it by its path."""
         piece = self.pieces[path]
-        files = (file for file, opened in self.bundle.opened.items() if piece in opened)
-        return tuple(sorted(file for file in files if file not in self.pieces and file not in self.bundle.elsewhere))
+        files = (file for file, opened in self.bundle.opened_by.items() if piece in opened)
+        return tuple(sorted(file for file in files if file not in self.pieces and file not in self.bundle.outside))
 
     def reached(self, path: str) -> tuple[str, ...]:
         """The files of the wheel that the loader brings in with the one at *path*, itself left out."""
@@ -156,7 +156,7 @@ class LevelFile(Struct, frozen=True, eq=False):
         return f"{self.build}: {self.path}"
 
     @property
-    def piece(self) -> BundledLibrary:
+    def piece(self) -> WheelBinary:
         return self.build.pieces[self.path]
 
     @property
@@ -200,7 +200,7 @@ def short(name: str) -> str:
     return match["short"] if match else plain(name)
 
 
-def _plain_names(piece: BundledLibrary) -> tuple[str | None, ...]:
+def _plain_names(piece: WheelBinary) -> tuple[str | None, ...]:
     outline = piece.loading.outline
     return (outline.soname and plain(outline.soname), *map(plain, outline.needed))
 
@@ -315,7 +315,7 @@ def shown(names: Sequence[object]) -> str:
 
 
 def missed(
-    lacking: Iterable[Versioned], base: BundledLibrary, taken: Container[Versioned], *, is_needed: bool
+    lacking: Iterable[Versioned], base: WheelBinary, taken: Container[Versioned], *, is_needed: bool
 ) -> list[Versioned]:
     """What of the symbols *lacking* in a copy of *base* somebody may take; *taken* are those that the wheel's files do.
 
@@ -331,9 +331,9 @@ def missed(
 
 def pattern_fault(copy: LevelFile, place: str) -> str | None:
     """Who opens libraries by a pattern that finds the one at *place*, too: by its path, and so the baseline's."""
-    for name, files in copy.build.bundle.named.items():
+    for name, files in copy.build.bundle.mentions.items():
         for file in sorted(files) if is_pattern(name) else ():
-            if is_meant(name, place, by=file):
+            if matches_pattern(name, place, by=file):
                 return f"{file} opens what {name} finds, by its path: no copy for a level would be chosen"
     return None
 

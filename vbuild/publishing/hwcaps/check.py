@@ -24,7 +24,7 @@ from vbuild.publishing.hwcaps.build import MOVED, missed
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.splitting.bundle import Bundle, BundledLibrary, Reader
+from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Severity
 from vbuild.wheel.archive import open_wheel
@@ -43,7 +43,7 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
     for offered in wheels:
         try:
             with open_wheel(offered.path, check=True) as wheel:
-                proof = _Proof(Reader(lambda *_: None).read(wheel))
+                proof = _Proof(WheelReader(lambda *_: None).read(wheel))
                 found = [f"{path}: {what}" for path, what in proof.found()]
         except VbuildError as error:
             found = [str(error).removeprefix(f"{offered.path.name}: ")]
@@ -74,15 +74,15 @@ class _Proof:
                 continue
             if level_of(path) is None:
                 yield path, unknown_folder()
-            elif path not in self.bundle.pieces:
+            elif path not in self.bundle.binaries:
                 yield path, self.bundle.damaged.get(member.path, "no library")
 
     def copies(self) -> Iterator[tuple[str, str]]:
         """What is wrong with the copies for levels."""
-        for path, piece in self.bundle.pieces.items():
+        for path, piece in self.bundle.binaries.items():
             if (level := level_of(path)) is None:
                 continue
-            base = self.bundle.pieces.get(baseline_of(path))
+            base = self.bundle.binaries.get(baseline_of(path))
             if base is None:
                 yield path, missing_base(baseline_of(path))
                 continue
@@ -94,7 +94,7 @@ class _Proof:
             yield from self._unfound(path, base.path)
             yield from self._judged(path, Cpu("x86_64", level), base.path)
 
-    def _lacking(self, path: str, base: BundledLibrary) -> list[Versioned]:
+    def _lacking(self, path: str, base: WheelBinary) -> list[Versioned]:
         """The symbols of *base* that its copy at *path* has not, and that somebody may take."""
         found = self._interface(path).lacking(self._interface(base.path))
         return missed(found, base, self._taken, is_needed=self._is_needed(base.path))
@@ -107,7 +107,7 @@ class _Proof:
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
         """What the files of the wheel take of others, each name with its version and without."""
-        found = {symbol for path in self.bundle.pieces for symbol in self._interface(path).taken}
+        found = {symbol for path in self.bundle.binaries for symbol in self._interface(path).taken}
         return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
 
     def _unfound(self, path: str, base: str) -> Iterator[tuple[str, str]]:
@@ -137,12 +137,12 @@ class _Proof:
             yield from self._judged(path, Cpu("x86_64", level), copy)
 
     def _code(self, path: str) -> tuple[str, tuple[str, ...]]:
-        return self._interface(path).digest, self.bundle.pieces[path].loading.outline.needed
+        return self._interface(path).digest, self.bundle.binaries[path].loading.outline.needed
 
     @cached_property
     def _lowest(self) -> dict[str, str]:
         """The libraries that have copies, each with that of the lowest level."""
-        pieces = self.bundle.pieces
+        pieces = self.bundle.binaries
         copies = sorted(((level_of(path) or "", path) for path in pieces), reverse=True)
         return {baseline_of(path): path for level, path in copies if level and baseline_of(path) in pieces}
 
@@ -155,7 +155,7 @@ class _Proof:
             if not _is_found(edge):
                 yield path, f"{edge.name} is not found from there"
                 continue
-            modules = self.bundle.pieces[str(edge.provider)].loading.modules
+            modules = self.bundle.binaries[str(edge.provider)].loading.modules
             name = path.rpartition("/")[2].partition(".")[0]
             if modules and name not in modules:
                 yield path, f"leads to the module {modules[0]}; expected {name}"
@@ -164,7 +164,7 @@ class _Proof:
         """The libraries that were moved and that nothing leads to, or that moved for no copy."""
         # a stub that does not find its library has a finding of its own
         led = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
-        for path, piece in self.bundle.pieces.items():
+        for path, piece in self.bundle.binaries.items():
             if not piece.name.startswith(MOVED) or GLIBC_HWCAPS in path.split("/"):
                 continue
             if not {path, piece.name} & led:
@@ -182,11 +182,11 @@ class _Proof:
         }
 
     def _interface(self, path: str) -> Interface:
-        with self.bundle.wheel.mapped(self.bundle.pieces[path].member) as data, at(path):
+        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
             return Interface.parse(data)
 
     def _elf(self, path: str) -> Elf:
-        with self.bundle.wheel.mapped(self.bundle.pieces[path].member) as data, at(path):
+        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
             return Elf.parse(data)
 
 

@@ -78,7 +78,7 @@ def _saying(base: LevelBuild, other: LevelBuild, path: str) -> str:
 def _rest(build: LevelBuild) -> dict[str, str]:
     """The members that are no compiled files by where they are installed, without those that each wheel has its own."""
     compiled = {piece.member.path for piece in build.pieces.values()}
-    compiled |= {*build.bundle.elsewhere, *build.bundle.damaged}
+    compiled |= {*build.bundle.outside, *build.bundle.damaged}
     found = {}
     for row in build.offered.rows:
         _, _, name = row.path.partition(".dist-info/")
@@ -219,7 +219,7 @@ class Join:
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
-        for path in build.bundle.elsewhere:
+        for path in build.bundle.outside:
             if self._hash(build, path) != self._hash(self.base, path):
                 self._refuse(build, path, "differs, and is installed where the loader does not look for libraries")
         for path, what in build.bundle.damaged.items():

@@ -25,7 +25,7 @@ from vbuild.errors import RepackageError, at
 from vbuild.publishing.hwcaps.build import MOVED, LevelBuild, LevelFile, pattern_fault
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.model import Copied, Member, Put, Relinked
-from vbuild.splitting.orders import rpath_of, rpath_to
+from vbuild.splitting.patches import rpath_of, rpath_to
 
 _EXECUTABLE = 0o755
 _DIGITS = 8

@@ -1,11 +1,11 @@
-"""The names of libraries that stand in the code and the data of a wheel: whoever has one may open it by its path.
+"""Find the names of libraries in the code and the data of a wheel, which may open them by path.
 
-    *.py, *.pth, .data/scripts      libx.so.1, engine.so, libx (code puts the rest behind it); in strings also
-                                    demo.libs, .libs (behind a package's name), *.so* (a pattern)
-    *.pyc whose *.py is not there   what is sought, wherever it stands: strings have no ends there
+    *.py, *.pth, .data/scripts      libx.so.1, engine.so, libx (code appends the rest); in strings also
+                                    demo.libs, .libs (appended to a package's name), *.so* (a pattern)
+    *.pyc without its *.py          the names that are wanted, anywhere: strings have no ends there
     *.json, *.toml, *.cfg, *.txt    libx.so.1, engine.so
 
-Names are looked for in every file once, whatever the wheel's libraries are called: most files have none.
+Every file is searched once for all names that look like libraries; most files have none.
 """
 
 import ast
@@ -22,7 +22,7 @@ from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
 
-# what names the folder of libraries beside a package
+# appended to a package's name, it is the folder of its libraries
 OWN_FOLDER = ".libs"
 
 _PYTHON = (".py", ".pth")
@@ -30,51 +30,51 @@ _TEXTS = (".json", ".toml", ".cfg", ".ini", ".conf", ".txt", ".xml", ".yaml", ".
 _BYTECODE = ".pyc"
 _SCRIPT = re.compile(r"[^/]+\.data/scripts/")
 _CACHED = re.compile(r"(?:__pycache__/)?(?P<name>[^/]+?)(?:\.[\w-]+)?\.pyc$")
-# bytes: larger ones are data, and nobody's list of libraries
+# bytes; a larger text is data, and no list of libraries
 _LARGEST_TEXT = 1 << 20
 _LARGEST_SOURCE = 1 << 26
 _UNREADABLE = b"("
 
 _SUFFIX = re.compile(rb"\.so(?:\.[\w.+-]{0,250}|(?![\w-]))")
-# backwards, from the suffix on
+# matched backwards from the suffix
 _STEM = re.compile(rb"[\w.+-]*")
 _LONGEST = 255
 # no name is longer than NAME_MAX, and without that bound a megabyte of digits in a string would take minutes
 _START = re.compile(rb"lib[\w.+-]{0,250}\.so[\w.]*|\blib\w{3,}")
 _PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
 _IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]")
-# where code puts a version behind: f"libx.so.{major}" and the like
+# code appends a version here: f"libx.so.{major}" and the like
 _OPEN_END = re.compile(r"(?<=\.so\.)(?:%\w|\{[^{}]*\})?$")
 _FOLDER = re.compile(r"(?<![\w-])[\w-][\w.-]{0,250}\.libs\b")
-# behind a name that is put in: f"{__name__}.libs", "%s.libs", __name__ + ".libs"
+# after a name that is inserted: f"{__name__}.libs", "%s.libs", __name__ + ".libs"
 _OWN_FOLDER = re.compile(r"(?:^|[^\w./-]|%s)\.libs\b")
-# the byte in front is the length of a string
+# the byte before it is the length of a string
 _OWN_FOLDER_IN_BYTECODE = re.compile(rb"(?:\x05|%s|\{\w*\})\.libs")
 
 
 @dataclass(slots=True)
-class Naming:
-    """Reads the code and the texts of wheels; what one has that another had before is known by its hash in RECORD."""
+class MentionReader:
+    """Reads the code and the texts of wheels; a file that several wheels have is read once, by its hash in RECORD."""
 
     _known: dict[tuple[str, bool], frozenset[str]] = field(default_factory=dict)
 
-    def names(self, wheel: Wheel, sought: Collection[str]) -> dict[str, set[str]]:
-        """The names in *wheel*, with the members where each stands; in bytecode only those that are *sought*."""
+    def names(self, wheel: Wheel, wanted: Collection[str]) -> dict[str, set[str]]:
+        """Return the names in *wheel*, each with its members; in bytecode only *wanted* names are found."""
         found: dict[str, set[str]] = {}
         sources = {member.path for member in wheel.members if member.path.endswith(".py")}
         for member in wheel.members:
-            for name in self._in_member(wheel, member, sources, sought):
+            for name in self._in_member(wheel, member, sources, wanted):
                 found.setdefault(name, set()).add(member.path)
         return found
 
     def _in_member(
-        self, wheel: Wheel, member: Member, sources: Collection[str], sought: Collection[str]
+        self, wheel: Wheel, member: Member, sources: Collection[str], wanted: Collection[str]
     ) -> Collection[str]:
         path = member.path
         if path.endswith(_PYTHON) or _is_script(wheel, member):
             return self._of_content(wheel, member, is_code=True)
         if path.endswith(_BYTECODE):
-            return () if _source_of(path) in sources else [*_in_bytecode(_read(wheel, member), sought)]
+            return () if _source_of(path) in sources else [*_in_bytecode(_read(wheel, member), wanted)]
         if path.endswith(_TEXTS) and member.size <= _LARGEST_TEXT and not is_dist_info(path):
             return self._of_content(wheel, member, is_code=False)
         return ()
@@ -87,10 +87,10 @@ class Naming:
         return self._known[known]
 
 
-def is_meant(pattern: str, path: str, *, by: str) -> bool:
+def matches_pattern(pattern: str, path: str, *, by: str) -> bool:
     """Whether code of the member *by* that looks for files by *pattern* finds the library at *path*.
 
-    A pattern that is of no library's name in particular is one for the folders below that code's.
+    A pattern without the beginning of a name is meant for the folders below that code's own.
     """
     name = path.rpartition("/")[2]
     if not fnmatchcase(name, pattern):
@@ -101,12 +101,12 @@ def is_meant(pattern: str, path: str, *, by: str) -> bool:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether *name* stands for several."""
+    """Whether *name* is a pattern for several names."""
     return not {"*", "?", "["}.isdisjoint(name)
 
 
-def sought(name: str, *, is_bundled: bool) -> Iterator[str]:
-    """What names the library *name*: itself, and the start that code puts the rest behind if it can know that."""
+def spellings(name: str, *, is_bundled: bool) -> Iterator[str]:
+    """Yield what code may say for the library *name*: the name, and its beginning unless a repair tool made it."""
     yield name
     if not is_bundled and (start := re.match(r"lib\w{3,}", name)):
         yield start[0]
@@ -125,16 +125,16 @@ def _read(wheel: Wheel, member: Member) -> bytes:
 
 
 def _source_of(path: str) -> str:
-    """Where the source of the bytecode at *path* would be."""
+    """Return the path that the source of the bytecode at *path* would have."""
     return _CACHED.sub(r"\g<name>.py", path)
 
 
 def _in_text(text: bytes) -> Iterator[str]:
-    """The names of files that are libraries."""
+    """Yield the file names of libraries."""
     for match in _SUFFIX.finditer(text):
         stem = _STEM.match(text[max(match.start() - _LONGEST, 0) : match.start()][::-1])
         if stem and stem[0]:
-            # a full stop may end the sentence
+            # a full stop may end a sentence
             yield (stem[0][::-1] + match[0].rstrip(b".")).decode(errors="replace")
 
 
@@ -151,27 +151,27 @@ def _in_code(source: bytes) -> Iterator[str]:
 
 
 def _strings(source: bytes) -> Iterator[str]:
-    """The strings of one line in the code *source*, or its lines; documentation tells of numpy.libs, too."""
+    """Yield the one-line strings in *source*, or its lines if it cannot be parsed; documentation is ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            # a tree takes more than a hundred times the memory
+            # a tree takes more than a hundred times the memory of its source
             tree = ast.parse(source if len(source) <= _LARGEST_TEXT else _UNREADABLE)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             yield from source.decode(errors="replace").splitlines()
             return
     nodes = [*ast.walk(tree)]
-    put_behind = {id(each) for node in nodes for each in _behind(node)}
+    appended = {id(each) for node in nodes for each in _appended(node)}
     for node in nodes:
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or "\n" in node.value:
             continue
-        # alone it is where libtool keeps what it has built: os.path.join(folder, ".libs")
-        if not node.value.startswith(OWN_FOLDER) or id(node) in put_behind:
+        # alone, it is the folder of libtool's results: os.path.join(folder, ".libs")
+        if not node.value.startswith(OWN_FOLDER) or id(node) in appended:
             yield node.value
 
 
-def _behind(node: ast.AST) -> Iterator[ast.AST]:
-    """The strings that *node* puts behind something else."""
+def _appended(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the strings that *node* appends to something else."""
     match node:
         case ast.JoinedStr(values=values):
             yield from values[1:]
@@ -179,7 +179,7 @@ def _behind(node: ast.AST) -> Iterator[ast.AST]:
             yield right
 
 
-def _in_bytecode(code: bytes, sought: Collection[str]) -> Iterator[str]:
-    yield from (name for name in sought if name.encode(errors="replace") in code)
+def _in_bytecode(code: bytes, wanted: Collection[str]) -> Iterator[str]:
+    yield from (name for name in wanted if name.encode(errors="replace") in code)
     if _OWN_FOLDER_IN_BYTECODE.search(code):
         yield OWN_FOLDER

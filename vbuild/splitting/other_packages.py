@@ -1,0 +1,207 @@
+"""The packages that have a library which a wheel needs and does not bring: their folders, and how they are required.
+
+    libcublas.so.12   CUDA 12 by its name              nvidia-cublas-cu12, folder as in RECORD of the release
+    libcurand.so.10   CUDA 11, 12 and 13 have it       by the rest of the wheel, its requirements, its name; or --cuda
+    libtorch_cpu.so   torch/lib                        torch is already loaded when it is needed
+
+Requirements on official wheels are exact or compatible:
+
+    exact        nvidia-cufft-cu12==11.2.1.3
+    compatible   cuda-toolkit[cufft,curand]==12.4.*    the toolkit release that has this version, or its major
+                 nvidia-nccl-cu12>=2.27.5,<3           for what is not in a toolkit
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.elf.catalogue import CatalogueEntry, by_soname, cuda_of, framework
+from vbuild.errors import RepackageError, at
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.official import Officials, OfficialWheel
+from vbuild.splitting.request import OfficialPin, SplitRequest
+from vbuild.splitting.requirements import compatible, compatible_alone, exact, required
+from vbuild.wheel.metadata import Metadata
+
+# the package cuda-toolkit begins with this CUDA major
+_FIRST_TOOLKIT = 12
+
+
+class LibraryPackage(Struct, frozen=True):
+    """Another package in site-packages that has *library*, and the *folders* where the loader has to search.
+
+    *wheel* is the official release from which the folders were read, and *entry* describes the library in it; both are
+    None for a framework.
+    """
+
+    project: str
+    library: str
+    folders: tuple[str, ...]
+    wheel: OfficialWheel | None = None
+    entry: CatalogueEntry | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PackageFinder:
+    """Finds the packages that have the libraries which wheels need."""
+
+    officials: Officials
+    request: SplitRequest
+    _majors: dict[Bundle, int | None] = field(default_factory=dict)
+
+    def closure(self, wheel: OfficialWheel) -> tuple[OfficialWheel, ...]:
+        """Return *wheel* and all official wheels that it requires."""
+        return self.officials.closure(wheel)
+
+    def find(self, bundle: Bundle, name: str) -> LibraryPackage | None:
+        """Return the package that has the library *name* for *bundle*, or None if none is known.
+
+        Raises `RepackageError` if several CUDA versions have the library, and nothing says which is meant.
+        """
+        if found := framework(name):
+            return LibraryPackage(found.project, name, (found.folder,))
+        entries = by_soname(name)
+        if not entries:
+            return None
+        with at(bundle.wheel.path.name):
+            entry = self._entry(bundle, name, entries)
+            wheel = self.officials.wheel(entry.project, self._specifier(bundle, entry))
+        own = [library.path.rpartition("/")[0] for library in wheel.libraries if library.soname == name]
+        if not own:
+            raise RepackageError(
+                f"{bundle.wheel.path.name}: needs {name}, which {wheel.project}=={wheel.version} does not have; "
+                "expected another release of it to be required, or --cuda VERSION"
+            )
+        required_folders = [folder for other in self.officials.closure(wheel) for folder in other.folders]
+        return LibraryPackage(entry.project, name, tuple(dict.fromkeys([*own, *required_folders])), wheel, entry)
+
+    def _entry(self, bundle: Bundle, name: str, entries: tuple[CatalogueEntry, ...]) -> CatalogueEntry:
+        if len(entries) == 1:
+            return entries[0]
+        if bundle not in self._majors:
+            self._majors[bundle] = _cuda_major(bundle)
+        major = self.request.cuda[0] if self.request.cuda else self._majors[bundle]
+        for entry in entries:
+            if entry.cuda == major:
+                return entry
+        majors = " and ".join(str(entry.cuda) for entry in entries)
+        raise RepackageError(f"needs {name}, which CUDA {majors} have; say which one with --cuda")
+
+    def _specifier(self, bundle: Bundle, entry: CatalogueEntry) -> SpecifierSet:
+        """Return the possible releases: those that METADATA requires, of the CUDA version that is requested."""
+        specifier = required(bundle.wheel.metadata(), entry.project) or SpecifierSet()
+        if entry.extra and len(self.request.cuda) > 1 and entry.cuda == self.request.cuda[0]:
+            cuda = ".".join(map(str, self.request.cuda))
+            return specifier & self.officials.pinned(cuda, entry.project)
+        return specifier
+
+
+def _cuda_major(bundle: Bundle) -> int | None:
+    """Return the CUDA major of *bundle*, judged by what it needs, by what it requires, and by its name."""
+    needed = {name for binary in bundle.binaries.values() for name in binary.loading.outline.needed}
+    if (major := cuda_of(needed)) is not None:
+        return major
+    metadata = bundle.wheel.metadata()
+    projects = [canonicalize_name(metadata.name)]
+    for line in metadata.requires_dist:
+        with suppress(InvalidRequirement):
+            projects.append(canonicalize_name(Requirement(line).name))
+    majors = (11, 12, 13)
+    found = {major for major in majors for one in projects if one.endswith((f"-cu{major}", f"-cuda{major}"))}
+    return found.pop() if len(found) == 1 else None
+
+
+class RequirementWriter(Struct, frozen=True):
+    """Writes requirements on official wheels as *request* wants them, for wheels of one *machine*."""
+
+    request: SplitRequest
+    officials: Officials
+    machine: str
+
+    def lines(
+        self, replaced: Iterable[OfficialWheel], packages: Iterable[LibraryPackage], metadata: Metadata
+    ) -> tuple[str, ...]:
+        """Return the lines for *replaced* wheels, and for those of *packages* that *metadata* does not require yet.
+
+        Raises `RepackageError` if the packages are of several CUDA majors, and nothing says which is meant.
+        """
+        new = self._of_one_cuda([one for one in packages if one.wheel and not self._is_required(one, metadata)])
+        toolkits: dict[str, set[str]] = {}
+        if self._is_exact(OfficialPin.EXACT):
+            lines = [self.exactly(wheel.project, wheel.version) for wheel in replaced]
+        else:
+            lines = [*self._compatible(replaced, toolkits)]
+        return tuple(dict.fromkeys([*lines, *self._package_lines(new, toolkits)]))
+
+    def _compatible(self, wheels: Iterable[OfficialWheel], toolkits: dict[str, set[str]]) -> Iterator[str]:
+        """Add those of *wheels* that one minor version of the toolkit has to *toolkits*, and yield lines for others.
+
+        Two minor versions cannot be required together, so the one that has most of them is chosen.
+        """
+        extras = {wheel: _extra(wheel) for wheel in wheels}
+        minors = {
+            wheel: self.officials.toolkits(wheel.project, wheel.version, extra) if extra else ()
+            for wheel, extra in extras.items()
+        }
+        counts = Counter(minor for several in minors.values() for minor in several)
+        best = max(counts, key=lambda minor: (counts[minor], Version(minor)), default="")
+        for wheel, extra in extras.items():
+            if extra and best in minors[wheel]:
+                toolkits.setdefault(best, set()).add(extra)
+            else:
+                yield compatible_alone(wheel.project, wheel.version, machine=self.machine)
+
+    def _of_one_cuda(self, packages: Sequence[LibraryPackage]) -> list[LibraryPackage]:
+        """Return those of *packages* that can be installed together: of one CUDA major, if there are several.
+
+        A wheel with a library for each CUDA loads one of them, and RPATHs lead to all.
+        """
+        majors = {one.entry.cuda for one in packages if one.entry and one.entry.cuda}
+        if len(majors) <= 1:
+            return [*packages]
+        if not self.request.cuda:
+            several = " and ".join(map(str, sorted(majors)))
+            raise RepackageError(f"needs libraries of CUDA {several}; say with --cuda which of them it is to require")
+        return [one for one in packages if not one.entry or one.entry.cuda in {None, self.request.cuda[0]}]
+
+    def _is_required(self, package: LibraryPackage, metadata: Metadata) -> bool:
+        extra, cuda = (package.entry.extra, package.entry.cuda) if package.entry else (None, None)
+        return required(metadata, package.project, machine=self.machine, extra=extra, cuda=cuda) is not None
+
+    def exactly(self, project: str, version: str) -> str:
+        """Return the line for exactly that release."""
+        return exact(project, version, machine=self.machine)
+
+    def _is_exact(self, default: OfficialPin) -> bool:
+        return (self.request.pin or default) is OfficialPin.EXACT
+
+    def _package_lines(self, packages: Iterable[LibraryPackage], toolkits: dict[str, set[str]]) -> Iterator[str]:
+        for package in packages:
+            wheel, entry = package.wheel, package.entry
+            if wheel is None or entry is None:
+                continue
+            if self._is_exact(OfficialPin.COMPATIBLE):
+                yield self.exactly(wheel.project, wheel.version)
+            elif entry.extra and entry.cuda and entry.cuda >= _FIRST_TOOLKIT:
+                cuda = self.request.cuda or (entry.cuda,)
+                toolkits.setdefault(".".join(map(str, cuda)), set()).add(entry.extra)
+            else:
+                yield compatible_alone(wheel.project, wheel.version, machine=self.machine)
+        for toolkit, extras in sorted(toolkits.items()):
+            yield compatible(sorted(extras), toolkit, machine=self.machine)
+
+
+def _extra(wheel: OfficialWheel) -> str | None:
+    """Return the extra of the package cuda-toolkit that requires *wheel*, or None if there is none."""
+    for library in wheel.libraries:
+        for entry in by_soname(library.soname):
+            if entry.project == wheel.project:
+                return entry.extra
+    return None

@@ -1,0 +1,189 @@
+"""The wheels that a split writes, as lists of their contents: copied members and new ones.
+
+OutputWheel -> for each part WheelWriter.copy or .write
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from vbuild.files.records import Buffer
+from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
+from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.companion import Companion
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
+from vbuild.splitting.requirements import merged
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.extract import forget
+from vbuild.wheel.metadata import RecordRow, is_dist_info, unpadded
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.write import WheelWriter
+from vbuild.wheel.zip_read import Member
+
+_MODE = 0o755
+_HOW = "vbuild split"
+
+
+class CopiedMember(Struct, frozen=True, eq=False):
+    """A *member* of *wheel* that is copied to *path*."""
+
+    wheel: Wheel
+    member: Member
+    path: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.member.size
+
+    def write(self, writer: WheelWriter) -> None:
+        writer.copy(self.wheel, self.member, path=self.path)
+
+
+class NewMember(Struct, frozen=True, eq=False):
+    """New bytes that replace a member, or have a path of their own with the permissions *mode*."""
+
+    place: Member | str
+    data: Buffer
+    mode: int = 0o644
+
+    @property
+    def path(self) -> str:
+        return self.place.path if isinstance(self.place, Member) else self.place
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    def write(self, writer: WheelWriter) -> None:
+        writer.write(self.place, self.data, mode=self.mode)
+        forget(self.data)
+
+
+class OutputWheel(Struct, frozen=True, eq=False):
+    """A wheel to write; new members get the time of those of *like*, or none at all if that is None."""
+
+    name: WheelName
+    like: Wheel | None
+    parts: tuple[CopiedMember | NewMember, ...]
+
+    def prepare(self, writer: WheelWriter) -> None:
+        """Tell *writer* which times members get, before anything is written."""
+        if self.like:
+            writer.follow(self.like)
+        else:
+            writer.anonymise(mode=_MODE)
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes of all members except RECORD."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of all members outside the ``.dist-info`` folder."""
+        return tuple(part.path for part in self.parts if not is_dist_info(part.path))
+
+
+def thin_wheel(
+    bundle: Bundle,
+    plan: PatchPlan,
+    *,
+    requires: Iterable[str],
+    companion: Companion | None,
+    removed: Collection[str] = (),
+    new_files: Mapping[str, bytes] | None = None,
+    bill: bool = True,
+) -> OutputWheel | None:
+    """Return the wheel of *bundle* without the libraries that leave it, or None if nothing changes.
+
+    *requires* are lines for its METADATA, *companion* is the -libs wheel that has its shared libraries now, *removed*
+    are members that leave it, too, and *new_files* further files by path. If libraries left or changed, it gets a
+    *bill* of materials; an existing one is always updated.
+    """
+    wheel = bundle.wheel
+    decisions = plan.decisions.by_bundle[bundle]
+    gone = {bundle.binaries[path].member.path for path, decision in decisions.items() if decision.is_gone}
+    patched = {one.patch.binary.member.path: one for one in plan.staying[bundle] if one.data is not None}
+    metadata = wheel.metadata()
+    lines = merged(metadata, requires)
+    has_new_lines = lines != metadata.requires_dist
+    left_out = gone.union(removed)
+    if not (left_out or patched or has_new_lines or new_files):
+        return None
+    changed: dict[str, Buffer] = {path: one.data for path, one in patched.items() if one.data is not None}
+    changed |= new_files or {}
+    if has_new_lines:
+        changed[f"{wheel.dist_info}/METADATA"] = str(metadata.with_requires_dist(lines)).encode()
+    if carries(wheel) or (bill and (patched or gone)):
+        bill_changes = Changes(
+            {path: BillChange(one.patch.binary.sha256, _HOW) for path, one in patched.items()},
+            gone=tuple(_gone(bundle, plan, companion)),
+        )
+        changed[path_of(wheel.dist_info)] = _bill(wheel, patched, bill_changes, left_out=left_out)
+    return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
+
+
+def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> Iterator[CopiedMember | NewMember]:
+    for member in wheel.members:
+        if member.path in changed:
+            yield NewMember(member, changed[member.path])
+        elif member.path not in left_out and member.path != f"{wheel.dist_info}/RECORD":
+            yield CopiedMember(wheel, member, member.path)
+    for path, data in changed.items():
+        if not wheel.find(path):
+            yield NewMember(path, data)
+
+
+def _bill(wheel: Wheel, patched: Mapping[str, PatchedFile], changes: Changes, *, left_out: set[str]) -> bytes:
+    """Return the bill of materials of the thin wheel, with what the bill of *wheel* had."""
+    rows = []
+    for row in (wheel.row(member) for member in wheel.members if member.path not in left_out):
+        new = patched.get(row.path)
+        rows.append(RecordRow(row.path, f"sha256={unpadded(bytes.fromhex(new.sha256))}") if new else row)
+    earlier = bill_of(wheel)
+    return revised(wheel.name, rows, earlier=[earlier] if earlier else [], changes=changes)
+
+
+def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[Gone]:
+    """Yield the libraries that left the wheel of *bundle*, as its bill of materials lists them."""
+    for path, decision in plan.decisions.by_bundle[bundle].items():
+        binary = bundle.binaries[path]
+        if decision.kind is DecisionKind.REPLACE and decision.provenance:
+            found, library = decision.provenance.wheel, decision.provenance.library
+            yield Gone(
+                path=binary.member.path,
+                sha256=binary.sha256,
+                name=library.soname,
+                fate=Treatment.MOVED,
+                purl=package_url(found.project, found.version, file=found.file),
+                target=library.path,
+                version=found.version,
+                evidence=str(decision.provenance.evidence),
+            )
+        elif decision.pool and companion:
+            name = companion.name
+            purl = package_url(name.project, name.version, file=str(name))
+            target = f"{plan.libs_folders[decision.pool]}/{binary.name}"
+            yield Gone(binary.member.path, binary.sha256, binary.name, Treatment.MOVED, purl, target)
+        elif decision.kind is DecisionKind.DROP:
+            yield Gone(binary.member.path, binary.sha256, binary.name, Treatment.DROPPED)
+
+
+def libs_wheel(companion: Companion, files: Iterable[PatchedFile]) -> OutputWheel:
+    """Return the -libs wheel with the libraries *files*.
+
+    Its version is a hash of its contents, so it has no time and no bill of materials of the wheels they come from.
+    """
+    parts: list[CopiedMember | NewMember] = []
+    for file in files:
+        path = file.patch.path
+        if file.data is None:
+            parts.append(CopiedMember(file.patch.bundle.wheel, file.patch.binary.member, path))
+        else:
+            parts.append(NewMember(path, file.data))
+    parts += (NewMember(path, data) for path, data in companion.members)
+    return OutputWheel(companion.name, None, tuple(parts))

@@ -1,0 +1,139 @@
+"""The ``__init__.py`` of a package: which one a file's package has, and how to add an import to its beginning."""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import warnings
+from collections.abc import Collection, Sequence
+
+from vbuild.errors import RepackageError
+
+MODULE = "_preload_libraries"
+
+_INIT = "__init__"
+# Python imports a package's __init__ from an extension module before one from a source
+_COMPILED_INIT = re.compile(r"__init__(\.[\w-]+)*\.so")
+_NAMESPACE = re.compile(r"\b(extend_path|declare_namespace)\s*\(")
+_LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
+_BOM = "\ufeff"
+
+
+def package_of(consumer: str, files: Collection[str], *, namespaces: Collection[str] = frozenset()) -> str | None:
+    """Return the folder of the outermost package around the file *consumer* whose ``__init__.py`` can be changed.
+
+    The outermost one is always imported before a library in it is opened. Returns None for a module directly in
+    site-packages or only in namespace packages, and if ``__init__`` is compiled.
+    """
+    parts = consumer.split("/")[:-1]
+    compiled = {path.rpartition("/")[0] for path in files if _COMPILED_INIT.fullmatch(path.rpartition("/")[2])}
+    for depth in range(1, len(parts) + 1):
+        folder = "/".join(parts[:depth])
+        if not parts[depth - 1].isidentifier():
+            return None
+        if f"{folder}/{_INIT}.py" in files and folder not in compiled and folder not in namespaces:
+            return folder
+    return None
+
+
+def is_namespace(source: str) -> bool:
+    """Whether *source* is the ``__init__.py`` of an old-style namespace package, which all of its wheels contain."""
+    return bool(_NAMESPACE.search(source))
+
+
+def hooked(data: bytes, module: str = MODULE, *, option: str = "--preload") -> bytes:
+    """Return the ``__init__.py`` *data*, in its own encoding, with an import of *module*, as in `with_import`.
+
+    *option* is the command line option that an error tells the user to omit.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        source = data.decode(encoding)
+        same = source.encode(encoding)
+    except (SyntaxError, UnicodeError, LookupError) as error:  # LookupError: a codec that is not for text
+        raise RepackageError(f"in no encoding that Python reads: {error}; leave {option} out") from error
+    if same != data:
+        raise RepackageError(f"in {encoding}, which can write it in several ways; leave {option} out")
+    return with_import(source, module, option=option).encode(encoding)
+
+
+def with_import(source: str, module: str = MODULE, *, option: str = "--preload") -> str:
+    """Return the ``__init__.py`` *source* with an import of the package's own *module* before all other statements.
+
+    The import follows the docstring, comments and ``__future__`` imports, with the line ends of the source. A source
+    that has it is unchanged. Raises `RepackageError` if this Python cannot parse the source.
+    """
+    text = source.removeprefix(_BOM)
+    body = _parsed(text, option).body
+    if any(_is_import(statement, module) for statement in body):
+        return source
+    first = next((number for number, found in enumerate(body) if not _is_prelude(found, number)), len(body))
+    added = _added(text, body[:first], body[first:], f"from . import {module}")
+    return _BOM * (text != source) + added
+
+
+def _added(source: str, prelude: Sequence[ast.stmt], rest: Sequence[ast.stmt], statement: str) -> str:
+    """Return *source* with *statement* between its *prelude* and the *rest*."""
+    lines = [match[0] for match in _LINE.finditer(source)]
+    newline = next((end for end in ("\r\n", "\r", "\n") if lines[0].endswith(end)), "\n")
+    place = _end(lines, prelude[-1]) if prelude else _start(rest[0]) if rest else len(lines)
+    if rest and rest[0].lineno <= place:
+        number, offset = rest[0].lineno - 1, rest[0].col_offset  # in bytes of UTF-8
+        line = lines[number].encode()
+        shared = b"%s%s; %s" % (line[:offset], statement.encode(), line[offset:])
+        return "".join([*lines[:number], shared.decode(), *lines[number + 1 :]])
+    before = "".join(lines[:place])
+    ended = newline if before and not before.endswith(("\r", "\n")) else ""
+    gap = newline if prelude and isinstance(prelude[-1], ast.Expr) else ""
+    return f"{before}{ended}{gap}{statement}  # noqa: F401{newline}{''.join(lines[place:])}"
+
+
+def _end(lines: Sequence[str], statement: ast.stmt) -> int:
+    """Return the number of *lines* up to the end of *statement*, with lines that backslashes join to it."""
+    plain = (line.rstrip("\r\n") + "\n" for line in lines)
+    tokens = tokenize.generate_tokens(lambda: next(plain, ""))
+    rows = (token.start[0] for token in tokens if token.type == tokenize.NEWLINE)
+    last = statement.end_lineno or 0
+    return next((row for row in rows if row >= last), last)
+
+
+def _parsed(source: str, option: str) -> ast.Module:
+    try:
+        if source.startswith(_BOM):
+            raise SyntaxError("a second byte order mark")  # noqa: TRY301 - as the compiler has it
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes that a later Python will refuse
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise RepackageError(f"cannot be parsed as Python {version}: {error}; leave {option} out") from error
+
+
+def _is_import(statement: ast.stmt, module: str) -> bool:
+    match statement:
+        case ast.ImportFrom(module=None, level=1, names=names):
+            return any(alias.name == module for alias in names)
+        case _:
+            return False
+
+
+def _is_prelude(statement: ast.stmt, number: int) -> bool:
+    """Whether *statement*, with index *number*, is the docstring or an import that must precede all others."""
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return number == 0
+        case ast.ImportFrom(module="__future__", level=0):
+            return True
+        case _:
+            return False
+
+
+def _start(statement: ast.stmt) -> int:
+    """Return the number of lines before *statement* and its decorators."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            starts = [decorator.lineno for decorator in statement.decorator_list]
+        case _:
+            starts = []
+    return min([statement.lineno, *starts]) - 1

@@ -1,0 +1,203 @@
+"""The decisions about all libraries of one kind of machine, and every patched file, before a byte is written.
+
+    bundles -> decisions -> patches -> patched files, each checked; if a file cannot be edited, what it needs stays, and
+    the decisions are made again
+
+Patched files are kept in one temporary file while the plan is open; a file that several wheels have is patched once.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, combinations, product
+from pathlib import Path
+
+from msgspec import Struct
+from packaging.utils import canonicalize_name
+
+from vbuild.elf.surgery.relink import Relink, relinked
+from vbuild.errors import RepackageError, ShortageError, SurgeryError, at
+from vbuild.files.edited import EditedFile
+from vbuild.files.spool import Spool
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.companion import libs_folder
+from vbuild.splitting.decisions import Decisions, decide
+from vbuild.splitting.other_packages import PackageFinder
+from vbuild.splitting.patches import FilePatch, PatchMaker
+from vbuild.splitting.pools import Pool
+from vbuild.splitting.request import SplitRequest
+from vbuild.wheel.paths import installed_path
+
+# applied to every library first: takes its path and its bytes, returns the edited file
+LibraryCutter = Callable[[str, memoryview], EditedFile]
+
+
+class PatchedFile(Struct, frozen=True, eq=False):
+    """A file after its *patch*: its bytes, or None if they are unchanged, and their hash."""
+
+    patch: FilePatch
+    data: memoryview | None
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.patch.binary.member.size if self.data is None else len(self.data)
+
+
+class _SpooledFile(Struct, frozen=True):
+    """The hash of a patched file, and its *place* in the spool, or None if it is unchanged."""
+
+    sha256: str
+    place: range | None
+
+
+@dataclass(slots=True, eq=False)
+class Patcher:
+    """Patches files, equal ones once; the results last until *stack* closes.
+
+    *room* is the folder for temporary files, *cut* is applied to the bytes of every library first.
+    """
+
+    stack: ExitStack
+    room: Path | None
+    cut: LibraryCutter | None = None
+    _spool: Spool = field(init=False)
+    _spooled: dict[tuple[str, Relink], _SpooledFile] = field(default_factory=dict)
+    _failures: dict[tuple[str, Relink], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._spool = Spool(self.stack, self.room)
+
+    def failure(self, patch: FilePatch) -> str | None:
+        """Apply *patch*, and return why that is impossible, or None if it worked.
+
+        Raises `ShortageError` or `RepackageError` if the file is not to blame, and nothing can be edited.
+        """
+        key = patch.binary.sha256, patch.relink
+        if self._is_empty(patch) or key in self._spooled or key in self._failures:
+            return self._failures.get(key)
+        binary, wheel = patch.binary, patch.bundle.wheel
+        with wheel.mapped(binary.member, folder=self.room) as source:
+            edited = self.cut(binary.path, source) if self.cut else EditedFile.whole(source)
+            with at(wheel.path.name), at(binary.path):
+                try:
+                    with relinked(edited, patch.relink, folder=self.room) as view:
+                        digest = hashlib.sha256(view).hexdigest()
+                        place = None if digest == binary.sha256 else self._spool.put(view)
+                        self._spooled[key] = _SpooledFile(digest, place)
+                except ShortageError:
+                    raise
+                except SurgeryError as error:
+                    self._failures[key] = str(error)
+        return self._failures.get(key)
+
+    def patched(self, patch: FilePatch) -> PatchedFile:
+        """Return the file after *patch*, which has not failed."""
+        if self._is_empty(patch):
+            return PatchedFile(patch, None, patch.binary.sha256)
+        spooled = self._spooled[patch.binary.sha256, patch.relink]
+        data = self._spool.view(spooled.place) if spooled.place else None
+        return PatchedFile(patch, data, spooled.sha256)
+
+    def _is_empty(self, patch: FilePatch) -> bool:
+        return patch.is_empty and not self.cut
+
+
+class PatchPlan(Struct, frozen=True, eq=False):
+    """The *decisions*, with the files of every wheel and every pool after their patches.
+
+    *libs_folders* are the folders of the pools' libraries; *uneditable* are the files that could not be patched, and
+    why.
+    """
+
+    decisions: Decisions
+    libs_folders: Mapping[Pool, str]
+    staying: Mapping[Bundle, tuple[PatchedFile, ...]]
+    moving: Mapping[Pool, tuple[PatchedFile, ...]]
+    uneditable: Mapping[tuple[Bundle, str], str]
+
+
+def plan_patches(
+    bundles: Sequence[Bundle], request: SplitRequest, *, packages: PackageFinder, patcher: Patcher
+) -> PatchPlan:
+    """Plan the patches of *bundles*; raises `RepackageError` if *request* leaves a choice open."""
+    uneditable: dict[tuple[Bundle, str], str] = {}
+    while True:
+        decisions = decide(bundles, request, uneditable=uneditable)
+        folders = {pool: libs_folder(libs_owner(pool, request, among=bundles)) for pool in decisions.pools}
+        _check_versions(folders)
+        for pool, folder in folders.items():
+            _check_folder_is_free(pool, folder)
+        maker = PatchMaker(decisions, folders, packages, uneditable=uneditable.keys(), cleans=request.rpath)
+        staying = {bundle: maker.for_bundle(bundle) for bundle in bundles}
+        moving = {pool: maker.for_pool(pool) for pool in decisions.pools}
+        every = chain.from_iterable((*staying.values(), *moving.values()))
+        failed = {patch.binary.key: why for patch in every if (why := patcher.failure(patch)) is not None}
+        if not failed:
+            return PatchPlan(
+                decisions,
+                folders,
+                {bundle: tuple(map(patcher.patched, patches)) for bundle, patches in staying.items()},
+                {pool: tuple(map(patcher.patched, patches)) for pool, patches in moving.items()},
+                uneditable,
+            )
+        # mark the same file in all wheels, or another wheel would try it in the next round
+        for bundle in bundles:
+            copies = {path: binary.key for path, binary in bundle.binaries.items() if binary.key in failed}
+            for path, key in copies.items():
+                uneditable.setdefault((bundle, path), failed[key])
+
+
+def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
+    """Return the project after which the -libs wheel of *pool* is named.
+
+    The requested name is for libraries that several projects share, if the wheels *among* which the pool is are of
+    several: if each project had a version of its own, two of them could not be installed together. Raises
+    `RepackageError` if several projects share the pool and no name is requested.
+    """
+    is_for_all = {bundle.wheel.name.project for bundle in among if bundle.binaries} == set(pool.projects)
+    if request.libs and (is_for_all or len(pool.projects) > 1):
+        return request.libs.removesuffix("-libs")
+    if len(pool.projects) > 1:
+        raise RepackageError(
+            f"{' and '.join(pool.projects)} have libraries in common, {min(pool.libraries)} first; "
+            "say with --libs what their wheel is to be called, or split the projects apart"
+        )
+    return pool.projects[0]
+
+
+def _check_versions(folders: Mapping[Pool, str]) -> None:
+    """Raise `RepackageError` if two projects would require different versions of one -libs wheel in one environment."""
+    for pool, other in combinations(folders, 2):
+        for one, two in product(pool.bundles, other.bundles) if folders[pool] == folders[other] else ():
+            if one.wheel.name.project != two.wheel.name.project and not _pythons(one).isdisjoint(_pythons(two)):
+                raise RepackageError(
+                    f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "
+                    "same: they could not be installed together; split the projects apart"
+                )
+
+
+def _check_folder_is_free(pool: Pool, folder: str) -> None:
+    """Raise `RepackageError` if a wheel has files in the *folder* of its -libs wheel, or has the name of that wheel.
+
+    Installers remove the files of an old wheel after they have installed what the new one requires.
+    """
+    project = canonicalize_name(folder.partition("/")[0])
+    for bundle in pool.bundles:
+        paths = (installed_path(member.path) or "" for member in bundle.wheel.members)
+        taken = next((path for path in paths if path.startswith(f"{folder}/")), None)
+        if taken or bundle.wheel.name.project == project:
+            what = (
+                f"{taken} is where its shared libraries would be"
+                if taken
+                else "its shared libraries would be a wheel of its own name"
+            )
+            raise RepackageError(
+                f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called"
+            )
+
+
+def _pythons(bundle: Bundle) -> set[tuple[str, str]]:
+    return {(tag.interpreter, tag.abi) for tag in bundle.wheel.name.tags}

@@ -1,0 +1,276 @@
+"""Generated modules that load libraries of other wheels if no RPATH leads to them, and the packages that run them.
+
+    site-packages/demo/_C.abi3.so               DT_RPATH $ORIGIN/../nvidia/cufft/lib: found there, nothing to do
+    ~/.local/…/nvidia/cufft/lib/libcufft.so.11  the same environment, another folder: only the module finds it
+
+The wheels of one environment are in different folders in the user site, with --target, with one folder per wheel (PEX,
+Bazel), with editable installs, and on Fedora, where wheels with Root-Is-Purelib, such as NVIDIA's, are not in lib64.
+
+The module checks whether each library is where the RPATHs lead, by the unresolved path that the loader would use: for
+both, ``..`` after a linked folder is the parent of the link's target. If all are there, it does nothing more. Otherwise
+it loads all of them, dependencies first, because a library in another place has RPATHs that may lead nowhere. If one
+needs a library that is not listed, the loader's error names it: libcusparse alone does not find libnvJitLink. The
+module looks among the loaded libraries, at the expected place, in the files of the distribution that has the library,
+and asks cuda-pathfinder if that is installed, which also knows conda and toolkits. cuda-pathfinder is not asked first,
+because it takes the newest CUDA that it finds, and libcufft.so.12 is useless to a file that needs libcufft.so.11; and
+it is not enough, because of the folders on sys.path it knows only site-packages.
+
+RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with that SONAME, in whatever scope, and adds it
+to the scope of the file that needs it; RTLD_GLOBAL would show its symbols to all others. This does not work for a
+library without SONAME, nor with musl, which knows a library that was opened by a path only by that path.
+
+The module says nothing about a library that it does not find: it may never be needed, LD_LIBRARY_PATH may lead to it,
+and otherwise "libcufft.so.11: cannot open shared object file" names it at the import that needs it. It warns about a
+library that it finds and cannot load, because the loader's later error would not say why.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from vbuild.elf.catalogue import by_soname
+from vbuild.errors import at
+from vbuild.splitting.bundle import Bundle
+from vbuild.splitting.companion import Companion
+from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.official import OfficialWheel
+from vbuild.splitting.package_init import MODULE, hooked, is_namespace, package_of
+from vbuild.splitting.patch_plan import PatchPlan
+from vbuild.splitting.patches import FilePatch
+from vbuild.wheel.paths import installed_path
+
+_SOURCE = '''\
+# Made by vbuild split.
+"""Load libraries of other packages first, where they are not at the places that this package's RPATHs lead to."""
+
+from __future__ import annotations
+
+import os
+
+# path from here, the distribution that brings it, its name in cuda-pathfinder; first what others need
+_LIBRARIES: tuple[tuple[str, str, str], ...] = (
+{libraries})
+# the same of libraries that those may turn out to need
+_OTHERS: tuple[tuple[str, str, str], ...] = ({others})
+
+
+def _load(
+    path: str,
+    distribution: str,
+    pathfinder: str,
+    others: dict[str, tuple[str, str, str]],
+) -> None:
+    """Load one library, unless it is loaded; the loader itself names what is nowhere to be found."""
+    import ctypes
+    from contextlib import suppress
+    from importlib import import_module, metadata
+    from warnings import warn
+
+    name = os.path.basename(path)
+    with suppress(OSError):
+        ctypes.CDLL(name, os.RTLD_NOLOAD)
+        return
+    places = [path] if os.path.exists(path) else []
+    if not places:
+        with suppress(Exception):
+            files = metadata.files(distribution) or ()
+            places = [str(file.locate()) for file in files if file.name == name]
+    while places:
+        try:
+            ctypes.CDLL(places[0])
+        except OSError as error:
+            needed = others.pop(str(error).partition(":")[0], None)
+            if needed:
+                _load(*needed, others)
+                continue
+            warn(f"{{name}} of {{distribution}}: {{error}}", RuntimeWarning, stacklevel=2)
+        return
+    if pathfinder:
+        with suppress(Exception):
+            import_module("cuda.pathfinder").load_nvidia_dynamic_lib(pathfinder)
+
+
+def _preload() -> None:
+    folder = os.path.dirname(__file__)
+    known = (*_LIBRARIES, *_OTHERS)
+    rows = [(os.path.join(folder, row[0]), row[1], row[2]) for row in known]
+    if not all(os.path.exists(row[0]) for row in rows):
+        others = {{os.path.basename(row[0]): row for row in rows[len(_LIBRARIES) :]}}
+        for row in rows[: len(_LIBRARIES)]:
+            _load(*row, others)
+
+
+_preload()
+'''
+
+
+class PreloadedLibrary(Struct, frozen=True):
+    """A library of another wheel: its installed path, which ends in its SONAME, and its distribution.
+
+    *pathfinder* is its name in cuda-pathfinder, or None.
+    """
+
+    path: str
+    distribution: str
+    pathfinder: str | None = None
+
+
+def preload_source(
+    package: str, libraries: Sequence[PreloadedLibrary], *, others: Iterable[PreloadedLibrary] = ()
+) -> str:
+    """Return the source of a module that loads *libraries* for the package in the folder *package*.
+
+    It loads them in this order, dependencies first. It loads one of *others* if a library turns out to need it: no
+    metadata says which official libraries need each other.
+    """
+    up = "../" * len(package.split("/"))
+    first, more = _rows(up, libraries), _rows(up, sorted(others, key=lambda other: other.path))
+    more = [row for row in more if row not in first]
+    return _SOURCE.format(libraries="".join(first), others="".join(["\n" * bool(more), *more]))
+
+
+def _rows(up: str, libraries: Iterable[PreloadedLibrary]) -> list[str]:
+    """Return a row of source for each library, formatted as formatters do it."""
+    rows: dict[str, None] = {}
+    for one in libraries:
+        values = (up + one.path, one.distribution, one.pathfinder or "")
+        # in double quotes, unless that takes more backslashes
+        quoted = (repr(text) if '"' in text else json.dumps(text, ensure_ascii=False) for text in values)
+        rows["    (\n" + "".join(f"        {text},\n" for text in quoted) + "    ),\n"] = None
+    return list(rows)
+
+
+def in_order(needs: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """Return the keys of *needs*, each after those that it needs; a circle begins anywhere."""
+    found: dict[str, None] = {}
+    for start in sorted(needs):
+        stack = [start]
+        seen = {start}
+        while stack:
+            missing = [name for name in sorted(needs[stack[-1]]) if name in needs and name not in seen | found.keys()]
+            if missing:
+                seen.add(missing[0])
+                stack.append(missing[0])
+            else:
+                found[stack.pop()] = None
+    return tuple(found)
+
+
+def hooks(
+    consumers: Iterable[str],
+    files: Collection[str],
+    *,
+    namespaces: Collection[str] = frozenset(),
+    sources: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the folders of packages that have to run a preload module for *consumers*, and consumers without one.
+
+    *files* are all installed paths of the wheel, *namespaces* the packages among them that other wheels have, too.
+    For a private module outside packages, a package that names it in its *sources*, texts by path, runs the module.
+    """
+    packages: set[str] = set()
+    unserved = []
+    for consumer in consumers:
+        users = [consumer, *(path for path, text in (sources or {}).items() if _uses(text, consumer))]
+        found = {package for path in users if (package := package_of(path, files, namespaces=namespaces))}
+        packages |= found
+        if not found:
+            unserved.append(consumer)
+    return tuple(sorted(packages)), tuple(sorted(unserved))
+
+
+def _uses(source: str, consumer: str) -> bool:
+    """Whether *source* names the private module *consumer*, which begins with an underscore."""
+    name = consumer.partition(".")[0]
+    return name.startswith("_") and "/" not in name and bool(re.search(rf"\b{re.escape(name)}\b", source))
+
+
+PATHFINDER = "cuda-pathfinder"
+
+
+class PreloadFiles(Struct, frozen=True):
+    """The new files of a wheel by member path, what they require, and a warning for each consumer without a module."""
+
+    files: dict[str, bytes]
+    requires: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def preload_files(
+    bundle: Bundle,
+    plan: PatchPlan,
+    companion: Companion | None,
+    *,
+    closure: Callable[[OfficialWheel], Iterable[OfficialWheel]],
+) -> PreloadFiles:
+    """Return the preload modules for the libraries of *bundle* that are in other wheels after *plan*.
+
+    *companion* is the -libs wheel that has its shared libraries, *closure* returns an official wheel and all that it
+    requires. Raises `RepackageError` if an ``__init__.py`` cannot be changed.
+    """
+    patches = [file.patch for file in plan.staying[bundle]]
+    libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
+    roots = [one.binary.path for one in patches if one.relink.rpath is not None and not one.binary.is_bundled]
+    if not (libraries and roots):
+        return PreloadFiles({})
+    members = {path: member for member in bundle.wheel.members if (path := installed_path(member.path))}
+    inits = {path: bundle.wheel.read(member) for path, member in members.items() if path.endswith("/__init__.py")}
+    sources = {path: data.decode(errors="replace") for path, data in inits.items()}
+    namespaces = {path.rpartition("/")[0] for path, text in sources.items() if is_namespace(text)}
+    packages, unserved = hooks(roots, members.keys(), namespaces=namespaces, sources=sources)
+    others = [*_possible_dependencies(patches, closure)]
+    files = {}
+    for package in packages:
+        init = members[f"{package}/__init__.py"].path
+        with at(init):
+            files[init] = hooked(inits[f"{package}/__init__.py"])
+        files[f"{init.rpartition('/')[0]}/{MODULE}.py"] = preload_source(package, libraries, others=others).encode()
+    warnings = tuple(f"{path}: in no package whose __init__.py could preload its libraries" for path in unserved)
+    asks_pathfinder = packages and any(library.pathfinder for library in libraries)
+    return PreloadFiles(files, (PATHFINDER,) if asks_pathfinder else (), warnings)
+
+
+def _possible_dependencies(
+    patches: Iterable[FilePatch], closure: Callable[[OfficialWheel], Iterable[OfficialWheel]]
+) -> Iterator[PreloadedLibrary]:
+    """Yield all libraries of the official wheels that any file needs: they need one another."""
+    for patch in patches:
+        wheels = (*patch.official, *(package.wheel for package in patch.packages if package.wheel))
+        for wheel in (other for one in wheels for other in closure(one)):
+            for library in wheel.libraries:
+                yield PreloadedLibrary(library.path, wheel.project, _pathfinder(library.soname))
+
+
+def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iterator[PreloadedLibrary]:
+    """Yield the libraries that left the wheel, dependencies first."""
+    decisions = {
+        path: decision
+        for path, decision in plan.decisions.by_bundle[bundle].items()
+        if decision.kind in {DecisionKind.REPLACE, DecisionKind.SHARE}
+    }
+    needs = {path: {edge.provider for edge in bundle.graph.needs(path) if edge.provider} for path in decisions}
+    for path in in_order(needs):
+        decision = decisions[path]
+        if decision.provenance:
+            library = decision.provenance.library
+            yield PreloadedLibrary(library.path, decision.provenance.wheel.project, _pathfinder(library.soname))
+        elif decision.pool and companion:
+            folder = plan.libs_folders[decision.pool]
+            yield PreloadedLibrary(f"{folder}/{bundle.binaries[path].name}", companion.project)
+
+
+def _of_other_packages(patches: Iterable[FilePatch]) -> Iterable[PreloadedLibrary]:
+    """Return the libraries of other packages to which the patches lead."""
+    found: dict[PreloadedLibrary, None] = {}
+    for patch in patches:
+        for package in patch.packages:
+            for library in package.wheel.libraries if package.wheel else ():
+                if library.soname in patch.binary.loading.outline.needed:
+                    found[PreloadedLibrary(library.path, package.project, _pathfinder(library.soname))] = None
+    return found
+
+
+def _pathfinder(soname: str) -> str | None:
+    return next((entry.pathfinder for entry in by_soname(soname) if entry.pathfinder), None)
