@@ -14,7 +14,7 @@ from vbuild.toolchain.nvcc_options import NvccOutput
 
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 BYPASSED = (
-    "no command passed the launcher of nvcc: the project calls another one by its path, and has to be told to take "
+    "no command passed the wrapper of nvcc: the project calls another one by its path, and has to be told to take "
     "CUDA_HOME's or CUDACXX"
 )
 

@@ -1,4 +1,4 @@
-"""ccache and sccache behind the launchers: what was compiled in one folder is found again from another."""
+"""ccache and sccache behind the compiler wrappers: what was compiled in one folder is found again from another."""
 
 import json
 import os
@@ -43,7 +43,9 @@ def tree(stage: Path) -> Path:
 
 
 def compiled(caching: Caching, stage: Path, environment: Mapping[str, str]) -> bytes:
-    """The object of a.c in a new tree below *stage*, compiled as a launcher would: by absolute paths, with -g."""
+    """The object of a.c in a new tree below *stage*, compiled as a compiler wrapper would: by absolute paths, with
+    -g.
+    """
     project = tree(stage)
     wrapped = caching.wrapped((("gcc", (GCC,)),), stage / "scripts", source=project)
     with at_work(caching, stage, environment) as running:

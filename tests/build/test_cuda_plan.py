@@ -64,7 +64,7 @@ def test_scikit_build_core_has_a_setting_for_it() -> None:
 
 
 @pytest.mark.parametrize("backend", [BuildBackend.MESON_PYTHON, BuildBackend.MATURIN])
-def test_others_are_told_by_the_launcher_alone(backend: BuildBackend) -> None:
+def test_others_are_told_by_the_wrapper_alone(backend: BuildBackend) -> None:
     found = made(backend=backend)
     assert found.config_settings == ()
     assert not {"CUFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "CMAKE_ARGS"} & dict(found.environment).keys()
@@ -134,7 +134,7 @@ def test_compression_in_the_words_of_the_toolkit(mode: Compress, toolkit: str) -
     assert found.rules.append == (*COMPRESSION[mode, toolkit], "-lineinfo")
 
 
-def test_the_launchers_rules_are_the_recipes() -> None:
+def test_the_wrappers_rules_are_the_recipes() -> None:
     files = (FileRule("*_sm90.cu", GpuList.parse("90a")),)
     rules = made("80,90", settings=CudaSettings(archs=Archs.REPLACE, files=files)).rules
     assert rules.data() == {

@@ -151,7 +151,7 @@ CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
     "architectures": _target(cuda=CudaBuild(CUDA.toolkit, GpuList.parse("80,90"))),
     "plan's variables": _plan(environment=(("CFLAGS", "-O2"),)),
     "config settings": _plan(config_settings=()),
-    "launcher rules": _plan(rewriting=Rewriting(compile=("-march=v4",))),
+    "wrapper rules": _plan(rewriting=Rewriting(compile=("-march=v4",))),
     "keep": _plan(rewriting=Rewriting(compile=("-march=v3",), keep=("a.c",))),
     "backend": _plan(backend=BuildBackend.OTHER),
     "level": _plan(cpu=Cpu.parse("x86-64")),

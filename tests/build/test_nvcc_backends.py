@@ -1,4 +1,4 @@
-"""Real build backends, each with a project that hard-codes its list, through the launcher of nvcc."""
+"""Real build backends, each with a project that hard-codes its list, through the wrapper of nvcc."""
 
 import subprocess
 import sys
@@ -108,5 +108,5 @@ def test_a_hard_coded_list_is_overridden_in_every_backend(name: str, mode: Archs
     assert ("ymm" in disassembly, "zmm" in disassembly) == (True, False)
     request = GpuList.parse("80,90")
     offers = tuple(Codegen.of(code).offer for code in expected)
-    judged = agreement(build.launchers.commands(), {member: {offers: 1}}, request, mode=mode)
+    judged = agreement(build.wrappers.commands(), {member: {offers: 1}}, request, mode=mode)
     assert [shortfall.what for shortfall in judged.shortfalls] == ([] if mode is Archs.REPLACE else ["a.cu"])

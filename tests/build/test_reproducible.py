@@ -1,4 +1,6 @@
-"""What compilers make by the launchers is the same wherever it is made, when, in which surroundings, and by whom."""
+"""What compilers make by the compiler wrappers is the same wherever it is made, when, in which surroundings, and by
+whom.
+"""
 
 import os
 import subprocess
@@ -16,7 +18,7 @@ from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.plan import BuildBackend, planned
 from vbuild.build.source import copied, digest
-from vbuild.build.wrappers import Launchers, install
+from vbuild.build.wrappers import CompilerWrappers, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.process.run import run
@@ -73,7 +75,7 @@ class Place:
     def environments(self) -> Path:
         return self.folder / "environments"
 
-    def ran(self, made: Launchers, *command: str, **variables: str) -> None:
+    def ran(self, made: CompilerWrappers, *command: str, **variables: str) -> None:
         """Run *command* in the source tree of a build by *made*, as `vbuild.build.frontend` would."""
         told = {**OUTSIDE, **self.variables, **variables, **settled()}
         environment = {**told, **made.environment(told)}
@@ -106,7 +108,7 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
         tree(place.environments, {"key/include/inlined.h": HEADER})
         headers = tree(place.folder / "python", {"include/pinlined.h": HEADER.replace("inlined", "from_python")})
         rules = planned_without("v2").rewriting
-        launchers = install(
+        wrappers = install(
             rules,
             COMPILERS,
             place.folder / "launchers",
@@ -116,8 +118,8 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
             headers=headers / "include",
         )
         include = (f"-I{place.environments}/key/include", f"-I{headers}/include")
-        place.ran(launchers, "gcc", *flags, "-fPIC", *include, "-c", f"{source}/src/a.c", "-o", "a.o")
-        place.ran(launchers, "gcc", "-shared", *flags, "a.o", "-o", "a.so")
+        place.ran(wrappers, "gcc", *flags, "-fPIC", *include, "-c", f"{source}/src/a.c", "-o", "a.o")
+        place.ran(wrappers, "gcc", "-shared", *flags, "a.o", "-o", "a.so")
         made.append((source / "a.so").read_bytes())
     assert made[0] == made[1]
     assert b"Jan  1 1980" in made[0]
@@ -164,9 +166,9 @@ def test_a_panic_names_its_place_below_cargos_folder(tmp_path: Path) -> None:
         source = tree(place.folder / "source", {"Cargo.toml": ""})
         environment = {"CARGO_HOME": str(place.folder / "cargo")}
         rules = planned_without("v2").rewriting
-        launchers = install(rules, COMPILERS, place.folder / "launchers", source=source, environment=environment)
+        wrappers = install(rules, COMPILERS, place.folder / "launchers", source=source, environment=environment)
         library = ("--crate-type=cdylib", f"--target={rust.host}", "-Copt-level=2", "-o", "a.so")
-        place.ran(launchers, "rustc-launcher", str(rust.rustc), str(crate), *library)
+        place.ran(wrappers, "rustc-launcher", str(rust.rustc), str(crate), *library)
         made.append((source / "a.so").read_bytes())
     assert made[0] == made[1]
     assert b"cargo/registry/src/half/lib.rs" in made[0]

@@ -1,4 +1,4 @@
-"""Launchers with the real compilers of this machine."""
+"""Compiler wrappers with the real compilers of this machine."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.plan import BuildBackend, FlagPlan, planned
-from vbuild.build.wrappers import Launchers, Override, install
+from vbuild.build.wrappers import CompilerWrappers, Override, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -29,14 +29,14 @@ def plan(level: str, *, keep: tuple[str, ...] = ()) -> FlagPlan:
     )
 
 
-def launchers(folder: Path, level: str, *, keep: tuple[str, ...] = ()) -> Launchers:
-    """Launchers for *level* in *folder*, and a source tree beside them."""
+def wrappers(folder: Path, level: str, *, keep: tuple[str, ...] = ()) -> CompilerWrappers:
+    """Compiler wrappers for *level* in *folder*, and a source tree beside them."""
     source = tree(folder / "source", {"kernel.c": KERNEL, "empty.c": "int main(void) { return 0; }"})
     rules = plan(level, keep=keep).rewriting
     return install(rules, COMPILERS, folder / "a b" / "launchers", source=source, environment={})
 
 
-def call(made: Launchers, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def call(made: CompilerWrappers, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, **made.environment(os.environ), **environment}
     return subprocess.run(command, cwd=made.source, env=variables, capture_output=True, text=True, check=False)
 
@@ -45,7 +45,7 @@ def instructions(file: Path) -> str:
     return subprocess.run(["objdump", "-d", file], capture_output=True, text=True, check=True).stdout
 
 
-def compiled(made: Launchers, *flags: str) -> str:
+def compiled(made: CompilerWrappers, *flags: str) -> str:
     ran = call(made, "gcc", "-O2", *flags, "-c", "kernel.c", "-o", "kernel.o")
     assert ran.stderr == ""
     return instructions(made.source / "kernel.o")
@@ -57,14 +57,14 @@ REGISTERS = {"v1": "xmm", "v2": "xmm", "v3": "ymm", "v4": "zmm"}
 @pytest.mark.parametrize("level", REGISTERS)
 @pytest.mark.parametrize("flag", ["-march=native", "-mavx512f", "-mavx2"])
 def test_code_is_for_the_level_whatever_the_project_asks_for(level: str, flag: str, tmp_path: Path) -> None:
-    code = compiled(launchers(tmp_path, level), flag)
+    code = compiled(wrappers(tmp_path, level), flag)
     widest = max(re.findall(r"%([xyz]mm)", code))
     assert widest == REGISTERS[level]
     assert bool(re.search(r"\tv\w+", code)) == (level in {"v3", "v4"})
 
 
 def test_the_log_tells_what_was_taken_out_of_which_file(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v2")
+    made = wrappers(tmp_path, "v2")
     assert made.overrides() == ()
     compiled(made, "-march=x86-64-v2", "-mtune=generic")
     assert made.overrides() == ()
@@ -78,7 +78,7 @@ def test_the_log_tells_what_was_taken_out_of_which_file(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_compilers_side_by_side_do_not_mix_their_lines(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v2")
+    made = wrappers(tmp_path, "v2")
     flags = [f"-DN{number}" for number in range(40)]
     with ThreadPoolExecutor(4) as pool:
         ran = list(pool.map(lambda flag: call(made, "gcc", flag, "-mavx", "-c", "kernel.c", "-o", f"{flag}.o"), flags))
@@ -88,7 +88,7 @@ def test_compilers_side_by_side_do_not_mix_their_lines(tmp_path: Path) -> None:
 
 
 def test_a_library_is_marked_and_a_program_is_not(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v3")
+    made = wrappers(tmp_path, "v3")
     call(made, "gcc", "-shared", "-fPIC", "kernel.c", "-o", "kernel.so")
     call(made, "gcc", "empty.c", "-o", "empty")
     notes = [
@@ -98,7 +98,7 @@ def test_a_library_is_marked_and_a_program_is_not(tmp_path: Path) -> None:
 
 
 def test_the_building_machines_paths_stay_out(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v3")
+    made = wrappers(tmp_path, "v3")
     file = made.source / "kernel.c"
     rpath = "-Wl,-rpath,/opt/python/lib"
     made = install(
@@ -115,7 +115,7 @@ def test_the_building_machines_paths_stay_out(tmp_path: Path) -> None:
 
 
 def test_flags_are_taken_out_without_any_environment(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v2")
+    made = wrappers(tmp_path, "v2")
     command = [str(made.folder / "gcc"), "-mavx2", "-c", "kernel.c", "-o", "kernel.o"]
     subprocess.run(command, cwd=made.source, env={}, check=True)
     assert "ymm" not in instructions(made.source / "kernel.o")
@@ -142,7 +142,7 @@ def test_a_compiler_script_that_looks_for_the_compiler_finds_the_real_one(tmp_pa
 
 
 def test_a_question_whether_the_compiler_takes_a_flag_is_answered(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v2")
+    made = wrappers(tmp_path, "v2")
     ran = call(made, "gcc", "-mavx2", "-c", "empty.c")
     assert ran.returncode == 1
     assert ran.stderr == "gcc: error: unrecognized command-line option '-mavx2' (kept out by vbuild)\n"
@@ -151,7 +151,7 @@ def test_a_question_whether_the_compiler_takes_a_flag_is_answered(tmp_path: Path
 
 
 def test_the_compilers_own_errors_and_answers_come_through(tmp_path: Path) -> None:
-    made = launchers(tmp_path, "v2")
+    made = wrappers(tmp_path, "v2")
     assert call(made, "gcc", "--version").stdout == subprocess.check_output(["gcc", "--version"], text=True)
     ran = call(made, "gcc", "-c", "nowhere.c")
     assert ran.returncode == 1
@@ -160,7 +160,7 @@ def test_the_compilers_own_errors_and_answers_come_through(tmp_path: Path) -> No
 
 def test_code_that_needs_a_flag_of_its_own_keeps_it_where_the_recipe_says_so(tmp_path: Path) -> None:
     intrinsics = "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
-    made = launchers(tmp_path, "v2", keep=("simd/*.c",))
+    made = wrappers(tmp_path, "v2", keep=("simd/*.c",))
     tree(made.source, {"simd/twice.c": intrinsics, "twice.c": intrinsics})
     assert call(made, "gcc", "-mavx2", "-c", "simd/twice.c").returncode == 0
     assert "vpaddd" in instructions(made.source / "twice.o")

@@ -1,4 +1,4 @@
-"""A source tree with CUDA code, the launchers of a build of it, and what came of that."""
+"""A source tree with CUDA code, the compiler wrappers of a build of it, and what came of that."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.factories.projects import KERNEL, tree
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.plan import BuildBackend, planned
-from vbuild.build.wrappers import Launchers, install
+from vbuild.build.wrappers import CompilerWrappers, install
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.model import offered
 from vbuild.gpu_code.survey import device_code
@@ -33,7 +33,7 @@ CALLED = "__device__ float twice(float x) { return 2 * x; }\n"
 
 
 class Build:
-    """A source tree with launchers beside it, and the variables of a build there for the GPUs of *request*."""
+    """A source tree with compiler wrappers beside it, and the variables of a build there for the GPUs of *request*."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Build:
             keep=keep,
             cuda=part,
         )
-        self.launchers: Launchers = install(
+        self.wrappers: CompilerWrappers = install(
             plan.rewriting,
             COMPILERS,
             folder / "launchers",
@@ -74,7 +74,7 @@ class Build:
             cache=cache,
         )
         told = {**OUTSIDE, **dict(plan.environment)}
-        self.environment = {**told, **self.launchers.environment(told)}
+        self.environment = {**told, **self.wrappers.environment(told)}
 
     def call(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         variables = self.environment if environment is None else environment

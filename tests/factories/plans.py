@@ -1,4 +1,4 @@
-"""Compilers, interpreters and launcher rules that no machine needs to have."""
+"""Compilers, interpreters and wrapper rules that no machine needs to have."""
 
 from pathlib import Path
 from typing import Any
@@ -39,5 +39,5 @@ def plan(level: str, backend: BuildBackend = BuildBackend.SETUPTOOLS, /, **more:
 
 
 def rules(level: str, **more: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The launchers' rules for a level of x86-64, as they read them; with *more* in the place of some."""
+    """The compiler wrappers' rules for a level of x86-64, as they read them; with *more* in the place of some."""
     return {**to_builtins(plan(level).rewriting), **more}

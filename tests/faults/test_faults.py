@@ -106,7 +106,7 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
         1,
         "/in/project/demo.c: Input/output error",
     ),
-    "a launcher that cannot be written": (
+    "a compiler wrapper that cannot be written": (
         "matrix",
         lambda call: call.name == "write" and "/launchers/" in call.path,
         Kind.EIO,

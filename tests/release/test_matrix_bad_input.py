@@ -254,14 +254,15 @@ def test_a_host_compiler_that_nvcc_does_not_take_is_refused(workdir: Workdir, ho
 @pytest.mark.network
 @needs("gcc", "g++")
 @pytest.mark.parametrize("how", ["CUDA_HOME", "PATH"])
-def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(workdir: Workdir, how: str) -> None:
-    launchers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
-    variables = {"CUDA_HOME": str(launchers.cuda)}
+def test_a_wrapper_of_nvcc_in_the_place_of_a_toolkit_is_refused(workdir: Workdir, how: str) -> None:
+    wrappers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).wrappers
+    variables = {"CUDA_HOME": str(wrappers.cuda)}
     if how == "PATH":
         workdir = without_installed_toolkits(workdir)
-        variables = {"PATH": f"{launchers.cuda}/bin{os.pathsep}{os.environ['PATH']}"}
+        variables = {"PATH": f"{wrappers.cuda}/bin{os.pathsep}{os.environ['PATH']}"}
     assert refused(with_recipe(workdir, TWO), **variables) == (
-        "demo: plain: DIR/other/launchers/cuda/bin/nvcc: a launcher of vbuild, which would start itself without end; "
+        "demo: plain: DIR/other/launchers/cuda/bin/nvcc: a compiler wrapper of vbuild, which would start "
+        "itself without end; "
         "expected the nvcc of a CUDA toolkit: point CUDA_HOME at one, or leave it out"
     )
 
@@ -269,10 +270,10 @@ def test_a_launcher_of_nvcc_in_the_place_of_a_toolkit_is_refused(workdir: Workdi
 @pytest.mark.nightly
 @pytest.mark.network
 @needs("gcc", "g++")
-def test_launchers_of_another_build_on_path_are_passed_over(workdir: Workdir) -> None:
-    launchers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).launchers
+def test_wrappers_of_another_build_on_path_are_passed_over(workdir: Workdir) -> None:
+    wrappers = Build(workdir.folder / "other", "80", home=packaged(ToolkitSpec(Dotted(13, 0))).root).wrappers
     with_recipe(workdir, 'cpu = ["x86-64"]\n' + gpus('{ sm80 = "80" }'))
-    ran = workdir.vbuild("matrix", "demo.toml", "-o", "out", PATH=f"{launchers.folder}{os.pathsep}{os.environ['PATH']}")
+    ran = workdir.vbuild("matrix", "demo.toml", "-o", "out", PATH=f"{wrappers.folder}{os.pathsep}{os.environ['PATH']}")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert not (launchers.folder / "nvcc.jsonl").exists()
-    assert not launchers.log.exists()
+    assert not (wrappers.folder / "nvcc.jsonl").exists()
+    assert not wrappers.log.exists()

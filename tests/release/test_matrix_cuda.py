@@ -283,7 +283,7 @@ def test_a_project_that_calls_another_nvcc_is_told_how_to_be_built(tmp_path: Pat
     [said] = {re.sub(r"cp3\d+|cpython-3\d+", "*", failure.error) for failure in release.failures}
     assert said == (
         "tally-1.0-*-*-linux_x86_64.whl: tally/_core.*-x86_64-linux-gnu.so: 2 of 2 fatbins: "
-        "compiled for sm_80, sm_90, sm_90a only, asked for sm_75, sm_80; no command passed the launcher of nvcc: "
+        "compiled for sm_80, sm_90, sm_90a only, asked for sm_75, sm_80; no command passed the wrapper of nvcc: "
         "the project calls another one by its path, and has to be told to take CUDA_HOME's or CUDACXX"
     )
 

@@ -77,7 +77,7 @@ def test_a_project_that_takes_no_notice_of_any_knob_fails(again: Workdir) -> Non
     cuda_project(again.folder / "project", nvcc=str(nvcc))
     said = failed(again)
     assert (
-        "compiled for sm_80 only, asked for sm_90; no command passed the launcher of nvcc: the project calls another "
+        "compiled for sm_80 only, asked for sm_90; no command passed the wrapper of nvcc: the project calls another "
         "one by its path, and has to be told to take CUDA_HOME's or CUDACXX its log is out/logs/demo-plain-"
     ) in said
 
@@ -105,7 +105,8 @@ def test_an_nvcc_that_starts_the_nvcc_on_path_ends(again: Workdir) -> None:
     with_recipe(again, TWO.replace('"13.0"', '{ path = "loop", version = "13.0" }'))
     said = failed(again)
     assert (
-        f"nvcc: error: {loop}/bin/nvcc, which vbuild's launcher runs, starts the launcher again (PATH leads there); "
+        f"nvcc: error: {loop}/bin/nvcc, which vbuild's compiler wrapper runs, starts the compiler wrapper again "
+        f"(PATH leads there); "
         "expected the nvcc of a CUDA toolkit"
     ) in said
 

@@ -319,7 +319,7 @@ COMPILERS = {
 
 
 @pytest.mark.parametrize("options", COMPILERS)
-def test_the_host_compiler_is_the_launcher_of_its_name(options: str) -> None:
+def test_the_host_compiler_is_the_wrapper_of_its_name(options: str) -> None:
     found = run(f"-c a.cu {options}", cuda(mode=Archs.KEEP))
     assert found.words == ("-c", "a.cu", *COMPILERS[options].split(), *OURS)
 
@@ -342,7 +342,7 @@ def test_the_recipes_options_take_the_place_of_the_projects() -> None:
     assert run("-c a.cu --no-compress", only_lines).words == ("-c", "a.cu", "--no-compress", "-lineinfo", *OURS)
 
 
-def test_a_mapping_that_nvcc_would_split_is_left_to_the_launcher_of_the_host_compiler() -> None:
+def test_a_mapping_that_nvcc_would_split_is_left_to_the_wrapper_of_the_host_compiler() -> None:
     for mapping, words in (("-fx=/a=.", ("-Xcompiler", "-fx=/a=.")), ("-fx=/a b=.", ()), ("-fx=/a,b=.", ())):
         host = HostCompiler(rules("v3"), {}, (mapping,))
         assert rewritten(("-c", "a.cu"), cuda(mode=Archs.KEEP), host).words == ("-c", "a.cu", *OURS, *words)
@@ -379,7 +379,7 @@ def test_a_line_of_the_log_gives_the_command_back() -> None:
     assert str(run("-dlink a.o -o b.o").command) == f"{Path.cwd()}/b.o: no list -> sm_80,sm_90"
 
 
-def test_rules_survive_the_way_to_the_launcher() -> None:
+def test_rules_survive_the_way_to_the_wrapper() -> None:
     files = (FileRule("a*.cu", Archs.KEEP), FileRule("b.cu", GpuList.parse("90a,120+ptx")))
     settings = cuda("80,90+ptx,100-virtual", files=files, aliases=(("sm_80",),), append=("-lineinfo",), host="g++")
     assert CudaRules.of_data(settings.data()) == settings

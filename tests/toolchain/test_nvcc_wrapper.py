@@ -1,4 +1,4 @@
-"""The launcher of nvcc with the real nvcc, and the build systems that look for one."""
+"""The wrapper of nvcc with the real nvcc, and the build systems that look for one."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def disassembled(file: Path) -> str:
 def test_a_hard_coded_list_becomes_what_was_asked_for(mode: Archs, expected: set[str], tmp_path: Path) -> None:
     build = Build(tmp_path, "80,90", archs=mode)
     assert linked(build, *HARD_CODED) == [expected]
-    (command,) = build.launchers.commands()
+    (command,) = build.wrappers.commands()
     assert str(command).startswith("a.cu: sm_75,sm_80,compute_80 -> ")
     assert set(command.ours) == expected
 
@@ -61,7 +61,7 @@ def test_host_code_is_for_the_level_whatever_the_project_asks_for(level: str, tm
     for flags in (("-Xcompiler=-march=native",), ("--compiler-options", "-O2,-mavx512f"), ("-ccbin", "/usr/bin/g++")):
         code = disassembled(build.compiled("-O2", *flags))
         assert ("ymm" in code, "zmm" in code) == (level == "v3", False)
-    removed = [override.removed for override in build.launchers.overrides() if override.program == "nvcc"]
+    removed = [override.removed for override in build.wrappers.overrides() if override.program == "nvcc"]
     assert removed == [("-march=native",), ("-mavx512f",)]
 
 
@@ -76,20 +76,20 @@ def test_host_code_keeps_its_flags_where_the_recipe_says_so(tmp_path: Path) -> N
 def test_it_works_without_any_environment_and_from_cuda_home(tmp_path: Path) -> None:
     build = Build(tmp_path, "80")
     home = Path(build.environment["CUDA_HOME"])
-    assert home == build.launchers.cuda == Path(build.environment["CUDA_PATH"])
+    assert home == build.wrappers.cuda == Path(build.environment["CUDA_PATH"])
     assert (home / "include" / "cuda_runtime.h").samefile(cuda.home() / "include" / "cuda_runtime.h")
     assert (home / "bin" / "ptxas").samefile(cuda.home() / "bin" / "ptxas")
     ran = build.call(f"{home}/bin/nvcc", "-O2", "-c", "a.cu", "-o", "a.o", environment={})
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "ymm" in disassembled(build.source / "a.o")
-    assert build.launchers.commands()[0].ours == ("sm_80",)
+    assert build.wrappers.commands()[0].ours == ("sm_80",)
 
 
 def test_variables_of_nvcc_add_to_a_list_that_is_then_brought_to_the_request(tmp_path: Path) -> None:
     build = Build(tmp_path, "80")
     flags = "-gencode arch=compute_90,code=sm_90"
     build.compiled("-gencode=arch=compute_75,code=sm_75", NVCC_APPEND_FLAGS=flags, NVCC_PREPEND_FLAGS="-arch=sm_80")
-    (command,) = build.launchers.commands()
+    (command,) = build.wrappers.commands()
     assert command.theirs == ("sm_75", "sm_90", "sm_80", "compute_80")
     assert command.ours == ("sm_80",)
 
@@ -147,7 +147,7 @@ def test_a_question_whether_a_flag_is_known_is_answered(tmp_path: Path) -> None:
     ran = build.call("nvcc", "-c", "check.cu", "-Xcompiler=-mavx512f")
     assert ran.returncode == 1
     assert ran.stderr == "nvcc: error: unrecognized command-line option '-mavx512f' (kept out by vbuild)\n"
-    assert build.launchers.overrides()[0].refused == ("-mavx512f",)
+    assert build.wrappers.overrides()[0].refused == ("-mavx512f",)
 
 
 def test_nvccs_own_errors_and_answers_come_through(tmp_path: Path) -> None:
@@ -168,24 +168,26 @@ def _script(file: Path, text: str) -> Path:
     return file
 
 
-def test_an_nvcc_that_leads_back_to_the_launcher_ends_with_one_line(tmp_path: Path) -> None:
+def test_an_nvcc_that_leads_back_to_the_wrapper_ends_with_one_line(tmp_path: Path) -> None:
     script = _script(tmp_path / "wrapped" / "bin" / "nvcc", 'exec nvcc "$@"')
     build = Build(tmp_path, "80", home=script.parents[1])
     ran = build.call("nvcc", "-c", "a.cu")
     assert ran.returncode == 1
     assert ran.stderr == (
-        f"nvcc: error: {script}, which vbuild's launcher runs, starts the launcher again (PATH leads there); "
+        f"nvcc: error: {script}, which vbuild's compiler wrapper runs, starts the compiler wrapper again (PATH "
+        f"leads there); "
         f"expected the nvcc of a CUDA toolkit\n"
     )
 
 
-def test_launchers_are_not_taken_for_a_toolkit(tmp_path: Path) -> None:
-    folder = Build(tmp_path, "80").launchers.cuda
+def test_wrappers_are_not_taken_for_a_toolkit(tmp_path: Path) -> None:
+    folder = Build(tmp_path, "80").wrappers.cuda
     assert folder
     with pytest.raises(BuildError) as caught:
         Build(tmp_path / "nested", "80", home=folder)
     assert str(caught.value) == (
-        f"{folder}/bin/nvcc: a launcher of vbuild, which would start itself without end; expected the nvcc of a CUDA "
+        f"{folder}/bin/nvcc: a compiler wrapper of vbuild, which would start itself without end; expected the "
+        f"nvcc of a CUDA "
         f"toolkit: point CUDA_HOME at one, or leave it out"
     )
     assert not (tmp_path / "nested" / "launchers").exists()
@@ -242,7 +244,7 @@ LISTS = {
 
 @needs("cmake")
 @pytest.mark.parametrize("case", LISTS)
-def test_cmake_finds_the_launcher_and_compiles_for_the_request(case: str, tmp_path: Path) -> None:
+def test_cmake_finds_the_wrapper_and_compiles_for_the_request(case: str, tmp_path: Path) -> None:
     before, after, expected = LISTS[case]
     build = Build(tmp_path, "80,90a+ptx")
     tree(build.source, {"CMakeLists.txt": CMAKE.format(before=before, after=after)})
@@ -251,10 +253,10 @@ def test_cmake_finds_the_launcher_and_compiles_for_the_request(case: str, tmp_pa
         assert ran.returncode == 0, ran.stdout + ran.stderr
     assert codes(build.source / "out" / "libdemo.so") == [expected]
     assert "ymm" in disassembled(build.source / "out" / "libdemo.so")
-    assert build.launchers.commands()[-1].sources == ("a.cu",)
+    assert build.wrappers.commands()[-1].sources == ("a.cu",)
 
 
 def test_vbuild_is_found_by_a_python_without_site_packages(tmp_path: Path) -> None:
     build = Build(tmp_path, "80")
-    launcher = Path(build.environment["CUDA_HOME"], "bin", "nvcc").read_text()
-    assert f"exec {sys.executable} -I -S -c" in launcher
+    wrapper = Path(build.environment["CUDA_HOME"], "bin", "nvcc").read_text()
+    assert f"exec {sys.executable} -I -S -c" in wrapper

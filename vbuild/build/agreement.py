@@ -5,8 +5,8 @@
       -> agrees      it serves every GPU asked for, or is for other GPUs by the recipe's rule or its own nature
       -> falls short a file of the project has no code for some GPU: the build fails, and names it
 
-What no command made comes from a library that was compiled before, or passed the launcher by. It falls short only
-where a GPU gets nothing from all of it together.
+What no command made comes from a library that was compiled before, or passed the compiler wrapper by. It falls short
+only where a GPU gets nothing from all of it together.
 
 Try a finished wheel: installed where nothing else is, then the recipe's command.
 
@@ -50,7 +50,7 @@ _HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace
 _NOT_REPLACED = "their commands take no list of several: see the commands of nvcc in the log of the build"
 _OLDER = "link a library that was compiled for them, or leave them out of the request"
 _BYPASSED = (
-    "no command passed the launcher of nvcc: the project calls another one by its path, and has to be told to take "
+    "no command passed the wrapper of nvcc: the project calls another one by its path, and has to be told to take "
     "CUDA_HOME's or CUDACXX"
 )
 _NO_CODE = "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env"
@@ -105,7 +105,7 @@ class Agreement(Struct, frozen=True):
 def agreement(
     commands: Iterable[Command], libraries: Mapping[str, Fatbins], archs: GpuList, *, mode: Archs = Archs.INTERSECT
 ) -> Agreement:
-    """How the *libraries* of a wheel, by path, agree with *archs*; *commands* are those of the launcher's log.
+    """How the *libraries* of a wheel, by path, agree with *archs*; *commands* are those of the compiler wrapper's log.
 
     The fatbins of a library are numbers of containers by what they offer. *mode* is the recipe's for all files.
     """

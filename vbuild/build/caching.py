@@ -1,7 +1,7 @@
-"""Compiler caches: ccache and sccache, put between the launchers and the compilers.
+"""Compiler caches: ccache and sccache, put between the compiler wrappers and the compilers.
 
-    launcher -> ccache /usr/bin/gcc ...                  base folder, so that paths below it are no part of the key
-    launcher -> sccache FOLDER/gcc ... -> /usr/bin/gcc   a server of our own, gone with the build
+    compiler wrapper -> ccache /usr/bin/gcc ...            base folder, so that paths below it are no part of the key
+    compiler wrapper -> sccache FOLDER/gcc -> /usr/bin/gcc a server of our own, gone with the build
 
 Every build happens in a new folder, and what it compiles has to be found again from the next one. ccache does that by
 itself; for nvcc the flag that maps the folder has to be two words, ``-Xcompiler -ffile-prefix-map=…``. sccache 0.16

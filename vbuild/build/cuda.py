@@ -1,15 +1,15 @@
-"""The flag plan of a CUDA build: the same request in the words of every backend, and the rules of nvcc's launcher.
+"""The flag plan of a CUDA build: the same request in the words of every backend, and the rules of nvcc's wrapper.
 
-    CUDA_HOME, CUDA_PATH           the toolkit; in the build itself its double, whose nvcc is the launcher
-    CUDACXX                        nvcc by bare name, so that PATH leads to the launcher
+    CUDA_HOME, CUDA_PATH           the toolkit; in the build itself its double, whose nvcc is the compiler wrapper
+    CUDACXX                        nvcc by bare name, so that PATH leads to the compiler wrapper
     CUDAARCHS, CMAKE_CUDA_ARCHITECTURES   75-real;90a-real;120-real;120-virtual
     TORCH_CUDA_ARCH_LIST           7.5;9.0a;12.0+PTX
     CUPY_NVCC_GENERATE_CODE        arch=compute_75,code=sm_75;arch=compute_120,code=compute_120
 
 A knob that the environment or the recipe has set stays as it is: what comes of it is a list like any other, which
-the launcher brings to the request. So are the words that a tool lacks: torch and older CMake know no ``100f``. The
-launcher also carries what has no knob, and what CUFLAGS, CUDAFLAGS and NVCC_APPEND_FLAGS could only add to a list.
-https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
+the compiler wrapper brings to the request. So are the words that a tool lacks: torch and older CMake know no
+``100f``. The compiler wrapper also carries what has no knob, and what CUFLAGS, CUDAFLAGS and NVCC_APPEND_FLAGS could
+only add to a list. https://cmake.org/cmake/help/latest/variable/CMAKE_CUDA_ARCHITECTURES.html
 https://docs.pytorch.org/docs/stable/cpp_extension.html
 """
 

@@ -1,6 +1,6 @@
 """Build one wheel of a project for one target, through the hooks of PEP 517.
 
-    project, target -> Job (what will be done: print it, or refuse it) -> launchers, environment, hooks -> Built
+    project, target -> Job (what will be done: print it, or refuse it) -> compiler wrappers, environment, hooks -> Built
 
 https://peps.python.org/pep-0517/
 """
@@ -24,7 +24,7 @@ from vbuild.build.cross import crossing
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
 from vbuild.build.plan import BuildBackend, FlagPlan, planned
-from vbuild.build.wrappers import Launchers, Override, check_nvcc, install
+from vbuild.build.wrappers import CompilerWrappers, Override, check_nvcc, install
 from vbuild.config.table import Table
 from vbuild.errors import BuildError
 from vbuild.process.run import run
@@ -95,7 +95,8 @@ class Job(Struct, frozen=True):
 
 
 class Built(Struct, frozen=True):
-    """A wheel as its backend left it: plain, not repaired; what the launchers changed; how long it took, in seconds.
+    """A wheel as its backend left it: plain, not repaired; what the compiler wrappers changed; how long it took, in
+    seconds.
 
     *commands* are those of nvcc.
     """
@@ -175,16 +176,16 @@ def recognised(project: Path) -> BuildBackend:
 def build_wheel(
     job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Running | None = None
 ) -> Built:
-    """Build *job* in the tree *project*, which is used up; the wheel and the launchers go into *folder*.
+    """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
 
     Compilers go through *cache*. `BuildError` where a step fails, with the place and the last lines of *log*.
     """
     start = time.perf_counter()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
-    with _explained(job, shell.launchers, log), _refused():
+    with _explained(job, shell.wrappers, log), _refused():
         wheel = _built(job, shell, environments, folder / "built")
     seconds = time.perf_counter() - start
-    return Built(_checked(wheel, folder / "built"), shell.launchers.overrides(), shell.launchers.commands(), seconds)
+    return Built(_checked(wheel, folder / "built"), shell.wrappers.overrides(), shell.wrappers.commands(), seconds)
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
@@ -193,7 +194,7 @@ def required(job: Job, project: Path, folder: Path, *, log: Path, environments: 
     Nothing where it is not isolated.
     """
     shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
-    with _explained(job, shell.launchers, log), _refused():
+    with _explained(job, shell.wrappers, log), _refused():
         _, requirements = _equipped(job, shell, environments)
     return frozenset(requirements if job.settings.isolation else ())
 
@@ -203,7 +204,7 @@ def _shell(
 ) -> "_Shell":
     told = {**dict(job.plan.environment), **dict(job.reached)}
     variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **told}
-    launchers = install(
+    wrappers = install(
         job.plan.rewriting,
         job.compilers,
         folder / "launchers",
@@ -215,7 +216,7 @@ def _shell(
         environments=environments.place(job.interpreter),
         headers=job.interpreter.include,
     )
-    return _Shell(project, log, variables, launchers, told)
+    return _Shell(project, log, variables, wrappers, told)
 
 
 def _toolkit(
@@ -233,12 +234,14 @@ def _toolkit(
 
 
 class _Shell(Struct, frozen=True):
-    """Runs the commands of a build in its tree, with its variables and launchers; and the hooks, for pypa/build."""
+    """Runs the commands of a build in its tree, with its variables and compiler wrappers; and the hooks, for
+    pypa/build.
+    """
 
     project: Path
     log: Path
     variables: Mapping[str, str]
-    launchers: Launchers
+    wrappers: CompilerWrappers
     planned: Mapping[str, str]
     environment: BuildEnvironment | None = None
 
@@ -247,7 +250,7 @@ class _Shell(Struct, frozen=True):
     ) -> None:
         variables = self.environment.variables(self.variables) if self.environment else self.variables
         # the plan's PYTHONPATH, unlike the user's, is for the backend
-        variables = {**variables, **self.planned, **self.launchers.environment(variables), **(extra_environ or {})}
+        variables = {**variables, **self.planned, **self.wrappers.environment(variables), **(extra_environ or {})}
         hook = cmd[2] if extra_environ else None  # python, pyproject-hooks' script, the hook, a folder
         run(cmd, log=self.log, cwd=Path(cwd or self.project), environment=variables, name=hook)
 
@@ -307,13 +310,13 @@ def _refused() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(job: Job, launchers: Launchers, log: Path) -> Iterator[None]:
+def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None]:
     """Behind a build's error: what about the flags may be the reason."""
     try:
         yield
     except BuildError as error:
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        stripped = sorted({source for change in launchers.overrides() for source in change.sources})
+        stripped = sorted({source for change in wrappers.overrides() for source in change.sources})
         if stripped and any(words in text for words in _MISMATCHES):
             raise BuildError(
                 f"{error}\nThe project's own flags were taken out of {', '.join(stripped)}; where that code runs only "

@@ -180,11 +180,11 @@ class _StepBuilder(Struct, frozen=True):
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
 
     def _environment(self, tree: Path) -> dict[str, str]:
-        """The variables of the step's commands, launchers and the packages that it requires on PATH."""
+        """The variables of the step's commands, compiler wrappers and the packages that it requires on PATH."""
         step = self.step
         seen = undisturbed(passed(os.environ, self.pass_env))
         found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
-        launchers = install(
+        wrappers = install(
             step.plan.rewriting,
             step.compilers,
             self.folder / "launchers",
@@ -196,4 +196,4 @@ class _StepBuilder(Struct, frozen=True):
         )
         if step.native.requires:
             found = self.environments.having(step.native.requires, step.interpreter).variables(found)
-        return {**found, **launchers.environment(found)}
+        return {**found, **wrappers.environment(found)}

@@ -1,8 +1,9 @@
 """Flag plans: what a build has to be told, so that its code is for one CPU level and no other.
 
-    (cpu, backend, compilers, interpreter, recipe's settings) -> environment, config settings, rules for the launchers
+    (cpu, backend, compilers, interpreter, recipe's settings) -> environment, config settings, rules for the compiler
+    wrappers
 
-Two mechanisms carry the same flags. The environment is what every backend reads by itself; the launchers (see
+Two mechanisms carry the same flags. The environment is what every backend reads by itself; the compiler wrappers (see
 `vbuild.build.wrappers`) stand before the compilers, because a project's own flags come later on the command line
 than the environment's, and win.
 https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html https://doc.rust-lang.org/rustc/codegen-options/
@@ -77,7 +78,7 @@ _OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESO
 
 
 class Rewriting(Struct, frozen=True):
-    """What the launchers do to a command: which flags they put last, and which they take out.
+    """What the compiler wrappers do to a command: which flags they put last, and which they take out.
 
     Of the flags that choose instructions all go but the *implied* ones, which the level has anyway, and those of
     the sources that a glob in *keep* matches. *link* is for shared libraries; *dropped* are linker arguments that no
@@ -94,7 +95,7 @@ class Rewriting(Struct, frozen=True):
 
 
 class CudaPlan(Struct, frozen=True):
-    """What makes a build one for GPUs: variables and config settings, and the rules of the launcher of nvcc."""
+    """What makes a build one for GPUs: variables and config settings, and the rules of the wrapper of nvcc."""
 
     environment: Env
     config_settings: Settings
@@ -181,7 +182,7 @@ def _compiler_variables(
     interpreter: Interpreter,
     environment: Mapping[str, str],
 ) -> dict[str, str]:
-    """CC and CXX by bare name, so that PATH leads to the launchers; and the flag variables of each language.
+    """CC and CXX by bare name, so that PATH leads to the compiler wrappers; and the flag variables of each language.
 
     setuptools takes CFLAGS in the place of sysconfig's flags, -O3 -DNDEBUG -fwrapv included, so those come first.
     """
@@ -241,7 +242,7 @@ def _joined(*flags: str | None) -> str:
 
 
 def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
-    """The globs of *files*, in their order, that match no source of *commands*, those of the launcher's log.
+    """The globs of *files*, in their order, that match no source of *commands*, those of the compiler wrapper's log.
 
     What build systems compile to try the compiler does not count.
     """

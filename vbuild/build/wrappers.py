@@ -1,16 +1,16 @@
-"""Compiler launchers: a folder of programs, named like the compilers, that stands first on PATH during a build.
+"""Compiler wrappers: a folder of programs, named like the compilers, that stands first on PATH during a build.
 
 One mechanism serves every backend. CMAKE_C_COMPILER_LAUNCHER reaches CMake only, a CC with a path or a prefix in it
 breaks where it is split at blanks, and a project may call ``gcc`` by name whatever CC says; but setuptools, CMake,
 Meson, and the cc crate all look for their compiler's bare name on PATH. Only cargo finds rustc by itself, and has
-RUSTC_WRAPPER for it. What the launchers do is in `vbuild.toolchain.rewriting`, which they run; each finds its settings
-beside itself, since a build may clear its environment.
+RUSTC_WRAPPER for it. What the compiler wrappers do is in `vbuild.toolchain.rewriting`, which they run; each finds
+its settings beside itself, since a build may clear its environment.
 
-nvcc is looked for in CUDA_HOME too, so it has its launcher (`vbuild.toolchain.nvcc`) in a folder that is a toolkit
+nvcc is looked for in CUDA_HOME too, so it has its wrapper (`vbuild.toolchain.nvcc`) in a folder that is a toolkit
 otherwise, made of links:
 
     launchers/gcc, g++ ...            settings, logs
-    launchers/cuda/bin/nvcc           the launcher
+    launchers/cuda/bin/nvcc           the compiler wrapper
     launchers/cuda/bin/ptxas, include, lib64 ...  -> the toolkit
 """
 
@@ -28,8 +28,7 @@ from vbuild.build.environment import Prefix, left_to_compilers
 from vbuild.build.environment import mapping as prefix_mapping
 from vbuild.build.plan import Rewriting
 from vbuild.errors import BuildError
-from vbuild.toolchain import compiler_wrapper as launching
-from vbuild.toolchain import nvcc, rewriting, zig_options
+from vbuild.toolchain import compiler_wrapper, nvcc, rewriting, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_code import CudaRules
@@ -52,7 +51,7 @@ class Override(Struct, frozen=True):
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """One line of the launchers' log."""
+        """One line of the compiler wrappers' log."""
         return cls.of_data(json.loads(line))
 
     @classmethod
@@ -62,8 +61,8 @@ class Override(Struct, frozen=True):
         return cls(data["program"], *lists)
 
 
-class Launchers(Struct, frozen=True):
-    """Launchers as they stand in *folder*, and the log of what they change; *cuda* is the CUDA_HOME with nvcc's."""
+class CompilerWrappers(Struct, frozen=True):
+    """The compiler wrappers in *folder*, and the log of what they change; *cuda* is the CUDA_HOME with nvcc's."""
 
     folder: Path
     log: Path
@@ -72,7 +71,7 @@ class Launchers(Struct, frozen=True):
     cuda: Path | None = None
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
-        """The variables that put these launchers before the compilers of the environment *before*."""
+        """The variables that put these compiler wrappers before the compilers of the environment *before*."""
         bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
         env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)])}
         if self.cuda:
@@ -105,35 +104,37 @@ def install(
     prefixes: Sequence[Prefix] = (),
     environments: Path | None = None,
     headers: Path | None = None,
-) -> Launchers:
-    """Put into *folder* a launcher for every compiler there is, following *rules*, and for nvcc, following *cuda*.
+) -> CompilerWrappers:
+    """Put into *folder* a compiler wrapper for every compiler there is, following *rules*, and for nvcc, following
+    *cuda*.
 
     Paths below *source*, *prefixes*, the toolkit, *environments*, the folder of those of build requirements, and
     *headers*, Python's, are written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in
-    use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a launcher.
+    use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a
+    compiler wrapper.
     """
     if cuda:
         check_nvcc(cuda.nvcc)
     folder.mkdir(parents=True)
-    launchers = Launchers(
+    wrappers = CompilerWrappers(
         folder.absolute(),
         folder.absolute() / "overrides.jsonl",
         source.absolute(),
         bool(compilers.rust),
         folder.absolute() / "cuda" if cuda else None,
     )
-    mapping = f"-ffile-prefix-map={launchers.source}=."
+    mapping = f"-ffile-prefix-map={wrappers.source}=."
     others = tuple(
         f"-ffile-prefix-map={place}={name}"
         for place, name in (
             *([(environments.absolute(), "environments")] if environments else []),
             *([(headers.absolute(), "python")] if headers else []),
-            *([(launchers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
+            *([(wrappers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
         )
     )
     wrapped = Wrapped(compilers.programs, (), (mapping, *others))
     if cache and not compilers.zig_target:  # no cache takes a compiler of two words, nor its ar
-        wrapped = cache.wrapped(compilers.programs, launchers.folder / "cached", source=launchers.source, others=others)
+        wrapped = cache.wrapped(compilers.programs, wrappers.folder / "cached", source=wrappers.source, others=others)
     programs = dict(wrapped.programs)
     if compilers.rust:
         programs[rewriting.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
@@ -145,14 +146,14 @@ def install(
             **dict(wrapped.variables),
             **left_to_compilers(prefixes, environment),
             # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
-            **({"ZIG_LOCAL_CACHE_DIR": str(launchers.folder / "zig")} if compilers.zig_target else {}),
+            **({"ZIG_LOCAL_CACHE_DIR": str(wrappers.folder / "zig")} if compilers.zig_target else {}),
         },
-        "source": str(launchers.source),
-        "log": str(launchers.log),
+        "source": str(wrappers.source),
+        "log": str(wrappers.log),
         "calls": "",
         "mapping": (*wrapped.mapping, *prefix_mapping(prefixes)),
         "rust_mapping": (
-            f"--remap-path-prefix={launchers.source}=.",
+            f"--remap-path-prefix={wrappers.source}=.",
             f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
         ),
     }
@@ -163,15 +164,16 @@ def install(
             "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
             "mapping": (mapping, *others, *prefix_mapping(prefixes)),
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
-            "log": str(launchers.folder / nvcc.LOG),
+            "log": str(wrappers.folder / nvcc.LOG),
         }
     modules = (zig_options.__file__,) if compilers.zig_target else ()
-    launching.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
-    return launchers
+    compiler_wrapper.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
+    return wrappers
 
 
 def overrides(log: Path) -> tuple[Override, ...]:
-    """Every command in the launchers' *log* that lost a flag, each different one once, in the order of the first.
+    """Every command in the compiler wrappers' *log* that lost a flag, each different one once, in the order of the
+    first.
 
     The log has those too which only gained ours.
     """
@@ -185,14 +187,15 @@ def overrides(log: Path) -> tuple[Override, ...]:
 
 
 def check_nvcc(program: Path) -> None:
-    """`BuildError` for an nvcc that would run nothing, or the launchers again."""
+    """`BuildError` for an nvcc that would run nothing, or the compiler wrappers again."""
     try:
         with program.open("rb") as file:
             begin = file.read(4096)
     except OSError as error:
         raise BuildError(f"{program}: {error.strerror}; expected the nvcc of a CUDA toolkit") from error
-    if launching.is_launcher(begin):
+    if compiler_wrapper.is_wrapper(begin):
         raise BuildError(
-            f"{program}: a launcher of vbuild, which would start itself without end; expected the nvcc of a CUDA "
+            f"{program}: a compiler wrapper of vbuild, which would start itself without end; expected the nvcc "
+            f"of a CUDA "
             f"toolkit: point CUDA_HOME at one, or leave it out"
         )

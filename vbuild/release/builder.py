@@ -53,7 +53,7 @@ OnProgress = Callable[[Target, str], None]
 
 
 class Repaired(Struct, frozen=True):
-    """The portable wheel of a build, still plain; what the launchers changed; how long it took, in seconds.
+    """The portable wheel of a build, still plain; what the compiler wrappers changed; how long it took, in seconds.
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc; *is_kept* where all this was done
     in an earlier run.
@@ -285,7 +285,7 @@ def _changed(built: Built, project: Path) -> tuple[str, ...]:
 
 
 def _tell(built: Built, log: Path) -> None:
-    """Add to *log* what the launcher of nvcc did to each command."""
+    """Add to *log* what the wrapper of nvcc did to each command."""
     lines = [f"nvcc: {command}\n" for command in built.commands]
     with log.open("a", encoding="utf-8") as file:
         file.writelines(lines)

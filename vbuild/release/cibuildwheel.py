@@ -49,7 +49,8 @@ from vbuild.verification.verify import fatbins
 from vbuild.wheel.name import WheelName
 
 _NOT_CALLED = (
-    "no compiler was called through a launcher, so its code is not for {cpu}: the project calls one by its path, or "
+    "no compiler was called through a compiler wrapper, so its code is not for {cpu}: the project calls one by "
+    "its path, or "
     "has put another folder first on PATH"
 )
 _RETESTED = "split: cibuildwheel has tested the wheels as they were before"

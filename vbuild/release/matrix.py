@@ -119,7 +119,7 @@ def matrix(
 
 
 def planned(source: Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
-    """What `matrix` would build, with every flag, setting and launcher rule; nothing is built or written."""
+    """What `matrix` would build, with every flag, setting and wrapper rule; nothing is built or written."""
     recipe, _ = held(Recipe.load(source).passing(options.pass_env), is_locked=options.is_locked)
     targets = recipe.chosen(only=options.only, pythons=options.pythons)
     if not options.is_part:

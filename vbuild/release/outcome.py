@@ -163,7 +163,7 @@ class ReleaseResult(Struct, frozen=True):
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The flags of the project's own that launchers took out of some command."""
+        """The flags of the project's own that compiler wrappers took out of some command."""
         return tuple(sorted({flag for made in self.products for change in made.overrides for flag in change.removed}))
 
     @property

@@ -136,7 +136,7 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedGpu]:
 
 
 def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
-    """The flags that launchers took out, those of most wheels and files first, then those only asked about."""
+    """The flags that compiler wrappers took out, those of most wheels and files first, then those only asked about."""
     files: dict[tuple[bool, str], dict[str, None]] = {}
     titles: dict[tuple[bool, str], dict[str, None]] = {}
     for wheel in wheels:

@@ -1,8 +1,8 @@
-"""Find compilers by their names, and put launchers before them: the part of it that any Python can do.
+"""Find compilers by their names, and put compiler wrappers before them: the part of it that any Python can do.
 
 A container in which cibuildwheel builds has Pythons, of which the oldest is 3.9, and no packages. So nothing is
-imported here but Python's own library, and `vbuild.toolchain.rewriting`, which is the same. Settings and launchers
-belong to the Python that writes them: it is the one that runs them.
+imported here but Python's own library, and `vbuild.toolchain.rewriting`, which is the same. Settings and compiler
+wrappers belong to the Python that writes them: it is the one that runs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MI
 # the first releases whose -march= knows x86-64-v2, -v3 and -v4
 KNOWS_LEVELS = {"gcc": 11, "clang": 12}
 
-# the process of an nvcc launcher has no site packages: it finds vbuild beside its settings, by a link
+# the process of an nvcc wrapper has no site packages: it finds vbuild beside its settings, by a link
 _LIBRARY = "library"
 _NVCC = "vbuild.toolchain.nvcc"
 
@@ -35,14 +35,14 @@ _RUN_NVCC = f"import sys; sys.path.insert(0, sys.argv[1] + '/{_LIBRARY}'); impor
 
 # of the settings, what says where logs go: nothing of a compiler's output depends on it
 _LOGS = ("log", "calls")
-_OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times of launchers count
+_OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times of compiler wrappers count
 _TIME_DIGITS = 14  # of the digest, so that these are less than three years
 
 
 def programs(path: str) -> dict[str, Path]:
     """Every compiler on *path* by its name; the first of a name counts, as for a shell.
 
-    Launchers of another build, around this one, are none: they would put that build's flags last.
+    Compiler wrappers of another build, around this one, are none: they would put that build's flags last.
     """
     found: dict[str, Path] = {}
     for folder in path.split(os.pathsep):
@@ -73,11 +73,11 @@ def marking(compiler: str, cpu: str, library: str) -> list[str]:
 
 
 def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = (), toolkit: Path | None = None) -> None:
-    """Write into *folder*, which is there, a launcher for every program of *settings*, which they follow.
+    """Write into *folder*, which is there, a compiler wrapper for every program of *settings*, which they follow.
 
-    They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the launcher
-    of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its size and time: both
-    are the same for launchers that do the same, and for no others.
+    They find the files *modules* beside themselves, compiled. With *toolkit*, a CUDA_HOME, its double with the
+    compiler wrapper of nvcc is in the folder ``cuda``. Caches of compilers know a compiler by its bytes, or by its
+    size and time: both are the same for compiler wrappers that do the same, and for no others.
     """
     folder = folder.absolute()
     (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
@@ -94,8 +94,8 @@ def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = ()
         script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)], mark)
 
 
-def is_launcher(nvcc: bytes) -> bool:
-    """Whether the program that begins with the bytes *nvcc* is a launcher, which would start itself without end."""
+def is_wrapper(nvcc: bytes) -> bool:
+    """Whether the program that begins with the bytes *nvcc* is a wrapper of vbuild, which would start itself again."""
     return _NVCC.encode() in nvcc
 
 
@@ -110,7 +110,9 @@ def script(file: Path, command: list[str], mark: str) -> None:
 
 
 def _mark(settings: dict[str, Any], sources: tuple[str, ...]) -> str:
-    """A digest of what launchers do by *settings* and the code in *sources*, and of the programs that they run."""
+    """A digest of what compiler wrappers do by *settings* and the code in *sources*, and of the programs that they
+    run.
+    """
     said = {name: value for name, value in settings.items() if name not in _LOGS}
     if nvcc := said.get("nvcc"):
         said["nvcc"] = {name: value for name, value in nvcc.items() if name not in _LOGS}

@@ -1,16 +1,16 @@
-"""The program behind the launcher of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
+"""The program behind the wrapper of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
 
     NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
       -> list of codes      by `vbuild.toolchain.nvcc_code`; every command's is in the log
       -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
-      -> host compiler      the launcher of its name, which stands first on PATH as well
+      -> host compiler      the compiler wrapper of its name, which stands first on PATH as well
       -> names              the source's path from the build's folder on; that of the object, for files in between
 
 nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
 called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
 
-The level's flags are in the command too, although the host compiler's launcher adds them: a compiler cache tells
-commands apart by their words, and a project may name a host compiler that has no launcher.
+The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
+commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
 
     python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
 """
@@ -47,7 +47,8 @@ _LINEINFO = "-lineinfo"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command that passed the launcher: the list of codes that it had, *theirs*, and the one it ran with, *ours*.
+    """One command that passed the compiler wrapper: the list of codes that it had, *theirs*, and the one it ran
+    with, *ours*.
 
     *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file; *files* are what the
     command makes. An empty *theirs* is no list, or none that says anything.
@@ -83,7 +84,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class HostCompiler:
-    """How host code is compiled: the launchers' *rules*, and where the compilers that have launchers really are.
+    """How host code is compiled: the compiler wrappers' *rules*, and where the compilers that have compiler wrappers
+    really are.
 
     *mapping* are the flags that keep the folder of the build out of the binaries.
     """
@@ -111,7 +113,7 @@ class HostCompiler:
 class RewrittenNvcc:
     """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
 
-    With *keeps*, host code keeps the project's own flags, so that no launcher may stand before its compiler.
+    With *keeps*, host code keeps the project's own flags, so that no compiler wrapper may stand before its compiler.
     """
 
     words: tuple[str, ...]
@@ -139,7 +141,7 @@ def rewritten(
     keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
     tokens = _host_flags(call)
     judged = rewriting.rewritten([*tokens, *call.sources], host.rules)
-    compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_launcher=not keeps)
+    compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
     gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
     kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
     flags = host.words if paths else ()
@@ -233,10 +235,10 @@ def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
     return (f"{option.name}={','.join(kept)}",) if kept else ()
 
 
-def _host_compiler(given: str, host: HostCompiler, *, is_launcher: bool) -> tuple[str, ...]:
-    """The options for the host compiler *given*: its launcher or the program itself, with what CC has beside it.
+def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
+    """The options for the host compiler *given*: its wrapper or the program itself, with what CC has beside it.
 
-    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a launcher stays.
+    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a compiler wrapper stays.
     """
     if not given:
         return ()
@@ -247,7 +249,7 @@ def _host_compiler(given: str, host: HostCompiler, *, is_launcher: bool) -> tupl
         compiler, name = f"{compiler}/gcc", "gcc"  # nvcc's rule for a folder
     known = host.compilers.get(name)
     if known and ("/" not in compiler or os.path.realpath(compiler) == os.path.realpath(known)):
-        compiler = name if is_launcher else known  # no path of this build, by which a cache would miss
+        compiler = name if is_wrapper else known  # no path of this build, by which a cache would miss
     return (f"-ccbin={compiler}", *(f"-Xcompiler={word}" for word in words[place + 1 :]))
 
 
@@ -281,13 +283,14 @@ def _absolute(file: str) -> str:
 
 
 def main() -> NoReturn:
-    """Run nvcc as the settings in the folder of the launchers say, which is the first argument."""
+    """Run nvcc as the settings in the folder of the compiler wrappers say, which is the first argument."""
     folder, words = sys.argv[1], sys.argv[2:]
     settings = marshal.loads(Path(folder, rewriting.SETTINGS).read_bytes())  # noqa: S302 - vbuild wrote it there itself
     program = settings["nvcc"]["command"]
     if GUARD in os.environ:
         raise SystemExit(
-            f"nvcc: error: {program[-1]}, which vbuild's launcher runs, starts the launcher again (PATH leads there); "
+            f"nvcc: error: {program[-1]}, which vbuild's compiler wrapper runs, starts the compiler wrapper "
+            f"again (PATH leads there); "
             f"expected the nvcc of a CUDA toolkit"
         )
     environment = {**os.environ, **settings["variables"], GUARD: folder}

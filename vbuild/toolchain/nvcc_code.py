@@ -157,7 +157,7 @@ def spelled(codegens: Iterable[Codegen]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CudaRules:
-    """What the nvcc launcher does to a command; *nvcc* is the program it then runs.
+    """What the nvcc wrapper does to a command; *nvcc* is the program it then runs.
 
     *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*, the
     first that matches counts. *append* is put behind each compile, and *host* is the host compiler, a name on PATH,

@@ -1,4 +1,5 @@
-"""The program behind every launcher: make a compiler's command one for the level being built, and run the compiler.
+"""The program behind every compiler wrapper: make a compiler's command one for the level being built, and run the
+compiler.
 
 It runs once per compiler call, thousands of times in a build, on a Python without site packages. Hence no import
 but what that call needs (``json`` alone doubles the start-up), no dataclass, and none of the rest of vbuild: its

@@ -262,14 +262,15 @@ def test_a_level_whose_compiler_is_called_by_its_path_is_no_level(tmp_path: Path
     assert [product.label for product in release.products] == [None]
     (error,) = errors(release)
     assert error == (
-        "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl: no compiler was called through a launcher, "
+        "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl: no compiler was called through a "
+        "compiler wrapper, "
         "so its code is not for x86-64-v3: the project calls one by its path, or has put another folder first on PATH"
     )
 
 
 @pytest.mark.nightly
 @needs_podman
-def test_what_keeps_the_launchers_out_is_told_in_their_words(tmp_path: Path) -> None:
+def test_what_keeps_the_wrappers_out_is_told_in_their_words(tmp_path: Path) -> None:
     source = project(
         tmp_path / "project",
         "[tool.cibuildwheel.container-engine]\nname = 'podman'\ndisable-host-mount = true\n" + TWO_LEVELS,
@@ -281,14 +282,15 @@ def test_what_keeps_the_launchers_out_is_told_in_their_words(tmp_path: Path) -> 
 
 
 NOT_PUT = (
-    "before-build ended without vbuild's part of it, which puts launchers before the compilers: the project's own has "
+    "before-build ended without vbuild's part of it, which puts compiler wrappers before the compilers: the "
+    "project's own has "
     "an exec or a trap for EXIT; expected neither: leave the exec out, or put that command into a script"
 )
 
 
 @pytest.mark.nightly
 @needs_podman
-def test_nothing_is_built_without_launchers_and_called_a_variant(tmp_path: Path) -> None:
+def test_nothing_is_built_without_wrappers_and_called_a_variant(tmp_path: Path) -> None:
     source = project(tmp_path / "project", OFFLINE + TWO_LEVELS)
     release = failures(source, CIBW_BEFORE_BUILD="exec true")
     assert release.products == ()

@@ -37,7 +37,9 @@ pytestmark = [needs("gcc"), pytest.mark.skipif(os.uname().machine != "x86_64", r
 
 
 class Container:
-    """A folder that stands for a container: the kit in it, launchers, and the environment that a build has there."""
+    """A folder that stands for a container: the kit in it, compiler wrappers, and the environment that a build has
+    there.
+    """
 
     def __init__(self, folder: Path, *, text: str = LEVELS, label: str = "x86_64_v3") -> None:
         project = described(folder / "project", text)
@@ -45,9 +47,9 @@ class Container:
         self.kit = ContainerSetup.made(folder / "kit")
         self.kit.add(self.run)
         self.place = folder / "kit" / "runs" / self.run.name
-        self.launchers = folder / "launchers"
+        self.wrappers = folder / "launchers"
         self.project = project
-        self.change(launchers=str(self.launchers), project=str(project))
+        self.change(wrappers=str(self.wrappers), project=str(project))
 
     def change(self, **settings: object) -> None:
         """Other *settings* than those of a real container."""
@@ -58,13 +60,13 @@ class Container:
         """The program, run by *python*."""
         program = self.kit.folder / "vbuild" / "cibw" / "container.py"
         path = environment.pop("PATH", os.environ["PATH"])
-        variables = {"PATH": f"{self.launchers}:{path}", "CIBUILDWHEEL_BUILD_IDENTIFIER": IDENTIFIER, **environment}
+        variables = {"PATH": f"{self.wrappers}:{path}", "CIBUILDWHEEL_BUILD_IDENTIFIER": IDENTIFIER, **environment}
         command = [str(python), "-I", "-S", "-B", str(program), str(self.place)]
         return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
     def call(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A *command* of a build, behind the launchers."""
-        variables = {"PATH": f"{self.launchers}:{os.environ['PATH']}", **environment}
+        """A *command* of a build, behind the compiler wrappers."""
+        variables = {"PATH": f"{self.wrappers}:{os.environ['PATH']}", **environment}
         return subprocess.run(
             command, cwd=self.project, env=variables, capture_output=True, text=True, check=False, timeout=60
         )
@@ -80,14 +82,14 @@ def registers(file: Path) -> str:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", [version for version in PYTHONS if version != "3.8"])
-def test_every_python_of_an_image_puts_the_launchers_there(version: str, tmp_path: Path) -> None:
+def test_every_python_of_an_image_puts_the_wrappers_there(version: str, tmp_path: Path) -> None:
     container = Container(tmp_path)
     tree(container.project, {"kernel.c": KERNEL})
-    # no other Python on PATH: it has to run the launchers itself
+    # no other Python on PATH: it has to run the compiler wrappers itself
     path = str(_tools(tmp_path))
     ran = container.prepare(PYTHONS[version], PATH=path)
     assert (ran.returncode, ran.stderr) == (0, "")
-    ran = container.call("gcc", "-O2", "-march=native", "-c", "kernel.c", PATH=f"{container.launchers}:{path}")
+    ran = container.call("gcc", "-O2", "-march=native", "-c", "kernel.c", PATH=f"{container.wrappers}:{path}")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert registers(container.project / "kernel.o") == "ymm"
     told = container.kit.told(container.run, IDENTIFIER)
@@ -111,44 +113,44 @@ def test_an_old_python_hands_over_to_a_newer_one_on_path(tmp_path: Path) -> None
     container = Container(tmp_path)
     ran = container.prepare(PYTHONS["3.8"], PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert (ran.returncode, ran.stderr) == (0, "")
-    launcher = (container.launchers / "gcc").read_text()
-    assert "python3.8" not in launcher
+    wrapper = (container.wrappers / "gcc").read_text()
+    assert "python3.8" not in wrapper
     assert container.call("gcc", "--version").returncode == 0
 
 
-def test_each_compiler_on_path_has_a_launcher_and_nothing_else_has(tmp_path: Path) -> None:
+def test_each_compiler_on_path_has_a_wrapper_and_nothing_else_has(tmp_path: Path) -> None:
     container = Container(tmp_path)
     container.prepare()
-    names = {path.name for path in container.launchers.iterdir()}
+    names = {path.name for path in container.wrappers.iterdir()}
     assert {"gcc", "auditwheel", "rustc-launcher"} <= names
     assert not names & {"python", "python3", "pip", "ld", "as"}
-    # once more, as for the next identifier: its own launchers are no compilers
+    # once more, as for the next identifier: its own compiler wrappers are no compilers
     again = container.prepare()
     assert (again.returncode, again.stderr) == (0, "")
-    assert {path.name for path in container.launchers.iterdir()} == names
+    assert {path.name for path in container.wrappers.iterdir()} == names
     assert container.call("gcc", "--version").returncode == 0
 
 
 @pytest.mark.nightly
-def test_launchers_are_the_same_file_where_they_do_the_same_and_another_where_not(tmp_path: Path) -> None:
+def test_wrappers_are_the_same_file_where_they_do_the_same_and_another_where_not(tmp_path: Path) -> None:
     places = iter(range(9))
 
-    def launcher(level: str, keep: str = "", **environment: str) -> tuple[bytes, int]:
+    def wrapper(level: str, keep: str = "", **environment: str) -> tuple[bytes, int]:
         text = LEVELS + (f'[tool.vbuild.build]\nkeep-flags = ["{keep}"]\n' if keep else "")
         container = Container(tmp_path / str(next(places)), text=text, label=level)
         # as in containers, in which these are all in the same place
-        container.change(launchers=str(tmp_path / "launchers"), project="/project")
-        container.launchers = tmp_path / "launchers"
+        container.change(wrappers=str(tmp_path / "launchers"), project="/project")
+        container.wrappers = tmp_path / "launchers"
         assert container.prepare(**environment).returncode == 0
-        file = container.launchers / "gcc"
+        file = container.wrappers / "gcc"
         return file.read_bytes(), file.stat().st_mtime_ns
 
-    v3 = launcher("x86_64_v3")
-    assert launcher("x86_64_v3") == v3
+    v3 = wrapper("x86_64_v3")
+    assert wrapper("x86_64_v3") == v3
     other = tree(tmp_path, {"bin/gcc": '#!/bin/sh\nexec /usr/bin/gcc "$@"\n'}) / "bin"
     (other / "gcc").chmod(0o755)
-    others = [launcher("plain"), launcher("x86_64_v3", keep="kernel.c")]
-    others.append(launcher("x86_64_v3", PATH=f"{other}:{os.environ['PATH']}"))
+    others = [wrapper("plain"), wrapper("x86_64_v3", keep="kernel.c")]
+    others.append(wrapper("x86_64_v3", PATH=f"{other}:{os.environ['PATH']}"))
     for bytes_of, modified in others:
         assert bytes_of != v3[0]
         assert modified != v3[1]
@@ -163,8 +165,8 @@ def test_a_cache_of_the_project_takes_no_result_of_another_level(check: str, tmp
     for place, level in enumerate(("plain", "x86_64_v3", "plain", "x86_64_v3")):
         container = Container(tmp_path / str(place), label=level)
         # as in containers, in which these are all in the same place
-        container.launchers, container.project = tmp_path / "launchers", tmp_path / "source"
-        container.change(launchers=str(container.launchers), project=str(container.project))
+        container.wrappers, container.project = tmp_path / "launchers", tmp_path / "source"
+        container.change(wrappers=str(container.wrappers), project=str(container.project))
         assert container.prepare().returncode == 0
         tree(container.project, {"kernel.c": KERNEL})
         if check.endswith("-v"):  # which is the same for all levels
@@ -216,7 +218,7 @@ def test_auditwheel_gets_what_a_level_needs_behind_its_command_and_nothing_other
     container.prepare()
     tree(tmp_path, {"bin/auditwheel": '#!/bin/sh\nprintf "<%s>" "$@"\n'})
     (tmp_path / "bin" / "auditwheel").chmod(0o755)
-    path = f"/usr/sbin:{container.launchers}:{tmp_path}/bin:{os.environ['PATH']}"
+    path = f"/usr/sbin:{container.wrappers}:{tmp_path}/bin:{os.environ['PATH']}"
     added = "<--disable-isa-ext-check><--exclude=lib a.so*>"
     for words, expected in (
         (("repair", "-w", "a b", "x.whl"), f"<repair>{added}<-w><a b><x.whl>"),
@@ -226,11 +228,11 @@ def test_auditwheel_gets_what_a_level_needs_behind_its_command_and_nothing_other
         assert container.call("auditwheel", *words, PATH=path).stdout == expected
 
 
-def test_the_baseline_has_no_launcher_for_auditwheel(tmp_path: Path) -> None:
+def test_the_baseline_has_no_wrapper_for_auditwheel(tmp_path: Path) -> None:
     container = Container(tmp_path, label="plain")
     container.prepare()
-    assert not (container.launchers / "auditwheel").exists()
-    assert (container.launchers / "gcc").exists()
+    assert not (container.wrappers / "auditwheel").exists()
+    assert (container.wrappers / "gcc").exists()
 
 
 def test_another_machine_is_refused(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_another_machine_is_refused(tmp_path: Path) -> None:
     container.change(machine="aarch64")
     ran = container.prepare()
     assert (ran.returncode, ran.stderr) == (1, f"{SAID}the image is of x86_64, expected aarch64\n")
-    assert not container.launchers.exists()
+    assert not container.wrappers.exists()
 
 
 def test_a_compiler_that_does_not_know_the_level_is_refused(tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ def test_a_compiler_that_does_not_know_the_level_is_refused(tmp_path: Path) -> N
 
 def test_an_environment_that_lost_what_was_added_is_one_line(tmp_path: Path) -> None:
     container = Container(tmp_path)
-    container.change(launchers=str(tmp_path / "elsewhere"))
+    container.change(wrappers=str(tmp_path / "elsewhere"))
     ran = container.prepare()
     assert ran.returncode == 1
     assert ran.stderr == (
@@ -299,11 +301,11 @@ def cuda_container(folder: Path, nvcc: str) -> Container:
     return container
 
 
-def test_nvcc_has_a_launcher_in_a_double_of_its_toolkit(tmp_path: Path) -> None:
+def test_nvcc_has_a_wrapper_in_a_double_of_its_toolkit(tmp_path: Path) -> None:
     container = cuda_container(tmp_path, '#!/bin/sh\necho "$@"\n')
     ran = container.prepare()
     assert (ran.returncode, ran.stderr) == (0, "")
-    double = container.launchers / "cuda"
+    double = container.wrappers / "cuda"
     assert (double / "include" / "cuda.h").is_file()
     ran = container.call(str(double / "bin" / "nvcc"), "-c", "a.cu")
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -324,13 +326,12 @@ def test_a_toolkit_that_is_not_there_in_the_container_is_one_line(tmp_path: Path
 
 
 @pytest.mark.skipif("3.9" not in PYTHONS, reason="no Python 3.9 on this machine")
-def test_gpus_need_a_python_that_runs_the_launcher_of_nvcc(tmp_path: Path) -> None:
+def test_gpus_need_a_python_that_runs_the_wrapper_of_nvcc(tmp_path: Path) -> None:
     container = cuda_container(tmp_path, "")
     ran = container.prepare(PYTHONS["3.9"], PATH=str(_tools(tmp_path)))
     assert ran.returncode == 1
     assert ran.stderr == (
-        f"{SAID}the launcher of nvcc needs Python 3.11, and the image has none: "
-        "expected one in /opt/python or on PATH\n"
+        f"{SAID}the wrapper of nvcc needs Python 3.11, and the image has none: expected one in /opt/python or on PATH\n"
     )
 
 
@@ -358,7 +359,7 @@ def test_a_kit_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> None:
         assert (ran.stderr, ran.stdout) == ("", f"{kit}: {why}; {expected}\n")
 
 
-def test_a_run_without_launchers_is_not_in_the_kit(tmp_path: Path) -> None:
+def test_a_run_without_wrappers_is_not_in_the_kit(tmp_path: Path) -> None:
     project = described(tmp_path / "project", LEVELS)
     (bare,) = runs_of(project, "cp311-manylinux_aarch64")
     kit = ContainerSetup.made(tmp_path / "kit")

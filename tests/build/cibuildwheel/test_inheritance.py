@@ -127,7 +127,7 @@ def test_a_users_variable_that_ends_with_a_newline_does_not_end_what_is_added(tm
     _, added = with_vbuild(tmp_path, environment)
     found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"]})
     assert (found["A"], found["B"]) == ("1", "2")
-    assert found["PATH"].startswith(str(places.LAUNCHERS))
+    assert found["PATH"].startswith(str(places.WRAPPERS))
 
 
 def test_a_users_rule_for_the_list_of_builds_does_not_add_to_it(tmp_path: Path) -> None:

@@ -47,14 +47,14 @@ def test_only_what_is_needed_is_set(tmp_path: Path) -> None:
     assert dict(given.variables)["SOURCE_DATE_EPOCH"] == "1"
 
 
-def test_a_builds_environment_has_the_launchers_first_and_the_recipes_values_as_they_are(tmp_path: Path) -> None:
+def test_a_builds_environment_has_the_wrappers_first_and_the_recipes_values_as_they_are(tmp_path: Path) -> None:
     text = '[tool.cibuildwheel]\nenvironment = { PATH = "/opt/tool:$PATH", RUSTC_WRAPPER = "sccache" }\n'
     described(tmp_path, text + LEVELS + OURS)
     _, added = with_vbuild(tmp_path, {})
     found = evaluated(tmp_path, added, {"PATH": os.environ["PATH"], "HOME": "/root"})
-    assert found["PATH"] == f"{places.LAUNCHERS}:/opt/tool:{os.environ['PATH']}"
+    assert found["PATH"] == f"{places.WRAPPERS}:/opt/tool:{os.environ['PATH']}"
     assert found["OURS"] == 'it\'s "ours" and $HOME'
-    assert (found["RUSTC_WRAPPER"], found["VBUILD_RUSTC_WRAPPER"]) == (f"{places.LAUNCHERS}/rustc-launcher", "sccache")
+    assert (found["RUSTC_WRAPPER"], found["VBUILD_RUSTC_WRAPPER"]) == (f"{places.WRAPPERS}/rustc-launcher", "sccache")
     assert found["CARGO_BUILD_TARGET"] == f"{os.uname().machine}-unknown-linux-gnu"
 
 
@@ -78,7 +78,7 @@ def test_a_cache_of_the_project_has_a_namespace_for_each_level(tmp_path: Path) -
     names = [each["CCACHE_NAMESPACE"] for each in found]
     assert all(re.fullmatch(r"mine-[0-9a-f]{16}", name) for name in names)
     assert (names[:2], len(set(names))) == (names[2:], 2)
-    # the launchers have to hear of each source
+    # the compiler wrappers have to hear of each source
     assert {(each["CCACHE_NODIRECT"], each["SCCACHE_DIRECT"]) for each in found} == {("1", "false")}
 
 
@@ -196,7 +196,7 @@ def test_a_repair_that_the_recipe_asks_for_takes_the_place_of_the_projects(tmp_p
             assert options_of(tmp_path, {**given, **dict(run.variables)}).repair == "users {wheel}"
 
 
-def test_the_launcher_of_auditwheel_adds_what_levels_and_the_recipe_need(tmp_path: Path) -> None:
+def test_the_wrapper_of_auditwheel_adds_what_levels_and_the_recipe_need(tmp_path: Path) -> None:
     described(tmp_path, LEVELS + '[tool.vbuild.repair]\nexclude = ["libfoo.so*"]\nplat = "manylinux_2_28_x86_64"\n')
     plain, level = runs_of(tmp_path)
     assert plain.repair == ("--exclude=libfoo.so*", "--plat=manylinux_2_28_x86_64")
@@ -273,9 +273,9 @@ def test_the_gpus_of_a_toolkit_share_a_run_that_knows_where_it_is(tmp_path: Path
     assert "--exclude=libcuda.so*" in plain.repair
     found = evaluated(tmp_path, dict(level.variables), {"PATH": os.environ["PATH"]})
     assert found["CUDA_HOME"] == found["CUDA_PATH"] == str(places.CUDA)
-    assert found["PATH"].startswith(f"{places.LAUNCHERS}:{places.CUDA}/bin:")
+    assert found["PATH"].startswith(f"{places.WRAPPERS}:{places.CUDA}/bin:")
     assert found["CUDACXX"] == "nvcc"
-    assert found["CUDAARCHS"] == "70"  # the project's knob, which the launcher brings to the request
+    assert found["CUDAARCHS"] == "70"  # the project's knob, which the compiler wrapper brings to the request
     assert found["TORCH_CUDA_ARCH_LIST"] == "7.5;8.0+PTX"
     given = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON -DA=1"
     assert found["CMAKE_ARGS"] == f"{given} -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;80-virtual"

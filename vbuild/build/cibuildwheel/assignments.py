@@ -4,9 +4,9 @@
     TZ="$(sh -c '... || echo UTC')"                   what makes builds the same, unless it is set
     CUDAARCHS="$(sh -c '... || echo "75-real"')"      a knob, unless the project has set it
     CCACHE_NAMESPACE="$CCACHE_NAMESPACE-1f0c…"        results of other rules are none for this build
-    PATH="/tmp/vbuild:$PATH"                          the launchers first
+    PATH="/tmp/vbuild:$PATH"                          the compiler wrappers first
 
-cibuildwheel evaluates them in the container, by bashlex, for each identifier, before the launchers are there.
+cibuildwheel evaluates them in the container, by bashlex, for each identifier, before the compiler wrappers are there.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ _ADDITIVE = ("CMAKE_ARGS",)
 _CMAKE_ARGS = '"$CMAKE_ARGS"'
 _DIGITS = 16  # of a digest
 
-# a result of a cache is found by what the compiler makes of a source first: launchers tell what they were called for,
-# and a wheel whose compilers were never called through one is none of its level
+# a result of a cache is found by what the compiler makes of a source first: compiler wrappers tell what they were
+# called for, and a wheel whose compilers were never called through one is none of its level
 _ASKING = (("CCACHE_NODIRECT", "1"), ("SCCACHE_DIRECT", "false"))
 
 # what is quoted, in any way
@@ -64,12 +64,12 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
             words[name] = _unless_set(name, f'echo "{value}"')
     # in front, where what anybody else says of it counts; behind the quote that each of these begins with
     words["CMAKE_ARGS"] = f'"{RELATIVE_RPATHS} {words.get("CMAKE_ARGS", _CMAKE_ARGS)[1:]}'
-    bins = [str(places.LAUNCHERS), *([str(places.CUDA / "bin")] if cuda else [])]
+    bins = [str(places.WRAPPERS), *([str(places.CUDA / "bin")] if cuda else [])]
     return (
         *words.items(),
         # cargo finds rustc by itself, and does not see the flags that its wrapper adds: see vbuild.build.wrappers
         (WRAPPER, '"$RUSTC_WRAPPER"'),
-        ("RUSTC_WRAPPER", _quoted(str(places.LAUNCHERS / "rustc-launcher"))),
+        ("RUSTC_WRAPPER", _quoted(str(places.WRAPPERS / "rustc-launcher"))),
         ("CARGO_TARGET_DIR", _quoted(str(places.PROJECT / "target"))),
         ("CARGO_BUILD_TARGET", _unless_set("CARGO_BUILD_TARGET", _RUST_HOST)),
         # a ccache of the project's sees only commands as they were, and may only ask a compiler for its version

@@ -1,12 +1,12 @@
-"""The program that puts launchers into a container of cibuildwheel; it runs before each build there.
+"""The program that puts compiler wrappers into a container of cibuildwheel; it runs before each build there.
 
     python -I -S -B /host/KIT/vbuild/build/cibuildwheel/container.py /host/KIT/runs/RUN
-      settings.json, the compilers on PATH -> /tmp/vbuild: launchers of the compilers, rustc, nvcc, auditwheel
+      settings.json, the compilers on PATH -> /tmp/vbuild: compiler wrappers of the compilers, rustc, nvcc, auditwheel
                                               /host/KIT/runs/RUN/logs/IDENTIFIER: what they write
 
 It starts with the Python of the identifier, which may be any that cibuildwheel builds for, down to 3.9, and goes on
-with a faster one where the image has one: launchers run once for each call of a compiler. What is wrong is said in one
-line that begins with ``vbuild:``.
+with a faster one where the image has one: compiler wrappers run once for each call of a compiler. What is wrong is
+said in one line that begins with ``vbuild:``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOST = (
     "ends it; expected one line"
 )
 
-_PREFERRED = (3, 11)  # the first that starts fast, and that the launcher of nvcc runs on
+_PREFERRED = (3, 11)  # the first that starts fast, and that the wrapper of nvcc runs on
 _CHOSEN = "VBUILD_PYTHON"
 _ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.executable)"
 _PYTHONS = "/opt/python"
@@ -58,18 +58,18 @@ exec auditwheel "$@"
 
 
 def main(run: Path, environment: dict[str, str]) -> None:
-    """Put the launchers that the settings in the folder *run* ask for into the container."""
+    """Put the compiler wrappers that the settings in the folder *run* ask for into the container."""
     settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
     if _CHOSEN not in environment:
         python = chosen(environment.get("PATH", os.defpath))
         os.execve(python, [python, *_again()], {**environment, _CHOSEN: python})  # noqa: S606
-    if environment.get("PATH", "").split(os.pathsep)[0] != settings["launchers"]:
+    if environment.get("PATH", "").split(os.pathsep)[0] != settings["wrappers"]:
         raise SystemExit(f"{SAID}{LOST}")
     if platform.machine() != settings["machine"]:
         raise SystemExit(f"{SAID}the image is of {platform.machine()}, expected {settings['machine']}")
     if settings["nvcc"] and sys.version_info < _PREFERRED:
         raise SystemExit(
-            f"{SAID}the launcher of nvcc needs Python {_dotted(_PREFERRED)}, and the image has none: "
+            f"{SAID}the wrapper of nvcc needs Python {_dotted(_PREFERRED)}, and the image has none: "
             f"expected one in {_PYTHONS} or on PATH"
         )
     logs = run / "logs" / environment.get("CIBUILDWHEEL_BUILD_IDENTIFIER", "build")
@@ -82,25 +82,26 @@ def main(run: Path, environment: dict[str, str]) -> None:
 
 
 def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> None:
-    """Make the folder of launchers anew, by *settings*, for the compilers that *environment* leads to."""
-    from vbuild.toolchain import compiler_wrapper as launching  # noqa: PLC0415 - found beside this file, see below
-    from vbuild.toolchain import rewriting  # noqa: PLC0415 - as above
+    """Make the folder of compiler wrappers anew, by *settings*, for the compilers that *environment* leads to."""
+    from vbuild.toolchain import compiler_wrapper, rewriting  # noqa: PLC0415 - see `main`
 
-    folder = Path(settings["launchers"])
+    folder = Path(settings["wrappers"])
     shutil.rmtree(folder, ignore_errors=True)
-    compilers = launching.programs(environment.get("PATH", os.defpath))
+    compilers = compiler_wrapper.programs(environment.get("PATH", os.defpath))
     rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
     if not settings["is_baseline"] and compilers:
         first = _first(compilers, environment.get("CC", ""))
         check(first, settings)
-        if rules["link"] and not _succeeds(launching.marking(str(first), settings["cpu"], str(logs / "empty.so"))):
+        if rules["link"] and not _succeeds(
+            compiler_wrapper.marking(str(first), settings["cpu"], str(logs / "empty.so"))
+        ):
             rules["link"] = ()
     folder.mkdir(parents=True)
     programs: dict[str, tuple[str, ...]] = {name: (str(path),) for name, path in compilers.items()}
     programs[rewriting.RUSTC] = tuple(environment.get(settings["wrapper"], "").split())
     nvcc = settings["nvcc"]
     mapping = (f"-ffile-prefix-map={settings['project']}=.",)
-    launching.put(
+    compiler_wrapper.put(
         folder,
         {
             "rules": rules,
@@ -131,14 +132,14 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
 
 def check(compiler: Path, settings: dict[str, Any]) -> None:
     """Refuse a *compiler* that cannot compile for the level of *settings*."""
-    from vbuild.toolchain import compiler_wrapper as launching  # noqa: PLC0415 - as above
+    from vbuild.toolchain import compiler_wrapper  # noqa: PLC0415 - as above
 
-    ran = subprocess.run(launching.questions(str(compiler)), capture_output=True, text=True, check=False)
-    macros = {name: int(value) for name, value in launching.MACRO.findall(ran.stdout)}
+    ran = subprocess.run(compiler_wrapper.questions(str(compiler)), capture_output=True, text=True, check=False)
+    macros = {name: int(value) for name, value in compiler_wrapper.MACRO.findall(ran.stdout)}
     family = "clang" if "__clang_major__" in macros else "gcc"
     version = macros.get("__clang_major__", macros.get("__GNUC__", 0))
-    if settings["machine"] == "x86_64" and version < launching.KNOWS_LEVELS[family]:
-        expected = " or ".join(f"{name} {first}" for name, first in launching.KNOWS_LEVELS.items())
+    if settings["machine"] == "x86_64" and version < compiler_wrapper.KNOWS_LEVELS[family]:
+        expected = " or ".join(f"{name} {first}" for name, first in compiler_wrapper.KNOWS_LEVELS.items())
         raise SystemExit(
             f"{SAID}{family} {version} of the image does not know -march={settings['cpu']}; expected {expected}, or "
             f"newer: choose another image, such as manylinux_2_28"
@@ -146,7 +147,7 @@ def check(compiler: Path, settings: dict[str, Any]) -> None:
 
 
 def chosen(path: str) -> str:
-    """The Python that launchers are to run on: a fast one of the image, or the one that runs this."""
+    """The Python that compiler wrappers are to run on: a fast one of the image, or the one that runs this."""
     folders = sorted((minor, folder) for folder in Path(_PYTHONS).glob("cp3*") if (minor := _minor(folder.name)))
     named = [str(folder / "bin" / "python") for minor, folder in folders if minor >= _PREFERRED[1]]
     found = [program for name in ("python3", "python") if (program := shutil.which(name, path=path))]

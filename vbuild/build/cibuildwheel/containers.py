@@ -1,7 +1,7 @@
 """The containers of one run of cibuildwheel, none of which may outlive it.
 
 cibuildwheel removes its container when it ends, but not when it is killed, as a build that is stopped is; and the
-containers of other runs on the machine are nobody's business. So a launcher named like the engine stands first on the
+containers of other runs on the machine are nobody's business. So a wrapper named like the engine stands first on the
 PATH of cibuildwheel, and writes down the name of each container that it makes.
 
     podman create --name=cibuildwheel-<uuid> …  ->  names, and the engine with the same words
@@ -10,8 +10,8 @@ Where things are inside the container of a build, which cibuildwheel starts with
 
     /project              the folder that cibuildwheel runs in, copied
     /host/<path>          the host's <path>: the kit, and CUDA toolkits
-    /tmp/vbuild           launchers, first on PATH; made anew for each identifier by container.py
-    /tmp/vbuild/cuda      the CUDA_HOME with the launcher of nvcc
+    /tmp/vbuild           compiler wrappers, first on PATH; made anew for each identifier by container.py
+    /tmp/vbuild/cuda      the CUDA_HOME with the wrapper of nvcc
 
 A build's environment has these paths before anything is there.
 
@@ -49,7 +49,7 @@ _VARIABLES = ("CIBW_CONTAINER_ENGINE_LINUX", "CIBW_CONTAINER_ENGINE")
 _KEY = "container-engine"
 _KEEP = "CIBW_DEBUG_KEEP_CONTAINER"  # cibuildwheel's own
 
-_LAUNCHER = """#!/bin/sh
+_WRAPPER = """#!/bin/sh
 if [ "$1" = create ]; then
     for word; do
         case $word in --name=*) echo "${{word#--name=}}" >> {names} ;; esac
@@ -60,7 +60,7 @@ exec {program} "$@"
 
 
 class Containers(Struct, frozen=True):
-    """What runs of cibuildwheel make by the *engine*, a program; its launcher and the names are in *folder*."""
+    """What runs of cibuildwheel make by the *engine*, a program; its wrapper and the names are in *folder*."""
 
     engine: str
     folder: Path
@@ -81,14 +81,14 @@ class Containers(Struct, frozen=True):
                 f"CIBW_CONTAINER_ENGINE=podman"
             )
         folder.mkdir()
-        launcher = folder / name
+        wrapper = folder / name
         names = shlex.quote(str(folder / "names"))
-        launcher.write_text(_LAUNCHER.format(names=names, program=shlex.quote(program)), encoding="utf-8")
-        launcher.chmod(0o755)
+        wrapper.write_text(_WRAPPER.format(names=names, program=shlex.quote(program)), encoding="utf-8")
+        wrapper.chmod(0o755)
         return cls(program, folder.absolute())
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables that put the launcher before the engine of *environment*."""
+        """The variables that put the wrapper before the engine of *environment*."""
         return {"PATH": os.pathsep.join([str(self.folder), environment.get("PATH", os.defpath)])}
 
     @contextmanager
@@ -125,8 +125,8 @@ def _configured(options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a text or 
 
 
 PROJECT = PurePosixPath("/project")
-LAUNCHERS = PurePosixPath("/tmp/vbuild")  # noqa: S108 - nobody else is in the container
-CUDA = LAUNCHERS / "cuda"
+WRAPPERS = PurePosixPath("/tmp/vbuild")  # noqa: S108 - nobody else is in the container
+CUDA = WRAPPERS / "cuda"
 HOST = PurePosixPath("/host")
 
 

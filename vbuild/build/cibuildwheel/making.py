@@ -40,7 +40,7 @@ from vbuild.wheel.name import WheelName
 
 
 class Told(Struct, frozen=True):
-    """What the launchers tell of a build: flags that were taken out, nvcc's commands, how often compilers ran.
+    """What the compiler wrappers tell of a build: flags that were taken out, nvcc's commands, how often compilers ran.
 
     *started* is when they were put there, in seconds since the epoch; None where they were not.
     """
@@ -80,7 +80,7 @@ class ContainerSetup(Struct, frozen=True):
             (self._of(run) / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
     def told(self, run: CibuildwheelRun, identifier: str) -> Told:
-        """What the launchers of *run* told of the build for *identifier*."""
+        """What the compiler wrappers of *run* told of the build for *identifier*."""
         logs = self._of(run) / "logs" / identifier
         calls, started = logs / "calls", logs / "started"
         return Told(
@@ -106,7 +106,8 @@ def _all_but_modules(folder: str, names: list[str]) -> set[str]:
 
 
 NOT_PUT = (
-    "before-build ended without vbuild's part of it, which puts launchers before the compilers: the project's own has "
+    "before-build ended without vbuild's part of it, which puts compiler wrappers before the compilers: the "
+    "project's own has "
     "an exec or a trap for EXIT; expected neither: leave the exec out, or put that command into a script"
 )
 _BEFORE = frozenset({"", BEFORE_BUILD, "Setting up build environment"})
@@ -114,9 +115,9 @@ _MINOR = len("cp3")
 
 
 class ContainerBuild(Struct, frozen=True):
-    """The *wheel* for an identifier, plain; what the launchers *told*; what became of the project's test.
+    """The *wheel* for an identifier, plain; what the compiler wrappers *told*; what became of the project's test.
 
-    The *seconds* are those from when its launchers were put there to the next identifier's.
+    The *seconds* are those from when its wrappers were put there to the next identifier's.
     """
 
     wheel: Path
@@ -188,7 +189,7 @@ class Yard(Struct, frozen=True):
 
 
 def _never_put(run: CibuildwheelRun, journal: Journal, told: Mapping[str, Told]) -> BuildError | None:
-    """Why *run*, which failed behind before-build, had no launchers; None where it had, or was to have none."""
+    """Why *run*, which failed behind before-build, had no compiler wrappers; None where it had, or was to have none."""
     if run.plan is None or journal.step in _BEFORE or journal.at_work not in told:
         return None
     return None if told[journal.at_work].started else BuildError(f"{journal.at_work}: {NOT_PUT}")

@@ -2,9 +2,9 @@
 
     targets of one build, identifiers of its machine -> Run -> CIBW_* and SOURCE_DATE_EPOCH
 
-    CIBW_ENVIRONMENT_LINUX       PATH with the launchers first, the recipe's variables, CUDA's and Rust's
+    CIBW_ENVIRONMENT_LINUX       PATH with the compiler wrappers first, the recipe's variables, CUDA's and Rust's
     CIBW_CONFIG_SETTINGS_LINUX   the recipe's
-    CIBW_BEFORE_BUILD_LINUX      puts the launchers there, behind the project's own command
+    CIBW_BEFORE_BUILD_LINUX      puts the compiler wrappers there, behind the project's own command
     CIBW_TEST_SKIP               where this machine cannot run what is built
     CIBW_BUILD                   where some of the identifiers are not for this build
 
@@ -40,14 +40,14 @@ _COMMANDS, _ASSIGNMENTS = joined(" && "), joined(" ")
 _PROGRAM = PurePosixPath("vbuild/build/cibuildwheel/container.py")
 _MOUNT = "cibuildwheel mounts the host at /host, unless disable-host-mount is set or the engine is on another machine"
 
-# what the launcher of auditwheel adds for a level: its own check knows none above the baseline
+# what the wrapper of auditwheel adds for a level: its own check knows none above the baseline
 _LEVELS = "--disable-isa-ext-check"
 
 
 class CibuildwheelRun(Struct, frozen=True):
     """A run of cibuildwheel for the *targets* of one build, with its *variables*, for these *identifiers*.
 
-    *plan* and *toolkit* are None where nothing of vbuild's is put into the container. *repair* is what the launcher of
+    *plan* and *toolkit* are None where nothing of vbuild's is put into the container. *repair* is what the wrapper of
     auditwheel adds, and *is_tested* whether the project's tests are left to run.
     """
 
@@ -101,7 +101,7 @@ class CibuildwheelRun(Struct, frozen=True):
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "auditwheel": self.repair,
             "project": str(places.PROJECT),
-            "launchers": str(places.LAUNCHERS),
+            "wrappers": str(places.WRAPPERS),
             "wrapper": WRAPPER,
         }
 
