@@ -58,7 +58,7 @@ class Container:
 
     def prepare(self, python: str | Path = sys.executable, **environment: str) -> subprocess.CompletedProcess[str]:
         """The program, run by *python*."""
-        program = self.kit.folder / "vbuild" / "cibw" / "container.py"
+        program = self.kit.folder / "vbuild" / "build" / "cibuildwheel" / "container.py"
         path = environment.pop("PATH", os.environ["PATH"])
         variables = {"PATH": f"{self.wrappers}:{path}", "CIBUILDWHEEL_BUILD_IDENTIFIER": IDENTIFIER, **environment}
         command = [str(python), "-I", "-S", "-B", str(program), str(self.place)]
@@ -338,12 +338,12 @@ def test_gpus_need_a_python_that_runs_the_wrapper_of_nvcc(tmp_path: Path) -> Non
 FULL = """
 import resource, sys
 from pathlib import Path
-from vbuild.build.cibuildwheel.making import Kit
+from vbuild.build.cibuildwheel.making import ContainerSetup
 from vbuild.errors import BuildError
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
 try:
-    Kit.made(Path(sys.argv[1]))
+    ContainerSetup.made(Path(sys.argv[1]))
 except BuildError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # whoever measures this process writes when it ends

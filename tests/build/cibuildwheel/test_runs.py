@@ -133,8 +133,10 @@ def test_the_program_in_the_container_runs_behind_the_projects_command(theirs: s
     described(tmp_path, f"[tool.cibuildwheel]\nbefore-build = {json.dumps(theirs)}\n" + LEVELS)
     _, added = with_vbuild(tmp_path, {})
     command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
-    (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
-    (tmp_path / "vbuild" / "cibw" / "container.py").write_text("import sys; print('ours', sys.argv[1])")
+    (tmp_path / "vbuild" / "build" / "cibuildwheel").mkdir(parents=True)
+    (tmp_path / "vbuild" / "build" / "cibuildwheel" / "container.py").write_text(
+        "import sys; print('ours', sys.argv[1])"
+    )
     ran = subprocess.run([shell, "-c", command], env=IMAGE, capture_output=True, text=True, check=True)
     lines = ["theirs"] if theirs else []
     assert ran.stdout.splitlines() == [*lines, f"ours {tmp_path}/runs/x86_64_v3"]
@@ -162,8 +164,8 @@ def test_a_kit_that_is_not_mounted_is_one_line(tmp_path: Path) -> None:
 def test_the_recipes_own_commands_run_in_the_package_behind_ours(tmp_path: Path) -> None:
     described(tmp_path, LEVELS + '[tool.vbuild.build]\nbefore-build = ["pwd", "echo \'it is\' \\"$HOME\\""]\n')
     _, added = with_vbuild(tmp_path, {})
-    (tmp_path / "vbuild" / "cibw").mkdir(parents=True)
-    (tmp_path / "vbuild" / "cibw" / "container.py").write_text("print('ours')")
+    (tmp_path / "vbuild" / "build" / "cibuildwheel").mkdir(parents=True)
+    (tmp_path / "vbuild" / "build" / "cibuildwheel" / "container.py").write_text("print('ours')")
     command = options_of(tmp_path, added).before_build.replace(str(KIT), str(tmp_path))
     command = command.replace("{package}", str(tmp_path / "vbuild"))
     ran = subprocess.run(["sh", "-c", command], env={**IMAGE, "HOME": "/h"}, capture_output=True, text=True, check=True)
@@ -310,7 +312,7 @@ pass-env = ["DEMO_*"]
 command = "true"
 """,
     ).joinpath("fix.patch").touch()
-    (tmp_path / "vbuild.release.lock").touch()
+    (tmp_path / "vbuild.lock").touch()
     assert unheard(Recipe.load(tmp_path)) == (
         "build.patches: has no effect with cibuildwheel; apply them in before-all",
         "build.requires: has no effect with cibuildwheel; name them in build-system.requires",
@@ -319,10 +321,10 @@ command = "true"
         "build.glibc: has no effect with cibuildwheel; the image chooses it",
         "build.cache: has no effect with cibuildwheel; mount a cache, and set it up in before-all",
         "build.pass-env: has no effect with cibuildwheel; name them in environment-pass",
-        "vbuild.release.lock: has no effect with cibuildwheel; give build-system.requires versions",
+        "vbuild.lock: has no effect with cibuildwheel; give build-system.requires versions",
         "test: has no effect with cibuildwheel; its own test-command counts",
     )
-    (tmp_path / "vbuild.release.lock").unlink()
+    (tmp_path / "vbuild.lock").unlink()
     assert unheard(Recipe.load(described(tmp_path, LEVELS))) == ()
 
 
