@@ -26,7 +26,7 @@ from vbuild.publishing.lint.model import DEFAULT_LIMIT, IndexRules, PublishFindi
 from vbuild.publishing.oci import check as oci
 from vbuild.publishing.redirect import check as redirect
 
-_PROOFS: Mapping[str, Callable[[Path], Iterator[PublishFinding]]] = {
+_CHECKS: Mapping[str, Callable[[Path], Iterator[PublishFinding]]] = {
     "hwcaps": hwcaps.problems,
     "redirect": redirect.problems,
     "local": local.problems,
@@ -40,9 +40,9 @@ _PROOFS: Mapping[str, Callable[[Path], Iterator[PublishFinding]]] = {
 
 def problems(layout: str, folder: Path) -> Iterator[PublishFinding]:
     """What is wrong with *folder* as that *layout*; `RepackageError` if vbuild knows no layout of that name."""
-    if layout not in _PROOFS:
-        raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_PROOFS)}")
-    return _PROOFS[layout](folder)
+    if layout not in _CHECKS:
+        raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_CHECKS)}")
+    return _CHECKS[layout](folder)
 
 
 class Checklist(Struct, frozen=True):

@@ -43,8 +43,8 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
     for offered in wheels:
         try:
             with open_wheel(offered.path, check=True) as wheel:
-                proof = _Proof(WheelReader(lambda *_: None).read(wheel))
-                found = [f"{path}: {what}" for path, what in proof.found()]
+                check = _WheelCheck(WheelReader(lambda *_: None).read(wheel))
+                found = [f"{path}: {what}" for path, what in check.found()]
         except VbuildError as error:
             found = [str(error).removeprefix(f"{offered.path.name}: ")]
         for what in found:
@@ -53,7 +53,7 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Proof:
+class _WheelCheck:
     """A wheel's compiled files as the loader sees them; each thing that is wrong is a path and what it is."""
 
     bundle: Bundle

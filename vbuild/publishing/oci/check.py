@@ -51,15 +51,15 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
     if not found:
         yield _error(PublishRule.IMAGE, folder.name, "holds no OCI image layout")
     for path in found:
-        yield from _Proof(path).problems()
+        yield from _LayoutCheck(path).problems()
     for rules in sorted(folder.glob("*.nfd.yaml")):
         digest = sha256_of(rules)
         if not any((path / "blobs" / "sha256" / digest).is_file() for path in found):
             yield _error(PublishRule.IMAGE, rules.name, "is not what is attached to an image")
 
 
-class _Proof:
-    """The proof of one image layout; what was looked at once is not looked at again."""
+class _LayoutCheck:
+    """The check of one image layout; what was looked at once is not looked at again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
