@@ -103,7 +103,7 @@ REFUSED = {
     ),
     poked(PLAIN, 48, 5000): "bundle at 0x0 has an id of 0x1388 bytes for entry 0",
     poked(PLAIN, 56, 0xFF, 1): (
-        "bundle at 0x0 has an id that is no ASCII: b'\\xffost-x86_64-unknown-linux-gnu-'"
+        "bundle at 0x0 has an id that is not ASCII: b'\\xffost-x86_64-unknown-linux-gnu-'"
     ),
     poked(PLAIN, ROW, 64): "bundle at 0x0 has code at 0x40, inside its table of 0xc9 bytes",
     poked(PLAIN, ROW + 8, 0x1006): "bundle at 0x0 has code objects that overlap",

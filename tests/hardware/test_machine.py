@@ -108,12 +108,12 @@ def test_a_machine_is_written_in_one_way() -> None:
         (
             "supported.rebellions",
             'supported."x y"',
-            "supported.\"x y\": 'x y' is no name that PEP 825 allows: a-z, 0-9 and _ (in values also .)",
+            "supported.\"x y\": 'x y' is not a name that PEP 825 allows: a-z, 0-9 and _ (in values also .)",
         ),
         (
             '"atom_max"',
             '"ATOM"',
-            "supported.rebellions.arch: 'ATOM' is no name that PEP 825 allows: a-z, 0-9 and _ (in values also .)",
+            "supported.rebellions.arch: 'ATOM' is not a name that PEP 825 allows: a-z, 0-9 and _ (in values also .)",
         ),
         ("[nvidia]", "[nvidia", "not TOML: "),
     ],

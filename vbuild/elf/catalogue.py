@@ -76,7 +76,7 @@ def is_official(project: str) -> bool:
 
 
 def cuda_of(names: Iterable[str]) -> int | None:
-    """The one CUDA major to which all *names*, SONAMEs or file names, can belong; None where many or none are left."""
+    """The one CUDA major to which all *names*, SONAMEs or file names, can belong; None if several or none are left."""
     left: set[int] | None = None
     for name in names:
         majors = {entry.cuda for entry in _fitting(name) if entry.cuda}
@@ -111,7 +111,7 @@ def _parts(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """How far apart two versions are: nothing where one begins with the other."""
+    """How far apart two versions are: 0 if one begins with the other."""
     return tuple(abs(here - there) for here, there in zip(one, other, strict=False)) if one and other else (0,)
 
 

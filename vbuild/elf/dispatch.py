@@ -1,6 +1,6 @@
-"""Tell code that is chosen at run time from code that every caller runs.
+"""Which code is chosen at run time, and which one every caller runs.
 
-A function above the claimed level is no violation when something says that only processors that have the feature
+A function above the claimed level is not a violation if something says that only processors that have the feature
 get to run it. Names, the baseline build and reach count only in a wheel that can ask the processor at all, and a
 name explains no more than it says: AVX-512 in ``dot_avx2`` is a violation.
 
@@ -266,7 +266,7 @@ class Judged:
 
 
 class Baseline:
-    """The above-baseline code of the build that was told nothing: what is in it was not caused by flags."""
+    """The code above the baseline in the build without flags for a level: no flag has caused what is in it."""
 
     def __init__(self, elf: Elf, executor: Executor | None = None) -> None:
         self._elf = elf

@@ -58,13 +58,13 @@ class Versioned:
 
     @property
     def is_mangled(self) -> bool:
-        """Whether a compiler of C++ or Rust chose the name: whoever takes it was linked against it."""
+        """Whether a compiler of C++ or Rust chose the name: a file that takes it was linked against it."""
         return self.name.startswith(_MANGLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The symbols that a library gives and takes; *vague* ones are given by whoever uses them, too.
+    """The symbols that a library gives and takes; files that use *vague* ones give them, too.
 
     *defaults* are those given that answer to the name alone as well. *digest* is the SHA-256, in hexadecimal digits, of
     all that is loaded but for the names of libraries, and notes of the build.
@@ -78,7 +78,7 @@ class Interface:
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
-        """The interface of the ELF file *data*; `BinaryError` where it is damaged, or not 64-bit little-endian."""
+        """The interface of the ELF file *data*; `BinaryError` if it is damaged, or not 64-bit little-endian."""
         image = ElfImage.parse(data)
         tables = _Tables(image)
         given: set[Versioned] = set()
@@ -97,7 +97,7 @@ class Interface:
         return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), digest)
 
     def answers(self, symbol: Versioned) -> bool:
-        """Whether somebody who takes *symbol* finds it here, by its version or, taken without one, as the default."""
+        """Whether a file that takes *symbol* finds it here, by its version or, taken without one, as the default."""
         if symbol.version is None:
             return symbol.name in self.defaults
         return symbol in self.given or symbol in self.vague

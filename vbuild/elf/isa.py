@@ -3,7 +3,7 @@
     ELF -> regions (a function, or what lies between two) -> instruction codes -> CPU features above the baseline
 
 Each function is decoded from its start, so data in front of it cannot put the decoder out of step. What stands in a
-function behind the first bytes that are no instruction may be data, and so may all that stands around such bytes
+function behind the first bytes that are not an instruction may be data, and so may all that stands around such bytes
 outside any function: it is kept apart as *doubtful*.
 
 Spread the decoding of code over processes: it keeps a core busy and holds Python's lock.
@@ -41,10 +41,10 @@ _BASELINE = {"INTEL8086", "INTEL186", "INTEL286", "INTEL386", "INTEL486", "X64",
 _BASELINE |= {"CMOV", "CX8", "MMX", "SSE", "SSE2", "FXSR", "CLFSH"}
 # what only an operating system executes
 _SYSTEM = {"SYSCALL", "SEP", "MSR", "SMM", "MONITOR", "VMX", "SVM", "INVPCID", "INVEPT", "INVVPID", "SMAP", "WBNOINVD"}
-# hints are no-ops where they are not known
+# hints do nothing on processors that do not know them
 _HINTS = {"MULTIBYTENOP", "PAUSE", "CET_IBT", "CET_SS", "MPX", "CLDEMOTE", "PREFETCHW", "PREFETCHWT1", "PREFETCHITI"}
 _HINTS |= {"HLE", "HLE_OR_RTM"}
-# how a program looks around
+# with which a program asks what the processor has
 _QUESTIONS = {"TSC", "RDTSCP", "RDPMC", "CPUID"}
 _OF_NO_LEVEL = frozenset(_BASELINE | _SYSTEM | _HINTS | _QUESTIONS)
 _NAMES = {
@@ -102,7 +102,7 @@ def rank(feature: str) -> int:
 
 
 def level(features: frozenset[str]) -> str:
-    """The lowest level that has all *features*; ``beyond v4`` where there is none."""
+    """The lowest level that has all *features*; ``beyond v4`` if there is none."""
     highest = max((rank(feature) for feature in features), default=0)
     return f"beyond {X86_64_LEVELS[-1]}" if highest == BEYOND else X86_64_LEVELS[highest]
 
@@ -211,7 +211,7 @@ class FeatureUse:
 
 @dataclass(frozen=True, slots=True)
 class RegionIsa:
-    """The features above the baseline that a region needs; those found only behind bytes that are no code, apart."""
+    """The features above the baseline that a region needs; *doubtful* ones are only behind bytes that are not code."""
 
     region: Region
     features: frozenset[str]
@@ -239,7 +239,7 @@ class Isa:
     """What all code of a file needs: the regions that need more than the baseline, in order of address.
 
     *cpuid* holds the addresses of the regions that ask the processor what it has, *invalid* counts those with
-    bytes that are no instruction.
+    bytes that are not an instruction.
     """
 
     code_size: int
@@ -280,7 +280,7 @@ class Isa:
 
 
 class _Codes(NamedTuple):
-    """The instruction codes of a region that say something; those behind the first bytes that are no code, apart.
+    """The instruction codes of a region that say something; apart from those behind the first bytes that are not code.
 
     A tuple, because tens of thousands of them come back from other processes.
     """

@@ -19,7 +19,7 @@ _HASHED = re.compile(
 )
 # how the name of a shared library, or of a module, ends
 _SHARED = re.compile(r"\.so(\.[\w.]+)?$")
-# bytes, NAME_MAX: what is longer is no file's name, and takes the square of its length to be looked through
+# bytes, NAME_MAX: a longer text cannot be a file name, and matching takes the square of its length
 _LONGEST = 255
 
 
@@ -38,7 +38,7 @@ def is_shared_object(path: str) -> bool:
 
 
 def hashed(file_name: str) -> Hashed | None:
-    """The two parts of *file_name*; None where it has no hash."""
+    """The two parts of *file_name*; None if it has no hash."""
     name = posixpath.basename(file_name)
     match = _HASHED.fullmatch(name) if len(name) <= _LONGEST else None
     return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None

@@ -102,13 +102,15 @@ class LinkGraph:
         return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
 
     def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
-        """The shared libraries that nothing needs, or only each other, and that are no module and no program.
+        """The shared libraries that nothing needs, or only each other, and that are neither modules nor programs.
 
-        Those called one of *named*, or by a name that is in the data of another file, are opened by somebody. What
+        Those called one of *named*, or by a name that is in the data of another file, count as opened. What
         only unneeded ones need is not among them: it will be when they are gone.
         """
-        said = _Said.of(named, self.files)
-        used = {path for path, loading in self.files.items() if said.uses(path, loading) or replaced_library(path)}
+        used_names = _UsedNames.of(named, self.files)
+        used = {
+            path for path, loading in self.files.items() if used_names.uses(path, loading) or replaced_library(path)
+        }
         tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
         seen, left = used | tops, list(used | tops)
         while left:
@@ -119,8 +121,8 @@ class LinkGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """The names under which somebody opens libraries: *named* by anybody, or *mentioned*, by which files."""
+class _UsedNames:
+    """The names that open libraries: *named* by anybody, or *mentioned* in the data of files, and of which."""
 
     named: frozenset[str]
     mentioned: Mapping[str, set[str]]
@@ -134,7 +136,7 @@ class _Said:
         return cls(frozenset(named), mentioned)
 
     def uses(self, path: str, loading: Loading) -> bool:
-        """Whether Python or somebody starts or opens the file at *path*."""
+        """Whether Python starts the file at *path*, or something opens it."""
         if _is_started(loading) or not loading.outline.is_loadable:
             return True
         names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
@@ -144,7 +146,7 @@ class _Said:
 
 
 def edges_of(files: Mapping[str, Outline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
-    """Where every NEEDED of *files* leads, those of a file together and in order; for whom that is all to know."""
+    """Where every NEEDED of *files* leads, those of a file together and in order."""
     return tuple(_Loader(files, platforms).edges())
 
 
@@ -200,7 +202,7 @@ class _Loader:
         changed = deque[str]()
         for edge in edges:
             if edge.provider is not None and edge.via is not Via.NAME:
-                # on newer CPUs it loads a copy in the provider's stead
+                # on newer CPUs it loads a copy instead of the provider
                 for provider in (edge.provider, *self._copies.get(edge.provider, ())):
                     loaders = self._loaders[provider]
                     changed += [] if edge.consumer in loaders else [provider]

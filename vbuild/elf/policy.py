@@ -39,7 +39,7 @@ class PlatformPolicy:
 
     @classmethod
     def parse(cls, tag: str) -> Self | None:
-        """The platform of that *tag*; None for another system's. `BinaryError` where there is no auditwheel."""
+        """The platform of that *tag*; None for another system's. `BinaryError` if there is no auditwheel."""
         if not (match := _TAG.fullmatch(tag)):
             return None
         family, machine = match["family"], match["machine"]

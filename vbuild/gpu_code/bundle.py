@@ -108,7 +108,7 @@ Sizes = Sizes2 | Sizes3
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The bundle that begins where *room* does; `BinaryError` where none does, or where it does not fit in."""
+    """The bundle that begins where *room* does; `BinaryError` if none does, or where it does not fit in."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
         _, sizes, header = _compressed(data[: room.stop], start)
@@ -126,7 +126,7 @@ def extent(data: memoryview, room: range) -> range:
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the bundle at *span*; `BinaryError` where it is damaged, or of a version that is not known."""
+    """The entries of the bundle at *span*; `BinaryError` if it is damaged, or of a version that is not known."""
     start = span.start
     if bytes(data[start : start + len(COMPRESSED_MAGIC)]) == COMPRESSED_MAGIC:
         return Reading(_inside(data, span), "is compressed as a whole")
@@ -195,7 +195,7 @@ def _text(ident: memoryview, place: int) -> str:
     try:
         return bytes(ident).decode("ascii")
     except UnicodeDecodeError:
-        raise BinaryError(f"bundle at {place:#x} has an id that is no ASCII: {bytes(ident)!r}") from None
+        raise BinaryError(f"bundle at {place:#x} has an id that is not ASCII: {bytes(ident)!r}") from None
 
 
 def _table_size(rows: Sequence[tuple[BundleRow, str]]) -> int:

@@ -32,7 +32,7 @@ _RECOMPRESSED = frozenset({"cubin", "ptx"})
 
 
 def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
-    """What *entry* of the file *data* holds; `BinaryError` where its compression is damaged or not known."""
+    """What *entry* of the file *data* holds; `BinaryError` if its compression is damaged or not known."""
     if entry.vendor is Vendor.NVIDIA and entry.flags & FatbinFlag.OBFUSCATED:
         raise BinaryError(f"{entry.kind} at {entry.span.start:#x} is obfuscated: only NVIDIA's linker can read it")
     if entry.share:
@@ -42,7 +42,7 @@ def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
 
 
 def inflated(payload: memoryview, compression: Compression, *, size: int, place: int) -> bytes:
-    """The *size* bytes that *payload*, found at *place* of a file, was made of; `BinaryError` where it was not."""
+    """The *size* bytes that *payload*, found at *place* of a file, was made of; `BinaryError` if it was not."""
     if size > LIMIT:
         raise BinaryError(f"code at {place:#x} claims to inflate to {size:#x} bytes; more than {LIMIT:#x} is refused")
     if size > max(_PLENTY, _RATIO * len(payload)):
@@ -111,7 +111,7 @@ def _inflated(payload: memoryview, compression: Compression, size: int) -> bytes
 
 
 def _from_zstd(payload: memoryview, size: int) -> bytes:
-    said = zstandard.get_frame_parameters(payload).content_size
-    if said not in {size, zstandard.CONTENTSIZE_UNKNOWN}:
-        raise zstandard.ZstdError(f"a frame of {said:#x} bytes, expected {size:#x}")
+    found = zstandard.get_frame_parameters(payload).content_size
+    if found not in {size, zstandard.CONTENTSIZE_UNKNOWN}:
+        raise zstandard.ZstdError(f"a frame of {found:#x} bytes, expected {size:#x}")
     return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(payload, max_output_size=size)

@@ -149,7 +149,7 @@ HEADER_SIZE = FatbinHeader.layout.size
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The fatbin that begins where *room* does; `BinaryError` where none does, or where it does not fit in."""
+    """The fatbin that begins where *room* does; `BinaryError` if none does, or where it does not fit in."""
     start = room.start
     header = FatbinHeader.parse(data[: room.stop], start)
     if header.magic != MAGIC:
@@ -170,7 +170,7 @@ def extent(data: memoryview, room: range) -> range:
 
 
 def read(data: memoryview, span: range) -> Reading:
-    """The entries of the fatbin at *span*; `BinaryError` where one is damaged or of a version that is not known.
+    """The entries of the fatbin at *span*; `BinaryError` if one is damaged or of a version that is not known.
 
     One with an entry of a kind or with flags that are not known is pinned: nobody can say which GPU needs that entry.
     """

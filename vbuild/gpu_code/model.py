@@ -4,7 +4,7 @@
     container the code of one translation unit, once for each kind of GPU it was built for
     entry     one of these: a cubin, PTX, an AMD code object ...
 
-An entry is a range of the file. What a container becomes when only some entries are kept is told as parts of a
+An entry is a range of the file. A container with some of its entries is given as parts of a
 `vbuild.files.edited.Rope`, so nothing is copied before it is written.
 
 What the containers of one vendor look like from outside: where they lie, who points to them, how they are read.
@@ -138,7 +138,7 @@ class Container:
         """The parts of a container with only the *kept* entries, in their order, each as *written* gives it.
 
         Without entries it is an empty container; keeping all of them as they are gives the container's own bytes.
-        `BinaryError` where anything else is asked of a pinned one.
+        `BinaryError` if anything else is asked of a pinned one.
         """
         chosen = tuple(entry for entry in self.entries if entry in kept)
         if written is verbatim and len(chosen) == len(self.entries):
@@ -183,7 +183,7 @@ class DeviceCode(Struct, frozen=True):
 
 
 class GpuRecord(Packed):
-    """A record of GPU code; `BinaryError` where it is cut short."""
+    """A record of GPU code; `BinaryError` if it is cut short."""
 
     REFUSAL = BinaryError
 

@@ -40,7 +40,7 @@ _NOTES = 100
 def device_code(image: ElfImage) -> DeviceCode:
     """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
 
-    `BinaryError` where there is more of it than any library has.
+    `BinaryError` if there is more of it than any library has.
     """
     findings = _Findings()
     for form in FORMS:
@@ -59,7 +59,7 @@ class _Findings:
     pieces: int = 0
 
     def count(self, more: int = 1) -> None:
-        """Bear in mind that *more* was found; `BinaryError` where that is more than can be."""
+        """Bear in mind that *more* was found; `BinaryError` if that is more than can be."""
         self.pieces += more
         if self.pieces > _MOST:
             raise BinaryError(f"more than {_MOST} pieces of GPU code; no library has so many, so this one is damaged")
@@ -210,7 +210,7 @@ class _Magic:
         self.start = -1
 
     def after(self, place: int) -> int:
-        """The first at *place* or behind it; the section's end where there is none."""
+        """The first at *place* or behind it; the section's end if there is none."""
         if self.start < place:
             match = self._pattern.search(self._data, place, self._end)
             self.start = match.start() if match else self._end

@@ -30,7 +30,7 @@ class Architecture(NamedTuple):
     is_tegra: bool = False
 
     def first_toolkit(self, suffix: str) -> Dotted | None:
-        """The first toolkit that compiles for the form with this *suffix*; None where there is no such form."""
+        """The first toolkit that compiles for the form with this *suffix*; None if there is no such form."""
         return {"": self.since, "a": self.specific, "f": self.family}[suffix]
 
 

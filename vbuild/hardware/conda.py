@@ -38,7 +38,7 @@ _GLIBC, _NEWEST_GLIBC = 2, 99
 def machine_of(text: str) -> Machine:
     """The machine that *text* describes, the JSON of ``conda info --json``, mamba's or pixi's.
 
-    Its Python is the one that the JSON names, conda's own, else the running one. `HardwareError` for what is no such
+    Its Python is the one that the JSON names, conda's own, else the running one. `HardwareError` for what is not such
     JSON, or a machine that runs no Linux of a known kind.
     """
     info = _parsed(text)
@@ -113,13 +113,13 @@ def _cpu(name: str, machine: str) -> Cpu:
     return Cpu.known(machine, _BASELINES[machine]) if generic == machine else Cpu.parse(generic)
 
 
-def _python(said: object) -> str:
+def _python(found: object) -> str:
     """The version in ``3.11.5`` or conda's ``3.11.5.final.0``; that of the running interpreter without one."""
-    if said is None:
+    if found is None:
         return platform.python_version()
-    if isinstance(said, str) and (match := _PYTHON.match(said)):
+    if isinstance(found, str) and (match := _PYTHON.match(found)):
         return match[0]
-    raise HardwareError(f"python_version is {said!r}; expected one as in 3.12.4")
+    raise HardwareError(f"python_version is {found!r}; expected one as in 3.12.4")
 
 
 def _platforms(machine: str, glibc: Dotted | None) -> Iterator[str]:

@@ -94,7 +94,7 @@ class Cpu(Struct, frozen=True):
 
     @classmethod
     def known(cls, machine: str, level: str) -> Self:
-        """The CPU of that *machine* and *level*; `HardwareError` where there is none."""
+        """The CPU of that *machine* and *level*; `HardwareError` if there is none."""
         levels = _ORDERS.get(machine, ())
         if level not in levels:
             expected = f"expected {', '.join(levels)}" if levels else f"expected one of {', '.join(_ORDERS)}"

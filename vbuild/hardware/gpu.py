@@ -77,7 +77,7 @@ class Arch:
 
     @property
     def toolkits(self) -> tuple[Dotted, Dotted | None] | None:
-        """The first CUDA toolkit that compiles for it, and the last if it is gone; None where it is not known."""
+        """The first CUDA toolkit that compiles for it, and the last if it is gone; None if it is not known."""
         known = ARCHITECTURES.get(self.number)
         first = known.first_toolkit(self.suffix) if known else None
         return (first, known.until) if known and first else None
@@ -288,7 +288,7 @@ def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) ->
     - Machine code: every form of the nearest architecture that runs there. For X.y exactly that is X.y, X.ya and X.yf
       together, since how drivers rank those is not published. Code for a Tegra between the nearest and the GPU is
       kept too, as nothing shows that every driver passes it over.
-    - PTX, where there is no such machine code or *request* asks for it: of the nearest architecture.
+    - PTX, if there is no such machine code or *request* asks for it: of the nearest architecture.
     - Under `Ptx.KEEP` also the newest PTX that later GPUs can run, and under `Ptx.NONE` no PTX at all.
 
     NVIDIA's rules are at the top of this file; the order of choice was measured on a GPU of 8.9 and read in its driver:

@@ -54,7 +54,7 @@ print(json.dumps([platform.python_version(), [str(tag) for tag in sys_tags()]]))
 class Machine(Struct, frozen=True):
     """What decides which wheel a machine gets.
 
-    The Python version, its compatibility tags best first, the CPU level (None where it is not known), NVIDIA's
+    The Python version, its compatibility tags best first, the CPU level (None if it is not known), NVIDIA's
     driver and GPUs, and what the providers of other namespaces support, features and values best first.
     """
 
@@ -101,7 +101,7 @@ class Machine(Struct, frozen=True):
         return "\n".join(lines) + "\n"
 
     def features(self, namespace: str) -> Features | None:
-        """What the description lists as supported of *namespace*, best first; None where it lists nothing."""
+        """What the description lists as supported of *namespace*, best first; None if it lists nothing."""
         return dict(self.supported).get(namespace)
 
 
@@ -173,7 +173,7 @@ def _values(features: Table, feature: str) -> tuple[str, ...]:
 
 def _check(rule: re.Pattern[str], text: str, place: str) -> None:
     if not rule.fullmatch(text):
-        raise HardwareError(f"{place}: {text!r} is no name that PEP 825 allows: a-z, 0-9 and _ (in values also .)")
+        raise HardwareError(f"{place}: {text!r} is not a name that PEP 825 allows: a-z, 0-9 and _ (in values also .)")
 
 
 def _expanded(table: Table) -> Iterator[str]:

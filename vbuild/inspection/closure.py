@@ -146,7 +146,7 @@ class Closure:
     """The files of a wheel that the loader loads, the largest first, and how they hang together.
 
     *cuda* is the major version that their names agree on. *named* says of each library that nothing needs which files
-    of the wheel that are no ELF files have its name in them.
+    of the wheel that are not ELF files have its name in them.
     """
 
     nodes: tuple[Node, ...]
@@ -220,7 +220,7 @@ class Closure:
         """The same, knowing which files are *named* where."""
         return dataclasses.replace(self, named=dict(named))
 
-    def beside(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
+    def with_repeats(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
         """The same, knowing which of its libraries are in other wheels than *wheel*, too."""
         others = {repeat.hash: tuple(name for name in repeat.wheels if name != wheel) for repeat in repeats}
         nodes = (

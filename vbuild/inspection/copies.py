@@ -33,7 +33,7 @@ class Copies(Struct, frozen=True):
     copies: tuple[LevelCopy, ...]
 
     def at(self, level: str) -> LevelCopy | None:
-        """The copy for *level*; None where processors of it load a lower one's."""
+        """The copy for *level*; None if processors of it load a lower one's."""
         return next((copy for copy in self.copies if copy.level == level), None)
 
     def data(self) -> dict[str, Any]:

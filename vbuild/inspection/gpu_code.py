@@ -126,7 +126,7 @@ class Stack(Struct, frozen=True):
     """Containers that hold entries of the same *sorts* in the same order, their sizes in bytes added up.
 
     *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the entries that are the
-    smallest of their container. *frame* is what the containers take up beside their entries. *is_offered* says that
+    smallest of their container. *frame* is what the containers take up besides their entries. *is_offered* says that
     the GPU's runtime chooses from them.
     """
 

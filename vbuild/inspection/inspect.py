@@ -57,7 +57,7 @@ _NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.
 
 
 def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> Contents:
-    """What is in *wheel*; `WheelError` where it is none. *jobs* threads look, as many as there are cores for None.
+    """What is in *wheel*; `WheelError` if it is none. *jobs* threads look, as many as there are cores for None.
 
     With *closure* also which of its libraries loads which.
     """
@@ -98,7 +98,7 @@ def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
     """The same contents, inspected with their closures, that say of each library which other wheels have it, too."""
     found = repeats((contents.wheel, contents.closure) for contents in several if contents.closure)
     return tuple(
-        dataclasses.replace(contents, closure=contents.closure.beside(found, contents.wheel))
+        dataclasses.replace(contents, closure=contents.closure.with_repeats(found, contents.wheel))
         if contents.closure
         else contents
         for contents in several
@@ -106,7 +106,7 @@ def compared(several: Sequence[Contents]) -> tuple[Contents, ...]:
 
 
 def save_page(contents: Contents, path: Path) -> None:
-    """Write the page that shows *contents* to *path*, complete or not at all; `RepackageError` where that cannot be."""
+    """Write the page that shows *contents* to *path*, complete or not at all; `RepackageError` if that cannot be."""
     try:
         with replacing(path) as part:
             part.write_text(page(contents), encoding="utf-8")
@@ -124,7 +124,7 @@ def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found
 
 
 def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
-    """What looks into *member*, by the magic it begins with; None where it is no compiled file."""
+    """What looks into *member*, by the magic it begins with; None if it is not a compiled file."""
     if member.size < _SMALLEST:
         return None
     start = wheel.head(member, len(ARCHIVE_MAGIC))
@@ -183,7 +183,7 @@ def _gpu_code(data: memoryview) -> GpuCode:
     try:
         return GpuCode.of(device_code(ElfImage.parse(data)))
     except BinaryError as error:
-        return GpuCode(notes=(f"GPU code cannot be told apart: {error}",))
+        return GpuCode(notes=(f"GPU code cannot be read: {error}",))
 
 
 def _left_out(damaged: Damaged) -> str:
@@ -204,8 +204,8 @@ def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for member in wheel.members if sought else ():
         if member.path.endswith(_PYTHON):
-            said = {word for match in _NAME.findall(wheel.read(member)) for word in _said(match.decode())}
-            for path in (path for path, words in sought.items() if not words.isdisjoint(said)):
+            words_in_file = {word for match in _NAME.findall(wheel.read(member)) for word in _said(match.decode())}
+            for path in (path for path, words in sought.items() if not words.isdisjoint(words_in_file)):
                 found.setdefault(path, []).append(member.path)
     return {path: tuple(sorted(files)) for path, files in found.items()}
 
@@ -254,7 +254,7 @@ def _licence(wheel: Wheel) -> Licence:
 
 
 def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
-    """What is in *wheel* beside the *compiled* files, by the suffix of the names, what takes most first."""
+    """What is in *wheel* besides the *compiled* files, by the suffix of the names, what takes most first."""
     suffixes: dict[str, list[Member]] = {}
     for member in wheel.members:
         if member.path not in compiled:

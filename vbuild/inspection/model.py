@@ -5,7 +5,7 @@
              -> Copies (for CPU levels)
              -> Closure (which library loads which), where it is asked for
 
-`Contents.data()` is the JSON of ``vbuild inspect --json``, described by ``schema.json`` beside this file. Sizes are
+`Contents.data()` is the JSON of ``vbuild inspect --json``, described by ``schema.json`` next to this file. Sizes are
 bytes: packed as in the wheel, unpacked as installed.
 """
 
@@ -46,7 +46,7 @@ class LibraryContents(Struct, frozen=True):
 
     @property
     def level(self) -> str | None:
-        """The CPU level whose processors load it in another's stead: ``v3``; None for what every processor may load."""
+        """The CPU level whose processors load it instead of another, ``v3``; None if every processor may load it."""
         return level_of(self.path)
 
     @property
@@ -56,7 +56,7 @@ class LibraryContents(Struct, frozen=True):
 
     @property
     def is_bundled(self) -> bool:
-        """Whether a repair tool put it into a folder of its own, beside the package."""
+        """Whether a repair tool put it into a folder of its own, next to the package."""
         return _BUNDLED.search(self.path) is not None
 
     def data(self, devices: tuple[Device, ...]) -> dict[str, Any]:
@@ -200,9 +200,9 @@ class Licence(Struct, frozen=True):
 
     def __str__(self) -> str:
         """The licence in one line."""
-        said = self.expression or next(iter((self.text or "").splitlines()), "")
+        licence = self.expression or next(iter((self.text or "").splitlines()), "")
         names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
-        return said or ", ".join(names) or "not stated"
+        return licence or ", ".join(names) or "not stated"
 
     def data(self) -> dict[str, Any]:
         return {
@@ -278,7 +278,7 @@ class Contents:
 
     @property
     def bundled(self) -> tuple[LibraryContents, ...]:
-        """The libraries that a repair tool put beside the package; not copies for CPU levels, nor what has a stub."""
+        """The libraries that a repair tool put next to the package; not copies for CPU levels, nor what has a stub."""
         own = moved(library.outline for library in self.libraries if not library.is_bundled)
         there = (library for library in self.libraries if library.is_bundled and library.name not in own)
         return tuple(library for library in there if library.level is None)
@@ -290,7 +290,7 @@ class Contents:
 
     @property
     def levels(self) -> tuple[LevelSize, ...]:
-        """What the copies for each CPU level take; nothing where there are none."""
+        """What the copies for each CPU level take; nothing if there are none."""
         return level_sizes(self.copies)
 
     @property

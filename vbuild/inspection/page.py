@@ -3,7 +3,7 @@
 contents -> a tree of wheel, library, section, architecture -> page.html.jinja with page.css and page.js inside
          -> rows of libraries, if their closure is known     -> closure.html.jinja, closure.css and closure.js
 
-Which code a GPU needs is said by `vbuild.inspection.gpu_code` alone: the page only adds up its numbers. Its content
+Only `vbuild.inspection.gpu_code` knows which code a GPU needs: the page only adds up its numbers. Its content
 security policy lets nothing run or load but that one script and style sheet, whatever names are in the wheel.
 """
 
@@ -152,7 +152,7 @@ def _gpu_section(
 
 
 def _look(section: Section) -> str:
-    """The class of the colour of a section that is no GPU code."""
+    """The class of the colour of a section that is not GPU code."""
     if section.is_debug:
         return "debug"
     if section.is_symbols:

@@ -184,7 +184,7 @@ def _archs(portions: Iterable[Portion], width: int) -> str:
 
 
 def _findings(contents: Contents) -> Iterator[str]:
-    """What is worth knowing beside the sizes, where there is any."""
+    """What is worth knowing besides the sizes, if anything."""
     outlines = [library.outline for library in contents.libraries]
     if symbols := sum(outline.symbol_size + outline.debug_size for outline in outlines):
         debug = sum(outline.debug_size for outline in outlines)

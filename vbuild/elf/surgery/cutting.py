@@ -3,12 +3,12 @@
     replaced spans -> packed down in their section -> whole pages left free -> holes in the file
     unneeded sections -> holes behind what is loaded, or between
     PT_LOADs split at their holes, room for the new program headers, offsets shifted, pointers led to the new places
-    -> a rope over the file, proved before it is handed out
+    -> an edited file over the file, proved before it is handed out
 
 Addresses stay: code, data and symbols find each other as before, and the hole is never mapped. Only the replaced spans
 have new ones, inside their section, and everything that leads there is known or the file is refused.
 
-Edits of a file put together into a rope over it: ranges where nothing changed, new bytes where something did.
+Edits of a file put together into an edited file over it: ranges where nothing changed, new bytes where something did.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ class Edit:
 def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
     """*source* with *edits*; small pieces next to each other are copied together.
 
-    `SurgeryError` where two edits want the same bytes.
+    `SurgeryError` if two edits want the same bytes.
     """
     view = memoryview(source)
     return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
@@ -93,7 +93,7 @@ class Operation:
     What would have freed no whole page was not.
     """
 
-    rope: EditedFile
+    edited: EditedFile
     slots: tuple[PointerSlot, ...] = ()
     replaced: tuple[Replacement, ...] = ()
 
@@ -101,11 +101,11 @@ class Operation:
 def cut(
     image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
 ) -> EditedFile:
-    """*image* with *replacements* and without what *strip* drops, proved; `Rope.whole` where nothing is gained.
+    """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` where nothing is gained.
 
-    `SurgeryError` where it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
+    `SurgeryError` if it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
     """
-    return operated(image, replacements, strip=strip, force=force).rope
+    return operated(image, replacements, strip=strip, force=force).edited
 
 
 def operated(
@@ -122,10 +122,10 @@ def operated(
     plan = _plan(image, beds, unneeded, force=force)
     if not plan.holes.size:
         return Operation(EditedFile.whole(image.data))
-    rope = spliced(image.data, _edits(image, plan))
+    edited = spliced(image.data, _edits(image, plan))
     replaced = tuple(each for bed in plan.beds for each in bed.replacements)
-    prove(image, rope, replaced, without=unneeded)
-    return Operation(rope, plan.table.slots, replaced)
+    prove(image, edited, replaced, without=unneeded)
+    return Operation(edited, plan.table.slots, replaced)
 
 
 @dataclass(frozen=True, slots=True)

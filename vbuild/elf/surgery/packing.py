@@ -47,7 +47,7 @@ def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
     """Room for *pieces*, given in ascending order, in *section*; every start keeps the alignment that all had before.
 
     What no piece claims stays where it is, unless it is shorter than the alignment and *is_padding* says that it is
-    there for nothing else. `SurgeryError` where pieces overlap or grow.
+    there for nothing else. `SurgeryError` if pieces overlap or grow.
     """
     unit = _alignment(pieces, alignment)
     cursor = before = section.start
@@ -140,7 +140,7 @@ def whole_pages(free: range, unit: int) -> range:
 def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
     """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
 
-    A piece without code is no longer mapped as executable. `SurgeryError` where a hole is anywhere but inside one
+    A piece without code is not mapped as executable any more. `SurgeryError` if a hole is anywhere but inside one
     PT_LOAD, or outside all segments.
     """
     unit = page(layout.machine)

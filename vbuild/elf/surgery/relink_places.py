@@ -36,7 +36,7 @@ from vbuild.files.edited import EditedFile
 
 _SYMBOL = SymbolEntry.layout
 _SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
-# beside those that a cut moves: only PT_DYNAMIC says where they are
+# besides those that a cut moves: only PT_DYNAMIC says where they are
 _MOVABLE = SLIDING | {SectionType.STRTAB, SectionType.DYNAMIC, SectionType.RELA, SectionType.RELR}
 _GROWING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC})
 _LED = frozenset({SegmentType.DYNAMIC, SegmentType.INTERP})
@@ -102,7 +102,7 @@ def same_sections(case: Case) -> None:
 
 
 def same_bytes(case: Case) -> None:
-    """What moved, or is no part of the memory, has its bytes; only symbols of sections follow them."""
+    """What moved, or is not part of the memory, has its bytes; only symbols of sections follow them."""
     moved = case.moved
     for old, new in case.sections:
         is_compared = not old.is_loaded or old.header.sh_addr in moved or old.header.sh_type in _SYMBOLS

@@ -69,7 +69,7 @@ class Bloom:
 
     @classmethod
     def parse(cls, section: Buffer) -> Self:
-        """The head of *section*; `SurgeryError` where it is none that a loader takes."""
+        """The head of *section*; `SurgeryError` if it is none that a loader takes."""
         header = _Header.parse(section)
         count = header.bloom_size
         end = header.layout.size + 8 * count + 4 * header.nbuckets
@@ -90,7 +90,7 @@ class Bloom:
         return type(self)(_Header(header.nbuckets, header.symoffset, middle, header.bloom_shift), words)
 
     def shorter_by(self, gain: int) -> Self | None:
-        """The largest half, quarter ... that saves *gain* bytes; None where not even one word would."""
+        """The largest half, quarter ... that saves *gain* bytes; None if not even one word would."""
         bloom = self
         while self.size - bloom.size < gain:
             if len(bloom.words) == 1:
@@ -150,7 +150,7 @@ class SlotTable:
 def roomy(
     image: ElfImage, headers: tuple[ProgramHeader, ...], holes: Holes, *, shelf: range = range(0)
 ) -> SlotTable | None:
-    """A table for *headers*, offsets those of the file without *holes*; None where there is no room for it.
+    """A table for *headers*, offsets those of the file without *holes*; None if there is no room for it.
 
     *shelf* are file offsets that the table may move to where nothing else helps.
     """
@@ -170,8 +170,8 @@ def _announced(table: SlotTable, image: ElfImage) -> SlotTable:
     address, size = image.address(table.start), ROW * len(table.headers)
     if address is None:
         return table
-    told = {"p_offset": table.start, "p_vaddr": address, "p_paddr": address, "p_filesz": size, "p_memsz": size}
-    headers = (replace(each, **told) if each.p_type == SegmentType.PHDR else each for each in table.headers)
+    places = {"p_offset": table.start, "p_vaddr": address, "p_paddr": address, "p_filesz": size, "p_memsz": size}
+    headers = (replace(each, **places) if each.p_type == SegmentType.PHDR else each for each in table.headers)
     return replace(table, headers=tuple(headers))
 
 
@@ -257,9 +257,9 @@ def _may_move(image: ElfImage, sections: list[Section]) -> bool:
     inside = all(span.start <= one.span.start and one.span.stop <= sections[-1].span.start for one in touched)
     known = all(one.p_type in NOTES for one in touched)
     starts = {section.addresses.start for section in sections}
-    told = {value for tag, value in image.dynamic().items() if tag in ADDRESS_TAGS and value in addresses}
+    starting = {value for tag, value in image.dynamic().items() if tag in ADDRESS_TAGS and value in addresses}
     referred = image.pointers([addresses]) or exported(image, [addresses])
-    return inside and known and told <= starts and not referred
+    return inside and known and starting <= starts and not referred
 
 
 def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:

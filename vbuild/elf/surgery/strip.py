@@ -4,7 +4,7 @@
     UNNEEDED   those, .symtab, its .strtab and its index table
 
 Kept at both levels, as GNU strip does: .comment, .gnu.build.attributes, build-id, .gnu_debuglink, and .gnu_debugdata.
-Object files are no business of it: their symbols are what linkers need.
+Object files stay whole: linkers need their symbols.
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""A rope read like a file, before it is one: slices of it, and what they are made of.
+"""An edited file, read by slices before it is written.
 
 What refers to an address from elsewhere in the file, and has to follow when something moves away from it.
 """
@@ -21,16 +21,16 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenElf:
-    """The file that a rope stands for; a slice is copied only where it crosses the rope's parts."""
+    """The file that an edited file will be; a slice is copied only if it crosses its parts."""
 
-    rope: EditedFile
+    edited: EditedFile
     _starts: tuple[int, ...]
     _size: int
 
     @classmethod
-    def of(cls, rope: EditedFile) -> Self:
-        *starts, size = accumulate(map(len, rope.parts), initial=0)
-        return cls(rope, tuple(starts), size)
+    def of(cls, edited: EditedFile) -> Self:
+        *starts, size = accumulate(map(len, edited.parts), initial=0)
+        return cls(edited, tuple(starts), size)
 
     def __len__(self) -> int:
         return self._size
@@ -41,18 +41,18 @@ class WrittenElf:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def pieces(self, span: range) -> Iterator[range | memoryview]:
-        """What the file's bytes at *span* are: ranges of the rope's source, or new bytes."""
+        """What the file's bytes at *span* are: ranges of the edited file's source, or new bytes."""
         index = bisect_right(self._starts, span.start) - 1
         cursor = span.start
         while cursor < min(span.stop, self._size):
-            part, start = self.rope.parts[index], self._starts[index]
+            part, start = self.edited.parts[index], self._starts[index]
             stop = min(start + len(part), span.stop)
             first, last = cursor - start, stop - start
             yield part[first:last] if isinstance(part, range) else memoryview(part)[first:last]
             cursor, index = stop, index + 1
 
     def _bytes(self, piece: range | memoryview) -> memoryview:
-        return self.rope.source[piece.start : piece.stop] if isinstance(piece, range) else piece
+        return self.edited.source[piece.start : piece.stop] if isinstance(piece, range) else piece
 
     def differs(self, span: range, original: memoryview, start: int, words: dict[int, int]) -> int | None:
         """The first offset in *original* at which the file's bytes at *span* are not those from *start* on.
@@ -60,7 +60,7 @@ class WrittenElf:
         *words* are numbers by their offset in *original* that are expected there instead.
         """
         cursor = start
-        own = self.rope.source.obj is original.obj and len(self.rope.source) == len(original)
+        own = self.edited.source.obj is original.obj and len(self.edited.source) == len(original)
         for piece in self.pieces(span):
             if not (own and isinstance(piece, range) and piece.start == cursor):
                 if (place := _difference(self._bytes(piece), original, cursor, words)) is not None:
@@ -136,7 +136,7 @@ def symbol_words(image: ElfImage, moves: Sequence[Move], *, without: Sequence[Se
     """The words to be written, by file offset, so that ``.symtab`` knows of *moves* and of the sections *without*.
 
     The symbol of a section that goes becomes one of no file, as GNU ld writes them, which every tool passes over; of
-    what moves as a whole the size is told as well.
+    what moves as a whole the size changes as well.
     """
     by_start = {move.old.start: move for move in moves}
     gone = {section.index for section in without}
