@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import jsonschema  # noqa: F401 - the first report read would load it, in more time than an input may take
 from unearth.fetchers import PyPIClient
 
 from tests.factories.reports import data as report_of

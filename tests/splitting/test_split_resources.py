@@ -53,8 +53,8 @@ import sys
 from pathlib import Path
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.split import split
-from vbuild.splitting.request import Request
-result = split([Path("in")], Path("thin"), request=Request(smallest=0), indexes=lambda: Indexes(no_index=True))
+from vbuild.splitting.request import SplitRequest
+result = split([Path("in")], Path("thin"), request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
 assert all(len(one.edited) == int(sys.argv[1]) for one in result.wheels)
 """
 READS = """
