@@ -123,7 +123,7 @@ def test_what_slim_refuses_is_one_line_and_leaves_nothing(
     assert not list(fat.glob("out/*"))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_or_written_is_one_line(fat: Path, arguments: tuple[
     assert sorted(path for path in fat.rglob("*") if path != fat / "out") == before
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

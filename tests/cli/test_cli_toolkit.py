@@ -136,6 +136,7 @@ def test_the_path_is_a_cuda_home(having: Workdir) -> None:
     assert "release 13.0" in said
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_the_list_fits_a_terminal(having: Workdir) -> None:
     [root] = kept(having)

@@ -116,7 +116,7 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("undisturbed", "concerns", "kind", "status", "said"),
     [(named[name], *rest) for name, *rest in FOUND.values()],

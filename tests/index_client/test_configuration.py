@@ -154,6 +154,7 @@ def test_a_proxy_is_used(tmp_path: Path) -> None:
         fetched(pinned(archive), tmp_path / "cache", indexes=Indexes(index_url="http://nowhere.example", proxy=proxy))
 
 
+@pytest.mark.nightly
 def test_pip_is_asked_once_and_again_when_its_files_change(tmp_path: Path) -> None:
     env = _env(tmp_path, "[global]\nindex-url = https://one.example/simple\n")
     begin = time.perf_counter()

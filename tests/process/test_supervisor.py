@@ -48,6 +48,7 @@ def test_the_keeper_ends_with_its_process(tmp_path: Path) -> None:
     until(lambda: not is_running(keeper))
 
 
+@pytest.mark.nightly
 def test_a_build_goes_on_where_its_keeper_was_killed(tmp_path: Path) -> None:
     program = f"{RUN}\nimport vbuild.process.run as p, os\n"
     kill = "p._running.keeper._process.kill(); p._running.keeper._process.wait()\nrun(['true'], log=Path('log'))\n"
@@ -85,6 +86,7 @@ def test_the_commands_of_one_thread_are_stopped_and_no_others(tmp_path: Path) ->
     assert said["two"].startswith("sh was stopped; ")
 
 
+@pytest.mark.nightly
 def test_a_thread_that_runs_nothing_is_stopped_too(tmp_path: Path) -> None:
     begun = time.monotonic()
     with stoppable() as stop:

@@ -119,7 +119,7 @@ def test_the_plugin_goes_and_comes_without_the_base(client: str, site: Path, ven
     assert "No module named 'levels'" in venv.tries(ASK).stderr
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @BOTH
 def test_a_misspelt_extra_is_the_base_alone_and_the_loader_tells(
     client: str, site: Path, venv: VirtualEnvironment

@@ -66,7 +66,7 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("indexes", "asked", "expected"), REQUESTS)
 def test_eleven_requests_are_answered_as_the_notes_say(
     address: str,

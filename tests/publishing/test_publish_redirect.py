@@ -108,7 +108,7 @@ def test_pip_checks_the_hash_of_the_sdist_and_that_the_wheels(
     assert len(asked) == 1
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @TOOLS
 def test_hashes_pin_the_newest_of_several_releases_and_its_companion(
     tmp_path: Path, python: Path, tool: Command
@@ -124,7 +124,7 @@ def test_hashes_pin_the_newest_of_several_releases_and_its_companion(
     assert found == {"demo-1.1.dist-info", "demo_libs-1.0.dist-info"}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @TOOLS
 def test_an_index_may_have_the_sdist_and_wheels_for_other_systems(tmp_path: Path, python: Path, tool: Command) -> None:
     release(tmp_path / "dist")
@@ -183,7 +183,7 @@ def test_every_command_of_the_readme_works_as_it_stands(tmp_path: Path, python: 
     assert tool is uv or (folder / "mirror" / NAME).is_file()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @TOOLS
 def test_a_folder_of_files_serves_a_release_of_any_version(tmp_path: Path, python: Path, tool: Command) -> None:
     name = "demo-1!2.0+cu.12-3-py3-none-any.whl"
@@ -203,7 +203,7 @@ def test_pip_download_saves_the_sdist_alone(tmp_path: Path, python: Path, asked:
     assert asked == []
 
 
-@pytest.mark.sampled("uv")
+@pytest.mark.nightly
 @TOOLS
 def test_it_is_an_sdist_to_those_who_want_none(
     tmp_path: Path, python: Path, asked: list[tuple[str, str]], tool: Command

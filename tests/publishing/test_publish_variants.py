@@ -60,7 +60,7 @@ def test_who_knows_no_variants_takes_the_plain_wheel_over_http(
             assert venv.runs("demo-level") == "plain"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", [Local(), Suffix(), Variants()], ids=lambda layout: str(layout.name))
 def test_the_plain_wheel_is_taken_before_one_of_its_name_that_the_index_has(
     dist: Path, tmp_path: Path, venv: VirtualEnvironment, layout: PublishLayout

@@ -23,6 +23,7 @@ def published_wheels(tmp_path_factory: pytest.TempPathFactory) -> PublishedWheel
     return PublishedWheels(tmp_path_factory)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("published", "stem", "expected"),
     [

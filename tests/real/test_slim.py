@@ -56,7 +56,7 @@ def cutting(published_wheels: PublishedWheels, request: pytest.FixtureRequest) -
     return published_wheels.cutting(published, "90", Cuts(unsupported=published in PARTIAL))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("cutting", WHEELS, indirect=True, ids=str)
 def test_cuobjdump_lists_what_the_rule_keeps(cutting: Cutting, published_wheels: PublishedWheels) -> None:
     cuobjdump = published_wheels.tool("cuobjdump", "nvidia-cuda-cuobjdump")

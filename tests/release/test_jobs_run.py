@@ -200,7 +200,7 @@ def test_the_reusable_workflow_keeps_to_the_version_it_began_with(
     assert _outputs(checkout(project, tmp_path / "runner"), RECIPE, vbuild=wanted)["vbuild"] == expected
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("system", ["reusable", "emitted"])
 def test_where_no_part_was_handed_on_the_last_job_says_so(
     system: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -255,6 +255,7 @@ def get_requires_for_build_wheel(config_settings=None):
 """
 
 
+@pytest.mark.nightly
 @needs("gcc")
 @on_x86
 def test_what_a_hook_asks_for_has_to_be_in_the_lock_as_well(workdir: Workdir) -> None:

@@ -193,7 +193,7 @@ LIBRARIES = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize("what", LIBRARIES)
 def test_a_library_that_is_not_there_is_named(workdir: Workdir, what: str) -> None:

@@ -54,6 +54,7 @@ def check(recipe: Recipe) -> tuple[JobPart, ...]:
 labels = st.text("abc_.1", min_size=1, max_size=5).filter(lambda label: label != "null")
 
 
+@pytest.mark.nightly
 @settings(max_examples=40, deadline=None)
 @given(
     pythons=st.lists(

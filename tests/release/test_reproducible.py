@@ -186,7 +186,7 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("verb", [SLIM, SPLIT, STAMP, INDEX, PUBLISH], ids=str)
 def test_what_is_written_is_the_same_whoever_writes_it(
     verb: Verb, locales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

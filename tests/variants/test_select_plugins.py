@@ -101,6 +101,7 @@ def test_a_plugin_that_does_not_answer_is_one_line_and_no_result(workdir: Plugin
     assert not (tmp_path / "machine.toml").exists()
 
 
+@pytest.mark.nightly
 def test_a_plugin_that_cannot_be_had_is_one_line_and_no_result(workdir: PluginWorkdir) -> None:
     ran = workdir.select()
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -108,6 +109,7 @@ def test_a_plugin_that_cannot_be_had_is_one_line_and_no_result(workdir: PluginWo
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

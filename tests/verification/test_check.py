@@ -20,6 +20,7 @@ def results(tmp_path: Path) -> SplitResults:
     return SplitResults(tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_thin_wheel_and_its_libraries_work_with_each_installer(results: SplitResults) -> None:
     results.thin({"demo/__init__.py": IMPORTS_C, "demo/_c.so": module("liba-1a2b3c4d.so.1", rpath_=TO_LIBS)})
     results.libs(
@@ -118,6 +119,7 @@ def test_what_no_rpath_led_to_before_the_split_is_noted(results: SplitResults) -
     ]
 
 
+@pytest.mark.nightly
 def test_a_module_whose_package_loads_what_no_rpath_leads_to_can_be_loaded_after_it(results: SplitResults) -> None:
     opens = "import ctypes, pathlib\nctypes.CDLL(pathlib.Path(__file__).with_name('liba.so'))\n" + IMPORTS_C
     files = {"demo/_c.so": module("liba.so"), "demo/liba.so": library("liba.so")}
@@ -232,6 +234,7 @@ def test_what_needs_the_driver_is_not_loaded_without_one(results: SplitResults) 
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -282,6 +285,7 @@ def test_a_library_that_crashes_is_a_failure_where_there_is_no_package(results: 
     assert failures(results.only()) == ["load: no-name/libdemo.so: not loaded: the process ended with SIGABRT"]
 
 
+@pytest.mark.nightly
 def test_loading_begins_with_what_python_code_names_and_what_nothing_else_needs(results: SplitResults) -> None:
     opens = 'const char *opens = "libmentioned.so";'
     names = ("libnamed.so", "libmentioned.so", "liblonely.so", "libone.so")

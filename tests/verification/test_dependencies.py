@@ -91,6 +91,7 @@ def test_a_wheel_that_requires_nothing_for_the_loader_is_installed_alone(results
     assert [note.partition(" which")[0] for note in notes(result)] == ["install: nowhere left out,"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("requires", "said"),
     [

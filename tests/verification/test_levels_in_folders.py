@@ -130,6 +130,7 @@ def test_copies_of_one_library_have_one_soname(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_a_mark_above_the_folder_s_level_is_an_error(tmp_path: Path) -> None:
     marked = library("libvb_demo-01234567.so", source=MUCH, flags=("-O2", "-march=x86-64-v3", "-Wl,-z,x86-64-v4"))
     what = "marked as needing x86-64-v4, above x86-64-v3, whose folder it is in: glibc refuses to load it"

@@ -177,6 +177,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> str:
     return python
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_worker_without_vbuild_is_refused(tmp_path: Path, foreign: str) -> None:
     with clustered(tmp_path) as started:

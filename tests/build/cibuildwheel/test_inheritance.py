@@ -86,7 +86,7 @@ def environments() -> list[dict[str, str]]:
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("override", OVERRIDES)
 @pytest.mark.parametrize("project", PROJECTS)
 def test_whatever_project_and_user_say_is_still_said(project: str, override: str, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_whatever_project_and_user_say_is_still_said(project: str, override: str
         assert (after.repair, after.is_tested) == (before.repair, before.is_tested), environment
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("override", OVERRIDES)
 @pytest.mark.parametrize("project", PROJECTS)
 def test_without_settings_of_the_recipe_those_of_the_project_are_not_touched(

@@ -76,7 +76,7 @@ def test_what_pypi_refuses_is_an_error_in_wheels_and_sdists(
     assert errors(tmp_path, pypi=False) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("version", "lines", "reason"), REFUSED)
 def test_twine_refuses_the_same(version: str, lines: str, reason: str, tmp_path: Path) -> None:
     assert reason
@@ -91,6 +91,7 @@ def test_what_is_nested_too_deep_to_be_read_is_an_error(line: str, tmp_path: Pat
     assert all(error.endswith("brackets in brackets, too deep to be read") and len(error) < 400 for error in found)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("version", "lines"), TAKEN, ids=["old", "license file", "long", "modern"])
 def test_twine_takes_what_has_no_error(version: str, lines: str, tmp_path: Path) -> None:
     released(tmp_path, version, lines)

@@ -117,6 +117,7 @@ def test_who_finds_variants_finds_a_plain_wheel(tmp_path: Path) -> None:
     assert not check(tmp_path).failed
 
 
+@pytest.mark.nightly
 def test_pip_and_uv_find_nothing_without_a_plain_wheel(tmp_path: Path) -> None:
     release_folder(tmp_path, "demo-1.0-py3-none-any-x86_64_v2.whl")
     (tmp_path / SDIST).unlink()

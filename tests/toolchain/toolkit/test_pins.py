@@ -38,7 +38,7 @@ def test_every_component_is_a_wheel_of_its_version_with_a_hash(release: ToolkitR
         assert all(release.pin(project, machine) for name in CORE for project in release.projects(name))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_the_pins_are_what_the_index_states(release: ToolkitRelease, tmp_path: Path) -> None:
