@@ -245,7 +245,7 @@ def _document(
     kept = [prop for variant in claimed.variants for prop in variant.properties] if claimed else []
     others = [prop for prop in kept if prop.namespace != NAMESPACE]
     properties = (*others, *claimed_properties(cuts, major=cuda_major(plan.needed, wheel.metadata())))
-    beside = [name for name in claimed.metadata.namespaces if name != NAMESPACE] if claimed else []
+    unchanged = [name for name in claimed.metadata.namespaces if name != NAMESPACE] if claimed else []
     given = dict(claimed.metadata.providers) if claimed else {}
-    metadata = metadata_for((NAMESPACE, *beside), {name: given[name] for name in beside if name in given})
+    metadata = metadata_for((NAMESPACE, *unchanged), {name: given[name] for name in unchanged if name in given})
     return Document.of(Variant.of(label, properties), metadata)

@@ -1,12 +1,12 @@
-"""The wheels made beside thin ones: shared libraries in ``<project>-libs``, what compilers read in ``<project>-dev``.
+"""The companion wheels of a split: shared libraries in ``<project>-libs``, files for compilers in ``<project>-dev``.
 
-    Libs(project, files, platform).wheel(version) -> mumaxplus_libs-0.187…-py3-none-manylinux_2_28_x86_64.whl
+    LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-0.187…-py3-none-manylinux_2_28_x86_64.whl
         mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
-        mumaxplus_libs-0.187….dist-info/licenses/…  texts that the libraries' licences want beside them
-    dev_wheel(name, platform=, like=)             -> mumaxplus_dev-1.2.2-py3-none-any.whl
+        mumaxplus_libs-0.187….dist-info/licenses/…  texts that the libraries' licences require
+    dev_companion(name, platform=, like=)         -> mumaxplus_dev-1.2.2-py3-none-any.whl
 
-The version of a -libs wheel is a hash of all that is in it, so releases with the same libraries share one, and the same
-file name never stands for two contents. It is a release number like any other: PEP 440 knows no other numbers.
+The version of a -libs wheel is a hash of its contents, so releases with the same libraries share one, and a file name
+never has two contents. It is a release number, because PEP 440 allows no hash there.
 https://packaging.python.org/en/latest/specifications/core-metadata/
 https://peps.python.org/pep-0639/
 """
@@ -31,16 +31,16 @@ from vbuild.wheel.zip_read import Member
 _HASHED_BYTES = 6
 _ANY = "any"
 _LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
-# bytes: a larger one is no text, and would be held in memory
+# bytes; a larger file is no text, and would be held in memory
 _LARGEST_TEXT = 1 << 24
 _NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
 _LICENCE_CLASSIFIER = "License ::"
-# what a License-File may say: a path that no glob matches otherwise, as packaging and the index have it
+# what a License-File may say: a path that is no glob, as packaging and the index check it
 _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
 
 class Companion(Struct, frozen=True):
-    """A wheel that is made beside the thin ones: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
+    """A -libs or -dev wheel: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
 
     name: WheelName
     metadata: bytes
@@ -53,7 +53,7 @@ class Companion(Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """What a thin wheel says to get this one: ``mumaxplus-libs==0.187…``."""
+        """How a thin wheel requires this one: ``mumaxplus-libs==0.187…``."""
         return f"{self.project}=={self.name.version}"
 
     @property
@@ -70,20 +70,20 @@ class Companion(Struct, frozen=True):
 
 
 def libs_project(project: str) -> str:
-    """The name of the wheel with the libraries that *project*'s wheels share, as package indexes spell it."""
+    """Return the name of the -libs wheel of *project*, as package indexes spell it."""
     return canonicalize_name(project) + LIBS
 
 
 def libs_folder(project: str) -> str:
-    """Where in site-packages the libraries that *project*'s wheels share are."""
+    """Return the folder in site-packages with the libraries of the -libs wheel of *project*."""
     return f"{escaped(libs_project(project))}/lib"
 
 
 class LibsContents(Struct, frozen=True):
-    """What a -libs wheel is made of; *project* is whose wheels share it, or how else it is called.
+    """The contents of a -libs wheel; *project* is the one whose wheels share it, or the requested name.
 
-    *files* is a hash in hex by path in it, *platform* its platform tag, *licence* lines of METADATA, *texts* licence
-    texts by path below its licenses folder, and *requires* its Requires-Dist lines.
+    *files* is a hash in hex by path, *platform* its platform tag, *licence* lines of METADATA, *texts* licence texts by
+    path below its licenses folder, and *requires* its Requires-Dist lines.
     """
 
     project: str
@@ -100,7 +100,7 @@ class LibsContents(Struct, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """A SHA-256 over all that makes the wheel, however its parts were ordered."""
+        """A SHA-256 over all contents, independent of their order."""
         rows = [
             self.name,
             *(f"{digest} {path}" for path, digest in sorted(self.files.items())),
@@ -127,7 +127,7 @@ class LibsContents(Struct, frozen=True):
         )
 
     def wheel(self, version: str) -> Companion:
-        """The wheel of that *version*; `RepackageError` without a library in it."""
+        """Return the wheel with *version*; raises `RepackageError` if it has no library."""
         if not self.files:
             raise RepackageError(f"{self.name}: no library to put in, expected one at least")
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
@@ -136,9 +136,9 @@ class LibsContents(Struct, frozen=True):
 
 
 def libs_version(several: Iterable[LibsContents]) -> str:
-    """The version that the wheels *several* have together: ``0.`` and a number from a hash of all of them.
+    """Return the version that the wheels *several* have in common: ``0.`` and a number from a hash of all of them.
 
-    Wheels of one release for several platforms require the same version, so that METADATA of all is the same.
+    Wheels of one release for several platforms require the same version, so all have the same METADATA.
     """
     whole = sha256(b"".join(sorted(one.digest for one in several))).digest()
     return f"0.{int.from_bytes(whole[:_HASHED_BYTES])}"
@@ -152,10 +152,10 @@ def dev_companion(
     licences: Mapping[str, bytes] | None = None,
     tag: tuple[str, str] = ("py3", "none"),
 ) -> Companion:
-    """The wheel with what compilers and build systems read of the wheel *like_name*, whose METADATA is *like*.
+    """Return the -dev wheel of the wheel *like_name*, whose METADATA is *like*.
 
-    It is of the same version and build, and requires just that; *tag* is its Python and ABI tag. `RepackageError`
-    where the version is none by PEP 440.
+    It has the same version and build, and requires exactly that release; *tag* is its Python and ABI tag. Raises
+    `RepackageError` if the version is not valid by PEP 440.
     """
     project = canonicalize_name(like.name)
     try:
@@ -182,16 +182,16 @@ def dev_companion(
 
 
 def licence_files(wheel: Wheel) -> tuple[Member, ...]:
-    """The licence texts of *wheel*: those in its ``.dist-info`` folder, and those beside shared libraries."""
+    """Return the licence texts of *wheel*: those in its ``.dist-info`` folder, and those next to shared libraries."""
     folders = {_folder(member.path) for member in wheel.members if is_shared_object(member.path)}
     texts = (member for member in wheel.members if member.size <= _LARGEST_TEXT)
     return tuple(member for member in texts if _is_licence(member.path, wheel.dist_info, folders))
 
 
 def licence_texts(wheel: Wheel) -> dict[str, bytes]:
-    """The licence texts of *wheel* by the path below a licenses folder that each gets in a companion.
+    """Return the licence texts of *wheel* by their path below the licenses folder of a companion.
 
-    Those of the ``.dist-info`` folder keep theirs, others are put below the folder they were in.
+    Those of the ``.dist-info`` folder keep their path, others are below their old folder.
     """
     texts: dict[str, bytes] = {}
     for member in sorted(licence_files(wheel), key=lambda member: not member.path.startswith(wheel.dist_info)):
@@ -216,20 +216,20 @@ def _folder(path: str) -> str:
 
 
 def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
-    """The lines of METADATA that say under which licences what comes from *several* is.
+    """Return the lines of METADATA for the licences of what comes from *several*.
 
-    SPDX expressions are joined where all have one; else it is what was said before there were any.
+    SPDX expressions are joined if all have one; otherwise the older License and Classifier lines are used.
     """
     found = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
     expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in found)
     if None not in expressions:
         joined = " AND ".join(f"({text})" for text in sorted(filter(None, expressions)))
         return (f"License-Expression: {joined if len(expressions) > 1 else joined[1:-1]}",)
-    # a text of many lines stays as it is written, continuation lines and all; the field may be there once
-    said = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
+    # a text of many lines is copied with its continuation lines; the field may occur only once
+    stated = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
     classifiers = {line for metadata in found for line in metadata.headers.values("Classifier")}
     licences = sorted(line for line in classifiers if line.startswith(_LICENCE_CLASSIFIER))
-    one = [text for text in dict.fromkeys(said) if len({*said}) == 1]
+    one = [text for text in dict.fromkeys(stated) if len({*stated}) == 1]
     return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))
 
 

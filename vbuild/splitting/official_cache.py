@@ -1,4 +1,4 @@
-"""What the package indexes have of official packages: asked lazily, once each, and kept where it cannot change.
+"""What package indexes say about official packages: each question is asked once, and lasting answers are kept.
 
 nvidia-cufft-cu12  ->  its wheels for Linux on x86_64, the newest release first
 a wheel            ->  Requires-Dist and the libraries in RECORD, read by HTTP range
@@ -39,7 +39,7 @@ _AT_ONCE = 8
 
 
 class CachedLibrary(Struct, frozen=True):
-    """A shared library in a wheel: where, its SHA-256 in hexadecimal digits, and its size in bytes."""
+    """A shared library in a wheel: its path, its SHA-256 in hexadecimal digits, and its size in bytes."""
 
     path: str
     sha256: str
@@ -47,7 +47,7 @@ class CachedLibrary(Struct, frozen=True):
 
 
 class WheelFacts(Struct, frozen=True):
-    """What a wheel says: every Requires-Dist as it is written, and its libraries."""
+    """What a wheel contains: every line of Requires-Dist, and its libraries."""
 
     file: str
     requires: tuple[str, ...]
@@ -55,7 +55,7 @@ class WheelFacts(Struct, frozen=True):
 
     @classmethod
     def read(cls, distant: Distant) -> Self:
-        """The facts of a wheel that is somewhere else."""
+        """Read the facts of a wheel on a server."""
         sizes = {member.path: member.size for member in distant.members}
         libraries = tuple(
             CachedLibrary(row.path, sha256, sizes[row.path])
@@ -66,7 +66,7 @@ class WheelFacts(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: Any) -> Self:  # noqa: ANN401 - JSON
-        """The facts that were kept; `KeyError`, `TypeError` or `ValueError` from anything else."""
+        """Parse facts from the cache; raises `KeyError`, `TypeError` or `ValueError` for anything else."""
         libraries = tuple(
             CachedLibrary(str(row["path"]), str(row["sha256"]), int(row["size"])) for row in data["libraries"]
         )
@@ -76,14 +76,14 @@ class WheelFacts(Struct, frozen=True):
 
 
 class OncePerKey(Generic[K, V]):
-    """Remembers what was made for each key; threads that ask at once wait for the one that makes it."""
+    """Remembers one result for each key; threads that ask for a key wait for the thread that computes it."""
 
     def __init__(self) -> None:
         self._made: dict[K, Future[V]] = {}
         self._lock = Lock()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What was made for *key*, by *make* if nobody asked before; an error is not remembered."""
+        """Return the result for *key*, computed by *make* the first time; an error is not remembered."""
         with self._lock:
             future = self._made.get(key)
             if is_mine := future is None:
@@ -101,7 +101,7 @@ class OncePerKey(Generic[K, V]):
 
 
 class OfficialIndex:
-    """The wheels of official packages for Linux on *machine*, and the place in the user's cache for what they say."""
+    """The wheels of official packages for Linux on *machine*, with a cache of what they contain."""
 
     def __init__(self, machine: str, indexes: Callable[[], Indexes], store: Path | None) -> None:
         self.machine = machine
@@ -112,26 +112,28 @@ class OfficialIndex:
         self._facts: OncePerKey[str, WheelFacts] = OncePerKey()
 
     def listed(self, project: str) -> tuple[ListedFile, ...]:
-        """Every file of *project*, the newest release first; `FetchError` where no index can be asked."""
+        """Return every file of *project*, the newest release first; raises `FetchError` if no index answers."""
         return self._listed.get(project, lambda: files_of(project, indexes=self.indexes()))
 
     def wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
-        """The wheels of *project* for this machine, or those for all, the newest release first."""
+        """Return the wheels of *project* for this machine, or those for any platform, the newest release first."""
         return tuple(listed for listed in self.listed(project) if self._fits(listed, any_platform=any_platform))
 
     def indexes(self) -> Indexes:
-        """Where to ask."""
+        """Return the indexes to ask."""
         return self._indexes.get(None, self._ask)
 
     @contextmanager
-    def asking(self) -> Iterator["IndexSession"]:
-        """What asks for wheels during the block, through one connection, in several threads."""
+    def session(self) -> Iterator["IndexSession"]:
+        """Yield a session that reads wheels during the block, through one connection, in several threads."""
         with ExitStack() as stack:
             yield IndexSession(self, stack)
 
     def facts(self, listed: ListedFile, read: Callable[[], WheelFacts]) -> WheelFacts:
-        """What *listed* says, from here or as *read* has it."""
-        return self._facts.get(f"{listed.sha256} {listed.url}", lambda: self._kept(listed) or self._read(listed, read))
+        """Return what *listed* contains, from the cache or by *read*."""
+        return self._facts.get(
+            f"{listed.sha256} {listed.url}", lambda: self._cached(listed) or self._read(listed, read)
+        )
 
     def _fits(self, listed: ListedFile, *, any_platform: bool) -> bool:
         if not listed.is_wheel:
@@ -144,8 +146,8 @@ class OfficialIndex:
             return platforms == ["any"]
         return any(name.startswith(("manylinux", "linux_")) and name.endswith(f"_{self.machine}") for name in platforms)
 
-    def _kept(self, listed: ListedFile) -> WheelFacts | None:
-        """What is kept of *listed*; None for what is torn or foreign."""
+    def _cached(self, listed: ListedFile) -> WheelFacts | None:
+        """Return what the cache has of *listed*, or None if that is damaged or about another file."""
         if not listed.sha256:
             return None
         with suppress(ValueError, KeyError, TypeError):
@@ -163,41 +165,41 @@ class OfficialIndex:
 
 @dataclass(slots=True)
 class IndexSession:
-    """Reads wheels of *shelf*; counts the bytes that are *transferred*."""
+    """Reads wheels of *index*; counts the bytes *transferred*."""
 
-    shelf: OfficialIndex
+    index: OfficialIndex
     _stack: ExitStack
     transferred: int = 0
     _clients: OncePerKey[None, PyPIClient] = field(default_factory=OncePerKey)
     _lock: Lock = field(default_factory=Lock)
 
     def facts(self, listed: ListedFile) -> WheelFacts:
-        """What *listed* says; `FetchError`, or `WheelError` where it is damaged."""
+        """Return what *listed* contains; raises `FetchError`, or `WheelError` if the wheel is damaged."""
 
         def read() -> WheelFacts:
             with self.opened(listed) as distant:
                 return WheelFacts.read(distant)
 
-        return self.shelf.facts(listed, read)
+        return self.index.facts(listed, read)
 
     @contextmanager
     def opened(self, listed: ListedFile) -> Iterator[Distant]:
-        """The wheel that is *listed*, to be read where it is."""
+        """Open the *listed* wheel on its server."""
         file: Ranged | None = None
         try:
             with opened(self._clients.get(None, self._client), listed) as file:
-                # what is asked of it are the methods that BinaryIO and raw files have in common
+                # only methods that BinaryIO and raw files have in common are called
                 yield Distant(file, WheelName.parse(listed.file))  # type: ignore[arg-type]
         finally:
             with self._lock:
                 self.transferred += file.transferred if file else 0
 
     def _client(self) -> PyPIClient:
-        return self._stack.enter_context(client_of(self.shelf.indexes(), lambda _response: None))
+        return self._stack.enter_context(client_of(self.index.indexes(), lambda _response: None))
 
 
 def all_of(work: Callable[[T], R], wanted: Iterable[T]) -> list[R]:
-    """What *work* gives for each of *wanted*, several at a time."""
+    """Return the results of *work* for *wanted*, computed several at a time."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
             return list(threads.map(work, wanted))
@@ -206,7 +208,7 @@ def all_of(work: Callable[[T], R], wanted: Iterable[T]) -> list[R]:
 
 
 def first_of(work: Callable[[T], R | None], wanted: Iterable[T]) -> R | None:
-    """The first of *wanted* for which *work* gives something; what it does not come to is not begun."""
+    """Return the first result of *work* for *wanted* that is not None; later work is cancelled."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
             return next((found for found in threads.map(work, wanted) if found is not None), None)

@@ -1,28 +1,29 @@
-"""Whether an official library and a bundled one are the same but for what repair tools change.
+"""Compare an official library with a bundled one: only what repair tools change may differ.
 
-.dynstr              begins with the official names; a path among them may have been written over
-.dynamic             the same entries, but for RPATH, names and addresses of what was moved
-.gnu.version_r       the same but for hashes in the names of libraries
-.dynsym, .symtab     the same, but for the numbers of sections, which patchelf mixes up and no loader reads
-.shstrtab            what the names of sections come to
-every other section  the same name, type, flags, size and bytes; what is mapped and was not moved, the same address
-segments             map all of them, for the loader knows no sections; PT_DYNAMIC is .dynamic, and leads to the others
+.dynstr              begins with the official names; a path among them may have been overwritten
+.dynamic             the same entries, except for RPATH, names and addresses of what was moved
+.gnu.version_r       the same, except for hashes in the names of libraries
+.dynsym, .symtab     the same, except for section numbers, which patchelf mixes up and no loader reads
+.shstrtab            the names of sections are compared instead
+every other section  the same name, type, flags, size and bytes; if it is mapped and was not moved, the same address
+segments             map all sections, because the loader ignores section headers; PT_DYNAMIC is .dynamic, and leads
+                     to the others
 
-The ``.dynamic`` table of an official library, from that of the bundled copy and the official names.
+The official ``.dynamic`` table follows from that of the bundled copy and the official names:
 
-    d_tag                     what a repair tool did                put back
-    NEEDED, SONAME            a name with a hash, behind the rest   the official name it was made from
-    RPATH, RUNPATH            taken out, changed, or put first      an official path, where linkers put it
-    STRTAB, GNU_HASH, ...     follow what was moved                 where the official section is
+    d_tag                     what a repair tool did                       the official entry
+    NEEDED, SONAME            a name with a hash, appended to the names    the official name it was made from
+    RPATH, RUNPATH            removed, changed, or put first               an official path, where linkers put it
+    STRTAB, GNU_HASH, ...     follow what was moved                        the address of the official section
 
-Each table that may have been is given, the likeliest first; whoever asks has a hash to decide.
+Every possible table is given, the most likely first; a hash decides between them.
 https://sourceware.org/git/?p=binutils-gdb.git;a=blob;f=bfd/elflink.c (the order in which GNU ld writes the entries)
 """
 
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -43,7 +44,7 @@ from vbuild.elf.records import (
 
 Entry = tuple[int, int]
 
-# what patchelf may move or change, beside .dynamic; linkers put all of it in front of the rest
+# what patchelf may move or change in addition to .dynamic; linkers put all of it before the rest
 TOUCHED = frozenset(
     {
         SectionType.NOTE,
@@ -60,20 +61,20 @@ _SYMBOL = SymbolEntry.layout
 
 _MOST_NAMES = 3
 _MOST_TEXTS = 128
-# folders below nvidia/ that the RPATHs of NVIDIA's own libraries lead to, each as $ORIGIN/../../cublas/lib
+# folders below nvidia/ in the RPATHs of NVIDIA's own libraries, each as $ORIGIN/../../cublas/lib
 _FOLDERS = (
     *("cublas", "cusparse", "nvjitlink", "cuda_nvrtc", "nvrtc", "nccl", "cusolver", "cudnn", "cuda_runtime"),
     *("cufft", "curand", "cu12", "cu13", "nvidia/cublas", "nvidia/nccl", "nvidia/cu13"),
 )
 _MOST_TABLES = 32
-# each looks ahead once, or names that never end would be read again from each of their slashes
+# each looks ahead only once; otherwise endless names would be read again from each of their slashes
 _PATH = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|\$\{ORIGIN\}|/))[^\0]+(?=\0)")
 _WRITTEN_OVER = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|/))[^\0]+\0X*(?=\0)")
 _VERNEED = VersionNeed.layout
 _MOST_RECORDS = 0x8000
 
 
-# the order in which one of them is looked for
+# in the order in which the loader looks for them
 PATHS = (DynamicTag.RUNPATH, DynamicTag.RPATH)
 NAMED = (DynamicTag.NEEDED, DynamicTag.SONAME)
 
@@ -85,7 +86,7 @@ class DynamicNames(Struct, frozen=True):
     bundled: bytes
 
     def origins(self, offset: int) -> tuple[int, ...]:
-        """Where the official names may be that the bundled copy's name at *offset* was made from; nearest first."""
+        """Return the offsets of official names from which the bundled copy's name at *offset* may come."""
         if offset < len(self.official):
             return (offset,)
         name = self.text(offset)
@@ -96,15 +97,15 @@ class DynamicNames(Struct, frozen=True):
         return tuple(match.start() for match in near[:_MOST_NAMES])
 
     def text(self, offset: int) -> str:
-        """The bundled copy's name at *offset*."""
+        """Return the bundled copy's name at *offset*."""
         return self.bundled[offset : self.bundled.find(b"\0", offset)].decode("utf-8", "backslashreplace")
 
     def paths(self) -> tuple[int, ...]:
-        """Where the official names have what may be an RPATH, the last first: linkers write it behind the rest."""
+        """Return the offsets of official names that may be an RPATH, the last first: linkers write it last."""
         return tuple(match.start() for match in _PATH.finditer(self.official))[::-1]
 
     def texts(self) -> Iterator[bytes]:
-        """What the official names may be: as they are, or with an RPATH where a shorter one was written over it."""
+        """Yield the possible official names: as they are, or with an RPATH where a shorter one has overwritten it."""
         yield self.official
         if lost := _WRITTEN_OVER.search(self.official):
             start, stop = lost.span()
@@ -115,10 +116,10 @@ class DynamicNames(Struct, frozen=True):
 def dynamics(
     entries: Sequence[Entry], slots: int, *, names: DynamicNames, moved: Callable[[Entry], int]
 ) -> Iterator[tuple[Entry, ...]]:
-    """The tables of *slots* entries, DT_NULL included, that *entries* may have been; *moved* puts addresses back."""
+    """Yield the possible official tables of *slots* entries, DT_NULL included; *moved* returns an official address."""
     kept = [(tag, moved((tag, value))) for tag, value in entries if tag not in PATHS]
     origins = [names.origins(value) if tag in NAMED else (value,) for tag, value in kept]
-    # a name that no official one is like was added, with its entry
+    # a name that resembles no official one was added, with its entry
     tags = [tag for (tag, _), found in zip(kept, origins, strict=True) if found]
     tried: set[tuple[Entry, ...]] = set()
     for values in itertools.islice(itertools.product(*filter(None, origins)), _MOST_NAMES):
@@ -129,20 +130,20 @@ def dynamics(
 
 
 def entries_of(image: ElfImage) -> tuple[Entry, ...]:
-    """The tags and values of PT_DYNAMIC, up to DT_NULL."""
+    """Return the tags and values of PT_DYNAMIC, up to DT_NULL."""
     span = next((one.span for one in image.segments if one.p_type == SegmentType.DYNAMIC), range(0))
     return entries_in(image.view(span))
 
 
 def entries_in(dynamic: memoryview) -> tuple[Entry, ...]:
-    """The tags and values in *dynamic*, up to DT_NULL."""
+    """Return the tags and values in *dynamic*, up to DT_NULL."""
     size = DynamicEntry.layout.size
     rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
     return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
 
 
 def named_again(versions: bytes, names: DynamicNames) -> bytes:
-    """``.gnu.version_r`` of the bundled copy, with official names of libraries."""
+    """Return ``.gnu.version_r`` of the bundled copy with official names of libraries."""
     data, place = bytearray(versions), 0
     for _ in range(_MOST_RECORDS):
         if place + _VERNEED.size > len(data):
@@ -157,7 +158,7 @@ def named_again(versions: bytes, names: DynamicNames) -> bytes:
 
 
 def _with_paths(table: list[Entry], paths: Sequence[int]) -> Iterator[tuple[Entry, ...]]:
-    """*table* with an RPATH, a RUNPATH or both, wherever that may stand; without one; without what was put first."""
+    """Yield *table* with RPATH, RUNPATH or both at every possible place, without them, and without its first entry."""
     behind = next(
         (place for place, (tag, _) in enumerate(table) if tag not in {*NAMED, DynamicTag.SYMBOLIC}), len(table)
     )
@@ -168,12 +169,12 @@ def _with_paths(table: list[Entry], paths: Sequence[int]) -> Iterator[tuple[Entr
             for tags in (*((tag,) for tag in PATHS), tuple(tag for tag, _ in both)):
                 yield (*table[:place], *((tag, path) for tag in tags), *table[place:])
     yield tuple(table)
-    if table and table[0][0] in NAMED:  # patchelf adds a SONAME, and further NEEDED, in front
+    if table and table[0][0] in NAMED:  # patchelf adds a SONAME, and further NEEDED, at the beginning
         yield tuple(table[1:])
 
 
 def _rpaths(length: int) -> Iterator[bytes]:
-    """The RPATHs of *length* bytes as NVIDIA writes them."""
+    """Yield the RPATHs of *length* bytes that NVIDIA may have written."""
     for count in range(4):
         for folders in itertools.permutations(_FOLDERS, count):
             text = ":".join(("$ORIGIN", *(f"$ORIGIN/../../{folder}/lib" for folder in folders)))
@@ -182,7 +183,7 @@ def _rpaths(length: int) -> Iterator[bytes]:
                     yield whole.encode()
 
 
-# what patchelf may have moved leads elsewhere; relocations it leaves where they are
+# patchelf may move these sections and change their tags; it does not move relocations
 _MOVED_TO: dict[int, str] = {
     tag: name for tag, name in LEADS.items() if tag not in {DynamicTag.RELA, DynamicTag.JMPREL}
 }
@@ -190,13 +191,13 @@ _MOVED = frozenset({DynamicTag.STRSZ, DynamicTag.NULL, *_MOVED_TO})
 
 
 def difference(official: Sliceable, bundled: memoryview, *, below: int | None = None) -> str | None:
-    """What tells *bundled* from *official*, in words; None where it is the same library.
+    """Return how *bundled* differs from *official*, in words, or None if it is the same library.
 
-    With *below* only sections that begin in front of that offset of the official file are compared. `BinaryError`
-    where one of them is no 64-bit little-endian ELF file, or damaged.
+    With *below*, only sections that begin before that offset of the official file are compared. Raises `BinaryError` if
+    one of them is not a 64-bit little-endian ELF file, or is damaged.
     """
     here, there = ElfLayout.parse(official), ElfImage.parse(bundled)
-    if _kind(here) != _kind(there):
+    if _identity(here) != _identity(there):
         return "its ELF header says otherwise"
     if Counter(section.name for section in here.sections) != Counter(section.name for section in there.sections):
         return "it has other sections"
@@ -207,8 +208,8 @@ def difference(official: Sliceable, bundled: memoryview, *, below: int | None = 
         is_wanted = below is None or section.span.start < below
         if is_wanted and not (_is_alike(section, copy) and pair.is_same(section, copy)):
             return f"its section {section.name} is another"
-    astray = _astray(there)
-    return f"its segments lead past its section {astray}" if astray else None
+    unreachable = _unreachable_section(there)
+    return f"its segments lead past its section {unreachable}" if unreachable else None
 
 
 class _Pair(Struct, frozen=True):
@@ -229,14 +230,14 @@ class _Pair(Struct, frozen=True):
         match section.header.sh_type:
             case SectionType.DYNAMIC:
                 names = self.names
-                return _said(here, DynamicNames(names.official, names.official)) == _said(there, names)
+                return _comparable(here, DynamicNames(names.official, names.official)) == _comparable(there, names)
             case SectionType.STRTAB if section.name == ".dynstr":
-                return _begins(self.names)
+                return _begins_alike(self.names)
             case SectionType.GNU_VERNEED:
                 return named_again(bytes(there), self.names) == here
             case SectionType.SYMTAB | SectionType.DYNSYM:
                 return unnumbered(bytes(there)) == unnumbered(bytes(here))
-        # names of sections are compared as such
+        # the names of sections are compared elsewhere
         return section.index == self.official.header.e_shstrndx or here == there
 
     def _view(self, span: range) -> memoryview:
@@ -246,12 +247,12 @@ class _Pair(Struct, frozen=True):
         return self.bundled.view(copy.span)
 
 
-def _kind(file: ElfLayout) -> tuple[int, int, int, int]:
+def _identity(file: ElfLayout) -> tuple[int, int, int, int]:
     return file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry
 
 
-def _astray(bundled: ElfImage) -> str | None:
-    """The section of *bundled* that the loader does not find where the section headers say; None where it finds all."""
+def _unreachable_section(bundled: ElfImage) -> str | None:
+    """Return the section of *bundled* that the loader does not find where its header says, or None if it finds all."""
     for section in bundled.sections:
         has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
         if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
@@ -268,7 +269,7 @@ def _astray(bundled: ElfImage) -> str | None:
 
 
 def _is_alike(section: Section, copy: Section) -> bool:
-    """Whether the headers say the same, where they may not differ."""
+    """Whether the headers are equal in all that may not differ."""
     one, other = section.header, copy.header
     is_free = one.sh_type in TOUCHED or one.sh_type == SectionType.DYNAMIC
     same_size = one.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
@@ -276,21 +277,21 @@ def _is_alike(section: Section, copy: Section) -> bool:
     return (one.sh_type, one.sh_flags) == (other.sh_type, other.sh_flags) and same_size and same_place
 
 
-def _said(dynamic: memoryview, names: DynamicNames) -> tuple[Counter[Entry], list[str]]:
-    """The entries of *dynamic* that may not differ, and the libraries needed without hashes in their names."""
+def _comparable(dynamic: memoryview, names: DynamicNames) -> tuple[Counter[Entry], list[str]]:
+    """Return the entries of *dynamic* that may not differ, and the needed libraries without hashes in their names."""
     entries = entries_in(dynamic)
     kept = Counter((tag, value) for tag, value in entries if tag not in {*NAMED, *PATHS, *_MOVED})
     return kept, [_stem(names.text(value)) for tag, value in entries if tag == NAMED[0]]
 
 
 def _stem(name: str) -> str:
-    """*name* without its hash, and without the version, which repair tools take from the file's name."""
+    """Return *name* without its hash, and without the version, which repair tools take from the file's name."""
     found = hashed(name)
     return (found.name if found else name).partition(".so")[0]
 
 
-def _begins(names: DynamicNames) -> bool:
-    """Whether the bundled names begin with the official ones, but for paths among those."""
+def _begins_alike(names: DynamicNames) -> bool:
+    """Whether the bundled names begin with the official ones, except for paths among those."""
     place = 0
     for start in sorted(names.paths()):
         if names.official[place:start] != names.bundled[place:start]:
@@ -300,7 +301,7 @@ def _begins(names: DynamicNames) -> bool:
 
 
 def paired(official: Iterable[Section], bundled: Iterable[Section]) -> dict[int, Section]:
-    """The section of *bundled* for each number of an *official* one: of the same name, the first for the first."""
+    """Return the section of *bundled* for the index of each *official* one: the first of a name for the first."""
     left: dict[str, list[Section]] = {}
     for section in bundled:
         left.setdefault(section.name, []).append(section)
@@ -308,11 +309,31 @@ def paired(official: Iterable[Section], bundled: Iterable[Section]) -> dict[int,
 
 
 def unnumbered(symbols: bytes) -> bytes:
-    """The table *symbols* without the numbers and addresses of sections: what is undefined, or absolute, stays so."""
+    """Return the table *symbols* without section numbers and addresses; undefined and absolute symbols stay so."""
+    return _with_sections(symbols, lambda section, _: (1 if 0 < section < SHN_LORESERVE else section, 0))
+
+
+def numberings(symbols: bytes, homes: Mapping[int, Section]) -> tuple[bytes, bytes]:
+    """Return the table *symbols* before patchelf renumbered sections: once, or twice, as 0.15 to 0.18 may do.
+
+    *homes* are the official sections by their present numbers.
+    """
+
+    def official(section: int, value: int) -> tuple[int, int]:
+        home = homes.get(section) if 0 < section < SHN_LORESERVE else None
+        return (home.index, home.header.sh_addr) if home else (section, value)
+
+    once = _with_sections(symbols, official)
+    return once, _with_sections(once, official)
+
+
+def _with_sections(symbols: bytes, changed: Callable[[int, int], tuple[int, int]]) -> bytes:
+    """Return the table *symbols* with the section, and in section symbols the address, that *changed* returns."""
     data = bytearray(symbols)
     whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
-    for number, (name, info, other, place, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
-        section = 1 if 0 < place < SHN_LORESERVE else place
-        address = 0 if info & 0xF == STT_SECTION else value
+    for number, (name, info, other, old, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
+        section, address = changed(old, value)
+        if info & 0xF != STT_SECTION:
+            address = value
         _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, section, address, size)
     return bytes(data)

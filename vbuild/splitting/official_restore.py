@@ -1,15 +1,23 @@
-"""Undo what patchelf did to a library that a repair tool bundled, so that its SHA-256 can say what it was.
+"""Undo what patchelf did to a library that a repair tool bundled, so that its SHA-256 shows what it was.
 
-    bytes of the file                      what patchelf did           put back from
+    bytes of the file                      what patchelf did           restored from
     ELF header, program headers            one more PT_LOAD            the official head
-    .dynsym, .symtab                       sections numbered anew      the head; names of the sections
-    .dynstr, .gnu.hash, .gnu.version_r     moved behind the end, 'Z'   the head; their copies
+    .dynsym, .symtab                       sections renumbered         the head; names of the sections
+    .dynstr, .gnu.hash, .gnu.version_r     moved to the end, 'Z'       the head; their copies
     .dynamic                               addresses, names, RPATH     its entries, and official names
-    section headers                        at the end, or in place     as they are, or put in order again
+    section headers                        at the end, or in place     as they are, or sorted again
     everything else                        nothing                     the bundled file
 
-The head is the first kilobytes of the official file, which are had without the rest of it: deflate is read from the
-start. What cannot be known for certain is tried, and a hash decides; no guess is ever believed.
+The head is the first kilobytes of the official file; deflate is read from the start, so no more is transferred. What is
+not certain is tried, and a hash decides; no guess is ever believed.
+
+The original places of moved sections, and with them the overwritten section headers:
+
+    .gnu.hash 0x158820  ->  the head of the official file has the same bytes at 0x228
+    .dynstr   0x158a00  ->  it has them at 0x1a60, and .gnu.version follows at 0x2694
+    .dynstr   0xc000    ->  not in the head: 743 bytes of 'Z' at 0xb250, where patchelf put it the first time
+
+patchelf fills the place of a moved section with 'Z' ('X' before 0.18), and sorts the section headers by offset.
 https://github.com/NixOS/patchelf/blob/master/src/patchelf.cc
 """
 
@@ -25,28 +33,43 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import ElfLayout, Section, Sliceable
 from vbuild.elf.records import (
     LEADS,
-    SHN_LORESERVE,
     STT_SECTION,
     DynamicEntry,
     DynamicTag,
     FileHeader,
     ProgramHeader,
-    SectionHeader,
     SectionType,
     SegmentType,
     SymbolEntry,
 )
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
-from vbuild.splitting.official_compare import TOUCHED, DynamicNames, Entry, dynamics, entries_of, named_again, paired
+from vbuild.splitting.official_compare import (
+    TOUCHED,
+    DynamicNames,
+    Entry,
+    dynamics,
+    entries_of,
+    named_again,
+    numberings,
+    paired,
+)
 
-# bytes, some seconds' work; a library that nobody meant ill with takes a few times its size
+# bytes, some seconds' work; a library that is not an attack needs a few times its size
 _MOST_HASHED = 1 << 33
 _SMALLEST_HEAD, _LARGEST_HEAD = 1 << 12, 1 << 20
+_ALIGNED = 8
+_MOST_TABLES = 4
+_COMPARED = 256
+_SEARCHED = 1 << 24
+_FILLED = re.compile(rb"Z{9,}|X{9,}")
+_SYMBOL = SymbolEntry.layout
+
+Place = tuple[int, int]
 
 
 def head_size(data: memoryview, size: int) -> int:
-    """How many bytes of an official file of *size* bytes are needed to restore it from its bundled copy *data*."""
+    """Return how many bytes of an official file of *size* bytes restore it from its bundled copy *data*."""
     bundled = ElfImage.parse(data)
     kept = [
         section.span.start
@@ -58,10 +81,10 @@ def head_size(data: memoryview, size: int) -> int:
 
 
 def restored(data: memoryview, head: bytes, size: int) -> Iterator[EditedFile]:
-    """What the official file of *size* bytes that begins with *head* may be, if *data* is a bundled copy of it.
+    """Yield the possible official files of *size* bytes that begin with *head*, if *data* is a bundled copy of one.
 
-    The likeliest comes first; none where *data* cannot be a copy. `BinaryError` where a file is no 64-bit
-    little-endian ELF file, or damaged.
+    The most likely comes first; nothing is yielded if *data* cannot be a copy. Raises `BinaryError` if a file is not a
+    64-bit little-endian ELF file, or is damaged.
     """
     if len(data) < size or len(head) >= size:
         yield from [EditedFile.of(data, [head])] if len(head) == size else []
@@ -71,55 +94,55 @@ def restored(data: memoryview, head: bytes, size: int) -> Iterator[EditedFile]:
         fixed = dict(official.pieces())
         for table in official.tables():
             for names in official.texts():
-                yield _rope(data, fixed | table | names, size)
+                yield _overlaid(data, fixed | table | names, size)
 
 
 def matching(candidates: Iterable[EditedFile], sha256: str) -> EditedFile | None:
-    """The first of *candidates* whose SHA-256 is that; what they begin with in common is hashed once.
+    """Return the first of *candidates* with *sha256*, or None; a common beginning is hashed once.
 
-    Of files made to have thousands of candidates only the first are looked at.
+    Of files made to have thousands of candidates only the first are tried.
     """
     left = _MOST_HASHED
     known: list[tuple[Part, hashlib._Hash]] = []
-    for rope in candidates:
+    for file in candidates:
         same = 0
-        for (part, _), other in zip(known, rope.parts, strict=False):
+        for (part, _), other in zip(known, file.parts, strict=False):
             if part != other:
                 break
             same += 1
         del known[same:]
         hashing = known[-1][1].copy() if known else hashlib.sha256()
-        for part, piece in list(zip(rope.parts, rope.buffers(), strict=True))[same:]:
+        for part, piece in list(zip(file.parts, file.buffers(), strict=True))[same:]:
             hashing.update(piece)
             left -= len(piece)
             known.append((part, hashing.copy()))
         if hashing.hexdigest() == sha256:
-            return rope
+            return file
         if left < 0:
             break
     return None
 
 
 class RestoredFile(Struct, frozen=True):
-    """A rope of which only slices are asked for."""
+    """A restored file of which only slices are read."""
 
-    rope: EditedFile
+    file: EditedFile
 
     def __len__(self) -> int:
-        return self.rope.size
+        return self.file.size
 
     def __getitem__(self, span: slice, /) -> memoryview:
-        start, stop, _ = span.indices(self.rope.size)
+        start, stop, _ = span.indices(self.file.size)
         pieces, place = list[memoryview](), 0
-        for piece in self.rope.buffers():
+        for piece in self.file.buffers():
             if place < stop and start < place + len(piece):
                 pieces.append(piece[max(start - place, 0) : stop - place])
             place += len(piece)
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
-class _Stitched(Struct, frozen=True):
-    """The official *head*, and the bundled bytes behind it."""
+class _HeadAndCopy(Struct, frozen=True):
+    """The official *head*, followed by the bundled bytes."""
 
     head: bytes
     data: memoryview
@@ -138,40 +161,40 @@ class _Stitched(Struct, frozen=True):
 
 
 class _Official(Struct, frozen=True):
-    """The headers of the official file: read, or found out; *table* is its section headers where they were lost."""
+    """The headers of the official file; *table* is its section headers if they were reconstructed."""
 
     bundled: ElfImage
-    stitched: _Stitched
+    joined: _HeadAndCopy
     segments: tuple[ProgramHeader, ...]
     sections: tuple[Section, ...]
     table: tuple[int, bytes] | None = None
 
     @classmethod
     def of(cls, bundled: ElfImage, head: bytes, size: int) -> "Iterator[_Official]":
-        """What *bundled* may have been made from, the likeliest first."""
-        stitched = _Stitched(head, bundled.data, size)
+        """Yield what *bundled* may have been made from, the most likely first."""
+        joined = _HeadAndCopy(head, bundled.data, size)
         try:
-            layout = ElfLayout.parse(stitched)
-        except BinaryError:  # the section headers that are there now speak of places behind the end
-            yield from cls._rebuilt(bundled, stitched)
+            layout = ElfLayout.parse(joined)
+        except BinaryError:  # the present section headers are for places after the official end
+            yield from cls._rebuilt(bundled, joined)
         else:
-            yield cls(bundled, stitched, layout.segments, layout.sections)
+            yield cls(bundled, joined, layout.segments, layout.sections)
 
     @classmethod
-    def _rebuilt(cls, bundled: ElfImage, stitched: _Stitched) -> "Iterator[_Official]":
-        header, size = FileHeader.parse(stitched.head), ProgramHeader.layout.size
+    def _rebuilt(cls, bundled: ElfImage, joined: _HeadAndCopy) -> "Iterator[_Official]":
+        header, size = FileHeader.parse(joined.head), ProgramHeader.layout.size
         places = range(header.e_phoff, header.e_phoff + header.e_phnum * size, size)
-        segments = tuple(ProgramHeader.parse(stitched.head, place) for place in places)
-        for sections in tables(bundled, Search(stitched.head, segments, stitched)):
+        segments = tuple(ProgramHeader.parse(joined.head, place) for place in places)
+        for sections in tables(bundled, Search(joined.head, segments, joined)):
             table = b"".join(section.header.pack() for section in sections)
-            if len(sections) == header.e_shnum and header.e_shoff + len(table) <= stitched.size:
-                yield cls(bundled, stitched, segments, sections, (header.e_shoff, table))
+            if len(sections) == header.e_shnum and header.e_shoff + len(table) <= joined.size:
+                yield cls(bundled, joined, segments, sections, (header.e_shoff, table))
 
     def tables(self) -> Iterator[dict[int, bytes]]:
-        """What ``.dynamic`` may be, by offset; nothing where the head has it."""
+        """Yield the possible contents of ``.dynamic``, by offset; nothing to change if the head has it."""
         spans = (segment.span for segment in self.segments if segment.p_type == SegmentType.DYNAMIC)
-        span = next((span for span in spans if span.stop <= self.stitched.size), None)
-        if span is None or span.stop <= len(self.stitched.head):
+        span = next((span for span in spans if span.stop <= self.joined.size), None)
+        if span is None or span.stop <= len(self.joined.head):
             yield {}
             return
         slots = len(span) // DynamicEntry.layout.size
@@ -179,9 +202,9 @@ class _Official(Struct, frozen=True):
             yield {span.start: b"".join(DynamicEntry(*entry).pack() for entry in table)}
 
     def texts(self) -> Iterator[dict[int, bytes]]:
-        """What ``.dynstr`` may be, by offset; nothing where the head has it."""
+        """Yield the possible contents of ``.dynstr``, by offset; nothing to change if the head has it."""
         section = self._named(".dynstr")
-        if section is None or section.span.stop <= len(self.stitched.head):
+        if section is None or section.span.stop <= len(self.joined.head):
             yield {}
             return
         for text in self.names.texts():
@@ -193,12 +216,12 @@ class _Official(Struct, frozen=True):
         bundled = bytes(self.bundled.view(copy.span)) if copy else b""
         if section is None:
             return DynamicNames(b"", bundled)
-        if section.span.stop <= len(self.stitched.head):
-            return DynamicNames(self.stitched.head[section.span.start : section.span.stop], bundled)
+        if section.span.stop <= len(self.joined.head):
+            return DynamicNames(self.joined.head[section.span.start : section.span.stop], bundled)
         return DynamicNames(bundled[: section.header.sh_size], bundled)
 
     def moved(self, entry: Entry) -> int:
-        """The value that *entry* of the bundled ``.dynamic`` has in the official one, names excepted."""
+        """Return the official value of *entry* of the bundled ``.dynamic``, except for names."""
         tag, value = entry
         strings = self._named(".dynstr")
         if tag == DynamicTag.STRSZ and strings:
@@ -209,9 +232,9 @@ class _Official(Struct, frozen=True):
         return here.header.sh_addr if there and here and there.header.sh_addr == value else value
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """What is to be put over the bundled bytes, by offset; ``.dynamic`` excepted."""
-        cut = len(self.stitched.head)
-        yield 0, self.stitched.head
+        """Yield what replaces bundled bytes, by offset, except ``.dynamic``."""
+        cut = len(self.joined.head)
+        yield 0, self.joined.head
         if self.table:
             yield self.table
         copies = paired(self.sections, self.bundled.sections)
@@ -230,19 +253,19 @@ class _Official(Struct, frozen=True):
                 yield section.span.start, bytes(self.bundled.view(copy.span)[: section.header.sh_size])
 
     def _is_renumbered_twice(self, homes: Mapping[int, Section]) -> bool:
-        """Whether all symbols are, as those that the head has show."""
+        """Whether patchelf renumbered all symbols twice, judged by those in the head."""
         section, copy = self._named(".dynsym"), self.bundled.section(".dynsym")
-        if section is None or copy is None or section.span.stop > len(self.stitched.head):
+        if section is None or copy is None or section.span.stop > len(self.joined.head):
             return False
-        official = self.stitched.head[section.span.start : section.span.stop]
+        official = self.joined.head[section.span.start : section.span.stop]
         return numberings(bytes(self.bundled.view(copy.span)), homes)[1] == official
 
     def _named(self, name: str) -> Section | None:
         return next((section for section in self.sections if section.name == name), None)
 
 
-def _rope(data: memoryview, pieces: Mapping[int, bytes], size: int) -> EditedFile:
-    """The first *size* bytes of *data* with *pieces* in it, by offset; the first to come holds its place."""
+def _overlaid(data: memoryview, pieces: Mapping[int, bytes], size: int) -> EditedFile:
+    """Return the first *size* bytes of *data* with *pieces* in them, by offset; of two that overlap the first wins."""
     parts: list[Part] = []
     end = 0
     for start, piece in sorted(pieces.items()):
@@ -254,37 +277,22 @@ def _rope(data: memoryview, pieces: Mapping[int, bytes], size: int) -> EditedFil
     return EditedFile.of(data, parts)
 
 
-_ALIGNED = 8
-_MOST_TABLES = 4
-_COMPARED = 256
-_SEARCHED = 1 << 24
-_FILLED = re.compile(rb"Z{9,}|X{9,}")
-_SYMBOL = SymbolEntry.layout
-
-Place = tuple[int, int]
-
-
 class Search(Struct, frozen=True):
-    """What is known of the official file: its *head*, its *segments*, and all of it that nobody changed."""
+    """What is known of the official file: its *head*, its *segments*, and its bytes as far as they are unchanged."""
 
     head: bytes
     segments: Sequence[ProgramHeader]
     whole: Sliceable
 
-    @property
-    def dynamic(self) -> ProgramHeader | None:
-        """PT_DYNAMIC"""
-        return next((segment for segment in self.segments if segment.p_type == SegmentType.DYNAMIC), None)
-
     def address(self, offset: int) -> int | None:
-        """Where the byte at *offset* is loaded to."""
+        """Return the address of the byte at *offset*, or None if it is not loaded."""
         for segment in self.segments:
             if segment.p_type == SegmentType.LOAD and offset in segment.span:
                 return segment.p_vaddr + offset - segment.p_offset
         return None
 
     def filled(self) -> tuple[range, ...]:
-        """The pieces of the last segment, behind the head, that are filled with 'Z'."""
+        """Return the ranges after the head, in the last segment, that are filled with 'Z'."""
         loads = (segment for segment in self.segments if segment.p_type == SegmentType.LOAD)
         found = list[range]()
         for last in sorted(loads, key=lambda segment: segment.p_vaddr)[-1:]:
@@ -295,48 +303,35 @@ class Search(Struct, frozen=True):
 
 
 def tables(bundled: ElfImage, search: Search) -> Iterator[tuple[Section, ...]]:
-    """The section headers of the official file that *bundled* was made from, as they may have been."""
+    """Yield the possible section headers of the official file from which *bundled* was made."""
     size = len(search.whole)
     moved = [section for section in bundled.sections if max(section.span.start, section.span.stop) > size]
     known = {section.index: place for section in moved if (place := _place(section, bundled, search))}
     left = [section for section in moved if section.index not in known]
-    filled = tuple(_without(search.filled(), known.values())) if left else ()
-    choices = itertools.product(_sized(known, moved, bundled, search), _fitted(left, filled))
-    for names, others in itertools.islice(choices, _MOST_TABLES):
-        if table := _table(bundled, known | names | others, search):
+    others: list[dict[int, Place]] = [] if left else [{}]
+    if [section.header.sh_type for section in left] == [SectionType.STRTAB]:
+        # only names grow, and move twice: they may have been in any range that is filled now
+        filled = _unoccupied(search.filled(), known.values())
+        others = [{left[0].index: (piece.start, len(piece))} for piece in filled]
+    choices = itertools.product(_known_name_places(known, moved, bundled, search), others)
+    for names, more in itertools.islice(choices, _MOST_TABLES):
+        if table := _table(bundled, known | names | more, search):
             yield table
 
 
-def renumbered(symbols: bytes, homes: Mapping[int, Section]) -> bytes:
-    """The table *symbols* with the sections in *homes*, by their numbers here, and the addresses of those."""
-    data = bytearray(symbols)
-    whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
-    for number, (name, info, other, place, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
-        if 0 < place < SHN_LORESERVE and (home := homes.get(place)):
-            address = home.header.sh_addr if info & 0xF == STT_SECTION else value
-            _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, home.index, address, size)
-    return bytes(data)
-
-
-def numberings(symbols: bytes, homes: Mapping[int, Section]) -> tuple[bytes, bytes]:
-    """The table *symbols* before sections were numbered anew: once, or twice, as patchelf 0.15 to 0.18 may do."""
-    once = renumbered(symbols, homes)
-    return once, renumbered(once, homes)
-
-
 def _place(section: Section, bundled: ElfImage, search: Search) -> Place | None:
-    """Where *section* was, offset and size, by PT_DYNAMIC or by what the head has; the size is not that of names."""
+    """Return the original offset and size of *section*, by PT_DYNAMIC or by the head; not the size of names."""
     size = section.header.sh_size
     if section.header.sh_type == SectionType.DYNAMIC:
-        dynamic = search.dynamic
-        return (dynamic.p_offset, dynamic.p_filesz) if dynamic else None
+        dynamic = (segment for segment in search.segments if segment.p_type == SegmentType.DYNAMIC)
+        return next(((segment.p_offset, segment.p_filesz) for segment in dynamic), None)
     content = bytes(bundled.view(section.span)[:_COMPARED])
     found = re.search(_pattern(section, content), search.head, re.DOTALL)
     return (found.start(), size) if found and content else None
 
 
 def _pattern(section: Section, content: bytes) -> bytes:
-    """*content* as it was before sections were numbered anew, and names added."""
+    """Return a pattern for *content* before sections were renumbered and names added."""
     free: set[int] = set()
     if section.header.sh_type == SectionType.STRTAB:
         content = content[: content.find(b"\0", len(content) // 4) + 1]
@@ -348,12 +343,12 @@ def _pattern(section: Section, content: bytes) -> bytes:
     return b"".join(b"." if place in free else re.escape(content[place : place + 1]) for place in range(len(content)))
 
 
-def _sized(
+def _known_name_places(
     known: Mapping[int, Place], moved: Sequence[Section], bundled: ElfImage, search: Search
 ) -> Iterator[dict[int, Place]]:
-    """The places of the names among *known*: as many bytes as their copy has there, or up to the section behind.
+    """Yield the place of the names among *known*, with the size of what the copy shares, or up to the next section.
 
-    The copy has more names, and perhaps not the old RPATH; the section behind may be aligned with zeros.
+    The copy has more names, and perhaps not the old RPATH; the next section may be aligned with zeros.
     """
     found = next((one for one in moved if one.header.sh_type == SectionType.STRTAB and one.index in known), None)
     if found is None:
@@ -370,8 +365,8 @@ def _sized(
         yield {found.index: (start, size)}
 
 
-def _without(filled: Iterable[range], known: Iterable[Place]) -> Iterator[range]:
-    """The pieces that were *filled*, without those at the places that are *known*."""
+def _unoccupied(filled: Iterable[range], known: Iterable[Place]) -> Iterator[range]:
+    """Yield the *filled* ranges without the places that are *known*."""
     taken = {start: -(-(start + size) // _ALIGNED) * _ALIGNED for start, size in known}
     for piece in filled:
         start = piece.start
@@ -383,16 +378,8 @@ def _without(filled: Iterable[range], known: Iterable[Place]) -> Iterator[range]
             yield range(start, piece.stop)
 
 
-def _fitted(left: Sequence[Section], filled: Iterable[range]) -> Iterator[dict[int, Place]]:
-    """The pieces that the names may have filled, if only they are *left*: nothing else grows, and moves twice."""
-    if not left:
-        yield {}
-    elif [section.header.sh_type for section in left] == [SectionType.STRTAB]:
-        yield from ({left[0].index: (piece.start, len(piece))} for piece in filled)
-
-
 def _table(bundled: ElfImage, places: Mapping[int, Place], search: Search) -> tuple[Section, ...] | None:
-    """The sections of *bundled* with those that were moved in their *places*, in the order of their offsets."""
+    """Return the sections of *bundled* with moved ones in *places*, by offset, or None if a place is not loaded."""
     homes = []
     for section in bundled.sections:
         header = section.header
@@ -401,20 +388,19 @@ def _table(bundled: ElfImage, places: Mapping[int, Place], search: Search) -> tu
             address = search.address(offset)
             if address is None:
                 return None
-            is_moved_again = offset >= len(search.head)
-            names = header.sh_type == SectionType.STRTAB and not is_moved_again
-            alignment = 1 if names else header.sh_addralign
+            is_first_place = offset < len(search.head)
+            alignment = 1 if header.sh_type == SectionType.STRTAB and is_first_place else header.sh_addralign
             header = dataclasses.replace(
                 header, sh_addr=address, sh_offset=offset, sh_size=size, sh_addralign=alignment
             )
         homes.append(dataclasses.replace(section, header=header))
     homes.sort(key=lambda section: (section.index > 0, section.header.sh_offset))
     numbers = {section.index: number for number, section in enumerate(homes)}
-    return tuple(Section(number, home.name, _linked(home.header, numbers)) for number, home in enumerate(homes))
-
-
-def _linked(header: SectionHeader, numbers: Mapping[int, int]) -> SectionHeader:
-    """*header* with sections by their other *numbers*."""
-    is_relocations = header.sh_type in {SectionType.REL, SectionType.RELA}
-    info = numbers.get(header.sh_info, header.sh_info) if is_relocations else header.sh_info
-    return dataclasses.replace(header, sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)
+    found = []
+    for number, home in enumerate(homes):
+        link, info = home.header.sh_link, home.header.sh_info
+        if home.header.sh_type in {SectionType.REL, SectionType.RELA}:
+            info = numbers.get(info, info)
+        header = dataclasses.replace(home.header, sh_link=numbers.get(link, link), sh_info=info)
+        found.append(Section(number, home.name, header))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""What to take out of wheels, and how the results ask for it, as values."""
+"""What to take out of wheels, and how the results require it, as values."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from vbuild.config.table import Table
 from vbuild.errors import RepackageError
 
-# a dependency wheel for less is more to publish and to install than it saves
+# a smaller -libs wheel costs more to publish and to install than it saves
 SMALLEST = 1_000_000
 
 _CUDA = re.compile(r"1\d(\.\d{1,2})?", re.ASCII)
@@ -19,21 +19,21 @@ _PROJECT = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 
 
 class OfficialPin(StrEnum):
-    """How closely a wheel asks for an official one: that very release, or any that is compatible with it."""
+    """How closely a wheel requires an official one: exactly that release, or any that is compatible with it."""
 
     EXACT = "exact"
     COMPATIBLE = "compatible"
 
 
 def cuda_version(text: str) -> tuple[int, ...]:
-    """``12`` or ``12.6`` as numbers; `RepackageError` for anything else."""
+    """Return ``12`` or ``12.6`` as numbers; raises `RepackageError` for anything else."""
     if not _CUDA.fullmatch(text):
         raise RepackageError(f"no CUDA version {text!r}; expected a major, or a major and a minor, as in 12 or 12.6")
     return tuple(map(int, text.split(".")))
 
 
 def project_name(text: str) -> str:
-    """A name that a project can have, as package indexes spell it; `RepackageError` for anything else."""
+    """Return a project's name as package indexes spell it; raises `RepackageError` for anything else."""
     if not _PROJECT.fullmatch(text):
         raise RepackageError(f"no project name {text!r}; expected letters and digits, and - _ . between them")
     return canonicalize_name(text)
@@ -47,17 +47,17 @@ def _pin(text: str) -> OfficialPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequest:
-    """What `vbuild split` is to do, the same for every wheel given.
+    """What `vbuild split` does to each wheel.
 
     replace    bundled libraries that are official ones, byte for byte, become requirements
-    share      libraries that several wheels have move to a dependency wheel, called *libs* or after the project,
-               where that saves *smallest* bytes or more
-    rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine go
+    share      libraries that several wheels have move to a -libs wheel, called *libs* or after the project,
+               if that saves *smallest* bytes or more
+    rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine are removed
     pin        None: exact for what is replaced, compatible for what is found by RPATH
-    cuda       the CUDA version, major or major and minor, that libraries outside of the wheels are taken from
+    cuda       the CUDA version, major or major and minor, of the libraries outside the wheels
     keep       globs over file names and paths of libraries that stay
-    fetch      official libraries are brought here whole where less does not prove them
-    bill       wheels from which libraries went, or in which they changed, get a bill of materials
+    fetch      whole official libraries are downloaded if nothing less proves what a library is
+    bill       wheels that lost or changed libraries get a bill of materials
     """
 
     replace: bool = True
@@ -75,7 +75,7 @@ class SplitRequest:
     bill: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a name for the libraries that would be a path, whichever way it came."""
+        """Refuse a *libs* that would be a path, also if it comes from Python."""
         if self.libs is not None:
             object.__setattr__(self, "libs", project_name(self.libs))
 
@@ -103,5 +103,5 @@ class SplitRequest:
         return request
 
     def keeps(self, path: str) -> bool:
-        """Whether the library at *path* is to stay because somebody says so."""
+        """Whether the user asked to keep the library at *path*."""
         return any(fnmatchcase(path, glob) or fnmatchcase(path.rpartition("/")[2], glob) for glob in self.keep)

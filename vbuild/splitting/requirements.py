@@ -1,10 +1,10 @@
-"""Requires-Dist: the lines that bring libraries from official wheels, and what METADATA asks for already.
+"""Requires-Dist: lines that require official wheels, and what METADATA requires already.
 
     exact("nvidia-cufft-cu12", "11.2.1.3")         -> nvidia-cufft-cu12==11.2.1.3; platform_system == "Linux" and …
     compatible({"cufft", "curand"}, "12.4")        -> cuda-toolkit[cufft,curand]==12.4.*; …
     compatible_alone("nvidia-cudnn-cu12", "9.1.0") -> nvidia-cudnn-cu12<10,>=9.1.0; …
 
-Spelled as packaging spells them. A line that cannot be read (old metadata has such) stays, and counts for nothing.
+Lines are written as packaging writes them. An unreadable line, as in old metadata, stays and is ignored.
 https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 """
 
@@ -25,19 +25,19 @@ _MINORS, _PATCHES = 30, 5
 
 
 def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
-    """The line that asks for just *version* of *project*, on Linux and *machine*."""
+    """Return the line that requires exactly *version* of *project*, on Linux and *machine*."""
     return _line(f"{canonicalize_name(project)}=={version}", machine)
 
 
 def compatible(extras: Collection[str], toolkit: str, *, machine: str = "x86_64") -> str:
-    """The line that asks for the parts *extras* of one CUDA toolkit: any patch of ``12.4``, any minor of ``12``."""
+    """Return the line that requires the parts *extras* of a CUDA toolkit: any patch of ``12.4``, or minor of ``12``."""
     return _line(f"{TOOLKIT}[{','.join(sorted(extras))}]=={toolkit}.*", machine)
 
 
 def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> str:
-    """The line that asks for *version* of *project* or a later one of the same major, for what no toolkit has.
+    """Return the line that requires *version* of *project* or a later one of the same major, for what no toolkit has.
 
-    Before 1.0 of the same minor: nvidia-cusparselt-cu12 0.7 has its library in another folder than 0.6.
+    Before 1.0, the minor must be the same: nvidia-cusparselt-cu12 0.7 has its library in another folder than 0.6.
     """
     known = _version(project, version)
     following = f"{known.major + 1}" if known.major else f"0.{known.minor + 1}"
@@ -45,7 +45,7 @@ def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> 
 
 
 def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
-    """The Requires-Dist of *metadata* as they are, then those of *lines* that say something new."""
+    """Return the Requires-Dist lines of *metadata*, then those of *lines* that add something."""
     found = list(metadata.requires_dist)
     for line in lines:
         wanted = _requirement(line)
@@ -55,9 +55,9 @@ def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def conflict(metadata: Metadata, project: str, version: str, *, machine: str = "x86_64") -> str | None:
-    """The line of *metadata* that keeps *version* of *project* from being installed on Linux and *machine*; or None.
+    """Return the line of *metadata* that excludes *version* of *project* on Linux and *machine*, or None.
 
-    What only an extra asks for does not count; what some Python asks for does. A URL says no version, so it conflicts.
+    A line for an extra does not count; a line for some Python does. A URL names no version, so it conflicts.
     """
     wanted = _version(project, version)
     for line, requirement in _applying(metadata, project, machine):
@@ -74,10 +74,10 @@ def required(
     extra: str | None = None,
     cuda: int | None = None,
 ) -> SpecifierSet | None:
-    """The versions of *project* that *metadata* asks for on Linux and *machine*; None where it asks for none.
+    """Return the versions of *project* that *metadata* requires on Linux and *machine*, or None if it requires none.
 
-    With *extra*, lines for that part of cuda-toolkit count, if their version can be of CUDA *cuda*; they leave the
-    version of *project* open.
+    With *extra*, lines for that part of cuda-toolkit count, if their version can be of CUDA *cuda*; they allow every
+    version of *project*.
     """
     found = [requirement.specifier for _, requirement in _applying(metadata, project, machine)]
     if extra:
@@ -125,7 +125,7 @@ def _readable(lines: Iterable[str]) -> Iterator[Requirement]:
 
 
 def _says(known: Requirement, wanted: Requirement) -> bool:
-    """Whether *known* asks for all that *wanted* asks for, wherever *wanted* does."""
+    """Whether *known* requires all that *wanted* requires, wherever *wanted* does."""
     return (
         canonicalize_name(known.name) == canonicalize_name(wanted.name)
         and known.url == wanted.url
@@ -136,7 +136,7 @@ def _says(known: Requirement, wanted: Requirement) -> bool:
 
 
 def _applying(metadata: Metadata, project: str, machine: str) -> Iterator[tuple[str, Requirement]]:
-    """The lines for *project* that hold on Linux and *machine* for some Python, without extras."""
+    """Yield the lines for *project* that apply to Linux and *machine* for some Python, without extras."""
     for line in metadata.requires_dist:
         for requirement in _readable([line]):
             if canonicalize_name(requirement.name) == canonicalize_name(project) and _holds(requirement, machine):
@@ -158,5 +158,5 @@ def _holds(requirement: Requirement, machine: str) -> bool:
     pythons = ({"python_version": python, "python_full_version": f"{python}.0"} for python in _PYTHONS)
     try:
         return any(requirement.marker.evaluate({**place, **python}) for python in pythons)
-    except (UndefinedComparison, UndefinedEnvironmentName):  # as for a line that cannot be read
+    except (UndefinedComparison, UndefinedEnvironmentName):  # ignored like an unreadable line
         return False
