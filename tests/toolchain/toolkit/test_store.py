@@ -214,6 +214,7 @@ def slow() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.nightly
 def test_an_error_in_one_download_ends_the_others_at_once(slow: str, tmp_path: Path) -> None:
     endless = ToolkitPin("a-slow", "13.0.1", "a_slow-13.0.1-py3-none-any.whl", "0" * 64)
     bad = ToolkitPin("b-bad", "13.0.1", "b_bad-13.0.2-py3-none-any.whl", "0" * 64)
