@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from tests.benchmarks.stamping import BIN
 from vbuild.build.environment import Environments
-from vbuild.build.native import NativeBuilder
+from vbuild.build.native import NativeBuilder, NativeSettings
 from vbuild.build.native_cache import NativeCache
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
@@ -101,21 +101,22 @@ def fetched(cache: Path) -> Path:
 def libflints(levels: Sequence[Cpu], folder: Path) -> dict[Cpu, Path]:
     """The libflint of each of *levels*, built as the recipe says, or found where an earlier run has put it."""
     recipe = Recipe.load(RECIPE)
-    foundry = NativeBuilder(
+    settings = NativeSettings(
         recipe.natives,
         host=recipe.build.host,
-        shelf=NativeCache.of_user(),
+        cache=NativeCache.of_user(),
         stage=folder,
         logs=folder / "logs",
-        without=folder,
+        exclude=folder,
         environments=Environments(folder / "environments", Indexes.configured().environment),
         machine=Machine.here().cpu,
         supply=FETCHED,
     )
+    builder = NativeBuilder(settings)
     found = {}
     for cpu in levels:
-        prefixes = [step.prefix for step in foundry.steps(cpu)]
-        foundry.build(prefixes, said=print)
+        prefixes = [step.prefix for step in builder.steps(cpu)]
+        builder.build(prefixes, on_progress=print)
         found[cpu] = (prefixes[-1].folder / "lib/libflint.so").resolve(strict=True)
     return found
 

@@ -123,7 +123,7 @@ def test_what_is_the_same_for_all_levels_is_built_once_also_behind_a_step_that_i
     assert one == three
     # one depth for the wheels of v3, and that of the baseline, against which the other is built
     assert works.said == ["native depth: building"] * 2 + ["native deeper: building"]
-    found = [step.prefix.cpu.level for step in works.foundry(text).steps(Cpu.parse("x86-64-v3"))]
+    found = [step.prefix.cpu.level for step in works.native_builder(text).steps(Cpu.parse("x86-64-v3"))]
     assert found == ["v3", "v1"]
 
 
@@ -197,8 +197,8 @@ def test_a_level_is_built_again_for_its_own_arguments_alone(tmp_path: Path) -> N
     works = Works.at(tmp_path / "works")
     keys = []
     for arguments in ("", 'configure = { x86-64-v3 = ["-DFAST=ON"] }'):
-        foundry = works.foundry(step(folder, "cmake", arguments))
-        keys.append([foundry.steps(Cpu.parse(level))[0].prefix.key for level in ("x86-64", "x86-64-v3")])
+        native_builder = works.native_builder(step(folder, "cmake", arguments))
+        keys.append([native_builder.steps(Cpu.parse(level))[0].prefix.key for level in ("x86-64", "x86-64-v3")])
     (one, three), (one_again, three_again) = keys
     assert one == one_again
     assert three != three_again

@@ -42,11 +42,11 @@ def test_a_build_that_fails_says_where_its_log_is_and_leaves_nothing(tmp_path: P
 def test_a_failure_is_told_to_everybody_and_made_once(tmp_path: Path) -> None:
     works = Works.at(tmp_path / "works")
     counted = f"before-build = ['echo tried >> {tmp_path}/count; exit 1']"
-    foundry = works.foundry(step(script_library(tmp_path / "depth"), "script", counted))
-    prefixes = [one.prefix for one in foundry.steps(Cpu.parse("x86-64"))]
+    native_builder = works.native_builder(step(script_library(tmp_path / "depth"), "script", counted))
+    prefixes = [one.prefix for one in native_builder.steps(Cpu.parse("x86-64"))]
     for _ in range(2):
         with pytest.raises(BuildError, match="sh failed with status 1"):
-            foundry.build(prefixes)
+            native_builder.build(prefixes)
     assert (tmp_path / "count").read_text() == "tried\n"
 
 
@@ -150,14 +150,14 @@ def test_a_source_of_another_build_system_is_refused(tmp_path: Path, build: str,
 def test_a_missing_program_is_named_before_anything_is_built(tmp_path: Path, build: str, message: str) -> None:
     text = step(cmake_library(tmp_path / "depth"), build, f"env = {{ PATH = '{tmp_path}' }}")
     with pytest.raises(BuildError) as refused:
-        Works.at(tmp_path / "works").foundry(text).steps(Cpu.parse("x86-64"))
+        Works.at(tmp_path / "works").native_builder(text).steps(Cpu.parse("x86-64"))
     assert str(refused.value) == message
 
 
 def test_another_machine_is_refused(tmp_path: Path) -> None:
-    foundry = Works.at(tmp_path / "works").foundry(step(script_library(tmp_path / "depth"), "script"))
+    native_builder = Works.at(tmp_path / "works").native_builder(step(script_library(tmp_path / "depth"), "script"))
     with pytest.raises(BuildError) as refused:
-        foundry.steps(Cpu.parse("armv8-a"))
+        native_builder.steps(Cpu.parse("armv8-a"))
     assert str(refused.value) == (
         "native depth: cannot be built for aarch64 on x86_64; expected wheels for this machine, or a project without "
         "native dependencies"

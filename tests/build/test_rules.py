@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.build.plan import unused
+from vbuild.build.agreement import unused
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_options import NvccOutput

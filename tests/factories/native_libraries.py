@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.factories.projects import tree
 from tests.factories.recipes import recipe
 from vbuild.build.environment import Environments, Prefix
-from vbuild.build.native import NativeBuilder
+from vbuild.build.native import NativeBuilder, NativeSettings
 from vbuild.build.native_cache import NativeCache
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
@@ -137,28 +137,29 @@ class Works:
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def foundry(self, text: str, *, since: float = 0.0) -> NativeBuilder:
-        """A foundry, as of a new run, for the steps in *text* and what else a recipe has."""
+    def native_builder(self, text: str, *, since: float = 0.0) -> NativeBuilder:
+        """A builder, as of a new run, for the steps in *text* and what else a recipe has."""
         found = recipe(self.folder, f'[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n{text}')
         stage = self.folder / "stage"
-        return NativeBuilder(
+        settings = NativeSettings(
             found.natives,
             host=found.build.host,
-            shelf=NativeCache(self.root, since),
+            cache=NativeCache(self.root, since),
             stage=stage,
             logs=self.logs,
-            without=self.folder / "dist",
+            exclude=self.folder / "dist",
             environments=Environments(stage / "environments", Indexes.configured().environment, logs=self.logs),
             machine=Machine.here().cpu,
             supply=FETCHED,
         )
+        return NativeBuilder(settings)
 
     def built(self, text: str, *levels: str, since: float = 0.0) -> tuple[Prefix, ...]:
         """The prefixes of the last step in *text*, built for each of *levels* by one run."""
-        foundry = self.foundry(text, since=since)
-        steps = [foundry.steps(Cpu.parse(level)) for level in levels]
+        native_builder = self.native_builder(text, since=since)
+        steps = [native_builder.steps(Cpu.parse(level)) for level in levels]
         for each in steps:
-            foundry.build([one.prefix for one in each], said=self.said.append)
+            native_builder.build([one.prefix for one in each], on_progress=self.said.append)
         return tuple(each[-1].prefix for each in steps)
 
 

@@ -3,8 +3,8 @@
 import hashlib
 from typing import Any
 
+from vbuild.release.outcome import limits
 from vbuild.release.report import Report
-from vbuild.release.report_limits import limits
 from vbuild.release.report_machines import MachineChoice
 
 MANYLINUX = "manylinux_2_28_x86_64"

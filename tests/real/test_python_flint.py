@@ -11,7 +11,7 @@ import pytest
 
 from tests.benchmarks import python_flint
 from tests.factories.tools import needs
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.elf.library_names import plain
 from vbuild.elf.read import Loading
 from vbuild.hardware.cpu import Cpu
@@ -46,7 +46,7 @@ def test_every_level_is_built_proved_and_passes_its_own_tests(release: ReleaseRe
     for product in release.products:
         assert not product.verdict.failed
         runs = here is not None and here.runs(product.target.cpu)
-        assert product.trial is (TrialCompile.PASSED if runs else TrialCompile.NOT_RUN)
+        assert product.trial is (TrialResult.PASSED if runs else TrialResult.NOT_RUN)
 
 
 def test_libflint_is_of_each_level_and_what_it_needs_is_one_for_all(release: ReleaseResult) -> None:

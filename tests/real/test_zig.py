@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from tests.factories.arm import arm_python
 from tests.factories.tools import needs
-from vbuild.build.agreement import TrialCompile, tried
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Job, build_wheel, prepared
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
+from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -61,17 +61,11 @@ def built(
     return job, wheel
 
 
-def trial(name: str, job: Job, wheel: Path, folder: Path) -> TrialCompile:
-    return tried(
-        wheel,
-        Recipe.load(RECIPES / f"{name}.toml").test,
-        interpreter=job.interpreter,
-        cpu=job.target.cpu,
-        machine=Machine.here().cpu,
-        folder=folder / "trial",
-        log=folder / "test.log",
-        configuration=Indexes.configured().environment,
-    )
+def trial(name: str, job: Job, wheel: Path, folder: Path) -> TrialResult:
+    check = Recipe.load(RECIPES / f"{name}.toml").test
+    variables = Indexes.configured().environment
+    test = WheelTrial(check, job.interpreter, job.target.cpu, Machine.here().cpu, variables)
+    return test.run(wheel, folder / "trial", folder / "test.log")
 
 
 def vex(wheel: Path, folder: Path) -> int:
@@ -90,7 +84,7 @@ def test_a_wheel_runs_on_machines_of_2012_and_has_its_level(
         job, wheel = built(name, cpu, tmp_path / cpu, environments)
         assert wheel.name.endswith("manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
         assert (vex(wheel, tmp_path / cpu) > 0) == (cpu == "x86-64-v3")
-        passed = TrialCompile.PASSED if Machine.here().cpu.runs(job.target.cpu) else TrialCompile.NOT_RUN  # type: ignore[union-attr]
+        passed = TrialResult.PASSED if Machine.here().cpu.runs(job.target.cpu) else TrialResult.NOT_RUN  # type: ignore[union-attr]
         assert trial(name, job, wheel, tmp_path / cpu) is passed
 
 
@@ -98,7 +92,7 @@ def test_a_wheel_runs_on_machines_of_2012_and_has_its_level(
 def test_rust_is_linked_by_zig(environments: Environments, tmp_path: Path) -> None:
     job, wheel = built("orjson", "x86-64", tmp_path, environments)
     assert wheel.name.endswith("manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
-    assert trial("orjson", job, wheel, tmp_path) is TrialCompile.PASSED
+    assert trial("orjson", job, wheel, tmp_path) is TrialResult.PASSED
 
 
 def test_a_machine_without_a_compiler_builds_all_the_same(
@@ -112,7 +106,7 @@ def test_a_machine_without_a_compiler_builds_all_the_same(
         monkeypatch.delenv(name, raising=False)
     job, wheel = built("annoy", "x86-64", tmp_path, environments, HostCompiler.AUTO)
     assert job.compilers.why == "no C compiler on PATH: zig from the package index is used"
-    assert trial("annoy", job, wheel, tmp_path) is TrialCompile.PASSED
+    assert trial("annoy", job, wheel, tmp_path) is TrialResult.PASSED
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +124,7 @@ def test_a_wheel_for_arm_runs_there(
 ) -> None:
     job, wheel = built(name, "armv8-a", tmp_path, environments)
     assert wheel.name.endswith("manylinux2014_aarch64.manylinux_2_17_aarch64.whl")
-    assert trial(name, job, wheel, tmp_path) is TrialCompile.NOT_RUN
+    assert trial(name, job, wheel, tmp_path) is TrialResult.NOT_RUN
     version = f"{job.interpreter.version[0]}.{job.interpreter.version[1]}"
     install = [uv.find_uv_bin(), "pip", "install", "--quiet", "--target", str(tmp_path / "site"), str(wheel)]
     install += ["--python-platform", "aarch64-manylinux2014", "--python-version", version, "--only-binary", ":all:"]

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from vbuild.errors import RecipeError
-from vbuild.recipe.lock import Lock, LockedRequirement, lock_file
+from vbuild.recipe.lock import Lock, LockedRequirement
+from vbuild.recipe.model import lock_file
 
 KIND = "cpython-3.12-linux-x86_64"
 HASH = f" --hash=sha256:{'5' * 64}"

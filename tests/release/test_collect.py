@@ -17,7 +17,7 @@ from tests.factories.wheels import contents, poked
 from tests.release.test_matrix_parts import LIKE_THE_BASELINE
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.cli.render import release_lines
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix
@@ -226,7 +226,7 @@ def test_the_recipe_splits_the_whole_release_and_tests_what_changed_again(tmp_pa
     assert release.failures == whole.failures == ()
     assert release.split
     assert files(tmp_path / "dist") == files(tmp_path / "whole")
-    assert release.products[0].trial is TrialCompile.PASSED
+    assert release.products[0].trial is TrialResult.PASSED
     assert not any("libcount" in name for product in release.products for name in contents(product.wheel))
     told = json.loads((tmp_path / "dist/report.json").read_text())
     Draft202012Validator(schema()).validate(told)
@@ -261,7 +261,7 @@ def test_a_wheel_is_not_tested_again_where_its_python_is_not(tmp_path: Path) -> 
         wheel["python"] = "3.99"
     (whole / "report.json").write_text(json.dumps(report))
     release = collect([whole], tmp_path / "dist", recipe=source)
-    assert release.products[0].trial is TrialCompile.NOT_RUN
+    assert release.products[0].trial is TrialResult.NOT_RUN
     said = "split, and not tested again: no Python '3.99' on this machine"
     assert release.notes
     assert all(said in note for note in release.notes)

@@ -23,7 +23,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.model import Recipe
-from vbuild.release.lock_check import check_pins, held, recipe_hash, staleness
+from vbuild.release.lock import check_pins, held, recipe_hash, staleness
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 

@@ -13,7 +13,7 @@ from tests.factories.extensions import library
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.errors import RecipeError
 from vbuild.hardware.machine import Machine
@@ -99,7 +99,7 @@ def test_the_plain_wheel_has_all_levels_and_the_variants_stay_beside_it(
     assert [product.label for product in release.products] == VARIANTS
     assert levels_of(plain_of(release)) == ("v1", "v3", "v4")
     plain, *variants = release.products
-    assert (plain.verdict.failed, plain.verdict.levels, plain.trial) == (False, ("v3", "v4"), TrialCompile.PASSED)
+    assert (plain.verdict.failed, plain.verdict.levels, plain.trial) == (False, ("v3", "v4"), TrialResult.PASSED)
     assert plain.verdict.isa == "ok, with v3, v4"
     assert not any(level_of(path) for product in variants for path in contents(product.wheel))
     assert release.notes == (f"{plain.wheel.name}: joined of v1, v3, v4; its test works as v1, v3, v4",)
@@ -149,7 +149,7 @@ def test_a_second_run_takes_the_joined_wheel_from_the_store(
     again = matrix(source, tmp_path, store=store, on_progress=lambda target, step: steps.append((str(target), step)))
     assert steps == [("plain", "kept"), ("x86_64_v3", "kept"), ("x86_64_v4", "kept")]
     assert plain_of(again).read_bytes() == plain_of(first).read_bytes()
-    assert (again.notes, again.kept, again.products[0].trial) == (first.notes, 3, TrialCompile.PASSED)
+    assert (again.notes, again.kept, again.products[0].trial) == (first.notes, 3, TrialResult.PASSED)
 
 
 def test_a_joined_wheel_in_the_store_is_not_taken_for_the_bare_one(
@@ -175,7 +175,7 @@ def test_parts_hold_the_bare_wheel_and_collecting_joins_them(
     release = collect([tmp_path / "parts"], tmp_path / "dist", recipe=source)
     assert release.failures == ()
     assert plain_of(release).read_bytes() == plain_of(first).read_bytes()
-    assert (release.notes, release.products[0].trial) == (first.notes, TrialCompile.PASSED)
+    assert (release.notes, release.products[0].trial) == (first.notes, TrialResult.PASSED)
     again = collect([tmp_path / "dist"], tmp_path / "again", recipe=source)
     assert (again.failures, plain_of(again).read_bytes()) == ((), plain_of(first).read_bytes())
 
@@ -234,7 +234,7 @@ def test_what_a_split_shares_out_is_beside_the_joined_wheel(tmp_path: Path) -> N
     held = contents(plain_of(release))
     assert {level for path in held if (level := level_of(path))} <= {"v3", "v4"}
     assert not any("libcount" in path for path in held)
-    assert release.products[0].trial is TrialCompile.PASSED
+    assert release.products[0].trial is TrialResult.PASSED
     assert any(note.endswith("its test works as v1, v3, v4") for note in release.notes)
 
 

@@ -14,7 +14,7 @@ from tests.factories.site_packages import loader_complaints, site_packages
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from tests.factories.workdir import refusal
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix, planned
@@ -96,8 +96,8 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
 
 def test_what_was_tested_is_what_is_published(built: tuple[Path, ReleaseResult]) -> None:
     """The test of each wheel ran with the thin one, and with the wheel that it requires."""
-    assert {product.trial for product in built[1].products} <= {TrialCompile.PASSED, TrialCompile.NOT_RUN}
-    assert built[1].products[0].trial is TrialCompile.PASSED
+    assert {product.trial for product in built[1].products} <= {TrialResult.PASSED, TrialResult.NOT_RUN}
+    assert built[1].products[0].trial is TrialResult.PASSED
     assert not (built[0] / "logs").exists()  # which are kept of what failed
 
 

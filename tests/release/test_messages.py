@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from tests.factories.recipes import recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
-from vbuild.release.family import ReleaseFamily
-from vbuild.release.messages import Home, RunMessage
-from vbuild.release.run import Run
+from vbuild.release.context import ReleaseContext, ReleaseFamily
+from vbuild.release.messages import PythonHome, RunMessage
 from vbuild.variants.document import Schema
 from vbuild.workers.calls import opened, packed
 
@@ -26,21 +25,26 @@ requires = ["provider-variant-x86-64"]
 """
 
 
-def run(folder: Path) -> Run:
+def context(folder: Path) -> ReleaseContext:
     read = recipe(folder, TEXT.replace('python = ["3.12", "3.13"]\n', ""))
     targets = read.targets()
-    family = ReleaseFamily.of(read, targets, schema=Schema.PEP_850)
-    return Run(
-        read, targets, family, folder, folder, BuildCache(folder, fresh=True), is_part=True, on_progress=lambda *_: None
+    return ReleaseContext(
+        recipe=read,
+        targets=targets,
+        folder=folder,
+        stage=folder,
+        family=ReleaseFamily.of(read, targets, schema=Schema.PEP_850),
+        cache=BuildCache(folder, fresh=True),
+        is_part=True,
     )
 
 
 def target(folder: Path, python: str) -> Target:
-    return replace(run(folder).targets[1], python=python)
+    return replace(context(folder).targets[1], python=python)
 
 
 def test_a_parcel_is_the_same_on_the_other_side(tmp_path: Path) -> None:
-    made = run(tmp_path)
+    made = context(tmp_path)
     parcel = RunMessage.of("name", made, source="digest")
     arrived = opened(packed(parcel))
     assert arrived == parcel
@@ -52,19 +56,19 @@ def test_a_parcel_is_the_same_on_the_other_side(tmp_path: Path) -> None:
 
 
 def test_what_workers_do_not_read_stays_here(tmp_path: Path) -> None:
-    sent = RunMessage.of("name", run(tmp_path), source="digest").recipe
+    sent = RunMessage.of("name", context(tmp_path), source="digest").recipe
     assert (sent.variant, sent.split, sent.drafts, sent.matrix.cpus) == (None, None, (), ())
 
 
 def test_a_python_that_is_named_by_version_or_path_is_meant_so_everywhere(tmp_path: Path) -> None:
     for python in ("3.12", "/opt/python/bin/python"):
         sent = target(tmp_path, python)
-        assert Home("/usr/bin/python3", "cpython@3.12").local(sent) is sent
+        assert PythonHome("/usr/bin/python3", "cpython@3.12").local(sent) is sent
 
 
 def test_the_python_that_runs_vbuild_is_one_of_its_version_there(tmp_path: Path) -> None:
-    here, elsewhere = Home.of_this(), "/elsewhere/bin/python"
+    here, elsewhere = PythonHome.of_this(), "/elsewhere/bin/python"
     sent = target(tmp_path, elsewhere)
-    assert Home(elsewhere, here.version).local(sent).python == sys.executable
-    assert Home(elsewhere, "cpython@3.9").local(sent).python == "cpython@3.9"
+    assert PythonHome(elsewhere, here.version).local(sent).python == sys.executable
+    assert PythonHome(elsewhere, "cpython@3.9").local(sent).python == "cpython@3.9"
     assert here.version.startswith(f"{sys.implementation.name}@{sys.version_info[0]}.{sys.version_info[1]}")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.factories.reports import data, entry, failure, report
 from vbuild.errors import RecipeError
+from vbuild.release.outcome import limits
 from vbuild.release.report import Report, check, kinds, schema
-from vbuild.release.report_limits import limits
 from vbuild.wheel.name import WheelName
 
 KEYS = "format, name, source, wheels, failures, variants, machines, limits, notes, split"

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.factories.reports import choice, data, entry, failure, finding, override
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.errors import RecipeError
 from vbuild.release.outcome import Product
 from vbuild.release.report import FORMAT, Report, check, schema
@@ -143,7 +143,7 @@ def test_every_object_lists_all_of_its_keys_and_every_key_is_described() -> None
     [
         (("finding", "severity"), Severity),
         (("finding", "rule"), VerifyRule),
-        (("wheel", "test"), TrialCompile),
+        (("wheel", "test"), TrialResult),
     ],
 )
 def test_enumerations_are_those_of_the_code(place: tuple[str, str], words: type) -> None:

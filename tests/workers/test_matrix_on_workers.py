@@ -19,7 +19,7 @@ from tests.release.test_matrix_split import LEVELS as SPLIT_LEVELS
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import TEST as SPLIT_TEST
 from tests.release.test_matrix_split import recipe as split_recipe
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
@@ -255,7 +255,7 @@ def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None
             cluster.work(name, preload=(), WORKER=name)
         cluster.work("telling", WORKER="telling")
         release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
-    assert [product.trial for product in release.products] == [TrialCompile.PASSED, TrialCompile.PASSED]
+    assert [product.trial for product in release.products] == [TrialResult.PASSED, TrialResult.PASSED]
     assert where.read_text().split() == ["telling", "telling"]
 
 
@@ -267,7 +267,7 @@ def test_a_level_that_no_worker_declares_is_tested_by_who_can(tmp_path: Path) ->
         release = matrix(source, tmp_path / "dist", MatrixRequest(executor=cluster.executor))
     cpu = Machine.here().cpu
     can = [
-        TrialCompile.PASSED if cpu and cpu.runs(product.target.cpu) else TrialCompile.NOT_RUN
+        TrialResult.PASSED if cpu and cpu.runs(product.target.cpu) else TrialResult.NOT_RUN
         for product in release.products
     ]
     assert [product.trial for product in release.products] == can

@@ -7,32 +7,19 @@
 
 What no command made comes from a library that was compiled before, or passed the compiler wrapper by. It falls short
 only where a GPU gets nothing from all of it together.
-
-Try a finished wheel: installed where nothing else is, then the recipe's command.
-
-The wheel goes in under its plain name, which every installer reads.
 """
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
-from pathlib import Path, PurePath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 from msgspec import Struct
 
-from vbuild.build.environment import BuildEnvironment
-from vbuild.errors import BuildError, at
-from vbuild.hardware.cpu import Cpu
+from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
-from vbuild.index_client.uv import install_command, venv_command
-from vbuild.process.run import run
-from vbuild.recipe.cuda import Archs
-from vbuild.recipe.model import Check
-from vbuild.recipe.variables import for_installers, passed
-from vbuild.toolchain.interpreter import Interpreter
+from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.nvcc_code import Codegen
+from vbuild.toolchain.nvcc_code import Codegen, matches
 from vbuild.toolchain.nvcc_options import NvccOutput
 
 Fatbins = Mapping[tuple[GpuOffer, ...], int]
@@ -139,6 +126,17 @@ def agreement(
     return Agreement(tuple(short[what] for what in sorted(short)), tuple(notes))
 
 
+def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
+    """The globs of *files*, in their order, that match no source of *commands*, those of the compiler wrapper's log.
+
+    What build systems compile to try the compiler does not count.
+    """
+    sources = {source for command in commands if not is_trial(command) for source in command.sources}
+    # the log has the paths of a project's own files from its folder on
+    paths = [source if source.startswith("/") else f"/{source}" for source in sorted(sources)]
+    return tuple(rule.glob for rule in files if not any(matches(path, rule.glob) for path in paths))
+
+
 def is_trial(command: Command) -> bool:
     """Whether it only asks what the compiler can do, as build systems do before they begin."""
     paths = [PurePath(source) for source in command.sources]
@@ -223,49 +221,3 @@ def _written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
         {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
     )
     return tuple(f"{'compute' if is_ptx else 'sm'}_{arch.number}{arch.suffix}" for is_ptx, arch in found)
-
-
-class TrialCompile(StrEnum):
-    """What became of the test of a wheel."""
-
-    NONE = "no test"
-    PASSED = "passed"
-    NOT_RUN = "not run"
-
-
-def tried(
-    wheel: Path,
-    check: Check,
-    *,
-    interpreter: Interpreter,
-    cpu: Cpu,
-    machine: Cpu | None,
-    folder: Path,
-    log: Path,
-    configuration: Callable[[], Mapping[str, str]],
-    beside: Path | None = None,
-    pass_env: Collection[str] = (),
-) -> TrialCompile:
-    """Install *wheel*, which needs *cpu*, into a new environment in *folder* and run the command of *check*.
-
-    Not run where *machine*, the CPU we are on, is below the level. *configuration* gives uv's variables for its
-    package indexes, and *beside* is a folder of wheels that are not on them. The command sees what builds see of the
-    user's variables, those called as in *pass_env* among them. `BuildError`, with the last lines of the log, where the
-    wheel does not install or its test fails.
-    """
-    if check.command is None:
-        return TrialCompile.NONE
-    if machine is None or not machine.runs(cpu):
-        return TrialCompile.NOT_RUN
-    environment = BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")
-    empty = folder / "empty"  # the command must find the wheel installed, not the source tree
-    empty.mkdir(parents=True)
-    variables = {**for_installers(os.environ, pass_env), **configuration()}
-    seen = environment.variables(passed(os.environ, pass_env))
-    links = ["--find-links", str(beside)] if beside else []
-    with at("test"):
-        run(venv_command(interpreter.path, folder / "venv"), log=log, environment=variables)
-        fill = install_command(environment.python, *links, str(wheel), *check.requires)
-        run(fill, log=log, environment=variables)
-        run(["sh", "-c", check.command], log=log, cwd=empty, environment=seen)
-    return TrialCompile.PASSED

@@ -1,7 +1,7 @@
 """Build the native dependencies of a recipe, each once, before the wheels that need them.
 
-    step -> on the shelf already
-         -> fetched, unpacked, patched -> configured, built, installed -> made fit -> put on the shelf
+    step -> in the cache already
+         -> fetched, unpacked, patched -> configured, built, installed -> made fit -> put into the cache
 
 Threads that need the same step at the same time wait for the first, as processes do; who waited shares what became of
 it, a failure too.
@@ -33,40 +33,39 @@ from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed, undisturbed
 from vbuild.toolchain.toolkit.provision import Supply
 
-Said = Callable[[str], None]
+OnProgress = Callable[[str], None]
+
+
+class NativeSettings(Struct, frozen=True):
+    """The *natives* of a recipe, and how and where they are built: in *stage*, with logs of what fails in *logs*.
+
+    What is built is kept in *cache*. *exclude* is a folder, that of the results, which is no part of a source around
+    it. *machine* is the CPU that runs the steps; they see the user's variables that builds see, and those whose names
+    *pass_env* has. *lock* has the packages that they require.
+    """
+
+    natives: tuple[Native, ...]
+    host: HostSettings
+    cache: NativeCache
+    stage: Path
+    logs: Path
+    exclude: Path
+    environments: Environments
+    machine: Cpu | None
+    supply: Supply
+    pass_env: tuple[str, ...] = ()
+    lock: Lock | None = None
 
 
 class NativeBuilder:
-    """Builds *natives* for one run, in *stage*, and keeps them on *shelf*; logs of what fails stay in *logs*.
+    """Builds the native dependencies that *settings* name, for one run."""
 
-    *without* is a folder, that for the results, which is no part of a source around it. The steps see those of the
-    user's variables that builds see, and those called as in *pass_env*; *lock* has what they require.
-    """
-
-    def __init__(
-        self,
-        natives: Sequence[Native],
-        *,
-        host: HostSettings,
-        shelf: NativeCache,
-        stage: Path,
-        logs: Path,
-        without: Path,
-        environments: Environments,
-        machine: Cpu | None,
-        supply: Supply,
-        pass_env: tuple[str, ...] = (),
-        lock: Lock | None = None,
-    ) -> None:
-        self._natives = tuple(natives)
-        self._shelf = shelf
-        self._stage = stage.absolute()
-        self._logs = logs.absolute()
-        self._without = without
-        self._environments = environments
-        self._machine = machine
-        self._pass_env = pass_env
-        self._planner = Planner(host, shelf.root, machine, supply, self._looked, pass_env, lock)
+    def __init__(self, settings: NativeSettings) -> None:
+        self._settings = settings
+        cache, machine = settings.cache, settings.machine
+        self._planner = Planner(
+            settings.host, cache.root, machine, settings.supply, self._digest, settings.pass_env, settings.lock
+        )
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._steps: dict[Cpu, tuple[BuildStep, ...]] = {}
@@ -78,26 +77,35 @@ class NativeBuilder:
             for level in (baseline(cpu.machine), cpu):
                 if level not in self._steps:
                     shared = self._steps.get(baseline(cpu.machine), ())
-                    self._steps[level] = self._planner.steps(self._natives, level, baseline=shared)
+                    self._steps[level] = self._planner.steps(self._settings.natives, level, baseline=shared)
             return self._steps[cpu]
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
         """What leads the build of a wheel for *cpu* to the prefixes of its steps."""
         prefixes = [step.prefix for step in self.steps(cpu)]
-        return variables(prefixes, before, runs=self._machine is not None and self._machine.runs(cpu), is_zig=is_zig)
+        return variables(
+            prefixes,
+            before,
+            runs=self._settings.machine is not None and self._settings.machine.runs(cpu),
+            is_zig=is_zig,
+        )
 
     def build(
-        self, prefixes: Sequence[Prefix], *, cache: Running | None = None, said: Said = lambda _text: None
+        self, prefixes: Sequence[Prefix], *, cache: Running | None = None, on_progress: OnProgress = lambda _text: None
     ) -> None:
-        """See to it that *prefixes*, of `steps`, are there; *said* hears which are built now.
+        """See to it that *prefixes*, of `steps`, are there; *on_progress* is called with each one that is built.
 
         `BuildError` or `FetchError` where one cannot be; its log is kept.
         """
         steps = {step.prefix: step for cpu in tuple(self._steps) for step in self._steps[cpu]}
-        self._built(prefixes, steps, cache, said)
+        self._built(prefixes, steps, cache, on_progress)
 
     def _built(
-        self, prefixes: Sequence[Prefix], steps: Mapping[Prefix, BuildStep], cache: Running | None, said: Said
+        self,
+        prefixes: Sequence[Prefix],
+        steps: Mapping[Prefix, BuildStep],
+        cache: Running | None,
+        on_progress: OnProgress,
     ) -> None:
         """See to *prefixes*, of *steps*, one by one, each once in this run whoever asks."""
         for prefix in prefixes:
@@ -106,36 +114,42 @@ class NativeBuilder:
                 made = self._made.setdefault(prefix.key, Future())
             if is_first:
                 try:
-                    self._see_to(steps[prefix], steps, cache, said)
+                    self._see_to(steps[prefix], steps, cache, on_progress)
                     made.set_result(None)
                 except BaseException as error:
                     made.set_exception(error)
                     raise
             made.result()
 
-    def _see_to(self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Running | None, said: Said) -> None:
-        """Build *step*, unless it is on the shelf, and before it what it is built against."""
-        if self._shelf.has(step.prefix):
+    def _see_to(
+        self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Running | None, on_progress: OnProgress
+    ) -> None:
+        """Build *step*, unless it is in the cache, and before it what it is built against."""
+        if self._settings.cache.has(step.prefix):
             self._log(step).unlink(missing_ok=True)  # an earlier run's, that was killed
             return
         # for the baseline, where this one is the same for all levels: no wheel may have asked for these
-        self._built(step.before, steps, cache, said)
-        with at(step), self._shelf.building(step.prefix, check=check_running):
-            if self._shelf.has(step.prefix):  # another process had the lock
+        self._built(step.before, steps, cache, on_progress)
+        with at(step), self._settings.cache.building(step.prefix, check=check_running):
+            if self._settings.cache.has(step.prefix):  # another process had the lock
                 return
-            said(f"{step}: building")
-            folder = self._stage / "native" / step.label
+            on_progress(f"{step}: building")
+            folder = self._settings.stage / "native" / step.label
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
-            smithy = _StepBuilder(step, folder, self._log(step), self._environments, cache, self._pass_env)
-            smithy.build(self._tree(step, folder), self._shelf)
+            builder = _StepBuilder(
+                step, folder, self._log(step), self._settings.environments, cache, self._settings.pass_env
+            )
+            builder.build(self._tree(step, folder), self._settings.cache)
 
     def _tree(self, step: BuildStep, folder: Path) -> Path:
         """A fresh copy of the source of *step*; `BuildError` where it is not any more what the key stands for."""
         native = step.native
         archive = fetched(native.source)
         where = native.source.subdirectory
-        tree = copied(archive, folder / "source", subdirectory=where, patches=native.patches, without=self._without)
-        if digest(native.source, without=self._without) != step.source:
+        tree = copied(
+            archive, folder / "source", subdirectory=where, patches=native.patches, without=self._settings.exclude
+        )
+        if digest(native.source, without=self._settings.exclude) != step.source:
             raise BuildError(f"{native.source}: edited while it was copied; expected it to stay as it is for a moment")
         if not tree.is_dir():
             raise BuildError(f"{native.source}: no folder {where!r} in it")
@@ -143,11 +157,11 @@ class NativeBuilder:
 
     def _log(self, step: BuildStep) -> Path:
         """Where the commands of *step* write."""
-        return self._logs / f"{step.label}.log"
+        return self._settings.logs / f"{step.label}.log"
 
-    def _looked(self, native: Native) -> str:
+    def _digest(self, native: Native) -> str:
         if native.name not in self._digests:
-            self._digests[native.name] = digest(native.source, without=self._without)
+            self._digests[native.name] = digest(native.source, without=self._settings.exclude)
         return self._digests[native.name]
 
 
@@ -161,8 +175,8 @@ class _StepBuilder(Struct, frozen=True):
     cache: Running | None
     pass_env: tuple[str, ...]
 
-    def build(self, tree: Path, shelf: NativeCache) -> None:
-        """Build the step in *tree*, which is used up, and put what is installed on *shelf*."""
+    def build(self, tree: Path, native_cache: NativeCache) -> None:
+        """Build the step in *tree*, which is used up, and put what is installed into *native_cache*."""
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's
         environment = self._environment(tree)
@@ -175,7 +189,7 @@ class _StepBuilder(Struct, frozen=True):
             # a command that failed names its log itself
             said = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
             raise BuildError(f"{error}{said}") from error
-        shelf.put(step.prefix, installed)
+        native_cache.put(step.prefix, installed)
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
 

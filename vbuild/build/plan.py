@@ -7,27 +7,22 @@ Two mechanisms carry the same flags. The environment is what every backend reads
 `vbuild.build.wrappers`) stand before the compilers, because a project's own flags come later on the command line
 than the environment's, and win.
 https://gcc.gnu.org/onlinedocs/gcc/x86-Options.html https://doc.rust-lang.org/rustc/codegen-options/
-
-Whether a recipe's rules for single files were of use: what a build compiled, against the globs that name files.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.agreement import is_trial
 from vbuild.errors import BuildError
 from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
-from vbuild.recipe.cuda import FileRule
 from vbuild.recipe.target import Env, Settings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.nvcc_code import CudaRules, matches
+from vbuild.toolchain.nvcc_code import CudaRules
 from vbuild.toolchain.rewriting import TOOLS
 from vbuild.toolchain.zig import zig_cpu
 
@@ -239,14 +234,3 @@ def _msvc(cpu: Cpu, environment: Mapping[str, str]) -> Env:
 
 def _joined(*flags: str | None) -> str:
     return " ".join(text for text in flags if text)
-
-
-def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:
-    """The globs of *files*, in their order, that match no source of *commands*, those of the compiler wrapper's log.
-
-    What build systems compile to try the compiler does not count.
-    """
-    sources = {source for command in commands if not is_trial(command) for source in command.sources}
-    # the log has the paths of a project's own files from its folder on
-    paths = [source if source.startswith("/") else f"/{source}" for source in sorted(sources)]
-    return tuple(rule.glob for rule in files if not any(matches(path, rule.glob) for path in paths))

@@ -68,7 +68,7 @@ class Machine(Struct, frozen=True):
     def here(cls, python: Path | None = None) -> Self:
         """The machine we are on, with the interpreter *python* or the running one; `HardwareError` if it is none."""
         version, tags = _running() if python is None else _asked(python)
-        return cls(version, _linux_last(tags), _cpu(), Nvidia.here())
+        return cls(version, _linux_last(tags), cpu_here(), Nvidia.here())
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -105,7 +105,7 @@ class Machine(Struct, frozen=True):
         return dict(self.supported).get(namespace)
 
 
-def _cpu() -> Cpu | None:
+def cpu_here() -> Cpu | None:
     """The CPU level of this machine as archspec finds it, in /proc/cpuinfo on Linux; None for other CPUs."""
     name = archspec.cpu.host().generic.name
     try:

@@ -111,11 +111,6 @@ class Lock(Struct, frozen=True):
         return lock
 
 
-def lock_file(recipe: Path) -> Path:
-    """Where the lock of the recipe in the file *recipe* is, if there is one."""
-    return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
-
-
 def hashed(text: str) -> str:
     """*text*, where it is one version of a package with hashes; `RecipeError` for other lines of such a file."""
     if not _PACKAGE.fullmatch(text):

@@ -256,6 +256,11 @@ class Recipe:
         return recipe
 
 
+def lock_file(recipe: Path) -> Path:
+    """The file of the lock of the recipe in the file *recipe*, whether it exists or not."""
+    return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
+
+
 def _cuda(build: Table, matrix: Matrix) -> CudaSettings:
     if "cuda" not in build:
         build.raw("cuda")  # so that the list of known keys has it

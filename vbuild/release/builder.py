@@ -1,62 +1,72 @@
-"""What the builds of one run of `vbuild matrix` share, and the steps from a target to a portable wheel.
+"""From a target to its portable wheel, and what the builds of one run share.
 
-target -> prepared -> Job -> equipped with a toolkit -> built, repaired -> Repaired, or at any step a Failure
+    target -> prepared: a job -> built -> repaired -> with a bill of materials, or at any step a failure
 
-The store is asked for a build before anything is compiled.
+The cache is asked for a build before anything is compiled.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 from packaging.version import Version
 
-from vbuild.build.agreement import agreement, is_trial
-from vbuild.build.caching import Running, found
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.native import NativeBuilder
-from vbuild.build.native_cache import NativeCache
-from vbuild.build.plan import unused
-from vbuild.build.repair import repaired
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.wrappers import Override
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
-from vbuild.hardware.machine import Machine
-from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.cuda import Archs, ToolkitSpec
+from vbuild.hardware.machine import cpu_here
+from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
-from vbuild.release.bill import billed, making_of, patches_of
-from vbuild.release.cache import BuildCache, BuildKind
-from vbuild.release.lock_check import check_pins
-from vbuild.release.order import BuildOrder
+from vbuild.release.cache import BuildKind, KeptBuild
+from vbuild.release.context import ReleaseContext
 from vbuild.release.outcome import Failure
-from vbuild.sbom.model import Material
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.toolkit.model import Toolkit
-from vbuild.toolchain.toolkit.provision import FETCHED, Supply
-from vbuild.verification.verify import fatbins
+from vbuild.toolchain.toolkit.provision import FETCHED
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
-OnProgress = Callable[[Target, str], None]
+if TYPE_CHECKING:
+    from vbuild.build.caching import Running
+    from vbuild.build.native import NativeBuilder
+    from vbuild.sbom.model import Material
 
 
-class Repaired(Struct, frozen=True):
+class PlannedWheel(Struct, frozen=True):
+    """A wheel to make from the build that *job* describes; *build* and *product* are the keys of both in the cache.
+
+    *baseline* is the key of the build that its code is compared with, or None.
+    """
+
+    job: Job
+    build: str
+    baseline: str | None
+    product: str
+
+    @property
+    def target(self) -> Target:
+        return self.job.target
+
+
+class RepairedWheel(Struct, frozen=True):
     """The portable wheel of a build, still plain; what the compiler wrappers changed; how long it took, in seconds.
 
-    *lists* are the lists of GPU architectures that were changed in commands of nvcc; *is_kept* where all this was done
-    in an earlier run.
+    *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_kept* if an earlier run
+    built it.
     """
 
     wheel: Path
@@ -67,7 +77,7 @@ class Repaired(Struct, frozen=True):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What the store keeps beside the wheel."""
+        """What the cache keeps with the wheel."""
         return {
             "seconds": self.seconds,
             "overrides": [to_builtins(override) for override in self.overrides],
@@ -81,173 +91,166 @@ class Repaired(Struct, frozen=True):
 
 
 class Builder(Struct, frozen=True):
-    """Where a recipe's targets are built: the source, the folder of work in progress, and what builds share.
+    """Builds the targets of a release, and holds what their builds share.
 
-    *digest* is what is built: the project that the recipe names, and its source as it was when the run began; *looked*
-    gives that of the source as it is now. *without* is the folder for the results, which may stand in the source; *cpu*
-    that of this machine. *patches* are those in the source, which a worker's recipe does not name. *foundry* builds
-    what the wheels need. *notes* gathers what whoever builds should know.
+    *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
+    *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
+    *cpu* is this machine's. *natives* builds what the wheels need. *notes* gathers what whoever builds should know.
     """
 
-    recipe: Recipe
+    context: ReleaseContext
     archive: Path
-    digest: str
-    looked: Callable[[], str]
     project: Path
-    stage: Path
-    without: Path
-    store: BuildCache
+    digest: str
+    digest_now: Callable[[], str]
     environments: Environments
     configuration: Callable[[], Mapping[str, str]]
     cpu: Cpu | None
-    on_progress: OnProgress
-    supply: Supply
-    patches: tuple[Material, ...] = ()
-    foundry: NativeBuilder | None = None
+    patches: "tuple[Material, ...]" = ()
+    natives: "NativeBuilder | None" = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def opened(
-        cls,
-        recipe: Recipe,
-        folder: Path,
-        stage: Path,
-        *,
-        store: BuildCache,
-        supply: Supply = FETCHED,
-        on_progress: OnProgress = lambda _target, _step: None,
-    ) -> Self:
-        """The workshop in *stage* for wheels in *folder*, with the source of *recipe* fetched and looked at.
-
-        *supply* gives CUDA toolkits and zig.
-        """
-        configuration = cache(lambda: Indexes.configured().environment())
+    def opened(cls, context: ReleaseContext) -> Self:
+        """The builder of *context*, with the source of its recipe fetched and unpacked."""
+        recipe, folder, stage = context.recipe, context.folder, context.stage
         archive = fetched(recipe.source)
-        where = recipe.source.subdirectory
-        look = unpacked(archive, stage / "look", subdirectory=where, patches=recipe.build.patches, without=folder)
-        check_identity(recipe, look)
-        looked = partial(digest_of, recipe, folder)
-        asked, lock = recipe.build.pass_env, recipe.build.lock
-        environments = Environments(stage / "environments", configuration, logs=folder / LOGS, asked=asked, lock=lock)
-        cpu = Machine.here().cpu
-        foundry = NativeBuilder(
-            recipe.natives,
-            host=recipe.build.host,
-            shelf=NativeCache.of_user(fresh=store.fresh),
-            stage=stage,
-            logs=folder / LOGS,
-            without=folder,
-            environments=environments,
-            machine=cpu,
-            supply=supply,
-            pass_env=asked,
-            lock=lock,
+        project = _tree(recipe, archive, stage / "look", exclude=folder)
+        check_identity(recipe, project)
+        digest_now = partial(digest_of, recipe, folder)
+        builder = cls.sharing(context, archive, project, digest_now)
+        if recipe.build.patches:
+            from vbuild.release.bill import patches_of
+
+            builder = replace(builder, patches=patches_of(recipe))
+        if recipe.natives:
+            builder = replace(builder, natives=builder._native_builder())  # noqa: SLF001 - its own
+        return builder
+
+    @classmethod
+    def sharing(cls, context: ReleaseContext, archive: Path, project: Path, digest_now: Callable[[], str]) -> Self:
+        """A builder of *context* whose builds share environments and the configuration of package indexes."""
+        settings = context.recipe.build
+        configuration = cache(index_variables)
+        environments = Environments(
+            context.stage / "environments",
+            configuration,
+            logs=context.folder / LOGS,
+            asked=settings.pass_env,
+            lock=settings.lock,
         )
-        return cls(
-            recipe=recipe,
-            archive=archive,
-            digest=looked(),
-            looked=looked,
-            project=look,
-            stage=stage,
-            without=folder,
-            store=store,
-            environments=environments,
-            configuration=configuration,
-            cpu=cpu,
-            on_progress=on_progress,
-            supply=supply,
-            patches=patches_of(recipe),
-            foundry=foundry,
-        )
+        return cls(context, archive, project, digest_now(), digest_now, environments, configuration, cpu_here())
 
     def prepared(self, target: Target) -> Job:
-        """The job of building *target*; `BuildError` where this machine cannot, `BuildError` where it has no CUDA."""
+        """The job of building *target*; `BuildError` if this machine cannot build it, `ToolkitError` without CUDA."""
+        supply = self.context.supply or FETCHED
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:
-                toolkit = self.supply.toolkit(spec, on_progress=partial(self.on_progress, target))
-                check_pins(self.recipe.build.lock, spec, toolkit)
+                from vbuild.release.lock import check_pins
+
+                toolkit = supply.toolkit(spec, on_progress=partial(self.context.on_progress, target))
+                check_pins(self.context.recipe.build.lock, spec, toolkit)
                 self.toolkits[spec] = toolkit
             return self.toolkits[spec]
 
-        with at(self.recipe.name), at(target):
-            job = prepared(self.project, target, self.recipe.build, toolkits=toolkits, supply=self.supply)
+        with at(self.context.recipe.name), at(target):
+            job = prepared(self.project, target, self.context.recipe.build, toolkits=toolkits, supply=supply)
             return self._reaching(job)
 
+    def tree(self, folder: Path) -> Path:
+        """A tree of the source, patched, in *folder*, for one build."""
+        return _tree(self.context.recipe, self.archive, folder, exclude=self.context.folder)
+
     @contextmanager
-    def caching(self) -> Iterator[Running | None]:
+    def caching(self) -> "Iterator[Running | None]":
         """The compiler cache that the recipe asks for, or that is found, for the builds in the block."""
-        cache = found(self.recipe.build.cache, os.environ)
-        with cache.running(self.stage, os.environ) if cache else nullcontext() as running:
+        from vbuild.build.caching import found
+
+        cache = found(self.context.recipe.build.cache, os.environ)
+        with cache.running(self.context.stage, os.environ) if cache else nullcontext() as running:
             yield running
 
-    def built(self, order: BuildOrder, cache: Running | None = None) -> Repaired | Failure:
-        """The build of *order*, repaired: kept from before, or made in a tree of its own, with *cache*."""
-        target = order.target
-        folder = self.stage / "builds" / slug(target)
+    def built(self, item: PlannedWheel, cache: "Running | None" = None) -> RepairedWheel | Failure:
+        """The repaired wheel of the build of *item*: of an earlier run, or built in a tree of its own with *cache*."""
+        target = item.target
+        folder = self.context.place("builds", target)
         try:
-            if kept := self.store.taken(BuildKind.BUILD, order.build, folder / "kept"):
-                return Repaired.of_record(kept.wheel, kept.record)
-            made = self._made(order.job, folder, cache)
+            if kept := self.taken(BuildKind.BUILD, item.build, folder / "kept"):
+                return RepairedWheel.of_record(kept.wheel, kept.record)
+            made = self._made(item.job, folder, cache)
         except VbuildError as error:
-            return self.failure(target, error)
-        self.keep(BuildKind.BUILD, order.build, made.wheel, made.record)
-        self.on_progress(target, "built")
+            return self.context.failure(target, error, self.context.log(target))
+        self.keep(BuildKind.BUILD, item.build, made.wheel, made.record)
+        self.context.on_progress(target, "built")
         return made
 
-    def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
-        """Keep *wheel* for later runs, as `Store.keep` does; where that is not possible, it is noted.
+    def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
+        """The wheel that an earlier run kept under *key*, put into the folder *into*, or None."""
+        return self.context.cache.taken(kind, key, into) if self.context.cache else None
 
-        The source is looked at again: a key stands for what it was when the run began.
+    def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> None:
+        """Keep *wheel* for later runs, as `BuildCache.keep` does; a note says if that fails.
+
+        The source is read again: a key stands for what it was when the run began.
         """
-        if self.looked() != self.digest:
-            why: str | None = f"{self.recipe.source}: edited while it was built: nothing of it is kept"
+        if self.context.cache is None:
+            return
+        if self.digest_now() != self.digest:
+            why: str | None = f"{self.context.recipe.source}: edited while it was built: nothing of it is kept"
         else:
-            why = self.store.keep(kind, key, wheel, record)
+            why = self.context.cache.keep(kind, key, wheel, record)
         if why:
             self.notes.append(why)
 
-    def failure(self, target: Target, error: VbuildError) -> Failure:
-        """That there is no wheel of *target*, with its log if it has one."""
-        self.on_progress(target, "failed")
-        log = self.log(target)
-        return Failure(target, str(error), log if log.exists() else None)
+    def _native_builder(self) -> "NativeBuilder":
+        from vbuild.build.native import NativeBuilder, NativeSettings
+        from vbuild.build.native_cache import NativeCache
 
-    def log(self, target: Target) -> Path:
-        """Where the commands for *target* write."""
-        return self.without / LOGS / f"{self.recipe.name}-{slug(target)}.log"
+        context, build = self.context, self.context.recipe.build
+        return NativeBuilder(
+            NativeSettings(
+                context.recipe.natives,
+                host=build.host,
+                cache=NativeCache.of_user(fresh=bool(context.cache and context.cache.fresh)),
+                stage=context.stage.absolute(),
+                logs=(context.folder / LOGS).absolute(),
+                exclude=context.folder,
+                environments=self.environments,
+                machine=self.cpu,
+                supply=context.supply or FETCHED,
+                pass_env=build.pass_env,
+                lock=build.lock,
+            )
+        )
 
     def _reaching(self, job: Job) -> Job:
         """*job* with the native dependencies that it needs, and what leads its build to them."""
         target = job.target
-        if self.foundry is None or not (steps := self.foundry.steps(target.cpu)):
+        if self.natives is None or not (steps := self.natives.steps(target.cpu)):
             return job
-        seen = passed(os.environ, self.recipe.build.pass_env)
+        seen = passed(os.environ, self.context.recipe.build.pass_env)
         before = {**seen, **dict(target.env), **dict(job.plan.environment)}
-        found = self.foundry.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
+        found = self.natives.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
         return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(found.items()))
 
-    def _made(self, job: Job, folder: Path, cache: Running | None) -> Repaired:
-        target, recipe = job.target, self.recipe
-        if self.foundry:
-            self.foundry.build(job.prefixes, cache=cache, said=partial(self.on_progress, target))
-        self.on_progress(target, "building")
-        where = recipe.source.subdirectory
-        project = unpacked(
-            self.archive, folder / "tree", subdirectory=where, patches=recipe.build.patches, without=self.without
-        )
-        log = self.log(target)
+    def _made(self, job: Job, folder: Path, cache: "Running | None") -> RepairedWheel:
+        target, recipe, on_progress = job.target, self.context.recipe, self.context.on_progress
+        from vbuild.build.repair import repaired
+
+        if self.natives:
+            self.natives.build(job.prefixes, cache=cache, on_progress=partial(on_progress, target))
+        on_progress(target, "building")
+        project = self.tree(folder / "tree")
+        log = self.context.log(target)
         log.unlink(missing_ok=True)  # an earlier run's
         built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
         if not same_project(WheelName.parse(built.wheel.name).distribution, recipe.name):
             raise BuildError(f"{built.wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
-            self._note_unused(built)
-            _tell(built, log)
-            _check_agreement(built, target.cuda.archs, recipe.build.cuda.archs)
-        self.on_progress(target, "repairing")
+            self._check_gpu_code(built, target.cuda.archs, log)
+        on_progress(target, "repairing")
         wheel = repaired(
             built.wheel,
             folder / "repaired",
@@ -258,43 +261,61 @@ class Builder(Struct, frozen=True):
             pass_env=recipe.build.pass_env,
         )
         if recipe.repair.bill:
+            from vbuild.release.bill import billed, making_of
+
             wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
-        return Repaired(wheel, built.overrides, _changed(built, project), built.seconds)
+        return RepairedWheel(wheel, built.overrides, lists_of(built.commands, f"{project.resolve()}/"), built.seconds)
 
-    def _note_unused(self, built: Built) -> None:
-        """Note the rules for single files that are for none: a slip of the pen."""
-        for glob in unused(self.recipe.build.cuda.files, built.commands):
+    def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
+        """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.
+
+        A rule of the recipe for single files that matches none is noted: it is a slip of the pen.
+        """
+        from vbuild.build.agreement import agreement, unused
+        from vbuild.verification.verify import fatbins
+
+        settings = self.context.recipe.build.cuda
+        for glob in unused(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
+        with log.open("a", encoding="utf-8") as file:
+            file.writelines(f"nvcc: {command}\n" for command in built.commands)
+        with at(built.wheel.name):
+            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check()
 
 
-def slug(target: Target) -> str:
-    """A file name for what belongs to *target* alone."""
-    python = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in target.python)
-    return f"{target}-{python.strip('_')}"
+def _tree(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Path:
+    where, patches = recipe.source.subdirectory, recipe.build.patches
+    return unpacked(archive, folder, subdirectory=where, patches=patches, without=exclude)
 
 
-def digest_of(recipe: Recipe, without: Path) -> str:
-    """What is built of *recipe* now: its project's name, and its source; the folder *without* is no part of it."""
-    return f"{recipe.name} {digest(recipe.source, without=without)}"
+def digest_of(recipe: Recipe, exclude: Path) -> str:
+    """What is built of *recipe* now: its project's name, and its source; the folder *exclude* is not part of it."""
+    return f"{recipe.name} {digest(recipe.source, without=exclude)}"
 
 
-def _changed(built: Built, project: Path) -> tuple[str, ...]:
-    """The lists that were changed for code of the wheel; files are told from the folder of *project* on."""
-    said = (str(command) for command in built.commands if command.is_changed and not is_trial(command))
-    return tuple(dict.fromkeys(text.replace(f"{project.resolve()}{os.sep}", "") for text in said))
+def lists_of(commands: Sequence[Command], project: str) -> tuple[str, ...]:
+    """The lists of GPU architectures that were changed in *commands* of nvcc, with paths below *project*.
+
+    What a build system only tries out is left out.
+    """
+    if not commands:
+        return ()
+    from vbuild.build.agreement import is_trial
+
+    texts = (str(command) for command in commands if command.is_changed and not is_trial(command))
+    return tuple(dict.fromkeys(text.replace(project, "") for text in texts))
 
 
-def _tell(built: Built, log: Path) -> None:
-    """Add to *log* what the wrapper of nvcc did to each command."""
-    lines = [f"nvcc: {command}\n" for command in built.commands]
-    with log.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
+def index_variables() -> Mapping[str, str]:
+    """The variables that give uv the user's package indexes, from pip's configuration."""
+    from vbuild.index_client.configuration import Indexes
+
+    return Indexes.configured().environment()
 
 
-def _check_agreement(built: Built, archs: GpuList, mode: Archs) -> None:
-    """`BuildError`, with the files, where what was compiled falls short of *archs*."""
-    with at(built.wheel.name):
-        agreement(built.commands, fatbins(built.wheel), archs, mode=mode).check()
+def interpreter_of(target: Target) -> Interpreter:
+    """The Python of *target* on this machine; `BuildError` if there is none."""
+    return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
 
 
 def check_identity(recipe: Recipe, project: Path) -> None:

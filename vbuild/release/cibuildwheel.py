@@ -1,6 +1,6 @@
 """`vbuild cibuildwheel`: the wheels of a project's own cibuildwheel, for every variant of its recipe.
 
-    [tool.vbuild] -> builds -> a run of cibuildwheel each -> divided, stamped, proved -> split, joined -> report.json
+    [tool.vbuild] -> builds -> a run of cibuildwheel each -> the steps of `vbuild.release.pipeline` from slimming on
 
 Inside cibuildwheel all wheels are plain; they become variants on the host, once all of them are there. A run that fails
 leaves the others: their wheels are finished and written, and the release says what is missing.
@@ -16,31 +16,27 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.agreement import TrialCompile, agreement, is_trial
+from vbuild.build.agreement import agreement, unused
 from vbuild.build.cibuildwheel.arguments import Arguments, check_platform
 from vbuild.build.cibuildwheel.assignments import check_one_line
 from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine
 from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerSetup, Yard
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
-from vbuild.build.plan import FlagPlan, Rewriting, unused
+from vbuild.build.plan import FlagPlan, Rewriting
+from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError, at
-from vbuild.files.staging import LOGS, staging
-from vbuild.hardware.machine import Machine
+from vbuild.files.staging import LOGS
+from vbuild.hardware.machine import cpu_here
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
-from vbuild.release.builder import OnProgress, slug
-from vbuild.release.family import ReleaseFamily, divided
-from vbuild.release.finishing import proved
-from vbuild.release.hwcaps_merge import Joiner, check_chosen
-from vbuild.release.order import without_cpu
+from vbuild.release.builder import lists_of
+from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels, previous_report
 from vbuild.release.outcome import Failure, Product, ReleaseResult
-from vbuild.release.publication import published, without_twins
-from vbuild.release.report import Report
-from vbuild.release.split_step import request_of, thinned
+from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, staged, stamped, verified, without_cpu
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.toolchain.toolkit.provision import FETCHED, FORESEEN, Supply
@@ -54,7 +50,7 @@ _NOT_CALLED = (
     "has put another folder first on PATH"
 )
 _RETESTED = "split: cibuildwheel has tested the wheels as they were before"
-_FORESEEN_KIT = PurePosixPath("/host/tmp/vbuild-kit")
+_FORESEEN_SETUP = PurePosixPath("/host/tmp/vbuild-kit")
 
 
 def cibuildwheel(
@@ -77,47 +73,39 @@ def cibuildwheel(
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
-    request, before = request_of(recipe), Report.previous(compare, recipe.name)
     targets = _targets(recipe, variants)
-    check_chosen(recipe, targets)
-    family = ReleaseFamily.of(recipe, targets, schema=schema)
+    context = ReleaseContext(
+        recipe=recipe,
+        targets=targets,
+        folder=folder,
+        stage=folder,
+        on_progress=on_progress,
+        split=check_request(recipe, targets),
+        before=previous_report(compare, recipe.name),
+        family=ReleaseFamily.of(recipe, targets, schema=schema),
+        source=str(recipe.source),
+        inputs=(recipe.file,),
+    )
     with tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text:
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
-        kit = ContainerSetup.made(outside / "kit")
-        surroundings = _surroundings(given, kit.inside, FETCHED, on_progress)
-        plan = runs(recipe, targets, identifiers, surroundings)
-        with staging(folder) as stage:
-            yard = Yard(engine, given, os.environ, outside, kit, containers, echo)
-            house = _ReleaseSteps(recipe, family, stage, folder.absolute(), on_progress)
-            made = [house.made(run, yard) for run in plan]
-            outcomes = without_twins(house.outcomes(made))
-            thinning = thinned(outcomes, request, stage / "thin", tried=_not_again)
-            joiner = Joiner(
-                recipe=recipe,
-                targets=lambda plain: [replace(target, python=plain.python) for target in targets],
-                folder=stage / "joined",
-                beside=stage / "thin",
-                logs=folder.absolute() / LOGS,
-                pythons=_no_python,
-                tried=_not_again,
-                on_progress=on_progress,
-            )
-            thinning = joiner.joined(thinning)
+        setup = ContainerSetup.made(outside / "kit")
+        plan = runs(recipe, targets, identifiers, _run_context(given, setup.inside, FETCHED, on_progress))
+        yard = Yard(engine, given, os.environ, outside, setup, containers, echo)
+        with staged(context) as staged_context:
+            steps = _CibuildwheelSteps(staged_context)
+            made = [steps.made(run, yard) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
-            notes = (*unheard(recipe), *licences, *_omitted(targets, identifiers), *house.notes(made), *joiner.notes)
-            if thinning.split:
-                notes = (*notes, _RETESTED)
-            return published(
-                recipe.name,
-                str(recipe.source),
-                thinning,
-                stage,
-                folder,
-                notes=tuple(dict.fromkeys(notes)),
-                before=before,
-                inputs=[recipe.file],
+            notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.notes(made)]
+            wheels = ReleaseWheels(
+                [*steps.outcomes(made)],
+                _not_again,
+                _no_python,
+                notes,
+                siblings=lambda plain: [replace(target, python=plain.python) for target in targets],
+                split_note=_RETESTED,
             )
+            return released(staged_context, wheels)
 
 
 def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
@@ -125,11 +113,10 @@ def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) ->
     given = Arguments.parse(arguments)
     _, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
-    request_of(recipe)
     targets = _targets(recipe, variants)
-    check_chosen(recipe, targets)
-    surroundings = _surroundings(given, _FORESEEN_KIT, FORESEEN, lambda _target, _step: None)
-    return runs(recipe, targets, identifiers, surroundings)
+    check_request(recipe, targets)
+    run_context = _run_context(given, _FORESEEN_SETUP, FORESEEN, lambda _target, _step: None)
+    return runs(recipe, targets, identifiers, run_context)
 
 
 def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
@@ -151,7 +138,7 @@ def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
     return engine, identifiers
 
 
-def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progress: OnProgress) -> RunContext:
+def _run_context(given: Arguments, setup: PurePosixPath, supply: Supply, on_progress: OnProgress) -> RunContext:
     known: dict[object, Toolkit] = {}
 
     def toolkit(target: Target) -> Toolkit:
@@ -162,7 +149,7 @@ def _surroundings(given: Arguments, kit: PurePosixPath, supply: Supply, on_progr
             known[spec] = supply.toolkit(spec, on_progress=partial(on_progress, target))
         return known[spec]
 
-    return RunContext(Machine.here().cpu, os.environ, kit, recognised(given.package), toolkit)
+    return RunContext(cpu_here(), os.environ, setup, recognised(given.package), toolkit)
 
 
 def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[str]:
@@ -177,30 +164,26 @@ def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[
 
 def _not_again(product: Product, _beside: Path) -> Product:
     """*product*, whose wheel is not the one any more that cibuildwheel has tested."""
-    return replace(product, trial=TrialCompile.NOT_RUN)
+    return replace(product, trial=TrialResult.NOT_RUN)
 
 
 def _no_python(_target: Target) -> Interpreter:
     raise BuildError("cibuildwheel has tested the wheels that it is joined of")
 
 
-class _ReleaseSteps(Struct, frozen=True):
-    """Where plain wheels become those of a release: the *family*'s, in *stage*, with logs going into *folder*."""
+class _CibuildwheelSteps(Struct, frozen=True):
+    """Makes wheels of the release *context* from the plain wheels of cibuildwheel."""
 
-    recipe: Recipe
-    family: ReleaseFamily
-    stage: Path
-    folder: Path
-    on_progress: OnProgress
+    context: ReleaseContext
 
     def made(self, run: CibuildwheelRun, yard: Yard) -> ContainerResult:
         """*run*, done."""
         for target in run.targets:
-            self.on_progress(target, "building")
+            self.context.on_progress(target, "building")
         made = yard.made(run)
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
-            self.on_progress(target, "failed" if made.error else "built")
+            self.context.on_progress(target, "failed" if made.error else "built")
         return made
 
     def outcomes(self, made: Sequence[ContainerResult]) -> Iterator[Product | Failure]:
@@ -220,7 +203,7 @@ class _ReleaseSteps(Struct, frozen=True):
             if each.error is None and (missing := [name for name in missing if name not in each.builds]):
                 yield f"{each.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
             commands = [command for build in each.builds.values() for command in build.told.commands]
-            for glob in unused(self.recipe.build.cuda.files, commands) if each.run.toolkit and commands else ():
+            for glob in unused(self.context.recipe.build.cuda.files, commands) if each.run.toolkit and commands else ():
                 yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
 
     def _finished(
@@ -229,11 +212,10 @@ class _ReleaseSteps(Struct, frozen=True):
         """The wheels of one *build* of *made*, for *identifier*."""
         targets = [_of(target, identifier) for target in made.run.targets]
         try:
-            _check(made.run, build, self.recipe)
+            _check(made.run, build, self.context.recipe)
             build = self._billed(made.run, targets[0], build)
             shared = [target for target in targets if target.gpus]
-            place = self.stage / "divided" / slug(targets[0])
-            cut = divided(build.wheel, shared, family=self.family, folder=place) if shared else {}
+            cut = slimmed_to_gpus(self.context, build.wheel, shared, targets[0])
         except VbuildError as error:
             yield from (self._failure(target, made, error) for target in targets)
             return
@@ -243,12 +225,12 @@ class _ReleaseSteps(Struct, frozen=True):
 
     def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
         """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
-        if not self.recipe.repair.bill:
+        if not self.context.recipe.repair.bill:
             return build
         environment = dict(run.plan.environment) if run.plan else {}
         # the compilers are those of the container
-        about = making(self.recipe, target, toolkit=run.toolkit, environment=environment)
-        return replace(build, wheel=billed(build.wheel, self.stage / "billed" / slug(target), about))
+        about = making(self.context.recipe, target, toolkit=run.toolkit, environment=environment)
+        return replace(build, wheel=billed(build.wheel, self.context.place("billed", target), about))
 
     def _product(
         self,
@@ -260,38 +242,36 @@ class _ReleaseSteps(Struct, frozen=True):
         baseline: Path | None,
     ) -> Product | Failure:
         try:
-            finished = self.stage / "finished" / slug(target)
-            wheel = cut.get(target) or self.family.stamped(target, build.wheel, finished)
-            self.on_progress(target, "verifying")
-            verdict = proved(wheel, target, baseline=baseline, allow=self.recipe.verify.allow)
+            wheel = cut.get(target) or stamped(self.context, target, build.wheel)
+            self.context.on_progress(target, "verifying")
+            verdict = verified(self.context, wheel, target, baseline=baseline)
         except VbuildError as error:
             return self._failure(target, made, error)
-        self.on_progress(target, "done")
-        variant = self.family.variant(target)
+        self.context.on_progress(target, "done")
         return Product(
             target=target,
             wheel=wheel,
-            label=variant.label if variant else None,
-            plan=made.run.plan or FlagPlan(target.cpu, recognised(self.recipe.file.parent), (), (), Rewriting()),
+            label=self.context.family.label(target),
+            plan=made.run.plan
+            or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), Rewriting()),
             toolkit=made.run.toolkit,
             seconds=build.seconds,
             overrides=build.told.overrides,
-            lists=_lists(build),
+            lists=lists_of(build.told.commands, "/project/"),
             verdict=verdict,
             # what is cut from the wheel that was tested was not
-            trial=TrialCompile.NOT_RUN if target in cut and build.trial is TrialCompile.PASSED else build.trial,
+            trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
         )
 
     def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:
-        self.on_progress(target, "failed")
         log = self._log(made.run)
         if made.log.exists() and not log.exists():
             log.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(made.log, log)
-        return Failure(target, str(error), log if log.exists() else None)
+        return self.context.failure(target, error, log)
 
     def _log(self, run: CibuildwheelRun) -> Path:
-        return self.folder / LOGS / f"{self.recipe.name}-{run.name}.log"
+        return self.context.folder.absolute() / LOGS / f"{self.context.recipe.name}-{run.name}.log"
 
 
 def _of(target: Target, identifier: str) -> Target:
@@ -328,9 +308,3 @@ def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) 
         if other.cpu.is_baseline and alike and identifier in each.builds:
             return each.builds[identifier].wheel
     return None
-
-
-def _lists(build: ContainerBuild) -> tuple[str, ...]:
-    """The lists of GPU architectures that were changed for code of the wheel."""
-    said = (str(command) for command in build.told.commands if command.is_changed and not is_trial(command))
-    return tuple(dict.fromkeys(text.replace("/project/", "") for text in said))

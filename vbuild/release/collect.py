@@ -6,32 +6,29 @@ What a part says of a wheel is taken over: flags, times, tests. What is proved o
 there is the wheel to hold it against.
 """
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.build.agreement import TrialCompile, tried
+from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import linked
-from vbuild.files.staging import LOGS, staging
-from vbuild.hardware.machine import Machine
-from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.model import Check, Recipe
+from vbuild.files.staging import LOGS
+from vbuild.hardware.machine import cpu_here
+from vbuild.recipe.matrix import Matrix
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import Folder
 from vbuild.recipe.target import Target
-from vbuild.release.gathering import Gathering, OnProgress, strangers
-from vbuild.release.hwcaps_merge import Joiner
+from vbuild.release.builder import index_variables, interpreter_of
+from vbuild.release.context import OnProgress, ReleaseContext, ReleaseWheels, previous_report
+from vbuild.release.gathering import Gathering, strangers
 from vbuild.release.outcome import Failure, Product, ReleaseResult, target_of
 from vbuild.release.parts import FoundWheel, ReleasePart, Twin, name_of, parts_at, wheels_of
-from vbuild.release.publication import published
-from vbuild.release.report import Report
-from vbuild.release.split_step import request_of, thinned
-from vbuild.toolchain.interpreter import Interpreter
-from vbuild.wheel.name import WheelName
+from vbuild.release.pipeline import released, split_request, staged
 
 _LACKING = "no part has it"
 _NUMBER = re.compile(r"[0-9]+")
@@ -61,101 +58,71 @@ def collect(
     another, or where they are not of one release.
     """
     whole = Recipe.load(recipe) if recipe else None
-    request = request_of(whole) if whole else None
+    if whole:
+        split_request(whole)
     parts = parts_at(paths, without=folder)
     name = name_of(parts, expected=whole.name if whole else None)
-    before = Report.previous(compare, name)
+    known = whole or Recipe(name, Folder(Path()), Matrix(), Path())
+    context = ReleaseContext(
+        recipe=known,
+        targets=whole.targets() if whole else (),
+        folder=folder,
+        stage=folder,
+        on_progress=on_progress,
+        split=split_request(known),
+        before=previous_report(compare, name),
+        source=str(whole.source) if whole else _source(parts),
+        inputs=(whole.file,) if whole else (),
+        parts=tuple(part.folder for part in parts),
+    )
     gathered = wheels_of(parts, name)
-    with staging(folder) as stage:
-        gathering = Gathering(stage / "gathered", whole.verify.allow if whole else (), on_progress)
+    with staged(context) as staged_context:
+        gathering = Gathering(staged_context)
         own, others = _told_apart(gathered.wheels, gathering.outcomes(gathered.wheels), name)
         made = [*own, *_twins(gathered.twins)]
         failed = [*_failures(parts, made, folder)]
-        lacking = _lacking(whole, [*made, *failed]) if whole else ()
-        retrial = _Retrial(
-            whole.test if whole else Check(),
-            stage / "trials",
+        missing = _lacking(whole, [*made, *failed]) if whole else ()
+        outcomes = _ordered([*made, *others, *failed, *missing], whole)
+        stands = _standing((outcome.target.python for outcome in outcomes), known)
+        wheels = ReleaseWheels(
+            outcomes,
+            partial(_tested_again, staged_context, gathering.notes),
+            interpreter_of,
             gathering.notes,
-            whole.build.pass_env if whole else (),
+            siblings=partial(_siblings, staged_context, stands),
         )
-        outcomes = _ordered([*made, *others, *failed, *lacking], whole)
-        thinning = thinned(outcomes, request, stage / "thin", tried=retrial.tried)
-        if whole:
-            joiner = _joiner(whole, outcomes, stage, folder.absolute() / LOGS, gathering)
-            thinning = joiner.joined(thinning)
-        notes = dict.fromkeys([*_notes(parts), *strangers(gathered.wheels), *gathering.notes])
-        source = str(whole.source) if whole else _source(parts)
-        return published(
-            name,
-            source,
-            thinning,
-            stage,
-            folder,
-            notes=tuple(notes),
-            before=before,
-            inputs=[whole.file] if whole else [],
-            parts=[part.folder for part in parts],
-        )
+        return released(staged_context, wheels, notes=[*_notes(parts), *strangers(gathered.wheels)])
 
 
-def _joiner(
-    recipe: Recipe, outcomes: Sequence[Product | Failure], stage: Path, logs: Path, gathering: Gathering
-) -> Joiner:
-    """What joins the plain wheels of *outcomes* as *recipe* says; its notes are those of *gathering*."""
-    stands = _standing((outcome.target.python for outcome in outcomes), recipe)
+def _siblings(context: ReleaseContext, stands: Mapping[str, str], plain: Target) -> list[Target]:
+    """The targets of the recipe for the Python that *stands* for that of *plain*."""
+    python = stands.get(plain.python, context.recipe.matrix.pythons[0])
+    # a report does not have the variables that set builds apart
+    return [replace(target, env=(), config_settings=()) for target in context.targets if target.python == python]
 
-    def targets(plain: Target) -> list[Target]:
-        python = stands.get(plain.python, recipe.matrix.pythons[0])
-        # a report tells nothing of the variables that set builds apart
-        return [replace(target, env=(), config_settings=()) for target in recipe.targets() if target.python == python]
 
-    return Joiner(
-        recipe=recipe,
-        targets=targets,
-        folder=stage / "joined",
-        beside=stage / "thin",
-        logs=logs,
-        pythons=lambda target: Interpreter.found(target.python, os.environ),
-        tried=lambda product, _: replace(product, trial=TrialCompile.NOT_RUN),
-        on_progress=gathering.on_progress,
-        notes=gathering.notes,
+def _tested_again(context: ReleaseContext, notes: list[str], product: Product, find_links: Path) -> Product | Failure:
+    """*product*, whose wheel has changed, tested again if its Python is here; *notes* says if it is not."""
+    try:
+        interpreter = interpreter_of(product.target)
+    except BuildError as error:
+        notes.append(f"{product.wheel.name}: split, and not tested again: {error}")
+        return replace(product, trial=TrialResult.NOT_RUN)
+    trial = WheelTrial(
+        context.recipe.test,
+        interpreter,
+        product.target.cpu,
+        cpu_here(),
+        index_variables,
+        find_links=find_links,
+        pass_env=context.recipe.build.pass_env,
     )
-
-
-class _Retrial(Struct, frozen=True):
-    """The recipe's test, for wheels that were split: what is published is what was tested."""
-
-    check: Check
-    folder: Path
-    notes: list[str]
-    pass_env: tuple[str, ...] = ()
-
-    def tried(self, product: Product, beside: Path) -> Product | Failure:
-        """*product*, whose wheel is another now, tested again; others that it requires are *beside*."""
-        log = self.folder / f"{product.wheel.name}.log"
-        folder = self.folder / product.wheel.stem
-        folder.mkdir(parents=True)
-        try:
-            interpreter = Interpreter.found(product.target.python, os.environ)
-        except BuildError as error:
-            self.notes.append(f"{product.wheel.name}: split, and not tested again: {error}")
-            return replace(product, trial=TrialCompile.NOT_RUN)
-        try:
-            trial = tried(
-                linked(product.wheel, folder / str(WheelName.parse(product.wheel.name).plain())),
-                self.check,
-                interpreter=interpreter,
-                cpu=product.target.cpu,
-                machine=Machine.here().cpu,
-                folder=folder,
-                log=log,
-                configuration=Indexes.configured().environment,
-                beside=beside,
-                pass_env=self.pass_env,
-            )
-        except VbuildError as error:
-            return Failure(product.target, str(error), None)
-        return replace(product, trial=trial)
+    folder = context.stage / "trials"
+    try:
+        result = trial.run(product.wheel, folder / product.wheel.stem, folder / f"{product.wheel.name}.log")
+    except VbuildError as error:
+        return Failure(product.target, str(error), None)
+    return replace(product, trial=result)
 
 
 def _failures(parts: Iterable[ReleasePart], made: Iterable[Product | Failure], folder: Path) -> Iterator[Failure]:

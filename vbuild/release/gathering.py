@@ -6,24 +6,24 @@ wheel alone  -> its name and its variant.json -> Product -> verified
 An entry that does not say what name and variant.json say is not believed: whoever publishes goes by the label in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.build.agreement import TrialCompile
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
+from vbuild.build.trial import TrialResult
 from vbuild.errors import VbuildError, at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
-from vbuild.release.finishing import proved
-from vbuild.release.order import without_cpu
+from vbuild.release.context import ReleaseContext
 from vbuild.release.outcome import Failure, Product
 from vbuild.release.parts import FoundWheel
+from vbuild.release.pipeline import verified, without_cpu
 from vbuild.release.report import REPORT, kinds
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property
@@ -32,19 +32,14 @@ from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 
-OnProgress = Callable[[Target, str], None]
-
 
 class Gathering(Struct, frozen=True):
-    """The wheels of parts on their way into a release: their links go to *stage*.
+    """Brings the wheels of parts into the release *context*, as links in its stage.
 
-    Functions called as in *allow* may go above a level. *on_progress* hears of each wheel that is verified; *notes*
-    gathers what whoever publishes the release should know.
+    *notes* gathers what whoever publishes the release should know.
     """
 
-    stage: Path
-    allow: Sequence[str]
-    on_progress: OnProgress
+    context: ReleaseContext
     notes: list[str] = field(default_factory=list)
 
     def outcomes(self, wheels: Iterable[FoundWheel]) -> list[Product | Failure]:
@@ -52,7 +47,7 @@ class Gathering(Struct, frozen=True):
         linked_here = {wheel.path.name: self._product(wheel) for wheel in wheels}
         done = {name: one for name, one in linked_here.items() if isinstance(one, Failure)}
         products = {name: one for name, one in linked_here.items() if isinstance(one, Product)}
-        lowest = {name: self._proved(one, None) for name, one in products.items() if one.target.cpu.is_baseline}
+        lowest = {name: self._verified(one, None) for name, one in products.items() if one.target.cpu.is_baseline}
         # a plain wheel is the nearest to all others
         sound = [one for one in lowest.values() if isinstance(one, Product)]
         sound.sort(key=lambda product: product.label is not None)
@@ -65,9 +60,10 @@ class Gathering(Struct, frozen=True):
 
         A failure where it is another than the report tells of, or says something else of itself.
         """
-        self.stage.mkdir(exist_ok=True)
+        folder = self.context.stage / "gathered"
+        folder.mkdir(exist_ok=True)
         with at(found.path):
-            wheel = linked(found.path, self.stage / found.path.name)
+            wheel = linked(found.path, folder / found.path.name)
             product = Product.of_data(found.data, wheel) if found.data else None
         if product and found.data and found.digest != found.data["sha256"]:
             what = f"{wheel.name}: not the wheel that {REPORT} beside it tells of: its SHA-256 is another"
@@ -93,17 +89,16 @@ class Gathering(Struct, frozen=True):
             self.notes.append(
                 f"{product.wheel.name}: held against no other wheel, as no part has a sound one for {lowest}"
             )
-        return self._proved(product, nearest)
+        return self._verified(product, nearest)
 
-    def _proved(self, product: Product, nearest: Product | None) -> Product | Failure:
-        self.on_progress(product.target, "verifying")
-        held_against = nearest.wheel if nearest else None
+    def _verified(self, product: Product, nearest: Product | None) -> Product | Failure:
+        target = product.target
+        self.context.on_progress(target, "verifying")
         try:
-            verdict = proved(product.wheel, product.target, baseline=held_against, allow=self.allow)
+            verdict = verified(self.context, product.wheel, target, baseline=nearest.wheel if nearest else None)
         except VbuildError as error:
-            self.on_progress(product.target, "failed")
-            return Failure(product.target, str(error), None)
-        self.on_progress(product.target, "done")
+            return self.context.failure(target, error)
+        self.context.on_progress(target, "done")
         return replace(product, verdict=verdict)
 
 
@@ -179,5 +174,5 @@ def _stranger(wheel: Path, target: Target) -> Product:
         overrides=(),
         lists=(),
         verdict=Verdict(wheel, None, claimed=False, findings=(), libraries=()),
-        trial=TrialCompile.NONE,
+        trial=TrialResult.NONE,
     )

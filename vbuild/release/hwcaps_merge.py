@@ -7,15 +7,15 @@ were linked to them lead to the right ones, wherever these are; in a folder for 
 The other way round, a library that the split moves would leave its copies behind.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
-from vbuild.build.agreement import TrialCompile
 from vbuild.build.identity import canonical, ourselves
+from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, RecipeError, RepackageError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
@@ -25,16 +25,13 @@ from vbuild.publishing.hwcaps.plan import joined as joined_wheel
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import written
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.release.builder import OnProgress, slug
-from vbuild.release.cache import BuildCache, BuildKind
-from vbuild.release.finishing import proved
+from vbuild.release.cache import BuildKind
+from vbuild.release.context import ReleaseContext, ReleaseWheels
 from vbuild.release.outcome import Failure, Product
+from vbuild.release.pipeline import verified
 from vbuild.release.report import kinds
-from vbuild.release.split_step import Thinning
-from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.probes import key_of
 from vbuild.verification.level_emulation import LevelMethod
 from vbuild.verification.level_runs import LevelReport, LevelSettings, run_levels
@@ -43,16 +40,6 @@ from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
 
 _MUSL = "musllinux"
-
-# what tests a wheel again as it is, with the folder of what it may require
-Tried = Callable[[Product, Path], Product | Failure]
-# a Python of this machine for a target, a `BuildError` where there is none
-Pythons = Callable[[Target], Interpreter]
-
-
-def is_joined(recipe: Recipe) -> bool:
-    """Whether the plain wheels of *recipe*'s release are joined of builds for CPU levels."""
-    return recipe.matrix.plain is Plain.HWCAPS
 
 
 def levels_of(plain: Target, targets: Iterable[Target]) -> tuple[Target, ...]:
@@ -63,8 +50,6 @@ def levels_of(plain: Target, targets: Iterable[Target]) -> tuple[Target, ...]:
 
 def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
     """`RecipeError` where *chosen* has a plain wheel of *recipe*'s, and not all that it is to be joined of."""
-    if not is_joined(recipe):
-        return
     there = {(target.python, target.label) for target in chosen}
     for plain in (target for target in chosen if target.label is None):
         wanted = (target for target in levels_of(plain, recipe.targets()) if target.python == plain.python)
@@ -73,49 +58,45 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
             raise RecipeError(f"{recipe.file}: matrix.plain: {what}; choose these as well, or build a part")
 
 
-class Joiner(Struct, frozen=True):
-    """What joins the plain wheels of *recipe*'s release, in *folder*, if it says so; they may require what is *beside*.
+class HwcapsMerge(Struct, frozen=True):
+    """Merges the plain wheels of a release, after the split, with its builds for CPU levels.
 
-    The logs of tests that fail stay in *logs*.
-
-    A plain wheel gets the levels of those of *targets* that are like it, which are all the release's or those of one
-    Python. It is tested as each level of this machine sees it, with one of its *pythons*, or else *tried* as it is.
-    What *store* has from before is taken from there, where there is one. *notes* gathers what whoever publishes should
-    know.
+    A plain wheel gets the levels of those of its siblings that are like it. It is tested as each level of this machine
+    sees it if its Python is here, and as it is otherwise. The notes of *wheels* get what whoever publishes should know.
     """
 
-    recipe: Recipe
-    targets: Callable[[Target], Iterable[Target]]
-    folder: Path
-    beside: Path
-    logs: Path
-    pythons: Pythons
-    tried: Tried
-    on_progress: OnProgress
-    store: BuildCache | None = None
-    notes: list[str] = field(default_factory=list)
+    context: ReleaseContext
+    wheels: ReleaseWheels
 
-    def joined(self, thinning: Thinning) -> Thinning:
-        """*thinning* with joined wheels in place of plain ones; where a level is lacking, with a failure."""
-        if not is_joined(self.recipe):
-            return thinning
-        products = [outcome for outcome in thinning.outcomes if isinstance(outcome, Product)]
+    def outcomes(self, outcomes: Sequence[Product | Failure]) -> list[Product | Failure]:
+        """*outcomes* with merged wheels instead of plain ones, or with a failure if a level is missing."""
+        products = [outcome for outcome in outcomes if isinstance(outcome, Product)]
         with supervised():
-            return replace(thinning, outcomes=tuple(self._outcome(one, products) for one in thinning.outcomes))
+            return [self._outcome(outcome, products) for outcome in outcomes]
+
+    @property
+    def _thin(self) -> Path:
+        """The folder of what the wheels may require, which a split made."""
+        return self.context.stage / "thin"
+
+    def _levels(self, plain: Target) -> tuple[Target, ...]:
+        siblings = self.wheels.siblings
+        same_python = [target for target in self.context.targets if target.python == plain.python]
+        return levels_of(plain, siblings(plain) if siblings else same_python)
 
     def _outcome(self, outcome: Product | Failure, products: Sequence[Product]) -> Product | Failure:
         if isinstance(outcome, Failure) or not self._is_due(outcome):
             return outcome
         self._log(outcome.target).unlink(missing_ok=True)  # an earlier run's
-        wanted = levels_of(outcome.target, self.targets(outcome.target))
+        wanted = self._levels(outcome.target)
         found = _alike(outcome, products)
         if lacking := [target for target in wanted if target.cpu not in found]:
             what = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
-            return self._failure(outcome, RepackageError(f"{outcome.wheel.name}: {what}"))
+            return self.context.failure(outcome.target, RepackageError(f"{outcome.wheel.name}: {what}"))
         try:
             return self._joined(outcome, [found[target.cpu] for target in wanted])
         except VbuildError as error:
-            return self._failure(outcome, error, self._log(outcome.target))
+            return self.context.failure(outcome.target, error, self._log(outcome.target))
 
     def _is_due(self, product: Product) -> bool:
         """Whether *product* is to be joined: a plain wheel of the project, for glibc, without copies for levels.
@@ -123,7 +104,7 @@ class Joiner(Struct, frozen=True):
         A note says why a plain wheel for x86-64 is not.
         """
         name = WheelName.parse(product.wheel.name)
-        is_own = product.target.label is None and name.project == canonicalize_name(self.recipe.name)
+        is_own = product.target.label is None and name.project == canonicalize_name(self.context.recipe.name)
         if not is_own or not name.platform.endswith("x86_64"):
             return False
         why = None
@@ -131,57 +112,59 @@ class Joiner(Struct, frozen=True):
             why = f"copies for {', '.join(there)} are in it already"
         elif _MUSL in name.platform:
             why = "only glibc's loader knows levels"
-        elif not levels_of(product.target, self.targets(product.target)):
+        elif not self._levels(product.target):
             why = "no target of the recipe differs from it in its level alone"
         if why:
-            self.notes.append(f"{product.wheel.name}: not joined: {why}")
+            self.wheels.notes.append(f"{product.wheel.name}: not joined: {why}")
         return why is None
 
     def _joined(self, plain: Product, levels: Sequence[Product]) -> Product | Failure:
         wheels = [plain.wheel, *(product.wheel for product in levels)]
-        key = self._key(wheels)
-        place = self.folder / slug(plain.target)
-        if kept := self.store.taken(BuildKind.JOINED, key, place / "kept") if self.store else None:
-            self.notes.extend(kept.record["notes"])
+        key, context = self._key(wheels), self.context
+        cache = None if self.wheels.is_remote else context.cache  # this one's keys are of this machine
+        place = self.context.place("joined", plain.target)
+        if kept := cache.taken(BuildKind.JOINED, key, place / "kept") if cache else None:
+            self.wheels.notes.extend(kept.record["notes"])
             verdict = Verdict.of_data(kept.record["verdict"], kept.wheel)
-            trial = TrialCompile(kept.record["trial"])
+            trial = TrialResult(kept.record["trial"])
             return replace(plain, wheel=kept.wheel, verdict=verdict, trial=trial)
-        self.on_progress(plain.target, "joining")
-        new = joined_wheel([OfferedWheel.of(wheel) for wheel in wheels], allow=self.recipe.verify.allow)
+        context.on_progress(plain.target, "joining")
+        new = joined_wheel([OfferedWheel.of(wheel) for wheel in wheels], allow=self.context.recipe.verify.allow)
         written(PublishPlan("hwcaps", (new,), ()), place / "made")
         wheel = place / "made" / new.target
-        self.on_progress(plain.target, "verifying")
-        verdict = proved(wheel, plain.target, baseline=None, allow=self.recipe.verify.allow)
-        self.on_progress(plain.target, "testing")
+        context.on_progress(plain.target, "verifying")
+        verdict = verified(context, wheel, plain.target, baseline=None)
+        context.on_progress(plain.target, "testing")
         tested = self._tested(replace(plain, wheel=wheel, verdict=verdict, is_kept=False))
         if isinstance(tested, Failure):
             return tested
         product, notes = tested
-        self.notes.extend(notes)
-        self.on_progress(plain.target, "done")
-        if self.store:
+        self.wheels.notes.extend(notes)
+        context.on_progress(plain.target, "done")
+        if cache:
             record = {"verdict": verdict.data(), "trial": str(product.trial), "notes": notes}
-            if why := self.store.keep(BuildKind.JOINED, key, wheel, record):
-                self.notes.append(why)
+            if why := cache.keep(BuildKind.JOINED, key, wheel, record):
+                self.wheels.notes.append(why)
         return product
 
     def _tested(self, product: Product) -> tuple[Product, list[str]] | Failure:
         """*product* as each level of this machine sees it, or as it is where its Python is elsewhere; and notes."""
-        if product.trial is TrialCompile.NONE:
+        if product.trial is TrialResult.NONE:
             return product, [_summary(product.wheel, levels_in(product.wheel))]
-        if self.recipe.test.command is None:  # somebody else's test, of the wheel as it was before
-            return replace(product, trial=TrialCompile.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
+        if self.context.recipe.test.command is None:  # somebody else's test, of the wheel as it was before
+            return replace(product, trial=TrialResult.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
         try:
-            python = self.pythons(product.target).path
+            python = self.wheels.python(product.target).path
         except BuildError as error:
-            tried = self.tried(product, self.beside)
+            untested = replace(product, trial=TrialResult.NOT_RUN)
+            tried = self.wheels.test_again(product, self._thin) if self.wheels.is_remote else untested
             note = f"{product.wheel.name}: joined, and not tested level by level: {error}"
             return tried if isinstance(tried, Failure) else (tried, [note])
         log = self._log(product.target)
         settings = LevelSettings(
-            check=self.recipe.test,
+            check=self.context.recipe.test,
             python=python,
-            links=(self.beside,) if self.beside.is_dir() else (),
+            links=(self._thin,) if self._thin.is_dir() else (),
             methods=(LevelMethod.TUNABLES,),
             timeout=None,  # as long as those of the other wheels may take
             log=log,
@@ -190,30 +173,26 @@ class Joiner(Struct, frozen=True):
         if not leveled.ok:
             raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{_end(leveled, log)}")
         log.unlink(missing_ok=True)
-        trial = TrialCompile.PASSED if leveled.tried else TrialCompile.NOT_RUN
+        trial = TrialResult.PASSED if leveled.tried else TrialResult.NOT_RUN
         what = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
         return replace(product, trial=trial), [what, *leveled.notes]
 
     def _key(self, wheels: Iterable[Path]) -> str:
         """The key of what is joined of *wheels*, verified, and tested on this machine with what is beside."""
-        others = sorted(self.beside.glob("*.whl")) if self.beside.is_dir() else []
+        others = sorted(self._thin.glob("*.whl")) if self._thin.is_dir() else []
         return key_of(
             {
                 "wheels": [[wheel.name, sha256_of(wheel)] for wheel in wheels],
                 "beside": [[wheel.name, sha256_of(wheel)] for wheel in others],
-                "verify": canonical(self.recipe.verify),
-                "check": canonical(self.recipe.test),
+                "verify": canonical(self.context.recipe.verify),
+                "check": canonical(self.context.recipe.test),
                 "machine": canonical(Machine.here().cpu),
                 "vbuild": ourselves(),
             }
         )
 
     def _log(self, target: Target) -> Path:
-        return self.logs / f"{self.recipe.name}-{slug(target)}.log"
-
-    def _failure(self, product: Product, error: VbuildError, log: Path | None = None) -> Failure:
-        self.on_progress(product.target, "failed")
-        return Failure(product.target, str(error), log if log and log.exists() else None)
+        return self.context.log(target).absolute()
 
 
 def _summary(wheel: Path, levels: Sequence[str]) -> str:

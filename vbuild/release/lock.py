@@ -1,9 +1,13 @@
 """`vbuild lock`: what a recipe is built of, resolved once and written down with its hashes.
 
 recipe -> source, native sources, toolkits fetched -> the build's hooks asked what it requires, for each Python
-       -> uv pip compile --generate-hashes -> demo.lock beside demo.toml
+       -> uv pip compile --generate-hashes -> demo.lock next to demo.toml
+
+It also reads a lock for other commands: whether it still belongs to the recipe, and what a run with --locked refuses.
 """
 
+import dataclasses
+import hashlib
 import os
 import sys
 import tempfile
@@ -12,21 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 import vbuild
 from vbuild.build.frontend import Job, required
-from vbuild.build.source import unpacked
+from vbuild.build.source import digest
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
+from vbuild.files.hashing import sha256_of
 from vbuild.index_client.uv import compile_command
 from vbuild.process.run import run, supervised
-from vbuild.recipe.lock import Lock, LockedRequirement, hashed, lock_file
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.lock import Hashes, Lock, LockedRequirement, hashed
+from vbuild.recipe.model import Recipe, lock_file
+from vbuild.recipe.native import NativeSource
+from vbuild.recipe.source import Folder
 from vbuild.recipe.variables import for_installers
-from vbuild.release.builder import Builder, slug
-from vbuild.release.cache import BuildCache
-from vbuild.release.lock_check import name_of, natives, pinned, recipe_hash, wheels
+from vbuild.release.builder import Builder
+from vbuild.release.context import ReleaseContext, slug
 from vbuild.toolchain.interpreter import Interpreter
+from vbuild.toolchain.toolkit.model import Toolkit
 
 
 class WrittenLock(Struct, frozen=True):
@@ -59,63 +68,67 @@ class WrittenLock(Struct, frozen=True):
 
 
 def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: None) -> WrittenLock:
-    """Write the lock of the recipe or project at *source* beside it, whole or not at all; *on_progress* hears of each
-    step.
+    """Write the lock of the recipe or project at *source* next to it; *on_progress* is called with each step.
 
-    A `VbuildError`, and nothing written, where something of it is not to be had.
+    `VbuildError`, with nothing written, if something that the lock names cannot be found.
     """
     recipe = Recipe.load(source)
     file = lock_file(recipe.file)
     with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder, supervised():
         stage = Path(folder)
         on_progress(f"fetching {recipe.source}")
-        shop = Builder.opened(
-            recipe, stage, stage, store=BuildCache.of_user(), on_progress=lambda _target, step: on_progress(step)
+        targets = recipe.targets()
+        context = ReleaseContext(
+            recipe=recipe,
+            targets=targets,
+            folder=stage,
+            stage=stage,
+            on_progress=lambda _target, step: on_progress(step),
         )
-        jobs = [shop.prepared(target) for target in recipe.targets()]
-        requirements = _requirements(shop, jobs, on_progress)
+        builder = Builder.opened(context)
+        jobs = [builder.prepared(target) for target in targets]
+        requirements = _requirements(builder, jobs, on_progress)
         found = Lock(
             vbuild=vbuild.__version__,
             recipe=recipe_hash(recipe),
             source=pinned(recipe.source),
             natives=natives(recipe),
-            toolkits=tuple((name_of(spec), wheels(toolkit)) for spec, toolkit in shop.toolkits.items()),
+            toolkits=tuple((name_of(spec), wheels(toolkit)) for spec, toolkit in builder.toolkits.items()),
             requirements=tuple(requirements),
         )
     _write(file, found.pack())
     return WrittenLock(file, found)
 
 
-def _requirements(shop: Builder, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[LockedRequirement]:
+def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[str], None]) -> list[LockedRequirement]:
     """What the builds of *jobs* and the native steps require, each list for each kind of Python once."""
     wanted: dict[tuple[str, tuple[str, ...]], Interpreter] = {}
     of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
     for kind, job in sorted(of_kind.items()):
-        on_progress(f"asking what {shop.recipe.name} requires for {kind}")
-        wanted[kind, tuple(sorted(_asked(shop, job)))] = job.interpreter
+        on_progress(f"asking what {builder.context.recipe.name} requires for {kind}")
+        wanted[kind, tuple(sorted(_asked(builder, job)))] = job.interpreter
     own = Interpreter.at(Path(sys.executable), os.environ)
-    for native in shop.recipe.natives:
+    for native in builder.context.recipe.natives:
         wanted.setdefault((own.kind, tuple(sorted(native.requires))), own)
-    return [_resolved(shop, requires, interpreter) for (_, requires), interpreter in wanted.items() if requires]
+    return [_resolved(builder, requires, interpreter) for (_, requires), interpreter in wanted.items() if requires]
 
 
-def _asked(shop: Builder, job: Job) -> frozenset[str]:
+def _asked(builder: Builder, job: Job) -> frozenset[str]:
     """What the build of *job* requires, by its project and by its hooks, which may need the first to answer."""
-    folder = shop.stage / "asking" / slug(job.target)
-    source, patches = shop.recipe.source, shop.recipe.build.patches
-    project = unpacked(shop.archive, folder / "tree", subdirectory=source.subdirectory, patches=patches)
-    with at(shop.recipe.name):
-        return required(job, project, folder, log=folder / "log", environments=shop.environments)
+    folder = builder.context.stage / "asking" / slug(job.target)
+    project = builder.tree(folder / "tree")
+    with at(builder.context.recipe.name):
+        return required(job, project, folder, log=folder / "log", environments=builder.environments)
 
 
-def _resolved(shop: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
+def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
     """What uv makes of *requires* for *interpreter*; `BuildError` where there is no such thing."""
-    folder = Path(tempfile.mkdtemp(dir=shop.stage, prefix="resolving-"))
+    folder = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"))
     wanted, found = folder / "wanted.txt", folder / "found.txt"
     wanted.write_text("".join(f"{line}\n" for line in requires), encoding="utf-8")
     options = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
     command = compile_command(interpreter.path, wanted, found, *options)
-    variables = {**for_installers(os.environ, shop.recipe.build.pass_env), **shop.configuration()}
+    variables = {**for_installers(os.environ, builder.context.recipe.build.pass_env), **builder.configuration()}
     with at(interpreter.kind):
         run(command, log=folder / "log", environment=variables, name="uv pip compile")
     lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
@@ -131,3 +144,82 @@ def _write(file: Path, text: str) -> None:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str, ...]]:
+    """*recipe* with its lock, where it has one that is not stale, and in one line why not.
+
+    Where the run *is_locked*, the lock is binding, and a `RecipeError` says why there is none; one that cannot be read
+    is refused in any case.
+    """
+    file = lock_file(recipe.file)
+    if not file.exists():
+        if is_locked:
+            raise RecipeError(f"{file}: no such lock; expected one for --locked: vbuild lock {recipe.file}")
+        return recipe, ()
+    try:
+        lock = Lock.load(file)
+    except RecipeError as error:
+        raise RecipeError(f"{error}; write it again: vbuild lock {recipe.file}") from error
+    if stale := staleness(lock, recipe):
+        said = f"{file}: {stale}; write it again: vbuild lock {recipe.file}"
+        if is_locked:
+            raise RecipeError(said)
+        return recipe, (f"{said}; it was not used",)
+    return dataclasses.replace(recipe, build=replace(recipe.build, lock=replace(lock, is_binding=is_locked))), ()
+
+
+def staleness(lock: Lock, recipe: Recipe) -> str | None:
+    """Why *lock* is not of *recipe* any more, in a few words; None where it is."""
+    if lock.recipe != recipe_hash(recipe):
+        return "the recipe, or a patch of it, has changed since"
+    if lock.source != pinned(recipe.source):
+        return f"is of the source {lock.source!r}, the recipe has {pinned(recipe.source)!r}"
+    if dict(lock.natives) != dict(natives(recipe)):
+        return "is of other native dependencies"
+    if lock.vbuild != vbuild.__version__:
+        return f"written by vbuild {lock.vbuild}, this is {vbuild.__version__}"
+    return None
+
+
+def check_pins(lock: Lock | None, spec: ToolkitSpec, toolkit: Toolkit) -> None:
+    """`RecipeError` where a binding *lock* has other wheels for *spec* than *toolkit* is made of.
+
+    Nobody knows those of one that is only foreseen.
+    """
+    if lock is None or not lock.is_binding or not toolkit.identity:
+        return
+    name, found = name_of(spec), wheels(toolkit)
+    stated = dict(lock.toolkits).get(name)
+    if stated is None:
+        raise RecipeError(f"--locked: CUDA {name}: not in the lock; write it again: vbuild lock")
+    if dict(stated) != dict(found):
+        others = sorted(dict(set(stated) ^ set(found))) or ["no wheels"]
+        raise RecipeError(f"--locked: CUDA {name}: {others[0]} is not as in the lock; write it again: vbuild lock")
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """The SHA-256 of what *recipe* says: its own file, and its patches, those of native dependencies among them."""
+    patches = (*recipe.build.patches, *(patch for native in recipe.natives for patch in native.patches))
+    hashes = [sha256_of(file) for file in (recipe.file, *patches)]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def pinned(source: NativeSource) -> str:
+    """The hash of *source*, as the lock has it; a folder has none, as nothing of it is fetched."""
+    return "folder" if isinstance(source, Folder) else digest(source).strip()
+
+
+def natives(recipe: Recipe) -> Hashes:
+    """The sources of the native dependencies of *recipe* by their names."""
+    return tuple((native.name, pinned(native.source)) for native in recipe.natives)
+
+
+def name_of(spec: ToolkitSpec) -> str:
+    """How the lock calls a toolkit: its version and what is asked for besides."""
+    return " ".join([str(spec.version), *spec.libraries])
+
+
+def wheels(toolkit: Toolkit) -> Hashes:
+    """The wheels that *toolkit* is made of; one that is installed has none."""
+    return tuple((pin.file, pin.sha256) for pin in toolkit.pins)

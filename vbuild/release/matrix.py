@@ -1,36 +1,24 @@
 """`vbuild matrix`: one recipe in, one release of variant wheels out.
 
-    recipe -> targets -> jobs -> built, repaired -> stamped, verified, tested -> split -> joined -> report.json
+    recipe, with its lock -> targets -> the steps of `vbuild.release.pipeline`, here or on workers
 
 A target that fails leaves the others running: they are finished and written, and the release says what is missing.
 """
 
-import os
 import tempfile
-from collections.abc import Collection
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
 
 from vbuild.build.frontend import Job
-from vbuild.files.staging import LOGS, staging
-from vbuild.recipe.lock import lock_file
-from vbuild.recipe.model import Recipe
-from vbuild.recipe.target import Target
-from vbuild.release.builder import Builder, OnProgress
+from vbuild.recipe.model import Recipe, lock_file
+from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
-from vbuild.release.family import ReleaseFamily
-from vbuild.release.hwcaps_merge import Joiner, check_chosen
-from vbuild.release.lock_check import held
-from vbuild.release.making import here
+from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels, previous_report
 from vbuild.release.outcome import ReleaseResult
-from vbuild.release.publication import published, without_twins
-from vbuild.release.remote import there
-from vbuild.release.report import Report
-from vbuild.release.run import Run
-from vbuild.release.split_step import request_of, thinned
-from vbuild.toolchain.interpreter import Interpreter
+from vbuild.release.pipeline import check_request, released, staged, wheels_made
 from vbuild.toolchain.toolkit.provision import FORESEEN
 from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
@@ -76,59 +64,57 @@ def matrix(
     variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no
     wheel written, if no build can start or if the wheels would contradict others in the folder.
     """
-    recipe, stale = held(Recipe.load(source).passing(options.pass_env), is_locked=options.is_locked)
-    request = None if options.is_part else request_of(recipe)
-    before = Report.previous(options.compare, recipe.name)
+    recipe, stale = locked_recipe(source, options)
     targets = recipe.chosen(only=options.only, pythons=options.pythons)
-    if not options.is_part:
-        check_chosen(recipe, targets)
-    family = ReleaseFamily.of(recipe, targets, schema=options.schema)
     store = store or BuildCache.of_user(fresh=options.fresh)
-    with staging(folder) as stage:
-        run = Run(recipe, targets, family, folder, stage, store, is_part=options.is_part, on_progress=on_progress)
-        with (
-            there(run, options.executor)
-            if options.executor.address
-            else nullcontext(here(run, jobs=options.jobs)) as made
-        ):
-            thinning = thinned(without_twins(made.outcomes), request, stage / "thin", tried=made.tried)
-            joiner = Joiner(
-                recipe=recipe,
-                targets=lambda plain: [target for target in targets if target.python == plain.python],
-                folder=stage / "joined",
-                beside=stage / "thin",
-                logs=folder.absolute() / LOGS,
-                pythons=_python,
-                tried=made.tried,
-                on_progress=on_progress,
-                store=None if options.executor.address else store,
-            )
-            if not options.is_part:
-                thinning = joiner.joined(thinning)
-        notes = tuple(dict.fromkeys([*stale, *made.notes, *joiner.notes]))
-        return published(
-            recipe.name,
-            str(recipe.source),
-            thinning,
-            stage,
-            folder,
-            notes=notes,
-            before=before,
-            inputs=[recipe.file, *([lock_file(recipe.file)] if recipe.build.lock else [])],
-        )
+    context = ReleaseContext(
+        recipe=recipe,
+        targets=targets,
+        folder=folder,
+        stage=folder,
+        on_progress=on_progress,
+        split=None if options.is_part else check_request(recipe, targets),
+        before=previous_report(options.compare, recipe.name),
+        family=ReleaseFamily.of(recipe, targets, schema=options.schema),
+        cache=store,
+        is_part=options.is_part,
+        source=str(recipe.source),
+        inputs=(recipe.file, *((lock_file(recipe.file),) if recipe.build.lock else ())),
+    )
+    with staged(context) as staged_context, _wheels(staged_context, options) as wheels:
+        return released(staged_context, wheels, notes=stale)
+
+
+@contextmanager
+def _wheels(context: ReleaseContext, options: MatrixRequest) -> Iterator[ReleaseWheels]:
+    """The wheels of all targets, made here or on the workers of a cluster, which stay for tests in the block."""
+    if not options.executor.address:
+        yield wheels_made(context, jobs=options.jobs)
+        return
+    from vbuild.release.remote import wheels_of_workers
+
+    with wheels_of_workers(context, options.executor) as wheels:
+        yield wheels
+
+
+def locked_recipe(source: Path, options: MatrixRequest) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe at *source* as *options* use it, with its lock if that is not stale, and a line that says why not."""
+    recipe = Recipe.load(source).passing(options.pass_env)
+    if not (options.is_locked or lock_file(recipe.file).exists()):
+        return recipe, ()
+    from vbuild.release.lock import held
+
+    return held(recipe, is_locked=options.is_locked)
 
 
 def planned(source: Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
-    """What `matrix` would build, with every flag, setting and wrapper rule; nothing is built or written."""
-    recipe, _ = held(Recipe.load(source).passing(options.pass_env), is_locked=options.is_locked)
+    """What `matrix` would build, with every flag, setting and rule of the wrappers; nothing is built or written."""
+    recipe, _ = locked_recipe(source, options)
     targets = recipe.chosen(only=options.only, pythons=options.pythons)
     if not options.is_part:
-        request_of(recipe)
-        check_chosen(recipe, targets)
-    with tempfile.TemporaryDirectory() as folder:
-        shop = Builder.opened(recipe, Path(folder), Path(folder), store=BuildCache.of_user(), supply=FORESEEN)
-        return tuple(shop.prepared(target) for target in targets)
-
-
-def _python(target: Target) -> Interpreter:
-    return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
+        check_request(recipe, targets)
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        context = ReleaseContext(recipe=recipe, targets=targets, folder=folder, stage=folder, supply=FORESEEN)
+        builder = Builder.opened(context)
+        return tuple(builder.prepared(target) for target in targets)

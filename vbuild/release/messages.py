@@ -1,10 +1,10 @@
 """What goes to a worker and what comes back: values, pickled behind the check that both sides are one vbuild.
 
-    Parcel    what all jobs of a run have in common: recipe, family, digest of the source
-    Piece     the targets that one job is about, by their place in the run
-    Made      a build: its job as it was on the worker, and its key there; its wheel's bytes go beside it
-    Lost      why there is none, and the logs
-    Finished  of each target of a build the product or why there is none; the wheels' bytes go beside it
+    RunMessage     what all jobs of a run have in common: recipe, family, digest of the source
+    Task           the targets that one job is about, by their place in the run
+    RemoteBuild    a build: its job as it was on the worker, and its key there; its wheel's bytes go with it
+    RemoteFailure  why there is none, and the logs
+    RemoteWheels   of each target of a build the product or the failure; the wheels' bytes go with it
 
 Paths in them are of the machine that they come from, and mean nothing on another.
 """
@@ -22,16 +22,15 @@ from vbuild.recipe.matrix import Matrix
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.bill import patches_of
-from vbuild.release.builder import Repaired
-from vbuild.release.family import ReleaseFamily
+from vbuild.release.builder import RepairedWheel
+from vbuild.release.context import ReleaseContext, ReleaseFamily
 from vbuild.release.outcome import Product
-from vbuild.release.run import Run
 from vbuild.sbom.model import Material
 
 LOGS_HERE = "\0logs\0"  # stands for the folder of logs in the text of an error
 
 
-class Home(Struct, frozen=True):
+class PythonHome(Struct, frozen=True):
     """The Python that runs vbuild, as another machine can find one like it: its path here, and what it is."""
 
     path: str
@@ -65,16 +64,17 @@ class RunMessage(Struct, frozen=True):
     family: ReleaseFamily
     is_part: bool
     fresh: bool
-    home: Home
+    home: PythonHome
 
     @classmethod
-    def of(cls, name: str, run: Run, *, source: str) -> Self:
-        """That of *run*, called *name*; patches are in the source that goes out, and the matrix was evaluated."""
-        build = replace(run.recipe.build, patches=())
-        recipe = dataclasses.replace(run.recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
-        return cls(
-            name, recipe, source, patches_of(run.recipe), run.family, run.is_part, run.store.fresh, Home.of_this()
-        )
+    def of(cls, name: str, context: ReleaseContext, *, source: str) -> Self:
+        """The message of the run *name* for *context*; the patches are in the source that goes out with it."""
+        recipe = context.recipe
+        build = replace(recipe.build, patches=())
+        sent = dataclasses.replace(recipe, build=build, matrix=Matrix(), drafts=(), variant=None, split=None)
+        is_fresh = bool(context.cache and context.cache.fresh)
+        home = PythonHome.of_this()
+        return cls(name, sent, source, patches_of(recipe), context.family, context.is_part, is_fresh, home)
 
 
 class Task(Struct, frozen=True):
@@ -84,7 +84,7 @@ class Task(Struct, frozen=True):
     targets: tuple[Target, ...]
 
 
-class Lost(Struct, frozen=True):
+class RemoteFailure(Struct, frozen=True):
     """Why there is no wheel, and what was logged: by name of the file, of which *log* is the target's own."""
 
     error: str
@@ -92,19 +92,19 @@ class Lost(Struct, frozen=True):
     logs: tuple[tuple[str, bytes], ...] = ()
 
 
-class WheelsMade(Struct, frozen=True):
+class RemoteBuild(Struct, frozen=True):
     """A build as a worker made it: its *job* and its *key* there."""
 
     job: Job
     key: str
-    repaired: Repaired
+    repaired: RepairedWheel
     notes: tuple[str, ...]
 
 
-class Finished(Struct, frozen=True):
+class RemoteWheels(Struct, frozen=True):
     """What came of each target of a build, in their order."""
 
-    outcomes: tuple[Product | Lost, ...]
+    outcomes: tuple[Product | RemoteFailure, ...]
     notes: tuple[str, ...] = ()
 
 

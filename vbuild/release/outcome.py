@@ -1,13 +1,13 @@
-"""What `vbuild matrix` leaves behind: the wheels of a release, what was proved of each, and what failed."""
+"""What `vbuild matrix` leaves behind: the wheels of a release, what is verified of each, and what failed."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, to_builtins
 
-from vbuild.build.agreement import TrialCompile
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
+from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
@@ -15,19 +15,18 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
-from vbuild.release.report import FORMAT
-from vbuild.release.report_comparison import Comparison
-from vbuild.release.report_limits import limits
-from vbuild.release.report_machines import MachineChoice
-from vbuild.splitting.results import Split
 from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
-from vbuild.variants.index import Indexed
-from vbuild.verification.model import Verdict
-from vbuild.wheel.archive import open_wheel
+
+if TYPE_CHECKING:
+    from vbuild.release.report_comparison import Comparison
+    from vbuild.release.report_machines import MachineChoice
+    from vbuild.splitting.results import Split
+    from vbuild.variants.index import Indexed
+    from vbuild.verification.model import Verdict
 
 
 class Product(Struct, frozen=True):
-    """A finished wheel: how it was built and in how many *seconds*, what was proved of it, what became of its test.
+    """A finished wheel: how it was built and in how many *seconds*, what is verified of it, what became of its test.
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_built* in this run, or its
     build is of an earlier one; *is_kept* where everything was done then.
@@ -41,8 +40,8 @@ class Product(Struct, frozen=True):
     seconds: float
     overrides: tuple[Override, ...]
     lists: tuple[str, ...]
-    verdict: Verdict
-    trial: TrialCompile
+    verdict: "Verdict"
+    trial: TrialResult
     is_built: bool = True
     is_kept: bool = False
 
@@ -54,6 +53,8 @@ class Product(Struct, frozen=True):
     @property
     def unpacked(self) -> int:
         """The size of the wheel's files in bytes, as they lie in an installation."""
+        from vbuild.wheel.archive import open_wheel
+
         with open_wheel(self.wheel) as wheel:
             return sum(member.size for member in wheel.members)
 
@@ -83,6 +84,8 @@ class Product(Struct, frozen=True):
 
         It has what a report has of plan and toolkit. `HardwareError` for a GPU that there is not.
         """
+        from vbuild.verification.model import Verdict
+
         target = target_of(data)
         settings = {name: value if isinstance(value, str) else tuple(value) for name, value in _settings(data).items()}
         environment = tuple(data["environment"].items())
@@ -96,7 +99,7 @@ class Product(Struct, frozen=True):
             overrides=tuple(map(Override.of_data, data["overrides"])),
             lists=tuple(data["architectures"]),
             verdict=Verdict.of_data(data["verdict"], wheel),
-            trial=TrialCompile(data["test"]),
+            trial=TrialResult(data["test"]),
             is_built=data["built"],
             is_kept=data["kept"],
         )
@@ -139,11 +142,11 @@ class ReleaseResult(Struct, frozen=True):
     source: str
     products: tuple[Product, ...]
     failures: tuple[Failure, ...]
-    indexed: tuple[Indexed, ...]
+    indexed: "tuple[Indexed, ...]"
     notes: tuple[str, ...] = ()
-    split: Split | None = None
-    choices: tuple[MachineChoice, ...] = ()
-    changes: Comparison | None = None
+    split: "Split | None" = None
+    choices: "tuple[MachineChoice, ...]" = ()
+    changes: "Comparison | None" = None
 
     @property
     def targets(self) -> int:
@@ -172,7 +175,9 @@ class ReleaseResult(Struct, frozen=True):
         return tuple(sorted({text for made in self.products for text in made.lists}))
 
     def data(self) -> dict[str, Any]:
-        """The release as ``report.json`` holds it; `vbuild.release` has its schema."""
+        """The release as ``report.json`` holds it; report.schema.json describes it."""
+        from vbuild.release.report import FORMAT
+
         return {
             "format": FORMAT,
             "name": self.name,
@@ -185,6 +190,20 @@ class ReleaseResult(Struct, frozen=True):
             "notes": list(self.notes),
             "split": self.split.data() if self.split else None,
         }
+
+
+def limits() -> dict[str, int]:
+    """PyPI's limits in bytes: for a file, for a file once its project has asked for more, and for a whole project.
+
+    PyPI's documentation, "Storage limits"
+    """
+    from vbuild.publishing.lint.model import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
+
+    return {
+        "file_bytes": DEFAULT_LIMIT * MB,
+        "file_bytes_on_request": LARGEST_LIMIT * MB,
+        "project_bytes": PROJECT_LIMIT,
+    }
 
 
 def _target(target: Target) -> dict[str, Any]:

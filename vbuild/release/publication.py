@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -10,61 +11,55 @@ from vbuild.errors import VbuildError
 from vbuild.files.atomic import linked
 from vbuild.files.cache import sweep_daily
 from vbuild.recipe.target import Target
+from vbuild.release.context import ReleaseContext
 from vbuild.release.outcome import Failure, Product, ReleaseResult
 from vbuild.release.report import REPORT, Report
 from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_machines import choices
 from vbuild.release.report_page import PAGE, page
-from vbuild.release.split_step import Thinning
 from vbuild.sbom.statement import PROVENANCE, dependencies_at, statement
 from vbuild.variants.index import Indexed, index, indexing
 from vbuild.wheel.extract import wheels_in
 from vbuild.wheel.name import WheelName
 
+if TYPE_CHECKING:
+    from vbuild.splitting.results import Split
+
 
 def published(
-    name: str,
-    source: str,
-    thinning: Thinning,
-    stage: Path,
-    folder: Path,
-    *,
-    notes: tuple[str, ...],
-    before: Report | None = None,
-    inputs: Sequence[Path] = (),
-    parts: Iterable[Path] = (),
+    context: ReleaseContext, outcomes: Sequence[Product | Failure], split: "Split | None", *, notes: Sequence[str]
 ) -> ReleaseResult:
-    """Index the finished wheels with those of the same release that are in *folder*, then move all of it there.
+    """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
-    With them go ``report.json`` and ``report.html``, which also tells what is not as *before*, in the report of another
-    release: see `Report.previous`. With wheels there is a ``provenance.json`` as well, a statement on these, on the
-    *inputs*, the recipe and its lock, and on what the *parts* were made of.
+    ``report.json`` and ``report.html`` go with them; the page also tells what differs from the report *before*. If
+    there are wheels, ``provenance.json`` is a statement on them, on the context's inputs, and on the wheels that its
+    parts were made of. *split* is the account of what was taken out of the wheels.
     """
-    products = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Product))
-    failures = tuple(outcome for outcome in thinning.outcomes if isinstance(outcome, Failure))
+    folder, stage = context.folder, context.stage
+    products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
+    failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     together = stage / "release"
     with indexing(folder):
         indexed = _indexed(products, together, folder)
         release = ReleaseResult(
-            name,
-            source,
+            context.recipe.name,
+            context.source,
             products,
             failures,
             indexed,
             (*notes, *_stale(products, failures, indexed)),
-            thinning.split.moved(folder) if thinning.split else None,
-            choices(name, together, together.glob("*.whl")),
+            split.moved(folder) if split else None,
+            choices(context.recipe.name, together, together.glob("*.whl")),
         )
         text = json.dumps(release.data(), indent=2) + "\n"
         report = Report.of_data(json.loads(text))
         reports = (stage / REPORT, stage / PAGE)
-        for path, written in zip(reports, (text, page(report, before)), strict=True):
+        for path, written in zip(reports, (text, page(report, context.before)), strict=True):
             path.write_text(written, encoding="utf-8")
-        beside = thinning.split.companion_paths if thinning.split else ()
-        wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *beside)))
-        stated = _stated(wheels, stage / PROVENANCE, inputs, parts)
+        required = split.companion_paths if split else ()
+        wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *required)))
         # all that needs room on the disk is done
-        files = (*wheels, *(item.path for item in indexed), *reports, *stated)
+        files = (*wheels, *(item.path for item in indexed), *reports, *_stated(context, wheels))
         for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
             file.replace(folder / file.name)
     sweep_daily()
@@ -72,17 +67,18 @@ def published(
         release,
         products=tuple(replace(product, wheel=folder / product.wheel.name) for product in products),
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
-        changes=Comparison(before, report) if before else None,
+        changes=Comparison(context.before, report) if context.before else None,
     )
 
 
-def _stated(wheels: Sequence[Path], path: Path, inputs: Sequence[Path], parts: Iterable[Path]) -> tuple[Path, ...]:
-    """The statement on *wheels*, at *path*; a statement is on something, so there is none without wheels."""
+def _stated(context: ReleaseContext, wheels: Sequence[Path]) -> tuple[Path, ...]:
+    """The statement on *wheels*; a statement is on something, so there is none without wheels."""
     if not wheels:
         return ()
-    earlier = [one for part in parts for one in dependencies_at(part)]
-    asked = {"recipe": inputs[0].name} if inputs else {}
-    path.write_bytes(statement(wheels, inputs=inputs, earlier=earlier, asked=asked))
+    path = context.stage / PROVENANCE
+    earlier = [one for part in context.parts for one in dependencies_at(part)]
+    asked = {"recipe": context.inputs[0].name} if context.inputs else {}
+    path.write_bytes(statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked))
     return (path,)
 
 

@@ -17,52 +17,54 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.build.agreement import TrialCompile
 from vbuild.build.packing import SUFFIX, pack
 from vbuild.build.source import fetched, unpacked
+from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, ExecutorError
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
 from vbuild.process.run import supervised
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
-from vbuild.release.builder import check_identity, digest_of, slug
-from vbuild.release.messages import LOGS_HERE, Finished, Lost, RunMessage, Task, written
-from vbuild.release.order import baseline_of
+from vbuild.release.builder import check_identity, digest_of, interpreter_of
+from vbuild.release.context import ReleaseContext, ReleaseWheels
+from vbuild.release.messages import LOGS_HERE, RemoteFailure, RemoteWheels, RunMessage, Task, written
 from vbuild.release.outcome import Failure, Product
-from vbuild.release.run import Run, RunResult
+from vbuild.release.pipeline import baseline_of
 from vbuild.wheel.name import WheelName
 from vbuild.workers.calls import opened, packed
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import GPU, Executor
 
-_BENCH = "vbuild.release.worker_state"
+_JOBS = "vbuild.release.worker_state"
 
 Needs = Mapping[str, float]
 
 
 @contextmanager
-def there(run: Run, executor: Executor) -> Iterator[RunResult]:
-    """What the workers of *executor* make of *run*; they are there for further tests in the block.
+def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[ReleaseWheels]:
+    """The wheels of all targets, made by the workers of *executor*, which test changed wheels within the block.
 
-    However the block is left, by Ctrl-C too, what is not done is not done any more. `ExecutorError` where there is no
-    such cluster, and `BuildError` for a recipe with native dependencies, whose sources only this machine has.
+    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `ExecutorError` if there is no such
+    cluster, `BuildError` for a recipe with native dependencies, whose sources only this machine has.
     """
-    if run.recipe.natives:
-        raise BuildError(f"{run.recipe.file}: native: not built on workers; expected this machine, without --executor")
+    recipe = context.recipe
+    if recipe.natives:
+        raise BuildError(f"{recipe.file}: native: not built on workers; expected this machine, without --executor")
     with supervised(), connected(executor) as cluster:
-        source, digest = _packed(run)
-        places = {target: place for place, target in enumerate(run.targets)}
-        remote = _Remote(cluster, run, RunMessage.of(uuid.uuid4().hex, run, source=digest), places)
-        yield RunResult(remote.outcomes(source), remote.tried_again, remote.notes)
+        source, digest = _packed(context)
+        places = {target: place for place, target in enumerate(context.targets)}
+        remote = _Remote(cluster, context, RunMessage.of(uuid.uuid4().hex, context, source=digest), places)
+        outcomes = remote.outcomes(source)
+        yield ReleaseWheels(outcomes, remote.tested_again, interpreter_of, remote.notes, is_remote=True)
 
 
 class _Remote(Struct, frozen=True):
-    """A *run* on *cluster*: the *parcel* that all its jobs get, and the *places* of its targets."""
+    """The release *context* on *cluster*: the *message* that all its jobs get, and the *places* of its targets."""
 
     cluster: Cluster
-    run: Run
-    parcel: RunMessage
+    context: ReleaseContext
+    message: RunMessage
     places: Mapping[Target, int]
     sent: dict[str, Promise] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -71,18 +73,18 @@ class _Remote(Struct, frozen=True):
         """What becomes of every target, built from the packed tree *source*."""
         self.cluster.listen(self._hear)
         groups: dict[tuple[str, ...], list[Target]] = {}
-        for target in self.run.targets:
+        for target in self.context.targets:
             groups.setdefault(target.build_key, []).append(target)
         found: dict[Target, Product | Failure] = {}
         jobs = self._submitted(groups, self._sent(source), found)
         for group, result in self.cluster.each(jobs):
             found.update(zip(group, self._outcomes(group, result), strict=True))
-        return tuple(found[target] for target in self.run.targets)
+        return tuple(found[target] for target in self.context.targets)
 
-    def tried_again(self, product: Product, beside: Path) -> Product | Failure:
-        """*product*, whose wheel is another now, tested again; others that it requires are *beside*."""
+    def tested_again(self, product: Product, find_links: Path) -> Product | Failure:
+        """*product*, whose wheel is another now, tested again; wheels that it requires are in *find_links*."""
         own = WheelName.parse(product.wheel.name).distribution
-        others = [path for path in sorted(beside.glob("*.whl")) if WheelName.parse(path.name).distribution != own]
+        others = [path for path in sorted(find_links.glob("*.whl")) if WheelName.parse(path.name).distribution != own]
         files = (product.wheel, *others)
         names = tuple(path.name for path in files)
         target = product.target
@@ -93,7 +95,7 @@ class _Remote(Struct, frozen=True):
             return self._failure(target, error)
         result = self.cluster.result(job)
         outcome = result if isinstance(result, ExecutorError) else opened(result)
-        if isinstance(outcome, TrialCompile):
+        if isinstance(outcome, TrialResult):
             return replace(product, trial=outcome)
         return self._failure(target, outcome)
 
@@ -111,25 +113,25 @@ class _Remote(Struct, frozen=True):
         jobs: dict[Promise, Sequence[Target]] = {}
         for key, build in builds.items():
             group = groups[key]
-            other = baseline_of(group[0], self.run.targets)
-            held_against = builds.get(other.build_key) if other else None
+            other = baseline_of(group[0], self.context.targets)
+            compared = builds.get(other.build_key) if other else None
             needs = self._for_test(group[0], there)
             # before further builds: what is finished is safe
-            jobs[self._job("finished", group, build, held_against, needs=needs, priority=1)] = group
+            jobs[self._job("finished", group, build, compared, needs=needs, priority=1)] = group
         return jobs
 
     def _job(
         self, function: str, targets: Sequence[Target], *arguments: object, needs: Needs, priority: int = 0
     ) -> Promise:
-        parcel = packed(self.parcel)
-        piece = packed(Task(tuple(map(self.places.__getitem__, targets)), tuple(targets)))
+        message = packed(self.message)
+        task = packed(Task(tuple(map(self.places.__getitem__, targets)), tuple(targets)))
         inputs = [argument.key if isinstance(argument, Promise) else argument for argument in arguments]
         # two runs of the same are one job, whoever's they are
-        content = packed([replace(self.parcel, name=""), list(targets), inputs])
+        content = packed([replace(self.message, name=""), list(targets), inputs])
         return self.cluster.submit(
-            f"{_BENCH}:{function}",
-            parcel,
-            piece,
+            f"{_JOBS}:{function}",
+            message,
+            task,
             *arguments,
             key=f"vbuild-{function}-{hashlib.sha256(content).hexdigest()}",
             needs=needs,
@@ -145,7 +147,7 @@ class _Remote(Struct, frozen=True):
 
     def _for_test(self, target: Target, there: Sequence[Needs]) -> Needs:
         """What a worker needs to test *target*, as far as some of those *there* have it: others see what they can."""
-        if self.run.recipe.test.command is None:
+        if self.context.recipe.test.command is None:
             return {}
         level, gpu = {str(target.cpu): 1.0}, {GPU: 1.0} if target.cuda else {}
         wanted = ({**level, **gpu}, level)
@@ -155,33 +157,30 @@ class _Remote(Struct, frozen=True):
         if isinstance(result, ExecutorError):
             yield from (self._failure(target, result) for target in group)
             return
-        finished: Finished = opened(result[0])
+        finished: RemoteWheels = opened(result[0])
         self.notes.extend(finished.notes)
         wheels = iter(result[1:])
         for target, outcome in zip(group, finished.outcomes, strict=True):
-            if isinstance(outcome, Lost):
+            if isinstance(outcome, RemoteFailure):
                 yield self._failure(target, outcome)
                 continue
-            wheel = written(self.run.stage / "made" / slug(target), outcome.wheel.name, next(wheels))
-            self._log(target).unlink(missing_ok=True)  # an earlier run's
+            wheel = written(self.context.place("made", target), outcome.wheel.name, next(wheels))
+            self.context.log(target).unlink(missing_ok=True)  # an earlier run's
             yield replace(outcome, target=target, wheel=wheel, verdict=replace(outcome.verdict, wheel=wheel))
 
-    def _failure(self, target: Target, why: Lost | ExecutorError) -> Failure:
+    def _failure(self, target: Target, why: RemoteFailure | ExecutorError) -> Failure:
         """That there is no wheel of *target*, its logs written here."""
-        self.run.on_progress(target, "failed")
+        self.context.on_progress(target, "failed")
         if isinstance(why, ExecutorError):
             return Failure(target, str(why), None)
-        logs = self.run.folder / LOGS
+        logs = self.context.folder / LOGS
         for name, data in why.logs:
             written(logs, name, data)
         return Failure(target, why.error.replace(LOGS_HERE, f"{logs}/"), logs / why.log if why.log else None)
 
-    def _log(self, target: Target) -> Path:
-        return self.run.folder / LOGS / f"{self.run.recipe.name}-{slug(target)}.log"
-
     def _hear(self, event: Mapping[str, Any]) -> None:
-        if event["run"] == self.parcel.name:
-            self.run.on_progress(self.run.targets[event["place"]], event["step"])
+        if event["run"] == self.message.name:
+            self.context.on_progress(self.context.targets[event["place"]], event["step"])
 
 
 def _for_build(target: Target, there: Sequence[Needs]) -> Needs:
@@ -201,15 +200,15 @@ def _for_build(target: Target, there: Sequence[Needs]) -> Needs:
     return {}
 
 
-def _packed(run: Run) -> tuple[Path, str]:
-    """The source of *run* with its patches, packed in its stage, and its digest."""
-    recipe, look = run.recipe, run.stage / "look"
-    digest = digest_of(recipe, run.folder)
+def _packed(context: ReleaseContext) -> tuple[Path, str]:
+    """The source of *context* with its patches, packed in its stage, and its digest."""
+    recipe, folder, look = context.recipe, context.folder, context.stage / "look"
+    digest = digest_of(recipe, folder)
     patches, where = recipe.build.patches, recipe.source.subdirectory
-    project = unpacked(fetched(recipe.source), look, subdirectory=where, patches=patches, without=run.folder)
+    project = unpacked(fetched(recipe.source), look, subdirectory=where, patches=patches, without=folder)
     check_identity(recipe, project)
-    if digest_of(recipe, run.folder) != digest:
+    if digest_of(recipe, folder) != digest:
         raise BuildError(f"{recipe.source}: edited while it was packed; expected it to stay as it is for that moment")
-    tree = run.stage / f"source{SUFFIX}"
+    tree = context.stage / f"source{SUFFIX}"
     pack(look / project.relative_to(look).parts[0], tree)
     return tree, " ".join([digest, *map(sha256_of, patches)])

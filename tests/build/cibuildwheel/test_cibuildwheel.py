@@ -16,7 +16,7 @@ from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, proje
 from tests.factories.containers import needs_podman
 from tests.factories.gpu_projects import PROJECTS
 from tests.factories.projects import tree
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
 from vbuild.release.cibuildwheel import cibuildwheel, planned
 from vbuild.release.outcome import ReleaseResult
@@ -101,7 +101,7 @@ def test_the_projects_own_options_stay_in_force(made: Made) -> None:
     here = Machine.here().cpu
     for product in made.release.products:
         runs = here is not None and here.runs(product.target.cpu)
-        assert product.trial is (TrialCompile.PASSED if runs else TrialCompile.NOT_RUN)
+        assert product.trial is (TrialResult.PASSED if runs else TrialResult.NOT_RUN)
 
 
 def test_what_was_taken_out_is_told(made: Made) -> None:
@@ -177,7 +177,7 @@ setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=
         == "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_34_x86_64.manylinux_2_5_x86_64-x86_64_v3.whl"
     )
     assert 'it\'s "here"\n' in b"".join(output).decode()
-    assert product.trial is TrialCompile.NONE
+    assert product.trial is TrialResult.NONE
     assert product.overrides == ()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
-from vbuild.build.agreement import TrialCompile
+from vbuild.build.trial import TrialResult
 from vbuild.errors import RecipeError
 from vbuild.release.cibuildwheel import cibuildwheel
 from vbuild.verification.level_runs import levels_of
@@ -32,9 +32,9 @@ def test_the_plain_wheel_of_each_python_is_joined_of_its_levels(tmp_path: Path) 
     assert [levels_of(product.wheel) for product in variants] == [("v1",), ("v1",)]
     assert plain.verdict.levels == ("v3",)
     assert [product.trial for product in release.products] == [
-        TrialCompile.NOT_RUN,
-        TrialCompile.PASSED,
-        TrialCompile.PASSED,
+        TrialResult.NOT_RUN,
+        TrialResult.PASSED,
+        TrialResult.PASSED,
     ]
     assert release.notes == (f"{plain.wheel.name}: joined, and not tested since",)
 

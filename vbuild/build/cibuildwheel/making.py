@@ -25,12 +25,12 @@ from msgspec import Struct, field
 from packaging.tags import Tag
 
 import vbuild
-from vbuild.build.agreement import TrialCompile
 from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.arguments import Arguments
 from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine, failed
 from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
+from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override, overrides
 from vbuild.errors import BuildError, WheelError
 from vbuild.process.run import supervised
@@ -122,7 +122,7 @@ class ContainerBuild(Struct, frozen=True):
 
     wheel: Path
     told: Told
-    trial: TrialCompile
+    trial: TrialResult
     seconds: float
 
 
@@ -267,7 +267,7 @@ def _seconds(starts: Sequence[float | None], first: float, last: float) -> list[
     ]
 
 
-def _trial(identifier: str, journal: Journal) -> TrialCompile:
+def _trial(identifier: str, journal: Journal) -> TrialResult:
     if identifier in journal.tested:
-        return TrialCompile.PASSED
-    return TrialCompile.NOT_RUN if journal.has_test else TrialCompile.NONE
+        return TrialResult.PASSED
+    return TrialResult.NOT_RUN if journal.has_test else TrialResult.NONE

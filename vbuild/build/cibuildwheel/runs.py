@@ -29,9 +29,8 @@ from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
 from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.lock import lock_file
 from vbuild.recipe.matrix import HostCompiler
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Env, Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.toolkit.model import Toolkit

@@ -1,0 +1,71 @@
+"""Test a finished wheel: install it where nothing else is, then run the recipe's command.
+
+The wheel is installed under its plain name, which every installer reads.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from msgspec import Struct
+
+from vbuild.build.environment import BuildEnvironment
+from vbuild.errors import at
+from vbuild.files.atomic import linked
+from vbuild.hardware.cpu import Cpu
+from vbuild.index_client.uv import install_command, venv_command
+from vbuild.process.run import run
+from vbuild.recipe.model import Check
+from vbuild.recipe.variables import for_installers, passed
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.wheel.name import WheelName
+
+
+class TrialResult(StrEnum):
+    """What became of the test of a wheel."""
+
+    NONE = "no test"
+    PASSED = "passed"
+    NOT_RUN = "not run"
+
+
+class WheelTrial(Struct, frozen=True):
+    """The test of wheels for *cpu*: the command of *check*, in an environment of *interpreter*.
+
+    *machine* is the CPU of this machine, or None if it is not known. *index_variables* gives uv's variables for package
+    indexes, and *find_links* is a folder of wheels that are not on them. The command sees the user's variables that
+    builds see, and those whose names *pass_env* has.
+    """
+
+    check: Check
+    interpreter: Interpreter
+    cpu: Cpu
+    machine: Cpu | None
+    index_variables: Callable[[], Mapping[str, str]]
+    find_links: Path | None = None
+    pass_env: tuple[str, ...] = ()
+
+    def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
+        """Test *wheel* in *folder*, which is made; `BuildError`, with the last lines of *log*, if it fails.
+
+        A wheel for another CPU, or for a level above this machine's, is not tested.
+        """
+        folder.mkdir(parents=True)
+        if self.check.command is None:
+            return TrialResult.NONE
+        if self.machine is None or not self.machine.runs(self.cpu):
+            return TrialResult.NOT_RUN
+        plain = linked(wheel, folder / str(WheelName.parse(wheel.name).plain()))
+        environment = BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")
+        empty = folder / "empty"  # the command must find the wheel installed, not the source tree
+        empty.mkdir()
+        variables = {**for_installers(os.environ, self.pass_env), **self.index_variables()}
+        links = ["--find-links", str(self.find_links)] if self.find_links else []
+        fill = install_command(environment.python, *links, str(plain), *self.check.requires)
+        seen = environment.variables(passed(os.environ, self.pass_env))
+        with at("test"):
+            run(venv_command(self.interpreter.path, folder / "venv"), log=log, environment=variables)
+            run(fill, log=log, environment=variables)
+            run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
+        return TrialResult.PASSED
