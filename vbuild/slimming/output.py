@@ -214,7 +214,10 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
     for place, share in enumerate(shares):
         cuts = plan.cuts(place)
         if share.label is None:
-            _check_unlabelled(wheel, share, claimed)
+            if share.gpus and claimed and NAMESPACE in claimed.metadata.namespaces:
+                what = f"is a variant for NVIDIA GPUs already ({wheel.name.variant})"
+                what += f", and would be one for {share.gpus} only"
+                raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
             yield SlimOutput(wheel.name, plan.files(place), cuts)
         else:
             document = share.document or _document(wheel, plan, share.label, claimed, cuts)
@@ -230,12 +233,6 @@ def _claimed(wheel: Wheel) -> Document | None:
     """Return the variant.json of *wheel*, or None if it is no variant."""
     path = f"{wheel.dist_info}/{VARIANT_JSON}"
     return Document.parse(wheel.read(path)) if wheel.find(path) else None
-
-
-def _check_unlabelled(wheel: Wheel, share: Share, claimed: Document | None) -> None:
-    if share.gpus and claimed and NAMESPACE in claimed.metadata.namespaces:
-        what = f"is a variant for NVIDIA GPUs already ({wheel.name.variant}), and would be one for {share.gpus} only"
-        raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
 
 
 def _document(

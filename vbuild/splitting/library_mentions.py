@@ -29,6 +29,7 @@ _PYTHON = (".py", ".pth")
 _TEXTS = (".json", ".toml", ".cfg", ".ini", ".conf", ".txt", ".xml", ".yaml", ".yml")
 _BYTECODE = ".pyc"
 _SCRIPT = re.compile(r"[^/]+\.data/scripts/")
+# the path of bytecode, to be replaced by that of its source
 _CACHED = re.compile(r"(?:__pycache__/)?(?P<name>[^/]+?)(?:\.[\w-]+)?\.pyc$")
 # bytes; a larger text is data, and no list of libraries
 _LARGEST_TEXT = 1 << 20
@@ -74,7 +75,7 @@ class MentionReader:
         if path.endswith(_PYTHON) or _is_script(wheel, member):
             return self._of_content(wheel, member, is_code=True)
         if path.endswith(_BYTECODE):
-            return () if _source_of(path) in sources else [*_in_bytecode(_read(wheel, member), wanted)]
+            return () if _CACHED.sub(r"\g<name>.py", path) in sources else [*_in_bytecode(_read(wheel, member), wanted)]
         if path.endswith(_TEXTS) and member.size <= _LARGEST_TEXT and not is_dist_info(path):
             return self._of_content(wheel, member, is_code=False)
         return ()
@@ -122,11 +123,6 @@ def _read(wheel: Wheel, member: Member) -> bytes:
         what = f"{wheel.path.name}: {member.path}: {member.size} bytes"
         raise WheelError(f"{what} of Python code, expected {_LARGEST_SOURCE} at most")
     return wheel.read(member)
-
-
-def _source_of(path: str) -> str:
-    """Return the path that the source of the bytecode at *path* would have."""
-    return _CACHED.sub(r"\g<name>.py", path)
 
 
 def _in_text(text: bytes) -> Iterator[str]:

@@ -132,7 +132,12 @@ class RequirementWriter(Struct, frozen=True):
 
         Raises `RepackageError` if the packages are of several CUDA majors, and nothing says which is meant.
         """
-        new = self._of_one_cuda([one for one in packages if one.wheel and not self._is_required(one, metadata)])
+        missing = []
+        for one in (package for package in packages if package.wheel):
+            extra, cuda = (one.entry.extra, one.entry.cuda) if one.entry else (None, None)
+            if required(metadata, one.project, machine=self.machine, extra=extra, cuda=cuda) is None:
+                missing.append(one)
+        new = self._of_one_cuda(missing)
         toolkits: dict[str, set[str]] = {}
         if self._is_exact(OfficialPin.EXACT):
             lines = [self.exactly(wheel.project, wheel.version) for wheel in replaced]
@@ -170,10 +175,6 @@ class RequirementWriter(Struct, frozen=True):
             several = " and ".join(map(str, sorted(majors)))
             raise RepackageError(f"needs libraries of CUDA {several}; say with --cuda which of them it is to require")
         return [one for one in packages if not one.entry or one.entry.cuda in {None, self.request.cuda[0]}]
-
-    def _is_required(self, package: LibraryPackage, metadata: Metadata) -> bool:
-        extra, cuda = (package.entry.extra, package.entry.cuda) if package.entry else (None, None)
-        return required(metadata, package.project, machine=self.machine, extra=extra, cuda=cuda) is not None
 
     def exactly(self, project: str, version: str) -> str:
         """Return the line for exactly that release."""

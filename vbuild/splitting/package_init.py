@@ -66,7 +66,8 @@ def with_import(source: str, module: str = MODULE, *, option: str = "--preload")
     """
     text = source.removeprefix(_BOM)
     body = _parsed(text, option).body
-    if any(_is_import(statement, module) for statement in body):
+    relative = (one for one in body if isinstance(one, ast.ImportFrom) and one.module is None and one.level == 1)
+    if any(alias.name == module for one in relative for alias in one.names):
         return source
     first = next((number for number, found in enumerate(body) if not _is_prelude(found, number)), len(body))
     added = _added(text, body[:first], body[first:], f"from . import {module}")
@@ -108,14 +109,6 @@ def _parsed(source: str, option: str) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         version = ".".join(map(str, sys.version_info[:2]))
         raise RepackageError(f"cannot be parsed as Python {version}: {error}; leave {option} out") from error
-
-
-def _is_import(statement: ast.stmt, module: str) -> bool:
-    match statement:
-        case ast.ImportFrom(module=None, level=1, names=names):
-            return any(alias.name == module for alias in names)
-        case _:
-            return False
 
 
 def _is_prelude(statement: ast.stmt, number: int) -> bool:

@@ -115,9 +115,12 @@ class LibraryCode(Struct, frozen=True):
             offer.arch.device for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER
         )
 
-    def has_ptx(self, device: Arch) -> int:
+    def fatbins_with_ptx(self, device: Arch) -> int:
         """Return the number of fatbins with PTX that the driver of *device* can compile."""
-        return sum(count for offers, count in self.fatbins.items() if _has_ptx(offers, device))
+        ptx = (
+            ([one for one in offers if one.code is GpuCodeKind.PTX], count) for offers, count in self.fatbins.items()
+        )
+        return sum(count for offers, count in ptx if service(offers, device) is Service.JIT)
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
@@ -130,10 +133,6 @@ def _names(entries: Iterable[GpuEntry]) -> tuple[str, ...]:
     archs = {entry.arch for entry in entries}
     numbered = sorted(arch for arch in archs if isinstance(arch, Arch))
     return (*map(str, numbered), *sorted(str(arch) for arch in archs if not isinstance(arch, Arch)))
-
-
-def _has_ptx(offers: Iterable[GpuOffer], device: Arch) -> bool:
-    return service([offer for offer in offers if offer.code is GpuCodeKind.PTX], device) is Service.JIT
 
 
 class GpuCodeCheck:
@@ -201,7 +200,7 @@ class GpuCodeCheck:
 
 
 def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:
-    total, found = sum(code.fatbins.values()), code.has_ptx(device)
+    total, found = sum(code.fatbins.values()), code.fatbins_with_ptx(device)
     if not found:
         what = f"{device.number}_virtual is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
         yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, path, what)

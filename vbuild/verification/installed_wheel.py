@@ -71,10 +71,12 @@ class InstalledWheel(Struct, frozen=True):
                 continue
             if loading.outline.is_loadable:
                 files[path] = loading
-        named = frozenset((*_named_in_code(packages, paths, files), *_named_in_data(files)))
+        in_data = {name for file in files.values() for name in file.mentioned}
+        named = {path for path, file in files.items() if _names(path, file) & in_data}
+        named.update(_named_in_code(packages, paths, files))
         projects = frozenset(filter(None, map(_project, found)))
         own_paths = sorted({path for one in own for path in _paths(one)})
-        return cls(files, named, tuple(_imports(own_paths)), tuple(damaged), projects)
+        return cls(files, frozenset(named), tuple(_imports(own_paths)), tuple(damaged), projects)
 
     def roots(self) -> tuple[str, ...]:
         """Return the files with which loading begins: modules, programs, named ones, libraries that nothing needs."""
@@ -129,12 +131,6 @@ def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loa
         if path.endswith(".py"):
             found_names |= {match.decode() for match in pattern.findall((packages / path).read_bytes())}
     yield from (path for path, found in libraries.items() if found & found_names)
-
-
-def _named_in_data(files: Mapping[str, Loading]) -> Iterator[str]:
-    """Yield the libraries whose names stand in the data of other files."""
-    mentioned = {name for file in files.values() for name in file.mentioned}
-    yield from (path for path, file in files.items() if _names(path, file) & mentioned)
 
 
 def _imports(paths: Iterable[str]) -> Iterator[str]:

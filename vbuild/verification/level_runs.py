@@ -87,7 +87,8 @@ class LevelRun(Struct, frozen=True):
             yield from _wrapped(f"  {self}: not tried: {self.untried}")
             return
         done = [_counted(len(self.imported), "module") + " imported"]
-        done += ["test failed" if self._has_failed_test else "test passed"] if self.is_tested else []
+        has_failed = any(failure.startswith("test: ") for failure in self.failures)
+        done += ["test failed" if has_failed else "test passed"] if self.is_tested else []
         yield from _wrapped(f"  {self}: {', '.join(done)}")
         yield from (f"    {path}" for path in self.loaded[:_SHOWN])
         if len(self.loaded) > _SHOWN:
@@ -95,10 +96,6 @@ class LevelRun(Struct, frozen=True):
         for failure in self.failures:
             yield from _wrapped(f"    failed: {failure}")
         yield from (f"    | {line}" for line in self.output.splitlines())
-
-    @property
-    def _has_failed_test(self) -> bool:
-        return any(failure.startswith("test: ") for failure in self.failures)
 
 
 class LevelReport(Struct, frozen=True):

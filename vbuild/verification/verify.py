@@ -99,7 +99,7 @@ def verify(
 def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
     """Return how many fatbins each library of *wheel* has, by what they offer; only libraries with GPU code are in it.
 
-    Raises `WheelError`, `BinaryError` if one cannot be read.
+    Raises `WheelError` or `BinaryError` if one cannot be read.
     """
     found: dict[str, Mapping[tuple[GpuOffer, ...], int]] = {}
     with open_wheel(wheel) as source:
