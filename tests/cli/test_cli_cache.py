@@ -10,7 +10,7 @@ import pytest
 
 from tests.factories.workdir import Workdir
 from vbuild.cli import cache as command
-from vbuild.files.cache import DAY, PARTS, Cache, Part
+from vbuild.files.cache import DAY, RULES, Cache, Part
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def _left(workdir: Workdir) -> set[str]:
 
 
 def test_the_parts_that_help_names_are_those_of_the_cache() -> None:
-    assert list(command.PARTS) == list(PARTS)
+    assert list(command.PARTS) == list(RULES)
 
 
 def test_dir_prints_the_folder(workdir: Workdir) -> None:
@@ -44,7 +44,7 @@ def test_dir_prints_the_folder(workdir: Workdir) -> None:
 
 def test_size_is_a_table_and_json(workdir: Workdir) -> None:
     lines = workdir.vbuild("cache", "size").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:-1]] == list(PARTS)
+    assert [line.split()[0] for line in lines[1:-1]] == list(RULES)
     assert "sdists            1       3.0 MB  source archives" in lines
     assert lines[-1].split() == ["3", "3.0", "MB"]
     data = json.loads(workdir.vbuild("cache", "size", "--json").stdout)

@@ -11,7 +11,7 @@ import pytest
 
 from vbuild.errors import BuildError
 from vbuild.files import cache as module
-from vbuild.files.cache import DAY, PARTS, Cache, CacheEntry, Part, cache_folder, clean, prune, sizes, sweep_daily
+from vbuild.files.cache import DAY, RULES, Cache, CacheEntry, Part, cache_folder, clean, prune, sizes, sweep_daily
 from vbuild.files.locks import locked
 
 
@@ -130,9 +130,9 @@ def test_a_lock_that_is_taken_can_be_passed_over_and_waiting_given_up(tmp_path: 
         assert is_held
 
 
-@pytest.mark.parametrize("part", [part for part, rule in PARTS.items() if rule.days])
+@pytest.mark.parametrize("part", [part for part, rule in RULES.items() if rule.days])
 def test_every_part_loses_what_was_not_used_for_long(folder: Path, part: Part) -> None:
-    cache, rule = Cache.of(part), PARTS[part]
+    cache, rule = Cache.of(part), RULES[part]
     if not rule.entries:  # the folder is the entry
         (folder / part / "o").mkdir(parents=True)
         os.utime(folder / part, (time.time() - 20 * DAY,) * 2)
@@ -257,6 +257,6 @@ def test_a_cache_that_cannot_be_written_is_read_and_not_swept(tmp_path: Path, mo
     (tmp_path / "home").write_text("a file")
     sweep_daily()
     assert Cache.of(Part.PROBES).text("one.json") is None
-    assert sizes() == dict[Part, tuple[CacheEntry, ...]].fromkeys(PARTS, ())
+    assert sizes() == dict[Part, tuple[CacheEntry, ...]].fromkeys(RULES, ())
     with pytest.raises(OSError, match="Not a directory"):
         Cache.of(Part.PROBES).keep_text("one.json", "text")

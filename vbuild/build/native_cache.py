@@ -36,7 +36,7 @@ class NativeCache(Struct, frozen=True):
 
     @classmethod
     def of_user(cls, *, fresh: bool = False) -> Self:
-        """The cache that all runs of this user share; if *fresh*, entries from before now do not count."""
+        """The cache that all runs of this user share; if *fresh*, what it had before this run does not count."""
         return cls(Cache.of(Part.NATIVE).folder, time.time() if fresh else 0.0)
 
     def has(self, prefix: Prefix) -> bool:

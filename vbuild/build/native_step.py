@@ -1,4 +1,4 @@
-"""One native dependency for one CPU level: what its build is told, and the key by which the shelf knows the outcome.
+"""One native dependency for one CPU level: what its build gets, and the key of its outcome in the cache.
 
     source, patches        what is built                 system, arguments, env, script    how
     plan, compilers        for which level, with what    prefixes of the steps before      against what

@@ -32,8 +32,7 @@ def cache_dir() -> None:
 @options.as_json
 def cache_size(*, as_json: bool) -> None:
     """Print how many entries each part of the cache has, and their size."""
-    from vbuild.files.cache import PARTS as RULES
-    from vbuild.files.cache import cache_folder, sizes
+    from vbuild.files.cache import RULES, cache_folder, sizes
 
     found = {part: (len(entries), sum(entry.size for entry in entries)) for part, entries in sizes().items()}
     total = sum(size for _, size in found.values())

@@ -2,7 +2,7 @@
 
     vbuild/CACHEDIR.TAG          tells backup programs to leave the folder out
     vbuild/.swept                its time is that of the last sweep
-    vbuild/<part>/…              the entries of a part, files or folders; `PARTS` says which
+    vbuild/<part>/…              the entries of a part, files or folders; `RULES` says which
     vbuild/<part>/.locks/<name>  locked while a process makes the entry of that name
     vbuild/<part>/.….part        an entry that is being made
 
@@ -75,7 +75,7 @@ class PartRule(Struct, frozen=True):
     mark: str = ""  # the file whose time counts, if it is not the entry's own
 
 
-PARTS = {
+RULES = {
     Part.BUILDS: PartRule(
         "repaired builds, and wheels that are verified and tested",
         ("builds/[!.]*", "products/[!.]*", "joined/[!.]*"),
@@ -130,7 +130,7 @@ class Cache(Struct, frozen=True):
 
     @property
     def rule(self) -> PartRule:
-        return PARTS[self.part]
+        return RULES[self.part]
 
     def mark(self, path: Path) -> None:
         """Note that the entry at *path* is used now, if that can be written: it may be another user's."""
@@ -167,7 +167,7 @@ class Cache(Struct, frozen=True):
             try:
                 is_held = stack.enter_context(locked(locks / path.name, wait=wait, check=check))
                 if is_held:
-                    with locked(locks / _GATE, check=check):  # until the process that empties the cache is done
+                    with locked(locks / _GATE, check=check):  # until whoever empties the cache has done so
                         pass
                     for left in path.parent.glob(f".{glob.escape(path.name)}.*part*"):
                         remove(left)
@@ -327,10 +327,10 @@ def sweep_daily() -> None:
 
 def prune(older_than: float | None = None) -> tuple[Removed, ...]:
     """Remove from the user's cache what the rules say, or what was not used for so many days."""
-    return tuple(Cache.of(part).sweep(days=older_than) for part in PARTS)
+    return tuple(Cache.of(part).sweep(days=older_than) for part in RULES)
 
 
-def clean(parts: Iterable[Part] = PARTS) -> tuple[Removed, ...]:
+def clean(parts: Iterable[Part] = RULES) -> tuple[Removed, ...]:
     """Empty *parts* of the user's cache; `BuildError` if an entry of one is being made now."""
     removed = []
     for part in parts:
@@ -343,7 +343,7 @@ def clean(parts: Iterable[Part] = PARTS) -> tuple[Removed, ...]:
 
 def sizes() -> dict[Part, tuple[CacheEntry, ...]]:
     """The entries of every part of the user's cache."""
-    return {part: tuple(Cache.of(part).entries()) for part in PARTS}
+    return {part: tuple(Cache.of(part).entries()) for part in RULES}
 
 
 def remove(path: Path) -> None:

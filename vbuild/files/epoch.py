@@ -1,6 +1,7 @@
 """The time that written archives state: SOURCE_DATE_EPOCH, never the clock.
 
 Every command that writes archives takes the same values. A format that cannot hold one stores the nearest it can.
+Build backends see the variable as the user set it.
 https://reproducible-builds.org/specs/source-date-epoch/
 """
 

@@ -30,7 +30,7 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] = proceed
         descriptor = _opened(path)
         try:
             is_held = lock_descriptor(descriptor, blocking=False)
-            # the process that held it before may have removed the file: then this lock is of no use to anybody
+            # whoever held it before may have removed the file: then this lock is of no use to anybody
             if is_held and os.fstat(descriptor).st_nlink == 0:
                 continue
             if is_held or not wait:

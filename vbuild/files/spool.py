@@ -22,7 +22,7 @@ class Spool:
     _mapped: memoryview = field(default_factory=lambda: memoryview(b""))
 
     def put(self, data: memoryview) -> range:
-        """Append *data*, and say where it is; `RepackageError` if there is no room for it."""
+        """Append *data*, and say where it is; `RepackageError` where there is no room for it."""
         with _keeping():
             if not self._file:
                 # unbuffered: what could not be written would be tried once more when the file is closed

@@ -38,7 +38,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def staging(folder: Path) -> Iterator[Path]:
     """A folder on the file system of *folder*, gone afterwards, and with it those of runs that were killed.
 
-    A *folder* that was not there goes too, unless something is in it. `RecipeError` if it cannot be written to, or
+    A *folder* that was not there goes too, unless something is in it. `RecipeError` where it cannot be written to, or
     the disk is full, or refuses a file, before the block is done.
     """
     made = not folder.exists()

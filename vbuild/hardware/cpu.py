@@ -61,7 +61,13 @@ X86_64_FEATURES = {
         AVX512VL   avx512vl avx512vl    AVX512VL
     """),
 }
-"""What each level adds to the one before (psABI, section 3.1.1): the one place where a level begins to exist."""
+"""What each level adds to the one before (psABI, section 3.1.1).
+
+Beside this table, a new level needs: `vbuild.build.plan` (MSVC's options), `vbuild.toolchain.compiler_wrapper` (which
+compilers know levels), `vbuild.elf.dispatch` (names of dispatched functions), `vbuild.verification.level_emulation`
+(how to run as the level), `vbuild.release.report_machines` (which processors have it), and the copy that sdists ship,
+`vbuild.publishing.redirect.redirecthardware`, which a test compares with this table.
+"""
 X86_64_LEVELS = tuple(X86_64_FEATURES)
 AARCH64_VERSIONS = (
     *(f"8{minor}a" for minor in ("", *(f".{number}" for number in range(1, 10)))),

@@ -62,7 +62,7 @@ def fetch_debian(
 ) -> None:
     """Write the upstream source of *name* in *version* to *target*, where its hash is *sha256*.
 
-    *known* are the mirrors, `mirrors()` if None; *indexes* say how to reach anything. `FetchError` if no mirror
+    *known* are the mirrors, `mirrors()` where None; *indexes* say how to reach anything. `FetchError` where no mirror
     has it; nothing is at *target* then.
     """
     known = tuple(mirrors() if known is None else known)
@@ -98,9 +98,9 @@ def fetch_debian(
 
 
 def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
-    """The SHA-256 of the file behind *url*, now at *target*; None if there is none.
+    """The SHA-256 of the file behind *url*, now at *target*; None where there is none.
 
-    `httpx2.HTTPError` if the mirror does not give it, and `FetchError` if *target* cannot be written.
+    `httpx2.HTTPError` where the mirror does not give it, and `FetchError` where *target* cannot be written.
     """
     digest = hashlib.sha256()
     try:

@@ -36,10 +36,10 @@ class Wanted(Struct, frozen=True):
 
 
 def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | None = None) -> None:
-    """Write the *wanted* file to *target*, hashed on the way; `FetchError` if no index has a file with its hash.
+    """Write the *wanted* file to *target*, hashed on the way; `FetchError` where no index has a file with its hash.
 
     An index that states hashes is believed where they differ, and nothing is downloaded from it. Nothing is left at
-    *target* after an error, a full disk included. `FetchError`, soon, if another thread sets *stop*.
+    *target* after an error, a full disk included. `FetchError`, soon, where another thread sets *stop*.
     """
     search = _Search(wanted, stop or Event())
     try:
@@ -80,7 +80,7 @@ class _Search:
         return sorted(fitting, key=lambda link: not link.filename.endswith(".tar.gz"))
 
     def saved(self, client: PyPIClient, link: Link, target: Path) -> bool:
-        """Whether the file behind *link*, written to *target*, has the hash; `FetchError` if there is no room."""
+        """Whether the file behind *link*, written to *target*, has the hash; `FetchError` where there is no room."""
         digest = hashlib.sha256()
         try:
             with client.get_stream(link.url_without_fragment) as response, target.open("wb") as out:

@@ -33,7 +33,7 @@ class ListedFile:
 def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
     """The files of *project* in all places, the newest release first; none where nobody knows the project.
 
-    Of a file that several places have, the first place that states a hash counts. `FetchError` if no place has one
+    Of a file that several places have, the first place that states a hash counts. `FetchError` where no place has one
     and some could not be asked: they may have.
     """
     problems = Problems()

@@ -38,7 +38,7 @@ class Problems(list[str]):
 def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Iterator[PyPIClient]:
     """An HTTP client that never asks on the terminal, and shows every response to *noted*.
 
-    `FetchError` if pip's configuration has what no client can use.
+    `FetchError` where pip's configuration has what no client can use.
     """
     with _configured("cert", indexes.cert):
         verify = ssl.create_default_context(cafile=indexes.cert) if indexes.cert else True
@@ -76,7 +76,7 @@ def _refuse_elsewhere(response: httpx2.Response) -> None:
 def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
     """One finder for every place, so that one which cannot be reached does not hide the others; local ones first.
 
-    `FetchError` if there is no place, or one of them cannot be.
+    `FetchError` where there is no place, or one of them cannot be.
     """
     urls = [] if indexes.no_index else [indexes.index_url, *indexes.extra_index_urls]
     for key, places in (("index-url", urls), ("find-links", indexes.find_links)):
@@ -112,7 +112,7 @@ def _check(url: str) -> None:
 
 
 def packages_at(finder: PackageFinder, project: str) -> list[Package]:
-    """The files of *project* in one place; `httpx2.HTTPError` if it cannot be asked, or has no index page."""
+    """The files of *project* in one place; `httpx2.HTTPError` where it cannot be asked, or has no index page."""
     try:
         return list(finder.find_all_packages(project, allow_yanked=True))
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:

@@ -4,7 +4,7 @@
     bytes=65536-131071   then what is asked for, in pieces; larger ones where somebody reads on
 
 Everything is asked of the place that the index named, with pip's certificates, proxy and credentials. What comes is
-compared with what was asked for; a server that sends the whole file instead is refused after its headers.
+held against what was asked for; a server that sends the whole file instead is refused after its headers.
 https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 """
 
@@ -125,7 +125,7 @@ class Ranged(io.RawIOBase):
 
 @contextmanager
 def ranged(listed: ListedFile, *, indexes: Indexes) -> Iterator[Ranged]:
-    """The file that is *listed*, open for reading where it is; `FetchError` if that cannot be."""
+    """The file that is *listed*, open for reading where it is; `FetchError` where that cannot be."""
     with client_of(indexes, lambda _response: None) as client, opened(client, listed) as file:
         yield file
 
@@ -197,7 +197,7 @@ class _Remote:
         return self._answer(f"{span.start}-{span.stop - 1}", span) or b""
 
     def _answer(self, asked: str, span: range | None) -> bytes | None:
-        """The bytes that were *asked* for, which are *span*, or the end of the file; None if the end is not had."""
+        """The bytes that were *asked* for, which are *span*, or the end of the file; None where the end is not had."""
         try:
             with self.client.get_stream(self.url, headers={"Range": f"bytes={asked}"}) as response:
                 if span is None and response.status_code in _NO_SUFFIXES:

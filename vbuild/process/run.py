@@ -73,7 +73,7 @@ def run(
 ) -> None:
     """Run *command* to its end, its output appended to *log*; errors call it *name*; *timeout* is in seconds.
 
-    `BuildError`, with the last lines of the output, if the command cannot start, fails or takes too long. However
+    `BuildError`, with the last lines of the output, where the command cannot start, fails or takes too long. However
     this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
     """
     name = name or Path(command[0]).name
@@ -101,7 +101,7 @@ def stop_all() -> None:
 
 
 def check_running() -> None:
-    """`BuildError` if this thread may start no command any more: for who waits for something else."""
+    """`BuildError` where this thread may start no command any more: for who waits for something else."""
     if not _running.is_open:
         raise BuildError("stopped")
 

@@ -54,7 +54,7 @@ class BuildCache(Struct, frozen=True):
 
     @classmethod
     def of_user(cls, *, fresh: bool = False) -> Self:
-        """The cache that all runs of this user share."""
+        """The store that all runs of this user share."""
         return cls(Cache.of(Part.BUILDS).folder, fresh)
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:

@@ -2,7 +2,7 @@
 
 named, kept, unneeded, needed from where no RPATH leads     stays, with the reason
 names or needs one that stays                               stays
-an official library, byte for byte                          replaced by a requirement
+an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
 the same file in several wheels, and all it needs moves     shared
 """
 

@@ -70,7 +70,7 @@ class Compilers(Struct, frozen=True):
     def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
         """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH.
 
-        `BuildError`, with what to install, if there is no C compiler.
+        `BuildError`, with what to install, where there is no C compiler.
         """
         if (found := cls.sought(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
@@ -78,7 +78,7 @@ class Compilers(Struct, frozen=True):
 
     @classmethod
     def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
-        """The same; None if there is no C compiler, and CC does not name one."""
+        """The same; None where there is no C compiler, and CC does not name one."""
         found = programs(environment.get("PATH", os.defpath))
         c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), found)
         if c is None:
@@ -124,7 +124,7 @@ def _command(
 
 
 def _on_path(command: str, programs: dict[str, Path]) -> str | None:
-    """*command* with its compiler as a bare name of *programs*, which learns it; None if there is no such file."""
+    """*command* with its compiler as a bare name of *programs*, which learns it; None where there is no such file."""
     words = command.split()
     for index, word in enumerate(words):
         file = Path(word)
@@ -142,7 +142,7 @@ def _compiler_of(command: str) -> str:
 
 
 def compiler_name(command: str) -> str | None:
-    """The bare name of the compiler in *command*, which may have its path in it; None if there is none."""
+    """The bare name of the compiler in *command*, which may have its path in it; None where there is none."""
     names = (Path(word).name for word in command.split())
     return next((name for name in names if NAME.fullmatch(name)), None)
 
@@ -159,7 +159,7 @@ def _partner(c: str, interpreter: Interpreter) -> str:
 
 
 def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
-    """The macros of the command *compiler* that tell what it is; `BuildError` if it is neither gcc nor clang."""
+    """The macros of the command *compiler* that tell what it is; `BuildError` where it is neither gcc nor clang."""
     command = questions(*compiler)
     program = Path(compiler[0])
     ask = partial(_ask_macros, command, environment)

@@ -50,7 +50,7 @@ class Interpreter(Struct, frozen=True):
 
     @classmethod
     def found(cls, python: str, environment: Mapping[str, str]) -> Self:
-        """The interpreter named *python*, a version or a path; `BuildError` if this machine has none.
+        """The interpreter named *python*, a version or a path; `BuildError` where this machine has none.
 
         Pythons are never downloaded.
         """
@@ -58,7 +58,7 @@ class Interpreter(Struct, frozen=True):
 
     @classmethod
     def at(cls, path: Path, environment: Mapping[str, str]) -> Self:
-        """The interpreter at *path*; `BuildError` if it does not run."""
+        """The interpreter at *path*; `BuildError` where it does not run."""
         ask = partial(_ask, path, environment)
         # a script, such as pyenv's, may lead to another Python tomorrow
         known = ask() if is_script(path) else remembered(_ASK, path, environment=environment, ask=ask, also=_of(path))

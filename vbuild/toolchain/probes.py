@@ -87,7 +87,7 @@ def remembered(
     """What `ask` gives, a value as JSON takes it; or what it gave when *question* was put to the same *program*.
 
     *also* are further files and folders that the answer depends on. Answers are in *memory*, a folder of the user's
-    cache if None. What `ask` raises is not remembered.
+    cache where None. What `ask` raises is not remembered.
     """
     key = key_of(
         [

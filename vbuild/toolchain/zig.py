@@ -62,9 +62,9 @@ def provided_zig(
     machine: str | None = None,
     on_progress: OnProgress = silently,
 ) -> Path:
-    """The zig executable for *machine*, this one if None; fetched and unpacked unless *store* has it.
+    """The zig executable for *machine*, this one where None; fetched and unpacked unless *store* has it.
 
-    *indexes* are asked for only then. `BuildError`, which names the other way, if it cannot be fetched.
+    *indexes* are asked for only then. `BuildError`, which names the other way, where it is not to be had.
     """
     pin = _pin(machine or platform.machine())
     try:
@@ -114,8 +114,8 @@ def chosen(
 ) -> Compilers:
     """The compilers that *host* asks for, to build for *cpu*; *zig* is called where they are zig's.
 
-    `BuildError` if there is none, if zig cannot build for that machine or glibc, or if zig cannot be fetched.
-    Without *writes* they are the same, and what zig needs in the user's cache need not be there.
+    `BuildError` where there is none, or where zig cannot build for that machine or glibc; `BuildError` where zig
+    is not to be had. Without *writes* they are the same, and what zig needs in the user's cache need not be there.
     """
     made = partial(zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)
     if host.compiler is HostCompiler.ZIG:

@@ -135,7 +135,7 @@ class ToolkitCache(Struct, frozen=True):
         return self.folder / COMPONENTS / component_name(pin)
 
     def pin(self, name: str) -> ToolkitPin | None:
-        """The pin kept under *name*; None if there is none."""
+        """The pin kept under *name*; None where there is none."""
         if text := self.cache.text(f"{PINS}/{name}.json"):
             with suppress(ValueError, TypeError):
                 return ToolkitPin(**json.loads(text))
@@ -228,7 +228,7 @@ class KeptToolkit(Struct, frozen=True):
 
     @classmethod
     def at(cls, root: Path) -> Self | None:
-        """The toolkit in *root*; None if there is no complete one."""
+        """The toolkit in *root*; None where there is no complete one."""
         if not (stamp := stamp_of(root)):
             return None
         with suppress(KeyError, TypeError, ValueError, OSError, VbuildError):

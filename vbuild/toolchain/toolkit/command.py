@@ -89,7 +89,7 @@ class Pruned(Struct, frozen=True):
 
 
 def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
-    """The toolkits kept in *store* (the user's, if None), and those that are installed."""
+    """The toolkits kept in *store* (the user's, where None), and those that are installed."""
     place = ToolkitCache.at(store)
     return Listing(place.folder, kept_in(place), installed(environment))
 
@@ -104,7 +104,7 @@ def install(
 
 
 def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:
-    """The kept toolkit *version* with *libraries*; `BuildError` if there is none."""
+    """The kept toolkit *version* with *libraries*; `BuildError` where there is none."""
     return Provision(kept(_spec(version, libraries), store=store))
 
 

@@ -63,7 +63,7 @@ class Installed(Struct, frozen=True):
 
     @classmethod
     def at(cls, root: Path) -> Self | None:
-        """The toolkit in *root*; None if there is no compiler, or none whose version can be told."""
+        """The toolkit in *root*; None where there is no compiler, or none whose version can be told."""
         version = _version(root)
         return cls(root, version) if version and os.access(root / "bin" / "nvcc", os.X_OK) else None
 
@@ -90,7 +90,7 @@ class Installed(Struct, frozen=True):
         return there is not None and is_it
 
     def _numbered(self, short: str) -> Version | None:
-        """The version of a library that its header says; None if it says none."""
+        """The version of a library that its header says; None where it says none."""
         file, prefix = _NUMBERED.get(short, ("", ""))
         header = self._find(file, "include") if file else None
         text = header.read_text(encoding="utf-8", errors="replace") if header else ""
@@ -106,7 +106,7 @@ class Installed(Struct, frozen=True):
 
 
 def named(spec: ToolkitSpec) -> Toolkit:
-    """The toolkit that the recipe's path names; `BuildError` if it is not there, or is not what *spec* says."""
+    """The toolkit that the recipe's path names; `BuildError` where it is not there, or is not what *spec* says."""
     root = spec.path or Path()
     if not root.is_dir():
         raise BuildError(f"{root}: no such folder; expected that of an installed CUDA {spec}")

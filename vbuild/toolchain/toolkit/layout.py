@@ -103,7 +103,7 @@ AGAIN = 7 * 86400  # seconds after which files are hashed again that nothing has
 
 
 def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
-    """Put into *folder*, which is complete, the *stamp* with what is there; `OSError` if there is no room."""
+    """Put into *folder*, which is complete, the *stamp* with what is there; `OSError` where there is no room."""
     contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
     size = sum(os.lstat(folder / path).st_size for path in contents)
     (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
@@ -111,7 +111,7 @@ def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
 
 
 def stamp_of(folder: Path) -> dict[str, Any] | None:
-    """What the stamp of a store's entry says; None if there is none, or where it is damaged."""
+    """What the stamp of a store's entry says; None where there is none, or where it is damaged."""
     with suppress(OSError, ValueError):
         data = json.loads(unsealed((folder / STAMP).read_bytes()))
         return data if isinstance(data, dict) else None
@@ -147,7 +147,7 @@ def _paths(folder: Path) -> Iterator[str]:
 
 
 def _state(folder: Path, paths: Iterable[str]) -> str:
-    """What the file system says of *paths* in *folder*, in 64 digits; `OSError` if one is not there."""
+    """What the file system says of *paths* in *folder*, in 64 digits; `OSError` where one is not there."""
     top, total = os.fspath(folder), hashlib.sha256()
     for path in paths:
         found = os.lstat(f"{top}/{path}")
@@ -178,8 +178,8 @@ _SHARED = "nvidia"
 def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
     """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
 
-    *release* is the version for version.json. `BuildError` if two components have different files of one name,
-    or one has nothing for a toolkit; `OSError` if there is no room.
+    *release* is the version for version.json. `BuildError` where two components have different files of one name,
+    or one has nothing for a toolkit; `OSError` where there is no room.
     """
     root.mkdir()
     placed: dict[str, ToolkitPin] = {}
@@ -210,7 +210,7 @@ def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
     if first.endswith(".dist-info"):
         is_licence = rest[0] == "licenses" or rest[0].lower().startswith("licen")
         return f"licenses/{pin.project}/{rest[-1]}" if is_licence else None
-    # the second folder is cu13, nccl, …; files and folders with a dot are notes of its makers
+    # the second folder is cu13, nccl, …; files and folders with a dot are notes of whoever made the package
     if first != _SHARED or len(rest) < 3 or any(part.startswith(".") for part in rest) or rest[-1] == "__init__.py":  # noqa: PLR2004 - as above
         return None
     _, top, *inner = rest

@@ -86,7 +86,7 @@ def taken(toolkit: Toolkit, family: str) -> DriverRange:
 
 
 def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:
-    """`BuildError` if the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
+    """`BuildError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
 
     *setting* is what the compiler was named by: CC, which goes with CXX, NVCC_CCBIN, or nvcc's own ``-ccbin``.
     """

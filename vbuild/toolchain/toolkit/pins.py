@@ -10,7 +10,7 @@ From a toolkit as a recipe asks for it to the wheels that it is made of.
 13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
 cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
 nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
-nccl==2.28.9 sha256:4b0d… sha256:…   the same, compared with the hashes given, one for each machine
+nccl==2.28.9 sha256:4b0d… sha256:…   the same, held against the hashes given, one for each machine
 """
 
 import functools
@@ -44,7 +44,7 @@ class ToolkitRelease(Struct, frozen=True):
     components: Mapping[str, Mapping[str, ToolkitPin]]
 
     def pin(self, project: str, machine: str) -> ToolkitPin | None:
-        """The wheel of *project* for *machine*, as ``uname -m`` has it; None if there is none."""
+        """The wheel of *project* for *machine*, as ``uname -m`` has it; None where there is none."""
         return self.components.get(project, {}).get(machine)
 
     def projects(self, name: str) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ _SHOWN = 5
 def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
     """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
 
-    `BuildError`, with what is there, if it has none, or states no hash for it.
+    `BuildError`, with what is there, where it has none, or states no hash for it.
     """
     for project in projects:
         wheels = [listed for listed in files_of(project, indexes=indexes) if _fits(listed, machine)]
@@ -115,7 +115,7 @@ def _versions(wheels: Iterable[ListedFile]) -> str:
     return f"{', '.join(islice(versions, _SHOWN))}{more}"
 
 
-# of one of these projects the wheel of a version, for a machine; None if nobody knows yet, and that may be
+# of one of these projects the wheel of a version, for a machine; None where nobody knows yet, and that may be
 Ask = Callable[[tuple[str, ...], Version, str], ToolkitPin | None]
 
 CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
@@ -140,7 +140,7 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
 
 
 def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
-    """The release of CUDA *version*; `BuildError` if the package index has no nvcc for it.
+    """The release of CUDA *version*; `BuildError` where the package index has no nvcc for it.
 
     It says what there is, and what is installed *instead*.
     """

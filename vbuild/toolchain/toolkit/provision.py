@@ -39,10 +39,10 @@ def provided(
     environment: Mapping[str, str] = os.environ,
     on_progress: OnProgress = silently,
 ) -> Toolkit:
-    """The toolkit that *spec* asks for, fetched into *store* (the user's, if None) if it has to be.
+    """The toolkit that *spec* asks for, fetched into *store* (the user's, where None) if it has to be.
 
-    *indexes* are asked only then; they are pip's configured ones if None. *on_progress* hears of every step that
-    takes time. `BuildError` or `FetchError` if there is none to be had.
+    *indexes* are asked only then; they are pip's configured ones where None. *on_progress* hears of every step that
+    takes time. `BuildError` or `FetchError` where there is none to be had.
     """
     return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
 
@@ -87,7 +87,7 @@ def packaged(
 
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
-    """The same, where it is in *store* already; `BuildError`, which says how to get it there, if it is not."""
+    """The same, where it is in *store* already; `BuildError`, which says how to get it there, where it is not."""
     if found := _kept(spec, ToolkitCache.at(store)):
         return found
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
@@ -96,7 +96,7 @@ def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
 
 
 def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
-    """The installed toolkit that *spec* names, or one that matches; None if the package index has to serve."""
+    """The installed toolkit that *spec* names, or one that matches; None where the package index has to serve."""
     if spec.path is not None:
         return named(spec)
     found = matching(spec, environment)
@@ -106,7 +106,7 @@ def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | N
 
 
 def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
-    """The toolkit of the package index that *spec* asks for; None if not all of it is in *store*."""
+    """The toolkit of the package index that *spec* asks for; None where not all of it is in *store*."""
     unknown = list[str]()
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin | None:
@@ -122,7 +122,7 @@ def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
 
 
 def _machine(spec: ToolkitSpec) -> str:
-    """The kind of this machine; `BuildError` if the package index has nothing for it."""
+    """The kind of this machine; `BuildError` where the package index has nothing for it."""
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in MACHINES:
         raise BuildError(
