@@ -47,7 +47,7 @@ def changed(**more: Any) -> dict[str, Any]:
         (changed(choices={"a": 1}), "wheels[0].choices.a: expected a string, got 1"),
         (changed(sha256="abc"), "wheels[0].sha256: found 'abc'; expected what matches ^[0-9a-f]{64}$"),
         (changed(toolkit="13"), "wheels[0].toolkit: expected an object, got '13'"),
-        (changed(wheel="../a.whl"), "wheels[0]: '../a.whl': not a wheel's file name: 1 parts between dashes"),
+        (changed(wheel="../a.whl"), "wheels[0]: '../a.whl': not a wheel's file name: 1 parts between dashes, expected 5, 6 or 7"),
         (data(failures=[failure(None, "x") | {"error": 1}]), "failures[0].error: expected a string, got 1"),
     ],
     ids=range(21),

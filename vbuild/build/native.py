@@ -23,7 +23,7 @@ from vbuild.build.native_step import BuildStep, Planner
 from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.wrappers import install
-from vbuild.errors import BuildError, at
+from vbuild.errors import BinaryError, BuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
 from vbuild.recipe.lock import Lock
@@ -185,7 +185,7 @@ class _StepBuilder(Struct, frozen=True):
                 run(command, log=self.log, cwd=tree, environment={**environment, **own})
             configured = prefix_of(step)
             installed = made_fit(place.destination, configured=configured, kept=step.prefix.folder, log=self.log)
-        except BuildError as error:
+        except (BuildError, BinaryError) as error:
             # a command that failed names its log itself
             said = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
             raise BuildError(f"{error}{said}") from error
