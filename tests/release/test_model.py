@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.factories.reports import data, entry, failure, report
-from vbuild.errors import RecipeError
+from vbuild.errors import RecipeError, VbuildError
 from vbuild.release.outcome import limits
 from vbuild.release.report import Report, check, kinds, schema
 from vbuild.wheel.name import WheelName
@@ -16,7 +16,7 @@ KEYS = "format, name, source, wheels, failures, variants, machines, limits, note
 
 
 def refused(path: Path) -> str:
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(VbuildError) as caught:
         Report.load(path)
     return str(caught.value).removeprefix(f"{path}: ")
 
@@ -47,7 +47,10 @@ def changed(**more: Any) -> dict[str, Any]:
         (changed(choices={"a": 1}), "wheels[0].choices.a: expected a string, got 1"),
         (changed(sha256="abc"), "wheels[0].sha256: found 'abc'; expected what matches ^[0-9a-f]{64}$"),
         (changed(toolkit="13"), "wheels[0].toolkit: expected an object, got '13'"),
-        (changed(wheel="../a.whl"), "wheels[0]: '../a.whl': not a wheel's file name: 1 parts between dashes, expected 5, 6 or 7"),
+        (
+            changed(wheel="../a.whl"),
+            "wheels[0]: '../a.whl': not a wheel's file name: 1 parts between dashes, expected 5, 6 or 7",
+        ),
         (data(failures=[failure(None, "x") | {"error": 1}]), "failures[0].error: expected a string, got 1"),
     ],
     ids=range(21),

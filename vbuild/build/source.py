@@ -110,7 +110,10 @@ def _written(members: Iterator[_Member], folder: Path) -> Path:
     links: list[tuple[Path, str]] = []
     for member in members:
         with at(member.name):
-            path = folder / _checked(member.name)
+            below = PurePosixPath(member.name)
+            if below.is_absolute() or ".." in below.parts or "\\" in member.name:
+                raise BuildError("reaches outside the archive; expected a relative path without ..")
+            path = folder / below
             if path == folder:
                 continue
             mine = folder / path.relative_to(folder).parts[0]
@@ -125,13 +128,6 @@ def _written(members: Iterator[_Member], folder: Path) -> Path:
         raise BuildError("found no top folder; expected one with everything in it")
     _link(links, top)
     return top
-
-
-def _checked(name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name:
-        raise BuildError("reaches outside the archive; expected a relative path without ..")
-    return path
 
 
 def _write(member: _Member, path: Path) -> None:

@@ -9,6 +9,7 @@ Points that differ in nothing but their GPUs, of one toolkit, share a build that
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from itertools import product
 from math import prod
 
@@ -37,10 +38,6 @@ class _Point(Struct, frozen=True):
     def __str__(self) -> str:
         return ", ".join(f"{axis} = {value}" for axis, value in self.values.items())
 
-    def having(self, axis: str, value: str) -> "_Point":
-        """The same point with another *value* on *axis*."""
-        return replace(self, values={**self.values, axis: value})
-
 
 def evaluated(
     matrix: Matrix, drafts: Iterable[Draft] = (), *, compress: Compress = Compress.DEFAULT
@@ -53,7 +50,7 @@ def evaluated(
     base = baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
     mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.runs(base)]
-    groups = _groups(matrix, compress)
+    groups = _groups(matrix, compress) if matrix.cuda else {}
     values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
     families: dict[str, list[_Point]] = defaultdict(list)
     for point in points:
@@ -161,36 +158,32 @@ class _Family(Struct, frozen=True):
     points: tuple[_Point, ...]
 
     def targets(self) -> Iterator[Target]:
-        """The plain wheel, then one for every point that has properties."""
-        chosen = self._chosen()
+        """The plain wheel, then one for every point that has properties.
+
+        The plain wheel has the choices of a point without CUDA if asked for, and at the baseline if there is one.
+        """
+        points, without_cuda = self.points, bool(self.groups) and self.matrix.plain is Plain.CPU
+        if without_cuda:
+            points = tuple(point for point in points if point.values["cuda"] == NONE) or points
+        chosen = next((point for point in points if self._at_base(point) == point), points[0])
         plain = self._at_base(chosen)
-        if self._plain_is_without_cuda:
-            plain = plain.having("cuda", NONE)
-        archs = self._archs(plain)
-        yield replace(self._target(plain), label=None, properties=(), cuda=self._shared(plain, archs))
+        if without_cuda:
+            plain = replace(plain, values={**plain.values, "cuda": NONE})
+        archs = self._archs(plain) if self.groups else {}
+        cuda = self._shared(plain, archs) if self.groups else None
+        yield replace(self._target(plain), label=None, properties=(), cuda=cuda)
         for point in self.points:
             target = self._target(point)
             if target.properties:
-                yield self._with_gpus(target, point, archs)
+                yield self._with_gpus(target, point, archs) if self.groups else target
             elif point is not chosen:
                 raise RecipeError(
                     f"matrix: {point}: no property tells this wheel from the plain one; "
                     "give a value properties, or take the point out with matrix.exclude"
                 )
 
-    @property
-    def _plain_is_without_cuda(self) -> bool:
-        return bool(self.groups) and self.matrix.plain is Plain.CPU
-
-    def _chosen(self) -> _Point:
-        """The point whose choices the plain wheel has: without CUDA where asked for, at the baseline if one is."""
-        points = self.points
-        if self._plain_is_without_cuda:
-            points = tuple(point for point in points if point.values["cuda"] == NONE) or points
-        return next((point for point in points if self._at_base(point) == point), points[0])
-
     def _at_base(self, point: _Point) -> _Point:
-        return point.having("cpu", str(self.base)) if "cpu" in point.values else point
+        return replace(point, values={**point.values, "cpu": str(self.base)}) if "cpu" in point.values else point
 
     def _gpus(self, point: _Point) -> _Gpus | None:
         return self.groups.get(point.values.get("cuda", NONE))
@@ -243,7 +236,7 @@ class _Family(Struct, frozen=True):
             properties=tuple(dict.fromkeys(properties)),
             choices=tuple((axis.name, point.values[axis.name]) for axis in self.matrix.axes),
             env=_env(values, point),
-            config_settings=_settings(values),
+            config_settings=reduce(merged, (value.config_settings for value in values), ()),
         )
 
 
@@ -260,13 +253,6 @@ def _env(values: Iterable[AxisValue], point: _Point) -> tuple[tuple[str, str], .
             if env.setdefault(name, text) != text:
                 raise RecipeError(f"matrix: {point}: two values set {name}, to {env[name]!r} and to {text!r}")
     return tuple(env.items())
-
-
-def _settings(values: Iterable[AxisValue]) -> Settings:
-    settings: Settings = ()
-    for value in values:
-        settings = merged(settings, value.config_settings)
-    return settings
 
 
 def _drafted(draft: Draft, python: str, base: Cpu) -> Target:

@@ -47,6 +47,16 @@ class BuildSettings(Struct, frozen=True):
 
     @classmethod
     def read(cls, table: Table, folder: Path, *, matrix: Matrix) -> Self:
+        host = HostSettings.read(table)
+        if matrix.cuda and host.compiler is HostCompiler.ZIG:
+            what = "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda"
+            raise table.refuse("host", what)
+        cuda = CudaSettings()
+        if table.raw("cuda") is not None:
+            if not matrix.cuda:
+                raise table.refuse("cuda", "would have no effect without matrix.cuda")
+            with table.table("cuda") as settings:
+                cuda = CudaSettings.read(settings, tuple(entry.toolkit.version for entry in matrix.cuda))
         return cls(
             env=variables(table, "env"),
             config_settings=table.settings("config-settings"),
@@ -55,8 +65,8 @@ class BuildSettings(Struct, frozen=True):
             isolation=table.flag("isolation", default=True),
             requires=table.parsed_texts("requires", requirement, ()),
             keep_flags=table.texts("keep-flags", ()),
-            cuda=_cuda(table, matrix),
-            host=_host(table, matrix),
+            cuda=cuda,
+            host=host,
             cache=table.one_of("cache", _CACHES),
             pass_env=table.parsed_texts("pass-env", variable_pattern, ()),
         )
@@ -66,10 +76,6 @@ class Verify(Struct, frozen=True):
     """Functions, by patterns of their names, that may use more than the level the wheel claims."""
 
     allow: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, table: Table) -> Self:
-        return cls(table.parsed_texts("allow", pattern, ()))
 
 
 class Repair(Struct, frozen=True):
@@ -107,10 +113,6 @@ class Check(Struct, frozen=True):
     command: str | None = None
     requires: tuple[str, ...] = ()
 
-    @classmethod
-    def read(cls, table: Table) -> Self:
-        return cls(table.optional_text("command"), table.parsed_texts("requires", requirement, ()))
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -146,7 +148,8 @@ class Recipe:
         with at(path):
             recipe = cls._of_project(table, path) if path.name == "pyproject.toml" else cls._of_file(table, path)
             recipe.namespaces()  # evaluates the targets, so that what is wrong with them is said here
-            check_levels(recipe.natives, [target.cpu for target in recipe.targets()])
+            if recipe.natives:
+                check_levels(recipe.natives, [target.cpu for target in recipe.targets()])
             return recipe
 
     def passing(self, names: Iterable[str]) -> Self:
@@ -191,9 +194,9 @@ class Recipe:
 
         Those of GPUs come first: no CPU level makes up for a wheel that leaves the GPU alone.
         """
-        used = tuple(dict.fromkeys(text.split(" :: ")[0] for target in self.targets() for text in target.properties))
-        used = tuple(namespace for namespace in used if namespace not in _NOT_ORDERED)
-        used = tuple(sorted(used, key=lambda namespace: namespace != NAMESPACE))
+        names = dict.fromkeys(text.split(" :: ")[0] for target in self.targets() for text in target.properties)
+        others = tuple(name for name in names if name != NAMESPACE and name not in _NOT_ORDERED)
+        used = (NAMESPACE, *others) if NAMESPACE in names else others
         given = self.matrix.priority or (read_priority(self.variant) if self.variant else ())
         for namespace in used if given else ():
             if namespace not in given:
@@ -205,21 +208,22 @@ class Recipe:
         name = table.text("name")
         with table.table("source") as source_table:
             source = read_source(source_table, path.parent)
-            found = _name_of(source)
+            found, variant = _stated(source)
             if found and not same_project(found, name):
                 raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
-        return cls._read(table, name, source, path, _own_variant(source))
+        return cls._read(table, name, source, path, variant)
 
     @classmethod
     def _of_project(cls, pyproject: Table, path: Path) -> Self:
         tool = pyproject.handed("tool") if "tool" in pyproject else Table({})
         table = tool.handed("vbuild") if "vbuild" in tool else Table({}, "tool.vbuild")
         source = Folder(path.parent.resolve())
-        if (name := _name_of(source)) is None:
+        name, variant = _stated(source)
+        if name is None:
             if "name" not in table:
                 raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
             name = table.text("name")
-        return cls._read(table, name, source, path, _own_variant(source))
+        return cls._read(table, name, source, path, variant)
 
     @classmethod
     def _read(cls, table: Table, name: str, source: Source, path: Path, variant: Table | None = None) -> Self:
@@ -244,11 +248,11 @@ class Recipe:
                 matrix=matrix,
                 file=path,
                 build=BuildSettings.read(build, path.parent, matrix=matrix),
-                verify=Verify.read(verify),
+                verify=Verify(verify.parsed_texts("allow", pattern, ())),
                 repair=Repair.read(repair),
-                test=Check.read(test),
+                test=Check(test.optional_text("command"), test.parsed_texts("requires", requirement, ())),
                 drafts=drafts,
-                natives=read_natives(table, path.parent),
+                natives=read_natives(table, path.parent) if table.raw("native") is not None else (),
                 variant=variant,
                 split=table.handed("split") if table.raw("split") is not None else None,
             )
@@ -261,37 +265,13 @@ def lock_file(recipe: Path) -> Path:
     return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
 
 
-def _cuda(build: Table, matrix: Matrix) -> CudaSettings:
-    if "cuda" not in build:
-        build.raw("cuda")  # so that the list of known keys has it
-        return CudaSettings()
-    if not matrix.cuda:
-        raise build.refuse("cuda", "would have no effect without matrix.cuda")
-    with build.table("cuda") as table:
-        return CudaSettings.read(table, tuple(entry.toolkit.version for entry in matrix.cuda))
-
-
-def _host(build: Table, matrix: Matrix) -> HostSettings:
-    host = HostSettings.read(build)
-    if matrix.cuda and host.compiler is HostCompiler.ZIG:
-        raise build.refuse("host", "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda")
-    return host
-
-
-def _project(source: Source) -> Table:
-    """The ``pyproject.toml`` of a source that is a folder; empty where it has none, and for other sources."""
-    path = source.path / source.subdirectory / "pyproject.toml" if isinstance(source, Folder) else None
-    return Table.load(path) if path and path.is_file() else Table({})
-
-
-def _name_of(source: Source) -> str | None:
-    """The name of what *source* builds, as far as that can be known before it is fetched or built."""
+def _stated(source: Source) -> tuple[str | None, Table | None]:
+    """The name and the ``[variant]`` table of the project in *source*, as far as known before it is fetched."""
     if isinstance(source, Sdist):
-        return source.name
-    project = _project(source)
-    return project.handed("project").optional_text("name") if "project" in project else None
-
-
-def _own_variant(source: Source) -> Table | None:
-    project = _project(source)
-    return project.handed("variant") if "variant" in project else None
+        return source.name, None
+    path = source.path / source.subdirectory / "pyproject.toml" if isinstance(source, Folder) else None
+    if path is None or not path.is_file():
+        return None, None
+    project = Table.load(path)
+    name = project.handed("project").optional_text("name") if "project" in project else None
+    return name, project.handed("variant") if "variant" in project else None
