@@ -23,7 +23,7 @@ Question = tuple[str, dict[str, Any]]
 
 def rattler_answers(questions: list[Question]) -> list[Any]:
     """What py-rattler answers to *questions*, asked in one process."""
-    command = [sys.executable, "-W", "ignore", __file__]
+    command = [sys.executable, "-P", "-W", "ignore", __file__]  # -P: this file has the name of its library
     with TemporaryDirectory() as cache:
         run = subprocess.run(
             command,

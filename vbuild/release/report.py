@@ -295,7 +295,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_data(cls, data: object) -> Self:
-        """The report that *data*, made by `json.loads`, is; `RecipeError`, with the key, where it is none.
+        """The report that *data*, made by `json.loads`, is; a `VbuildError`, with the key, if it is something else.
 
         It may have keys that a later version of vbuild has added.
         """
