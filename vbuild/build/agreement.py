@@ -78,7 +78,7 @@ class Agreement(Struct, frozen=True):
         return (_NO_CODE,) if self.is_empty else lines
 
     def check(self) -> None:
-        """`BuildError`, with the files in one line, where something falls short."""
+        """`BuildError`, with the files in one line, if something falls short."""
         if self.is_empty:
             raise BuildError(_NO_CODE)
         if self.shortfalls:
@@ -201,7 +201,7 @@ def _has(offers: Iterable[GpuOffer], want: GpuOffer) -> bool:
 
 
 def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:
-    """What *fatbins* that no command made lack, and whether that is too much; None where they lack nothing.
+    """What *fatbins* that no command made lack, and whether that is too much, or None if they lack nothing.
 
     It is for the project's own code, *is_own*; of other code, where some GPU gets nothing at all.
     """

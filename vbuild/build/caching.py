@@ -97,7 +97,7 @@ class Caching(Struct, frozen=True):
     optional: bool = False
 
     def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
-        """What to put before the compiler *command*; nothing where that would not help, or is done already."""
+        """What to put before the compiler *command*, or nothing if that would not help, or is done already."""
         if len(command) != 1 or _is_cache(Path(command[0])):  # zig cc has a cache of its own
             return ()
         refused = is_nvcc or any(name in Path(command[0]).name for name in _NOT_SCCACHE)

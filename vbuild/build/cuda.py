@@ -93,7 +93,7 @@ def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice 
     """What nvcc has to take as its host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
 
     None where nvcc is told to take any, and where the one that is named cannot be asked, of which nvcc will say why.
-    `BuildError` where its variables cannot be split into words.
+    `BuildError` if its variables cannot be split into words.
     """
     call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
     if call.has("-allow-unsupported-compiler", "--allow-unsupported-compiler"):
@@ -189,7 +189,7 @@ def _compressing(mode: Compress, toolkit: Dotted) -> tuple[str, ...]:
 
 
 def _host(compilers: Compilers) -> str:
-    """The compiler of host code; empty where it is gcc, which nvcc takes by itself."""
+    """The compiler of host code, or empty if it is gcc, which nvcc takes by itself."""
     name = compiler_name(compilers.c)
     takes_gcc = name == "gcc" or (name == "cc" and compilers.family is CompilerFamily.GCC)
     if (takes_gcc and "gcc" in dict(compilers.programs)) or compilers.cxx is None:

@@ -81,7 +81,7 @@ class Environments:
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
         """The environment of *interpreter* with *requirements* in it, made at the first call.
 
-        `BuildError` where they cannot be installed, `RecipeError` where a binding lock does not have them.
+        `BuildError` if they cannot be installed, `RecipeError` if a binding lock does not have them.
         """
         locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
         # with a lock, what hooks ask for besides is in the first environment already
@@ -194,9 +194,9 @@ def libraries(prefixes: Sequence[Prefix], before: Mapping[str, str]) -> dict[str
 
 
 def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]) -> dict[str, str]:
-    """What compilers see of *environment* in the place of what `variables` made of it: they load libraries themselves.
+    """What compilers see of *environment* instead of what `variables` made of it: they load libraries themselves.
 
-    gcc would take a libmpfr that was just built in the place of its own.
+    gcc would take a libmpfr that was just built instead of its own.
     """
     mine = frozenset(_below(prefixes, _FOLDERS))
     if LIBRARIES not in environment or not mine:

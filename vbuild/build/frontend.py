@@ -117,8 +117,8 @@ def prepared(
 ) -> Job:
     """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
 
-    *toolkits* gives the toolkit of a build with CUDA, *supply* zig where that is the compiler. `BuildError` where this
-    machine lacks the interpreter or a compiler for it, `BuildError` where it lacks the toolkit, or that does not take
+    *toolkits* gives the toolkit of a build with CUDA, *supply* zig where that is the compiler. `BuildError` if this
+    machine lacks the interpreter or a compiler for it, `BuildError` if it lacks the toolkit, or that does not take
     the compiler.
     """
     seen = passed(os.environ, settings.pass_env)
@@ -178,7 +178,7 @@ def build_wheel(
 ) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
 
-    Compilers go through *cache*. `BuildError` where a step fails, with the place and the last lines of *log*.
+    Compilers go through *cache*. `BuildError` if a step fails, with the place and the last lines of *log*.
     """
     start = time.perf_counter()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
@@ -195,7 +195,7 @@ def required(job: Job, project: Path, folder: Path, *, log: Path, environments: 
     """
     shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
     with _explained(job, shell.wrappers, log), _refused():
-        _, requirements = _equipped(job, shell, environments)
+        _, requirements = _with_requirements(job, shell, environments)
     return frozenset(requirements if job.settings.isolation else ())
 
 
@@ -261,12 +261,12 @@ class _Shell(Struct, frozen=True):
 
 
 def _built(job: Job, shell: _Shell, environments: Environments, into: Path) -> Path:
-    shell, _ = _equipped(job, shell, environments)
+    shell, _ = _with_requirements(job, shell, environments)
     into.mkdir()
     return Path(shell.builder().build("wheel", into, dict(job.plan.config_settings)))
 
 
-def _equipped(job: Job, shell: _Shell, environments: Environments) -> tuple[_Shell, set[str]]:
+def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> tuple[_Shell, set[str]]:
     """*shell* with all that the build requires, and what that is."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)

@@ -39,7 +39,7 @@ def is_clean(folder: Path, commit: str) -> bool:
 
 
 def listed(folder: Path) -> list[str] | None:
-    """The files below *folder* that git tracks or would offer to add; None where it is no git checkout."""
+    """The files below *folder* that git tracks or would offer to add, or None if it is no git checkout."""
     try:
         tracked = _git(folder, "ls-files", "-z", "--cached", "--recurse-submodules").split("\0")
         added = _git(folder, "ls-files", "-z", "--others", "--exclude-standard").split("\0")

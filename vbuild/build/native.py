@@ -72,7 +72,7 @@ class NativeBuilder:
         self._made: dict[str, Future[None]] = {}
 
     def steps(self, cpu: Cpu) -> tuple[BuildStep, ...]:
-        """The steps for wheels for *cpu*; `BuildError` where this machine cannot take them."""
+        """The steps for wheels for *cpu*; `BuildError` if this machine cannot take them."""
         with self._lock:
             for level in (baseline(cpu.machine), cpu):
                 if level not in self._steps:
@@ -95,7 +95,7 @@ class NativeBuilder:
     ) -> None:
         """See to it that *prefixes*, of `steps`, are there; *on_progress* is called with each one that is built.
 
-        `BuildError` or `FetchError` where one cannot be; its log is kept.
+        `BuildError` or `FetchError` if one cannot be; its log is kept.
         """
         steps = {step.prefix: step for cpu in tuple(self._steps) for step in self._steps[cpu]}
         self._built(prefixes, steps, cache, on_progress)
@@ -142,7 +142,7 @@ class NativeBuilder:
             builder.build(self._tree(step, folder), self._settings.cache)
 
     def _tree(self, step: BuildStep, folder: Path) -> Path:
-        """A fresh copy of the source of *step*; `BuildError` where it is not any more what the key stands for."""
+        """A fresh copy of the source of *step*; `BuildError` if it is not any more what the key stands for."""
         native = step.native
         archive = fetched(native.source)
         where = native.source.subdirectory

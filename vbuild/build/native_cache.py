@@ -52,7 +52,7 @@ class NativeCache(Struct, frozen=True):
         return True
 
     def put(self, prefix: Prefix, tree: Path) -> None:
-        """Keep a copy of *tree* as *prefix*, in the place of what was there; `BuildError` where that cannot be."""
+        """Keep a copy of *tree* as *prefix*, instead of what was there; `BuildError` if that cannot be."""
         try:
             with self._cache.replacing(prefix.folder.parent.name) as new:
                 shutil.copytree(tree, new / prefix.folder.name, symlinks=True)

@@ -85,14 +85,14 @@ class Planner(Struct, frozen=True):
     root: Path
     machine: Cpu | None
     supply: Supply
-    looked: Callable[[Native], str]
+    digest_of: Callable[[Native], str]
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
 
     def steps(
         self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[BuildStep] = ()
     ) -> tuple[BuildStep, ...]:
-        """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` where this machine cannot.
+        """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` if this machine cannot.
 
         Those that are built once are taken from *baseline*, the steps for that, and built against those before them
         there; it is empty where *cpu* is the baseline itself.
@@ -126,7 +126,7 @@ class Planner(Struct, frozen=True):
         plan = _planned(
             native, cpu, compilers=compilers, interpreter=interpreter, environment=environment, reached=reached
         )
-        source = self.looked(native)
+        source = self.digest_of(native)
         known = {**counted(os.environ, self.pass_env), **dict(native.env)}
         packages = locked(self.lock, interpreter) if native.requires else None
         key = _key(native, plan, before, source=source, compilers=compilers, known=known, packages=packages)
@@ -137,7 +137,7 @@ class Planner(Struct, frozen=True):
 
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
-    """`BuildError` where a program is missing that no package of the index is to bring."""
+    """`BuildError` if a program is missing that no package of the index is to bring."""
     brought = {canonicalize_name(Requirement(text).name) for text in native.requires}
     for program in PROGRAMS[native.system]:
         if program not in brought and shutil.which(program, path=environment.get("PATH", os.defpath)) is None:

@@ -48,7 +48,7 @@ def commands(
 ) -> Iterator[tuple[list[str], dict[str, str]]]:
     """What is run in the tree of *place*, each with variables of its own; PATH in *environment* decides on ninja.
 
-    `BuildError` where the tree has not what the build system starts from.
+    `BuildError` if the tree has not what the build system starts from.
     """
     own = {"PREFIX": prefix_of(step), "DESTDIR": str(place.destination), "JOBS": str(available_cores())}
     for line in step.native.before_build:
@@ -122,7 +122,7 @@ _PROGRAMS = ("bin", "sbin")
 def made_fit(destination: Path, *, configured: str, kept: Path, log: Path) -> Path:
     """The tree below *destination* that was *configured* for another place, made fit for being used at *kept*.
 
-    `BuildError` where it is empty, or a file of it is damaged.
+    `BuildError` if it is empty, or a file of it is damaged.
     """
     folder = Path(f"{destination}{configured}")
     paths = [*_below(folder)]

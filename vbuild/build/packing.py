@@ -20,7 +20,7 @@ _LEVEL = 3  # at which reading and the network are slower than compressing
 
 
 def pack(tree: Path, file: Path) -> None:
-    """Write all that is in the folder *tree* to *file*, under the folder's name; `BuildError` where it cannot be."""
+    """Write all that is in the folder *tree* to *file*, under the folder's name; `BuildError` if it cannot be."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=-1)
     try:
         with (
@@ -34,7 +34,7 @@ def pack(tree: Path, file: Path) -> None:
 
 
 def unpack(file: Path, folder: Path) -> Path:
-    """The tree that was packed into *file*, in *folder*; `BuildError` where it cannot be written there."""
+    """The tree that was packed into *file*, in *folder*; `BuildError` if it cannot be written there."""
     try:
         with (
             file.open("rb") as raw,

@@ -179,7 +179,7 @@ def _compiler_variables(
 ) -> dict[str, str]:
     """CC and CXX by bare name, so that PATH leads to the compiler wrappers; and the flag variables of each language.
 
-    setuptools takes CFLAGS in the place of sysconfig's flags, -O3 -DNDEBUG -fwrapv included, so those come first.
+    setuptools takes CFLAGS instead of sysconfig's flags, -O3 -DNDEBUG -fwrapv included, so those come first.
     """
     own = _ZIGS_OPTIMISATION if compilers.zig_target else interpreter.cflags
     base = "" if backend in _OWN_OPTIMISATION else own

@@ -58,7 +58,7 @@ def repaired(
     Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
     of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. What repairs sees what
     builds see of the user's variables, those called as in *pass_env* among them. The same *wheel* gives the same bytes.
-    `BuildError`, with the last lines of *log*, where it cannot be repaired; nothing is in *into* then.
+    `BuildError`, with the last lines of *log*, if it cannot be repaired; nothing is in *into* then.
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
 
     *recipe* is a recipe file, a ``pyproject.toml``, or the folder of a project; without one the current folder's
     project counts, if it has a ``[tool.vbuild]`` table. `BuildError` with the end of the command's output, whose log is
-    kept then, where it fails; `RecipeError` where the settings are none; `WheelError` where the wheel's name is none.
+    kept then, where it fails; `RecipeError` if the settings are none; `WheelError` if the wheel's name is none.
     """
     name = WheelName.parse(wheel.name)
     if name.variant is not None:

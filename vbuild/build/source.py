@@ -71,7 +71,7 @@ class _Member(Struct, frozen=True):
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """The top folder of *archive*, unpacked into *folder*; `BuildError` where it is damaged or reaches outside."""
+    """The top folder of *archive*, unpacked into *folder*; `BuildError` if it is damaged or reaches outside."""
     try:
         with _members(archive) as members:
             return _written(members, folder)
@@ -166,7 +166,7 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
     """The archive or folder of *source* on this machine; fetched once into *cache* (the user's, where None).
 
     *indexes* are where sdists are looked for, and how mirrors are reached; pip's configured ones where None.
-    `FetchError` or `BuildError` where the source is not there, or is not what the recipe pinned; nothing stays in the
+    `FetchError` or `BuildError` if the source is not there, or is not what the recipe pinned; nothing stays in the
     cache then.
     """
     folder = cache or cache_folder()
@@ -191,7 +191,7 @@ def unpacked(
 ) -> Path:
     """The project folder of a fresh copy of *archive* in *folder*, as `copied` makes it.
 
-    `BuildError` where there is no project.
+    `BuildError` if there is no project.
     """
     project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
     if not any((project / name).is_file() for name in _PROJECT_FILES):
@@ -211,7 +211,7 @@ def copied(
     """The *subdirectory* of a fresh copy of *archive* in *folder*, with *patches* applied, whatever is in it.
 
     *archive* is a folder, an archive of one, or a packed tree. *without* is a folder in *archive* that is no part of
-    it, such as that for finished wheels. `BuildError` where it is damaged, or a patch does not apply.
+    it, such as that for finished wheels. `BuildError` if it is damaged, or a patch does not apply.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with at(archive.name):
@@ -229,7 +229,7 @@ def digest(source: NativeSource, *, without: Path | None = None) -> str:
     """A SHA-256, or the hash that pins *source*, of all that a build takes from it.
 
     Of a folder that is what `unpacked` copies: names, modes, contents, and the history that versions come from; not
-    times. *without* is a folder that is left out, as there. `BuildError` where a file cannot be read.
+    times. *without* is a folder that is left out, as there. `BuildError` if a file cannot be read.
     """
     match source:
         case Sdist():
@@ -268,7 +268,7 @@ def _names(folder: Path, without: Path | None) -> Iterator[str]:
 
 
 def _content(path: str) -> tuple[int, bytes]:
-    """The mode of the file or link at *path*, and what is in it; of others, and where there is none, the mode alone."""
+    """The mode of the file or link at *path*, and what is in it; of others, and if there is none, the mode alone."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):
@@ -352,7 +352,7 @@ def _settled(mode: int) -> int:
 
 
 def _listed(folder: Path, without: Path | None) -> list[str] | None:
-    """What git would take of *folder*; None where it is no checkout."""
+    """What git would take of *folder*, or None if it is no checkout."""
     if (names := git.listed(folder)) is None:
         return None
     left_out = (f"{os.path.relpath(without.resolve(), folder.resolve())}/",) if without else ()

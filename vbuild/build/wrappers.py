@@ -110,7 +110,7 @@ def install(
 
     Paths below *source*, *prefixes*, the toolkit, *environments*, the folder of those of build requirements, and
     *headers*, Python's, are written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in
-    use. What they run goes through *cache*. `BuildError` where the nvcc of *cuda* is missing, or is itself a
+    use. What they run goes through *cache*. `BuildError` if the nvcc of *cuda* is missing, or is itself a
     compiler wrapper.
     """
     if cuda:

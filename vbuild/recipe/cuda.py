@@ -81,7 +81,7 @@ class CudaSettings:
 
     @classmethod
     def read(cls, table: Table, toolkits: tuple[Dotted, ...]) -> Self:
-        """The settings that a ``[build.cuda]`` *table* describes; `RecipeError` where one of *toolkits* cannot."""
+        """The settings that a ``[build.cuda]`` *table* describes; `RecipeError` if one of *toolkits* cannot."""
         compress = Compress(table.one_of("compress", Compress))
         if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < COMPRESS_MODES_SINCE:
             what = f"{str(compress)!r} is known to nvcc from CUDA {COMPRESS_MODES_SINCE} on"
@@ -113,7 +113,7 @@ class CudaBuild:
 def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
     """The GPUs that a recipe lists as a string or an array; each of *toolkits* can compile for all of them.
 
-    `HardwareError` where one cannot, and `RecipeError` for PTX that is of no use to later GPUs, or two that exclude
+    `HardwareError` if one cannot, and `RecipeError` for PTX that is of no use to later GPUs, or two that exclude
     each other.
     """
     gpus = GpuList.parse(text if isinstance(text, str) else ",".join(text))
@@ -129,7 +129,7 @@ def gpu_list(text: Setting, toolkits: Iterable[Dotted]) -> GpuList:
 
 
 def check_together(gpus: GpuList) -> None:
-    """`RecipeError` where no nvcc compiles for all of *gpus* at once: it calls code of sm_100 that of sm_100f, too."""
+    """`RecipeError` if no nvcc compiles for all of *gpus* at once: it calls code of sm_100 that of sm_100f, too."""
     real = {request.arch for request in gpus if request.real}
     for arch in sorted(real):
         if arch.suffix == "f" and arch.device in real:

@@ -45,7 +45,7 @@ def evaluated(
     """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first.
 
     GPU code is stored as *compress* says. Drafts for another machine cannot be built here and are left out.
-    `RecipeError` where two wheels would be one.
+    `RecipeError` if two wheels would be one.
     """
     base = baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
@@ -135,7 +135,7 @@ class _Gpus(Struct, frozen=True):
 
 
 def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
-    """The groups of *matrix* by label; `RecipeError` where no property tells two apart."""
+    """The groups of *matrix* by label; `RecipeError` if no property tells two apart."""
     found: dict[str, _Gpus] = {}
     labels: dict[frozenset[str], str] = {}
     for entry, group in ((each, group) for each in matrix.cuda for group in each.groups):

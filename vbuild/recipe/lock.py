@@ -55,7 +55,7 @@ class Lock(Struct, frozen=True):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The lock in the file *path*; `RecipeError` where it is none."""
+        """The lock in the file *path*; `RecipeError` if it is none."""
         try:
             with at(path):
                 return cls._read(Table(json_object(path.read_bytes(), RecipeError)))
@@ -79,7 +79,7 @@ class Lock(Struct, frozen=True):
         return json.dumps(data, indent=1, sort_keys=True) + "\n"
 
     def packages(self, requirements: Collection[str], python: str) -> tuple[str, ...] | None:
-        """What to install for *requirements* on *python*, for all that were resolved with them; None where not listed.
+        """What to install for *requirements* on *python*, for all that were resolved with them, or None if not listed.
 
         `RecipeError` for what is not listed where the lock is binding.
         """
@@ -112,7 +112,7 @@ class Lock(Struct, frozen=True):
 
 
 def hashed(text: str) -> str:
-    """*text*, where it is one version of a package with hashes; `RecipeError` for other lines of such a file."""
+    """*text* if it is one version of a package with hashes; `RecipeError` for other lines of such a file."""
     if not _PACKAGE.fullmatch(text):
         raise RecipeError(f"{text!r} is no package with a hash; expected name==version --hash=sha256:…")
     return text

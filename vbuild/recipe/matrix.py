@@ -55,7 +55,7 @@ class GpuGroup(Struct, frozen=True):
     def properties(self, toolkit: Dotted, compress: Compress) -> tuple[str, ...]:
         """What a wheel for these GPUs may claim, built by CUDA *toolkit* with its code stored as *compress* says.
 
-        `RecipeError` where no GPU could ask for it.
+        `RecipeError` if no GPU could ask for it.
         """
         real = [f"{device.number}_real" for device in self.gpus.native]
         # every GPU that asks for M0_virtual asks for M0_real too

@@ -119,7 +119,7 @@ class Recipe:
     """One project and the wheels to build of it.
 
     *natives* are built before the wheels. *variant* is the ``[variant]`` table for its own reader (default priorities
-    and providers), None where there is none; *drafts* are the variants that table lists. *split* is the table that says
+    and providers), or None if there is none; *drafts* are the variants that table lists. *split* is the table that says
     what is taken out of finished wheels. *file* is where all this was read.
     """
 
@@ -158,7 +158,7 @@ class Recipe:
         return dataclasses.replace(self, build=replace(self.build, pass_env=tuple(asked)))
 
     def targets(self) -> tuple[Target, ...]:
-        """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` where two would be one."""
+        """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` if two would be one."""
         return tuple(
             replace(
                 target,

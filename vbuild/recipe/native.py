@@ -107,7 +107,7 @@ class Native(Struct, frozen=True):
 
 
 def read_natives(recipe: Table, folder: Path) -> tuple[Native, ...]:
-    """The ``native`` tables of *recipe*, in their order; none where there are none."""
+    """The ``native`` tables of *recipe*, in their order, or none if there are none."""
     natives: list[Native] = []
     for table in recipe.tables("native"):
         native = Native.read(table, folder)
@@ -207,7 +207,7 @@ class ToolkitLibrary(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The library that *text* names; `RecipeError` where it is none."""
+        """The library that *text* names; `RecipeError` if it is none."""
         if not (match := _LIBRARY.fullmatch(text.strip())):
             raise RecipeError(
                 f"{text!r} is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"

@@ -88,7 +88,7 @@ def _pinned(text: str) -> tuple[str, Version]:
 
 
 def parse_sha256(text: str) -> str:
-    """*text*, where it is a SHA-256 as tools print it."""
+    """*text* if it is a SHA-256 as tools print it."""
     if not _SHA256.fullmatch(text):
         raise RecipeError(f"{text!r} is not a SHA-256; expected 64 hex digits, lower case")
     return text

@@ -20,7 +20,7 @@ MACHINES = tuple(_BASELINES)
 
 
 def label(text: str) -> str:
-    """*text*, where it can be a variant label or a part of one (PEP 825); ``null`` is the null variant's alone."""
+    """*text* if it can be a variant label or a part of one (PEP 825); ``null`` is the null variant's alone."""
     if not _LABEL.fullmatch(text) or text == "null":
         raise RecipeError(f"{text!r} cannot be in a variant label; expected a-z, 0-9, _ and ., and not 'null'")
     return text
@@ -52,7 +52,7 @@ def cpu_level(text: str) -> Cpu:
 
 
 def baseline(machine: str | None = None) -> Cpu:
-    """The lowest level of *machine*, this machine where none is named; `RecipeError` where levels are not known."""
+    """The lowest level of *machine*, this machine where none is named; `RecipeError` if levels are not known."""
     name = machine or platform.machine().lower()
     name = _SPELLINGS.get(name, name)
     if name not in _BASELINES:
@@ -74,7 +74,7 @@ def interpreter(text: str, folder: Path) -> str:
 
 
 def located(text: str, folder: Path) -> Path:
-    """The absolute path that *text* means in *folder*; `RecipeError` where it can be none."""
+    """The absolute path that *text* means in *folder*; `RecipeError` if it can be none."""
     try:
         path = (folder / Path(text).expanduser()).absolute()
         path.exists()
@@ -84,7 +84,7 @@ def located(text: str, folder: Path) -> Path:
 
 
 def existing_patch(text: str, folder: Path) -> Path:
-    """The path of the patch file *text* in *folder*; `RecipeError` where there is none."""
+    """The path of the patch file *text* in *folder*; `RecipeError` if there is none."""
     path = located(text, folder)
     if not path.is_file():
         raise RecipeError(f"no patch {text!r}; paths start where the recipe stands")
@@ -101,7 +101,7 @@ def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
 
 
 def requirement(text: str) -> str:
-    """*text*, where it is a requirement (PEP 508)."""
+    """*text* if it is a requirement (PEP 508)."""
     try:
         Requirement(text)
     except InvalidRequirement as error:
@@ -110,7 +110,7 @@ def requirement(text: str) -> str:
 
 
 def pattern(text: str) -> str:
-    """*text*, where it is a regular expression."""
+    """*text* if it is a regular expression."""
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

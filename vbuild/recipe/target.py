@@ -62,13 +62,13 @@ class Draft(Struct, frozen=True):
 
 
 def read_drafts(variant: Table) -> tuple[Draft, ...]:
-    """The variants that a ``[variant]`` table lists, in the order written; none where it has no ``variants``."""
+    """The variants that a ``[variant]`` table lists, in the order written, or none if it has no ``variants``."""
     with variant.optional("variants") as variants:
         return tuple(_draft(variants, name) for name in variants)
 
 
 def read_priority(variant: Table) -> tuple[str, ...]:
-    """The namespaces of a ``[variant]`` table, best first; none where it does not say."""
+    """The namespaces of a ``[variant]`` table, best first, or none if it does not say."""
     if "default-priorities" not in variant:
         return ()
     return variant.handed("default-priorities").texts("namespace", ())

@@ -138,7 +138,7 @@ def is_asked(name: str, asked: Iterable[str]) -> bool:
 
 
 def variable_pattern(text: str) -> str:
-    """*text*, where it can be the name of a variable, or a pattern of names; `RecipeError` for others."""
+    """*text* if it can be the name of a variable, or a pattern of names; `RecipeError` for others."""
     if not _PATTERN.fullmatch(text):
         raise RecipeError(f"{text!r} is not the name of a variable; expected a name, or a pattern such as 'DEMO_*'")
     return text

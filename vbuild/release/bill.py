@@ -33,7 +33,7 @@ _VERSION = re.compile(r"rustc (\d\S*)")
 def billed(wheel: Path, folder: Path, making: Making) -> Path:
     """The wheel *wheel*, in *folder*, with a bill of materials that says how it was made; the rest as it is.
 
-    `WheelError` where it is damaged.
+    `WheelError` if it is damaged.
     """
     with open_wheel(wheel) as source, at(wheel.name):
         rows = [source.row(member) for member in source.members]

@@ -319,7 +319,7 @@ def interpreter_of(target: Target) -> Interpreter:
 
 
 def check_identity(recipe: Recipe, project: Path) -> None:
-    """`RecipeError` where an sdist says that it is another release than the recipe names: the hash alone counts."""
+    """`RecipeError` if an sdist says that it is another release than the recipe names: the hash alone counts."""
     source, stated = recipe.source, project / "PKG-INFO"
     if isinstance(source, Sdist) and stated.is_file():
         with at(recipe.file), at("PKG-INFO"):

@@ -58,7 +58,7 @@ class BuildCache(Struct, frozen=True):
         return cls(Cache.of(Part.BUILDS).folder, fresh)
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
-        """What is kept under *key*, its wheel put into the folder *into*; None where there is nothing whole.
+        """What is kept under *key*, its wheel put into the folder *into*, or None if there is nothing whole.
 
         The wheel may share its bytes on the disk with the entry, so it must not be written to.
         """
@@ -78,7 +78,7 @@ class BuildCache(Struct, frozen=True):
         return None
 
     def keep(self, kind: BuildKind, key: str, wheel: Path, record: Mapping[str, Any]) -> str | None:
-        """Keep *wheel* under *key*, in the place of what was there; None, or in a few words why it is not kept.
+        """Keep *wheel* under *key*, instead of what was there; None, or in a few words why it is not kept.
 
         The wheel must not be written to any more.
         """
@@ -109,7 +109,7 @@ def product_key(
 ) -> str:
     """The key of the wheel that becomes of the build with the key *build*, verified and tested.
 
-    *document* is its variant.json, None for a plain wheel; *baseline* the key of the build that it was held against;
+    *document* is its variant.json, None for a plain wheel; *baseline* the key of the build that it was compared with;
     *cpu* the processor of the machine that tests it.
     """
     return key_of(

@@ -20,7 +20,7 @@ from vbuild.build.agreement import agreement, unused
 from vbuild.build.cibuildwheel.arguments import Arguments, check_platform
 from vbuild.build.cibuildwheel.assignments import check_one_line
 from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine
-from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerSetup, Yard
+from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerRunner, ContainerSetup
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
 from vbuild.build.plan import FlagPlan, Rewriting
@@ -67,7 +67,7 @@ def cibuildwheel(
 
     The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
     hears of each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the
-    release's variants.json, the report, held against the one at *compare*, and the logs of what failed. A
+    release's variants.json, the report, compared with the one at *compare*, and the logs of what failed. A
     `VbuildError` is raised, and no wheel written, where no run can start.
     """
     given = Arguments.parse(arguments)
@@ -91,10 +91,10 @@ def cibuildwheel(
         containers = Containers.made(given, os.environ, outside / "engine")
         setup = ContainerSetup.made(outside / "kit")
         plan = runs(recipe, targets, identifiers, _run_context(given, setup.inside, FETCHED, on_progress))
-        yard = Yard(engine, given, os.environ, outside, setup, containers, echo)
+        runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
         with staged(context) as staged_context:
             steps = _CibuildwheelSteps(staged_context)
-            made = [steps.made(run, yard) for run in plan]
+            made = [steps.made(run, runner) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
             notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.notes(made)]
             wheels = ReleaseWheels(
@@ -176,11 +176,11 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
     context: ReleaseContext
 
-    def made(self, run: CibuildwheelRun, yard: Yard) -> ContainerResult:
+    def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
         """*run*, done."""
         for target in run.targets:
             self.context.on_progress(target, "building")
-        made = yard.made(run)
+        made = runner.made(run)
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
             self.context.on_progress(target, "failed" if made.error else "built")
@@ -202,7 +202,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             missing = [name for name in (plain.builds if plain else ()) if name in each.run.identifiers]
             if each.error is None and (missing := [name for name in missing if name not in each.builds]):
                 yield f"{each.run}: no wheel for {', '.join(missing)}, of which there is a plain one"
-            commands = [command for build in each.builds.values() for command in build.told.commands]
+            commands = [command for build in each.builds.values() for command in build.record.commands]
             for glob in unused(self.context.recipe.build.cuda.files, commands) if each.run.toolkit and commands else ():
                 yield f"build.cuda.files: {glob!r} matches no file that nvcc compiled"
 
@@ -256,8 +256,8 @@ class _CibuildwheelSteps(Struct, frozen=True):
             or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), Rewriting()),
             toolkit=made.run.toolkit,
             seconds=build.seconds,
-            overrides=build.told.overrides,
-            lists=lists_of(build.told.commands, "/project/"),
+            overrides=build.record.overrides,
+            lists=lists_of(build.record.commands, "/project/"),
             verdict=verdict,
             # what is cut from the wheel that was tested was not
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
@@ -285,17 +285,17 @@ def _of(target: Target, identifier: str) -> Target:
 
 
 def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
-    """`VbuildError` where *build* is not what *run* was for, whatever its name is going to say."""
+    """`VbuildError` if *build* is not what *run* was for, whatever its name is going to say."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
         raise BuildError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
-    if run.plan and build.told.started is None:
+    if run.plan and build.record.started is None:
         raise BuildError(f"{build.wheel.name}: {NOT_PUT}")
-    if run.plan and not run.cpu.is_baseline and not build.told.calls:
+    if run.plan and not run.cpu.is_baseline and not build.record.calls:
         raise BuildError(f"{build.wheel.name}: {_NOT_CALLED.format(cpu=run.cpu)}")
     if cuda := run.targets[0].cuda:
         with at(build.wheel.name):
             mode = recipe.build.cuda.archs
-            agreement(build.told.commands, fatbins(build.wheel), cuda.archs, mode=mode).check()
+            agreement(build.record.commands, fatbins(build.wheel), cuda.archs, mode=mode).check()
 
 
 def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:

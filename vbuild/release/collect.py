@@ -1,6 +1,6 @@
 """`vbuild collect`: the parts of a release, made by several jobs or machines, become one release.
 
-    parts -> each wheel once -> verified, levels held against the baseline -> split -> joined -> report.json, page
+    parts -> each wheel once -> verified, levels compared with the baseline -> split -> joined -> report.json, page
 
 What a part says of a wheel is taken over: flags, times, tests. What is proved of a wheel is proved again, here, where
 there is the wheel to hold it against.
@@ -139,7 +139,7 @@ def _failures(parts: Iterable[ReleasePart], made: Iterable[Product | Failure], f
 
 
 def _kept(log: Path, folder: Path) -> Path:
-    """*log* in *folder*, in the place of an earlier run's."""
+    """*log* in *folder*, instead of an earlier run's."""
     folder.mkdir(exist_ok=True)
     kept = folder / log.name
     if not (kept.exists() and kept.samefile(log)):

@@ -16,7 +16,7 @@ A release as a GitHub Actions workflow: matrices of builds, and a job that colle
   https://docs.github.com/en/actions/reference/limits
 - ``actions/download-artifact`` sees the first artifacts of a run alone, 100 or 600 of 1243, so the command of GitHub's
   own, which turns the pages, fetches them: https://github.com/actions/download-artifact/issues/363, /441
-- It fails where there is none, as where no build came to an end. The job goes on: collecting says what is missing.
+- It fails if there is none, as where no build came to an end. The job goes on: collecting says what is missing.
 - An artifact of a run that is run again has to be overwritten: https://github.com/actions/upload-artifact/issues/478
 - A job may take six hours on GitHub's own runners, which is 360 minutes.
 
@@ -71,7 +71,7 @@ _PYPY = re.compile(r"pypy@?(\d+\.\d+)")
 
 
 def workflow(jobs: Jobs) -> str:
-    """The workflow file of *jobs*; `BuildError` where GitHub would not start it, as it is too large."""
+    """The workflow file of *jobs*; `BuildError` if GitHub would not start it, as it is too large."""
     text = rendered(
         "github.yml.jinja",
         jobs=jobs,
@@ -125,7 +125,7 @@ _GITLAB_FILE = 2_000_000  # bytes
 
 
 def pipeline(jobs: Jobs) -> str:
-    """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` where GitLab would not take it, as it is too large."""
+    """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` if GitLab would not take it, as it is too large."""
     commands = [(part.name, shlex.join(jobs.command(part))) for part in jobs.parts]
     versions = [version for version in jobs.versions if version != jobs.python]
     text = rendered(
@@ -148,7 +148,7 @@ _SLURM_FILE = 4_000_000  # bytes
 
 
 def script(jobs: Jobs) -> str:
-    """The script that submits *jobs*, and is submitted itself; `BuildError` where Slurm would not take it."""
+    """The script that submits *jobs*, and is submitted itself; `BuildError` if Slurm would not take it."""
     commands = [jobs.command(part) for part in jobs.parts]
     text = rendered(
         "slurm.sh.jinja",
@@ -201,7 +201,7 @@ def emitted(
     what their submitter has. Every job fails before it does anything else if its ``vbuild`` is another project's.
     *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given to every ``vbuild matrix``, such as
     ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe that is
-    wrong, `BuildError` where the jobs would not find it or the file would be too large.
+    wrong, `BuildError` if the jobs would not find it or the file would be too large.
     """
     jobs = Jobs.of(source, install=install, runner=runner, options=options)
     match system:

@@ -48,8 +48,8 @@ class JobPart(Struct, frozen=True):
     """One job of a release: one build, and all wheels that are cut from it.
 
     *name* is no other part's, also where case does not count, and can be a file's, a job's or an artifact's. *labels*
-    are what ``--only`` takes. *python* is what ``--python`` takes, None where the recipe has one Python; *version* is
-    that Python's where the recipe names it so, None where it gives a path or nothing. *cpu* is the level, *cuda* the
+    are what ``--only`` takes. *python* is what ``--python`` takes, or None if the recipe has one Python; *version* is
+    that Python's where the recipe names it so, or None if it gives a path or nothing. *cpu* is the level, *cuda* the
     version of the toolkit, if any.
     """
 
@@ -82,7 +82,7 @@ class JobPart(Struct, frozen=True):
 
 
 def parts(recipe: Recipe) -> tuple[JobPart, ...]:
-    """The parts of *recipe*'s release, in the order of its targets; `BuildError` where a label cannot be chosen
+    """The parts of *recipe*'s release, in the order of its targets; `BuildError` if a label cannot be chosen
     alone.
     """
     builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
@@ -211,7 +211,7 @@ class Jobs(Struct, frozen=True):
 
     @classmethod
     def of(cls, source: Path, *, install: str, runner: str | None, options: Sequence[str]) -> Self:
-        """The jobs of the recipe or project at *source*; `BuildError` where it is not in the working folder."""
+        """The jobs of the recipe or project at *source*; `BuildError` if it is not in the working folder."""
         where = _relative(source)
         recipe = Recipe.load(source)
         inside = recipe.source.path if isinstance(recipe.source, Folder) else None

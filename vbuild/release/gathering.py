@@ -1,6 +1,6 @@
 """Wheels of parts become products of one release: what their reports say, and what is proved of them here.
 
-wheel, entry -> linked into the stage -> Product -> verified: baselines first, then what is held against them
+wheel, entry -> linked into the stage -> Product -> verified: baselines first, then what is compared with them
 wheel alone  -> its name and its variant.json -> Product -> verified
 
 An entry that does not say what name and variant.json say is not believed: whoever publishes goes by the label in it.
@@ -124,7 +124,7 @@ class _Said(Struct, frozen=True):
 
     @classmethod
     def of(cls, wheel: Path, *, machine: str | None) -> Self:
-        """What *wheel* says; `VbuildError` where its variant.json is not one of that name."""
+        """What *wheel* says; `VbuildError` if its variant.json is not one of that name."""
         said = cls.by_name(WheelName.parse(wheel.name), machine=machine)
         data = peek(wheel, VARIANT_JSON)
         with at(VARIANT_JSON):
@@ -156,7 +156,7 @@ def _quoted(label: str | None) -> str:
 
 
 def _alike(product: Product) -> tuple[object, ...]:
-    """What two wheels have in common of which one can be held against the other."""
+    """What two wheels have in common of which one can be compared with the other."""
     name = WheelName.parse(product.wheel.name)
     target = replace(product.target, python="")  # a path says nothing of a Python of another machine
     return (name.project, name.python, name.abi, kinds(name), target.cpu.machine, *without_cpu(target))

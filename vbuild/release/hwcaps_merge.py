@@ -49,7 +49,7 @@ def levels_of(plain: Target, targets: Iterable[Target]) -> tuple[Target, ...]:
 
 
 def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
-    """`RecipeError` where *chosen* has a plain wheel of *recipe*'s, and not all that it is to be joined of."""
+    """`RecipeError` if *chosen* has a plain wheel of *recipe*'s, and not all that it is to be joined of."""
     there = {(target.python, target.label) for target in chosen}
     for plain in (target for target in chosen if target.label is None):
         wanted = (target for target in levels_of(plain, recipe.targets()) if target.python == plain.python)

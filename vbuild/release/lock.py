@@ -122,7 +122,7 @@ def _asked(builder: Builder, job: Job) -> frozenset[str]:
 
 
 def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
-    """What uv makes of *requires* for *interpreter*; `BuildError` where there is no such thing."""
+    """What uv makes of *requires* for *interpreter*; `BuildError` if there is no such thing."""
     folder = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"))
     wanted, found = folder / "wanted.txt", folder / "found.txt"
     wanted.write_text("".join(f"{line}\n" for line in requires), encoding="utf-8")
@@ -170,7 +170,7 @@ def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str,
 
 
 def staleness(lock: Lock, recipe: Recipe) -> str | None:
-    """Why *lock* is not of *recipe* any more, in a few words; None where it is."""
+    """Why *lock* is not of *recipe* any more, in a few words, or None if it is."""
     if lock.recipe != recipe_hash(recipe):
         return "the recipe, or a patch of it, has changed since"
     if lock.source != pinned(recipe.source):
@@ -183,7 +183,7 @@ def staleness(lock: Lock, recipe: Recipe) -> str | None:
 
 
 def check_pins(lock: Lock | None, spec: ToolkitSpec, toolkit: Toolkit) -> None:
-    """`RecipeError` where a binding *lock* has other wheels for *spec* than *toolkit* is made of.
+    """`RecipeError` if a binding *lock* has other wheels for *spec* than *toolkit* is made of.
 
     Nobody knows those of one that is only foreseen.
     """

@@ -22,7 +22,7 @@ from vbuild.wheel.name import WheelName
 
 
 class ReleasePart(Struct, frozen=True):
-    """A folder with *wheels*, and the *report* on them; None where nobody wrote one."""
+    """A folder with *wheels*, and the *report* on them, or None if nobody wrote one."""
 
     folder: Path
     wheels: tuple[Path, ...]
@@ -30,7 +30,7 @@ class ReleasePart(Struct, frozen=True):
 
     @classmethod
     def at(cls, folder: Path) -> "ReleasePart | None":
-        """What is in *folder* itself; None where that is neither a wheel nor a report.
+        """What is in *folder* itself, or None if that is neither a wheel nor a report.
 
         `RecipeError` for a report that cannot be read, or that tells of wheels that are not there; `WheelError` for a
         name that no wheel has.
@@ -62,7 +62,7 @@ class ReleasePart(Struct, frozen=True):
 
 
 class FoundWheel(Struct, frozen=True):
-    """A wheel of some part: where it is, and what the report there says of it, *data*; None where none tells of it.
+    """A wheel of some part: where it is, and what the report there says of it, *data*, or None if none tells of it.
 
     *is_beside* where it is one that others require, made when they were split.
     """
@@ -77,7 +77,7 @@ class FoundWheel(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the file; `RecipeError` where it cannot be read."""
+        """The SHA-256 of the file; `RecipeError` if it cannot be read."""
         try:
             return sha256_of(self.path)
         except OSError as error:
@@ -102,7 +102,7 @@ class Gathered(Struct, frozen=True):
 def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[ReleasePart, ...]:
     """The parts at *paths* and below, behind links too; that in *without*, the folder for results, only if it is given.
 
-    `RecipeError` for a path where there is none or that cannot be read, for results that would take a part's place,
+    `RecipeError` for a path if there is none or that cannot be read, for results that would take a part's place,
     and where nothing was given.
     """
     if not paths:
@@ -126,7 +126,7 @@ def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[ReleasePart, ...]
 
 
 def _check_results(results: ReleasePart, parts: Iterable[ReleasePart]) -> None:
-    """`RecipeError` where *results*, in whose place a release of *parts* would be, is a part of that release itself."""
+    """`RecipeError` if *results*, in whose place a release of *parts* would be, is a part of that release itself."""
     parts = tuple(parts)
     names = {name for part in parts for name in part.own}
     releases = {WheelName.parse(name).release for name in names}
@@ -145,7 +145,7 @@ def _check_results(results: ReleasePart, parts: Iterable[ReleasePart]) -> None:
 def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str:
     """The project that *parts* are of, which is *expected* if that is given.
 
-    `RecipeError` where they are of several; parts without reports count only where there are no others.
+    `RecipeError` if they are of several; parts without reports count only where there are no others.
     """
     told = {part.folder / REPORT: part.report.name for part in parts if part.report}
     places: dict[str, tuple[Path, str]] = {}
@@ -170,7 +170,7 @@ def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str
 def wheels_of(parts: Iterable[ReleasePart], project: str) -> Gathered:
     """Each wheel of *parts* once; of wheels of one name for several Pythons, the first one's.
 
-    `RecipeError` where two wheels of one name and Python differ, or where those of *project* are of several versions.
+    `RecipeError` if two wheels of one name and Python differ, or where those of *project* are of several versions.
     """
     found: dict[str, FoundWheel] = {}
     twins: dict[tuple[str, str], Twin] = {}

@@ -186,7 +186,7 @@ class _Remote(Struct, frozen=True):
 def _for_build(target: Target, there: Sequence[Needs]) -> Needs:
     """What a worker needs to build *target*: where those *there* are of several machines, the right one.
 
-    `ExecutorError` where all of them are of others.
+    `ExecutorError` if all of them are of others.
     """
     ours, known = str(baseline(target.cpu.machine)), {str(baseline(machine)) for machine in MACHINES}
     declared = [known & resources.keys() for resources in there]

@@ -112,7 +112,7 @@ _OLDER_DRIVERS = Standard("NVIDIA A100", _V3, Arch(80))
 def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[MachineChoice, ...]:
     """What the standard machines get of the *wheels* of *project* in *folder*, which has their variants.json too.
 
-    By machine, for each Python of the release in turn; `VariantError` where a variants.json is not as PEP 825 says.
+    By machine, for each Python of the release in turn; `VariantError` if a variants.json is not as PEP 825 says.
     """
     names = [WheelName.parse(path.name) for path in wheels]
     names = [name for name in names if name.project == canonicalize_name(project)]

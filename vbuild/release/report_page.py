@@ -104,7 +104,7 @@ class CommandSaid(Struct, frozen=True):
 def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[PageGroup, ...]:
     """The wheels of *report* by Python, and by platform where there are several kinds.
 
-    *pairs* have those that were there before, None where nothing is compared.
+    *pairs* have those that were there before, or None if nothing is compared.
     """
     largest = max((wheel.size for wheel in report.wheels), default=0)
     built: set[Key] = set()
@@ -303,7 +303,7 @@ def status(report: Report) -> Status:
 
 
 def _tested(report: Report) -> str:
-    """How many wheels have passed a test, in words; nothing where there was none."""
+    """How many wheels have passed a test, in words, or nothing if there was none."""
     tests = [wheel.test for wheel in report.wheels]
     passed, skipped = tests.count("passed"), tests.count("not run")
     if passed == len(tests):

@@ -67,7 +67,7 @@ def built(message: bytes, task: bytes, source: bytes) -> Result:
 
 
 def finished(message: bytes, task: bytes, build: Result, baseline: Result | None) -> Result:
-    """The wheels of all targets of *task*, of their one *build*, held against that for the *baseline* and tested."""
+    """The wheels of all targets of *task*, of their one *build*, compared with that for the *baseline* and tested."""
     made = opened(build[0])
     count = len(opened(task).targets)
     if isinstance(made, RemoteFailure):

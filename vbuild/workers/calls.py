@@ -19,7 +19,7 @@ from vbuild.errors import ExecutorError
 
 
 def called(function: str, expected: str, *arguments: Any) -> Any:  # noqa: ANN401 - what functions take and give
-    """What *function*, ``module:name``, gives of *arguments*; `ExecutorError` where vbuild is not as *expected*."""
+    """What *function*, ``module:name``, gives of *arguments*; `ExecutorError` if vbuild is not as *expected*."""
     if fingerprint() != expected:
         raise ExecutorError(another(platform.node()))
     return pkgutil.resolve_name(function)(*arguments)

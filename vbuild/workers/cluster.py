@@ -80,7 +80,7 @@ class Cluster:
         """The job of calling *function*, ``module:name``, on some worker that has what it *needs*.
 
         *arguments* are of Python's own types, or promises of them. *key* stands for all that goes in: two jobs with
-        one key are one. A *priority* above 0 is done first. `ExecutorError` where the scheduler is lost.
+        one key are one. A *priority* above 0 is done first. `ExecutorError` if the scheduler is lost.
         """
         given = [argument for argument in arguments if isinstance(argument, Promise)]
         plain = [argument.future if isinstance(argument, Promise) else argument for argument in arguments]
@@ -127,16 +127,16 @@ class Cluster:
         self._client.subscribe_topic(TOPIC, lambda event: heard(event[1]))
 
     def resources(self) -> list[Mapping[str, float]]:
-        """The resources of each worker; `ExecutorError` where the scheduler is lost."""
+        """The resources of each worker; `ExecutorError` if the scheduler is lost."""
         return [worker["resources"] for worker in self._workers()]
 
     @property
     def threads(self) -> int:
-        """How many jobs are done at a time; `ExecutorError` where the scheduler is lost."""
+        """How many jobs are done at a time; `ExecutorError` if the scheduler is lost."""
         return sum(int(worker["nthreads"]) for worker in self._workers())
 
     def check(self) -> None:
-        """`ExecutorError` where there is no worker, or where vbuild is not the same everywhere."""
+        """`ExecutorError` if there is no worker, or where vbuild is not the same everywhere."""
         try:
             self._client.wait_for_workers(1, timeout=JOINS)
         except TimeoutError as error:
@@ -229,7 +229,7 @@ class _Stuck:
 def connected(executor: Executor) -> Iterator[Cluster]:
     """The cluster of *executor*; whatever is not done when the block is left is cancelled.
 
-    `ExecutorError` where Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
+    `ExecutorError` if Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
     """
     try:
         distributed = importlib.import_module("distributed")
@@ -265,7 +265,7 @@ def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
 
 
 def _check_greeting(executor: Executor) -> None:
-    """`OSError` or `ValueError` where what listens there does not greet as Dask does; its client would wait for ever.
+    """`OSError` or `ValueError` if what listens there does not greet as Dask does; its client would wait for ever.
 
     A greeting starts with the number of bytes that follow, and is short.
     """

@@ -30,7 +30,7 @@ class Executor(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The executor called *text*; `ExecutorError` where it is neither ``local`` nor ``dask://host:port``."""
+        """The executor called *text*; `ExecutorError` if it is neither ``local`` nor ``dask://host:port``."""
         if text == "local":
             return cls()
         match = _DASK.fullmatch(text)

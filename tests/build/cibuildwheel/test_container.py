@@ -92,7 +92,7 @@ def test_every_python_of_an_image_puts_the_wrappers_there(version: str, tmp_path
     ran = container.call("gcc", "-O2", "-march=native", "-c", "kernel.c", PATH=f"{container.wrappers}:{path}")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert registers(container.project / "kernel.o") == "ymm"
-    told = container.kit.told(container.run, IDENTIFIER)
+    told = container.kit.record(container.run, IDENTIFIER)
     assert [override.removed for override in told.overrides] == [("-march=native",)]
     assert [override.sources for override in told.overrides] == [("kernel.c",)]
     assert told.calls == 1
@@ -174,7 +174,7 @@ def test_a_cache_of_the_project_takes_no_result_of_another_level(check: str, tmp
             variables["CCACHE_NAMESPACE"] = dict(container.run.plan.environment)["CCACHE_NAMESPACE"]
         ran = container.call("ccache", "gcc", "-O3", "-c", "kernel.c", **variables)
         assert (ran.returncode, ran.stderr) == (0, "")
-        assert container.kit.told(container.run, IDENTIFIER).calls
+        assert container.kit.record(container.run, IDENTIFIER).calls
         found.append(registers(container.project / "kernel.o"))
     assert found == ["xmm", "ymm", "xmm", "ymm"]
     statistics = container.call("ccache", "--print-stats", **variables).stdout
@@ -187,13 +187,13 @@ def test_only_compiling_counts_as_a_call(tmp_path: Path) -> None:
     tree(container.project, {"kernel.c": KERNEL, "build.rs": ""})
     container.call("gcc", "--version")
     container.call("gcc", "kernel.o", "-o", "kernel.so", "-shared")
-    assert container.kit.told(container.run, IDENTIFIER).calls == 0
+    assert container.kit.record(container.run, IDENTIFIER).calls == 0
     # rustc for the building machine, as cargo compiles build scripts, then for the wheel
     container.call("rustc-launcher", "true", "build.rs")
-    assert container.kit.told(container.run, IDENTIFIER).calls == 0
+    assert container.kit.record(container.run, IDENTIFIER).calls == 0
     container.call("rustc-launcher", "true", "--target", "x86_64-unknown-linux-gnu", "build.rs")
     assert container.log("calls").read_text() == "rustc-launcher\n"
-    assert container.kit.told(container.run, IDENTIFIER).overrides == ()
+    assert container.kit.record(container.run, IDENTIFIER).overrides == ()
 
 
 def test_a_rustc_wrapper_of_the_project_stays_in_use(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_nvcc_has_a_wrapper_in_a_double_of_its_toolkit(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "-gencode=arch=compute_75,code=[sm_75]" in ran.stdout
     assert "-gencode=arch=compute_80,code=[sm_80,compute_80]" in ran.stdout
-    told = container.kit.told(container.run, IDENTIFIER)
+    told = container.kit.record(container.run, IDENTIFIER)
     assert [(command.theirs, command.ours) for command in told.commands] == [((), ("sm_75", "sm_80", "compute_80"))]
 
 
@@ -365,7 +365,7 @@ def test_a_run_without_wrappers_is_not_in_the_kit(tmp_path: Path) -> None:
     kit = ContainerSetup.made(tmp_path / "kit")
     kit.add(bare)
     assert not (tmp_path / "kit" / "runs").exists()
-    told = kit.told(bare, "cp311-manylinux_aarch64")
+    told = kit.record(bare, "cp311-manylinux_aarch64")
     assert (told.overrides, told.commands, told.calls, told.started) == ((), (), 0, None)
 
 

@@ -64,14 +64,14 @@ class Arguments(Struct, frozen=True):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """The project's options; none where they cannot be read: what is wrong with them, cibuildwheel says."""
+        """The project's options, or none if they cannot be read: what is wrong with them, cibuildwheel says."""
         with suppress(OSError, ValueError, AttributeError):
             found = tomllib.loads(self.options.read_text(encoding="utf-8")).get("tool", {}).get("cibuildwheel", {})
             return found if isinstance(found, Mapping) else {}
         return {}
 
     def check_place(self) -> None:
-        """`BuildError` where the project is outside of the working folder, of which alone containers get a copy."""
+        """`BuildError` if the project is outside of the working folder, of which alone containers get a copy."""
         if not self.package.resolve().is_relative_to(Path.cwd()):
             raise BuildError(
                 f"{self.package}: outside of the working folder, which cibuildwheel copies into the container; "
@@ -80,7 +80,7 @@ class Arguments(Struct, frozen=True):
 
 
 def check_platform(platform: str, setting: str) -> None:
-    """`BuildError` where *platform*, which stands in *setting* at its braces, is not Linux."""
+    """`BuildError` if *platform*, which stands in *setting* at its braces, is not Linux."""
     if platform not in _LINUX:
         raise BuildError(
             f"{setting.format(platform)}: only wheels for Linux have variants of CPU levels and GPUs; "

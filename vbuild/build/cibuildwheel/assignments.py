@@ -80,7 +80,7 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
 
 
 def check_one_line(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """`BuildError` where the environment that the *options* of a project or the user's variables have would end early.
+    """`BuildError` if the environment that the *options* of a project or the user's variables have would end early.
 
     What vbuild puts behind it would be lost, which the program in a container sees only there.
     """

@@ -161,7 +161,7 @@ def _minor(name: str) -> int:
 
 
 def _fast(python: str) -> str:
-    """The program that *python*, maybe a script that leads to it, is; empty where it is slow, or does not run."""
+    """The program that *python*, maybe a script that leads to it, is, or empty if it is slow, or does not run."""
     try:
         ran = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=False)
     except OSError:
@@ -196,7 +196,7 @@ def _tupled(rules: dict[str, Any]) -> dict[str, Any]:
 
 
 def _host(compilers: dict[str, Path]) -> str:
-    """The host compiler of nvcc; empty where it is gcc, which nvcc takes by itself."""
+    """The host compiler of nvcc, or empty if it is gcc, which nvcc takes by itself."""
     return "" if "gcc" in compilers or "clang++" not in compilers else "clang++"
 
 

@@ -67,7 +67,7 @@ class Containers(Struct, frozen=True):
 
     @classmethod
     def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
-        """The containers of runs with *arguments* in *environment*; `BuildError` where there is no engine for them."""
+        """The containers of runs with *arguments* in *environment*; `BuildError` if there is no engine for them."""
         name = engine_of(arguments, environment)
         if name not in _KNOWN:
             raise BuildError(
@@ -151,7 +151,7 @@ class Engine(Struct, frozen=True):
 
     @classmethod
     def found(cls, path: str | None = None) -> Self:
-        """The cibuildwheel of this Python, else the one on *path*; `BuildError` where there is none, or it is too
+        """The cibuildwheel of this Python, else the one on *path*; `BuildError` if there is none, or it is too
         old.
         """
         engine = cls._here() or cls.on(path)
@@ -205,7 +205,7 @@ class Engine(Struct, frozen=True):
     ) -> None:
         """Run cibuildwheel for its wheels in *output*, what it prints going to *log*, and to *echo* as it comes.
 
-        `BuildError` where it fails. None of its *containers* is left, however it ends.
+        `BuildError` if it fails. None of its *containers* is left, however it ends.
         """
         command = [*self.command, f"--output-dir={output}", *arguments.words]
         with containers.removed(), _echoed(log, echo):

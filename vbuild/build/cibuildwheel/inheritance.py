@@ -1,6 +1,6 @@
 """Add to an option of cibuildwheel without taking the place of anything: the project's, or the user's variables.
 
-    defaults < project < overrides < CIBW_X < CIBW_X_LINUX     each in the place of all before, or, by a rule
+    defaults < project < overrides < CIBW_X < CIBW_X_LINUX     each instead of all before, or, by a rule
                                                                in CIBW_INHERIT, behind or in front of it
 
 The two variables together are either a new value, or something in front of the project's value and something behind.

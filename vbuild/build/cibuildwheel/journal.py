@@ -154,7 +154,7 @@ def _reason(step: str, said: str) -> tuple[str, bool]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a command that Python shows as *text*; none where it cannot be read."""
+    """The words of a command that Python shows as *text*, or none if it cannot be read."""
     try:
         return [str(word) for word in ast.literal_eval(_PATH.sub(r"\g<text>", text))]
     except (ValueError, SyntaxError):

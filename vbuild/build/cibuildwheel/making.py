@@ -39,10 +39,11 @@ from vbuild.toolchain.nvcc import Command
 from vbuild.wheel.name import WheelName
 
 
-class Told(Struct, frozen=True):
-    """What the compiler wrappers tell of a build: flags that were taken out, nvcc's commands, how often compilers ran.
+class WrapperRecord(Struct, frozen=True):
+    """What the compiler wrappers recorded of a build: flags that were taken out, nvcc's commands, how often compilers
+    ran.
 
-    *started* is when they were put there, in seconds since the epoch; None where they were not.
+    *started* is when they were put there, in seconds since the epoch, or None if they were not.
     """
 
     overrides: tuple[Override, ...] = ()
@@ -58,7 +59,7 @@ class ContainerSetup(Struct, frozen=True):
 
     @classmethod
     def made(cls, folder: Path) -> Self:
-        """A kit in the new *folder*; `BuildError` where that has no room for it."""
+        """A kit in the new *folder*; `BuildError` if that has no room for it."""
         try:
             shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
         except OSError as error:
@@ -79,11 +80,11 @@ class ContainerSetup(Struct, frozen=True):
             logs.mkdir(parents=True)
             (self._of(run) / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
-    def told(self, run: CibuildwheelRun, identifier: str) -> Told:
+    def record(self, run: CibuildwheelRun, identifier: str) -> WrapperRecord:
         """What the compiler wrappers of *run* told of the build for *identifier*."""
         logs = self._of(run) / "logs" / identifier
         calls, started = logs / "calls", logs / "started"
-        return Told(
+        return WrapperRecord(
             overrides(logs / "overrides.jsonl"),
             tuple(dict.fromkeys(nvcc.logged(logs / nvcc.LOG))),
             len(calls.read_bytes().splitlines()) if calls.exists() else 0,
@@ -115,13 +116,13 @@ _MINOR = len("cp3")
 
 
 class ContainerBuild(Struct, frozen=True):
-    """The *wheel* for an identifier, plain; what the compiler wrappers *told*; what became of the project's test.
+    """The *wheel* for an identifier, plain; the *record* of the compiler wrappers; what became of the project's test.
 
     The *seconds* are those from when its wrappers were put there to the next identifier's.
     """
 
     wheel: Path
-    told: Told
+    record: WrapperRecord
     trial: TrialResult
     seconds: float
 
@@ -136,20 +137,20 @@ class ContainerResult(Struct, frozen=True):
     at_work: str = ""
 
 
-class Yard(Struct, frozen=True):
-    """Where runs are made: with which cibuildwheel and *arguments*, in which *folder*, with what variables."""
+class ContainerRunner(Struct, frozen=True):
+    """Does runs of cibuildwheel: with which *arguments*, in which *folder*, with what variables."""
 
     engine: Engine
     arguments: Arguments
     environment: Mapping[str, str]
     folder: Path
-    kit: ContainerSetup
+    setup: ContainerSetup
     containers: Containers
     echo: Echo | None = None
 
     def made(self, run: CibuildwheelRun) -> ContainerResult:
-        """*run* to its end; where that is a failure, what it has finished before."""
-        self.kit.add(run)
+        """The result of *run*; if it fails, with the wheels that it finished before."""
+        self.setup.add(run)
         output, log = self.folder / "wheels" / run.name, self.folder / "logs" / f"{run.name}.log"
         scratch = self.folder / "scratch"
         for folder in (output, scratch):
@@ -171,28 +172,28 @@ class Yard(Struct, frozen=True):
         except BuildError as raised:
             refused = raised
         journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
-        told = {identifier: self.kit.told(run, identifier) for identifier in run.identifiers}
+        records = {identifier: self.setup.record(run, identifier) for identifier in run.identifiers}
         if refused:
-            error = _never_put(run, journal, told) or failed(refused, journal)
+            error = _never_put(run, journal, records) or failed(refused, journal)
         wheels: dict[str, Path] = {}
         try:
             wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
         except BuildError as unknown:
             error = error or unknown
-        times = _seconds([told[identifier].started for identifier in run.identifiers], start, time.time())
+        times = _seconds([records[identifier].started for identifier in run.identifiers], start, time.time())
         seconds = dict(zip(run.identifiers, times, strict=True))
         builds = {
-            identifier: ContainerBuild(wheel, told[identifier], _trial(identifier, journal), seconds[identifier])
+            identifier: ContainerBuild(wheel, records[identifier], _trial(identifier, journal), seconds[identifier])
             for identifier, wheel in wheels.items()
         }
         return ContainerResult(run, log, builds, error, journal.at_work)
 
 
-def _never_put(run: CibuildwheelRun, journal: Journal, told: Mapping[str, Told]) -> BuildError | None:
-    """Why *run*, which failed behind before-build, had no compiler wrappers; None where it had, or was to have none."""
-    if run.plan is None or journal.step in _BEFORE or journal.at_work not in told:
+def _never_put(run: CibuildwheelRun, journal: Journal, records: Mapping[str, WrapperRecord]) -> BuildError | None:
+    """Why *run*, which failed behind before-build, had no compiler wrappers, or None if it had, or was to have none."""
+    if run.plan is None or journal.step in _BEFORE or journal.at_work not in records:
         return None
-    return None if told[journal.at_work].started else BuildError(f"{journal.at_work}: {NOT_PUT}")
+    return None if records[journal.at_work].started else BuildError(f"{journal.at_work}: {NOT_PUT}")
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:

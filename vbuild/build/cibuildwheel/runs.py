@@ -108,23 +108,23 @@ class CibuildwheelRun(Struct, frozen=True):
 class RunContext(Struct, frozen=True):
     """What runs depend on besides the recipe.
 
-    The *machine* we are on, the user's *environment*, the *kit* as the container sees it, the *backend* of the project,
+    This *machine*, the user's *environment*, the *setup* folder as the container sees it, the *backend* of the project,
     and what gives a *toolkit*.
     """
 
     machine: Cpu | None
     environment: Mapping[str, str]
-    kit: PurePosixPath
+    setup: PurePosixPath
     backend: BuildBackend
     toolkit: Callable[[Target], Toolkit]
 
 
 def runs(
-    recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], surroundings: RunContext
+    recipe: Recipe, targets: Sequence[Target], identifiers: Sequence[str], context: RunContext
 ) -> tuple[CibuildwheelRun, ...]:
     """The runs that make *targets*, those of one Python, for *identifiers*, all that cibuildwheel would build.
 
-    `BuildError` where there is none.
+    `BuildError` if there is none.
     """
     if not identifiers:
         raise BuildError(f"{recipe.file}: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS")
@@ -136,10 +136,10 @@ def runs(
         first = group[0]
         mine = [identifier for identifier in identifiers if _is_for(identifier, first)]
         if mine:
-            found.append(_levelled(recipe, tuple(group), mine, identifiers, surroundings))
+            found.append(_levelled(recipe, tuple(group), mine, identifiers, context))
         others = [identifier for identifier in identifiers if machine_of(identifier) != first.cpu.machine]
         if others and (plain := next((target for target in group if target.label is None), None)):
-            found.append(_bare(plain, others, identifiers, surroundings))
+            found.append(_bare(plain, others, identifiers, context))
     if not found:
         machine = targets[0].cpu.machine
         raise BuildError(f"{recipe.file}: nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}")
@@ -175,10 +175,10 @@ def _is_for(identifier: str, target: Target) -> bool:
     return machine_of(identifier) == target.cpu.machine and not (target.cuda and "musllinux" in identifier)
 
 
-def _bare(plain: Target, mine: Sequence[str], all_of_them: Sequence[str], surroundings: RunContext) -> CibuildwheelRun:
-    options = Inheritance.of(surroundings.environment)
+def _bare(plain: Target, mine: Sequence[str], all_of_them: Sequence[str], context: RunContext) -> CibuildwheelRun:
+    options = Inheritance.of(context.environment)
     _choose(options, mine, all_of_them)
-    return CibuildwheelRun((plain,), tuple(mine), _variables(options, surroundings))
+    return CibuildwheelRun((plain,), tuple(mine), _variables(options, context))
 
 
 def _levelled(
@@ -186,27 +186,27 @@ def _levelled(
     group: tuple[Target, ...],
     mine: Sequence[str],
     all_of_them: Sequence[str],
-    surroundings: RunContext,
+    context: RunContext,
 ) -> CibuildwheelRun:
     target = group[0]
-    toolkit = surroundings.toolkit(target) if target.cuda else None
-    cuda = _cuda(recipe, target, toolkit, surroundings.backend) if toolkit else None
+    toolkit = context.toolkit(target) if target.cuda else None
+    cuda = _cuda(recipe, target, toolkit, context.backend) if toolkit else None
     rules = levelled(target.cpu, keep=recipe.build.keep_flags)
     plan = FlagPlan(
         cpu=target.cpu,
-        backend=surroundings.backend,
+        backend=context.backend,
         environment=assignments(target, rules, cuda),
         config_settings=(*target.config_settings, *(cuda.config_settings if cuda else ())),
         rewriting=rules,
         cuda=cuda.rules if cuda else None,
     )
-    is_tested = target.cpu.is_baseline or bool(surroundings.machine and surroundings.machine.runs(target.cpu))
+    is_tested = target.cpu.is_baseline or bool(context.machine and context.machine.runs(target.cpu))
     run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, _repair(recipe, target), is_tested)
-    options = Inheritance.of(surroundings.environment)
+    options = Inheritance.of(context.environment)
     options.append("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
     if plan.config_settings:
         options.append("config-settings", written(plan.config_settings), tables_joined)
-    options.prepend("before-build", _before_build(recipe, run, surroundings.kit), _COMMANDS)
+    options.prepend("before-build", _before_build(recipe, run, context.setup), _COMMANDS)
     if not options.is_given("repair-wheel-command"):
         if recipe.repair.command:
             options.replace("repair-wheel-command", recipe.repair.command)
@@ -215,7 +215,7 @@ def _levelled(
     if not is_tested:
         options.replace("test-skip", "*")
     _choose(options, mine, all_of_them)
-    return replace(run, variables=_variables(options, surroundings))
+    return replace(run, variables=_variables(options, context))
 
 
 def _choose(options: Inheritance, mine: Sequence[str], all_of_them: Sequence[str]) -> None:
@@ -223,9 +223,9 @@ def _choose(options: Inheritance, mine: Sequence[str], all_of_them: Sequence[str
         options.replace("build", " ".join(mine))
 
 
-def _variables(options: Inheritance, surroundings: RunContext) -> Env:
+def _variables(options: Inheritance, context: RunContext) -> Env:
     # the same source gives the same wheel: dates in archives are taken from it
-    epoch = surroundings.environment.get("SOURCE_DATE_EPOCH") or str(OLDEST)
+    epoch = context.environment.get("SOURCE_DATE_EPOCH") or str(OLDEST)
     return tuple({**options.result(), "SOURCE_DATE_EPOCH": epoch}.items())
 
 
@@ -254,15 +254,15 @@ def _repair(recipe: Recipe, target: Target) -> tuple[str, ...]:
     )
 
 
-def _before_build(recipe: Recipe, run: CibuildwheelRun, kit: PurePosixPath) -> str:
+def _before_build(recipe: Recipe, run: CibuildwheelRun, setup: PurePosixPath) -> str:
     """The command that runs the program in the container when the project's own, which comes behind it, is done.
 
     That may install a compiler, and may end in anything: a newline, a comment. So ours is the shell's trap.
     """
-    program = f"python -I -S -B {shlex.quote(str(kit / _PROGRAM))} {shlex.quote(str(kit / 'runs' / run.name))}"
+    program = f"python -I -S -B {shlex.quote(str(setup / _PROGRAM))} {shlex.quote(str(setup / 'runs' / run.name))}"
     more = (f' && (cd "{{package}}" && sh -c {shlex.quote(command)})' for command in recipe.build.before_build)
-    missing = f"vbuild: {kit} cannot be read in the container; {_MOUNT}"
-    is_there = f"[ -r {shlex.quote(str(kit / _PROGRAM))} ]"
+    missing = f"vbuild: {setup} cannot be read in the container; {_MOUNT}"
+    is_there = f"[ -r {shlex.quote(str(setup / _PROGRAM))} ]"
     put = f"{program}{''.join(more)} || status=$?"
     say = f"echo {shlex.quote(missing)} >&2; status=1"
     steps = f"status=$?; if [ $status -eq 0 ]; then if {is_there}; then {put}; else {say}; fi; fi; exit $status"
