@@ -134,7 +134,7 @@ class Failure(Struct, frozen=True):
 class ReleaseResult(Struct, frozen=True):
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
-    *notes* tell what whoever built should know of the tools, and *split* what was taken out of the finished wheels.
+    *notes* tell the builder what to know about the tools, and *split* what was taken out of the finished wheels.
     *choices* say what standard machines get, and *changes* what is not as in the release before, if that was given.
     """
 
