@@ -203,7 +203,7 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
         {"requires": ["a"], "static-properties": {"library": ["mkl"]}},
         "both of requires and static-properties; expected exactly one (PEP 850)",
     ),
-    ({"requires": ["a b"]}, "requires 'a b' is no dependency specifier: "),
+    ({"requires": ["a b"]}, "requires: 'a b' is not a requirement: "),
     ({"requires": ["a", "a"]}, "requires lists 'a' twice (PEP 850)"),
     ({"requires": ["a"], "plugin-api": "a-b"}, "plugin-api 'a-b' is no object reference; "),
     (

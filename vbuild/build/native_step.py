@@ -16,12 +16,11 @@ from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from vbuild.build.environment import Prefix, variables
 from vbuild.build.identity import canonical, counted, locked, ourselves, system
 from vbuild.build.plan import BuildBackend, FlagPlan, planned
+from vbuild.config.requirements import required_project
 from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
@@ -138,7 +137,7 @@ class Planner(Struct, frozen=True):
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
     """`BuildError` if a program is missing that no package of the index is to bring."""
-    brought = {canonicalize_name(Requirement(text).name) for text in native.requires}
+    brought = {required_project(text) for text in native.requires}
     for program in PROGRAMS[native.system]:
         if program not in brought and shutil.which(program, path=environment.get("PATH", os.defpath)) is None:
             known = "" if program == "make" else f", or requires = [{program!r}]"

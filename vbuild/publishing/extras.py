@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import read_requirement, required_project, spelled
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import available_cores
@@ -56,7 +57,6 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.rename import dist_info_of
-from vbuild.wheel.requirements import read_requirement, required_project, spelled
 
 _INIT = "__init__.py"
 _ENTRY_POINTS = "entry_points.txt"

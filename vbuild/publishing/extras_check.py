@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import read_requirement
 from vbuild.errors import VbuildError
 from vbuild.publishing.extras_plugin import MODULE, group
 from vbuild.publishing.lint.agreement import collisions
@@ -26,7 +27,6 @@ from vbuild.publishing.lint.names import slots
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import escaped
-from vbuild.wheel.requirements import read_requirement
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout extras"
 _FILE = f"/{MODULE}.py"

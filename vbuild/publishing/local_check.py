@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, metadata_view
 from vbuild.publishing.lint.model import PublishFinding, PublishRule
 from vbuild.publishing.local import PLAIN, check_labels, local_part
 from vbuild.publishing.releases import EXACT_OPERATORS, OfferedWheel
-from vbuild.wheel.requirements import admits, read_requirement
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout local"
 

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
@@ -25,7 +26,6 @@ from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.extract import gathered
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.requirements import admits, read_requirement
 
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 

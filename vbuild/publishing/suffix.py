@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
+from vbuild.config.requirements import admits, read_requirement, required_project
 from vbuild.errors import RepackageError, at
 from vbuild.publishing.install_commands import RIVALS, install_commands, place_below
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
@@ -58,7 +59,6 @@ from vbuild.wheel.metadata import Metadata, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.rename import dist_info_of, requirement_of
-from vbuild.wheel.requirements import admits, read_requirement, required_project
 
 MODULE = "_vbuild_guard"
 

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from packaging.utils import InvalidName, canonicalize_name
 
+from vbuild.config.requirements import required_project
 from vbuild.errors import RepackageError
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
-from vbuild.wheel.requirements import required_project
 
 _METADATA = ("version", "metadata", "files", "requires", "distribution", "Distribution.from_name")
 _CALLS = frozenset(

@@ -4,8 +4,7 @@ import platform
 import re
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-
+from vbuild.config.requirements import checked_requirement
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
@@ -102,10 +101,7 @@ def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
 
 def requirement(text: str) -> str:
     """*text* if it is a requirement (PEP 508)."""
-    try:
-        Requirement(text)
-    except InvalidRequirement as error:
-        raise RecipeError(f"{text!r} is not a requirement: {str(error).splitlines()[0]}") from error
+    checked_requirement(text, RecipeError)
     return text
 
 

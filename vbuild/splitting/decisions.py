@@ -8,15 +8,13 @@ the same file in several wheels, and all it needs moves     shared
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
+from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import is_driver
 from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.library_names import plain
@@ -159,11 +157,8 @@ class _WheelDecisions:
     def _libs_requirement(self) -> str | None:
         """Return the line of METADATA that already requires a wheel of the name that the -libs wheel would get."""
         name = libs_project((self.request.libs or self.bundle.wheel.name.project).removesuffix(LIBS))
-        for line in self.bundle.wheel.metadata().requires_dist:
-            with suppress(InvalidRequirement):
-                if canonicalize_name(Requirement(line).name) == name:
-                    return line
-        return None
+        lines = self.bundle.wheel.metadata().requires_dist
+        return next((line for line in lines if required_project(line) == name), None)
 
     def _obstacle(self, library: WheelBinary) -> str | None:
         """Return why *library* cannot leave the wheel, or None if it can."""

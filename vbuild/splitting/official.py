@@ -23,10 +23,11 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry
 from vbuild.elf.library_names import hashed, plain
 from vbuild.elf.read import Loading
@@ -287,9 +288,7 @@ class Officials:
         machine = {"platform_machine": self._index.machine, "sys_platform": "linux"}
         environment = machine | {"platform_system": "Linux", "os_name": "posix"}
         for line in lines:
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
+            if (requirement := read_requirement(line)) is None:
                 continue
             marker = requirement.marker
             # a marker that compares what cannot be compared applies nowhere

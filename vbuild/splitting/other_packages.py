@@ -13,15 +13,14 @@ Requirements on official wheels are exact or compatible:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import CatalogueEntry, by_soname, cuda_of, framework
 from vbuild.errors import RepackageError, at
 from vbuild.splitting.bundle import Bundle
@@ -109,10 +108,7 @@ def _cuda_major(bundle: Bundle) -> int | None:
     if (major := cuda_of(needed)) is not None:
         return major
     metadata = bundle.wheel.metadata()
-    projects = [canonicalize_name(metadata.name)]
-    for line in metadata.requires_dist:
-        with suppress(InvalidRequirement):
-            projects.append(canonicalize_name(Requirement(line).name))
+    projects = [canonicalize_name(metadata.name), *filter(None, map(required_project, metadata.requires_dist))]
     majors = (11, 12, 13)
     found = {major for major in majors for one in projects if one.endswith((f"-cu{major}", f"-cuda{major}"))}
     return found.pop() if len(found) == 1 else None

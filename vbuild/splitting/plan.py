@@ -18,14 +18,14 @@ from functools import cached_property, partial
 from itertools import chain
 
 from msgspec import Struct
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from vbuild.config.requirements import checked_requirement
 from vbuild.elf.catalogue import by_stem, is_driver, is_official
 from vbuild.elf.library_names import is_shared_object, plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.read import Loading
-from vbuild.errors import FetchError, at
+from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader
 from vbuild.splitting.companion import Companion, LibsContents, libs_version, licence_lines, licence_texts
 from vbuild.splitting.decisions import check_drivers
@@ -215,7 +215,7 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
     for family in families.values():
         by_subject: dict[tuple[str, str], dict[str, None]] = {}
         for line in (line for bundle in family for line in own[bundle]):
-            requirement = Requirement(line)
+            requirement = checked_requirement(line, RepackageError)
             subject = canonicalize_name(requirement.name), str(requirement.marker or "")
             by_subject.setdefault(subject, {})[line] = None
         common = [line for several in by_subject.values() if len(several) == 1 for line in several]

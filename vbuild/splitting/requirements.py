@@ -10,17 +10,18 @@ https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 
 from collections.abc import Collection, Iterable, Iterator
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import applies, checked_requirement, read_requirement
 from vbuild.elf.catalogue import TOOLKIT
-from vbuild.errors import RepackageError
+from vbuild.errors import RepackageError, WheelError
 from vbuild.wheel.metadata import Metadata
 
-_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 20))
+# 3.8 to 3.19
+_PYTHONS = range(8, 20)
 _MINORS, _PATCHES = 30, 5
 
 
@@ -48,8 +49,8 @@ def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
     """Return the Requires-Dist lines of *metadata*, then those of *lines* that add something."""
     found = list(metadata.requires_dist)
     for line in lines:
-        wanted = _requirement(line)
-        if not any(_says(known, wanted) for known in _readable(found)):
+        wanted = checked_requirement(line, RepackageError)
+        if not any(_says(known, wanted) for known in map(read_requirement, found) if known):
             found.append(line)
     return tuple(found)
 
@@ -99,14 +100,7 @@ def _is_of(toolkit: Requirement, cuda: int | None) -> bool:
 
 def _line(specification: str, machine: str) -> str:
     marker = f'platform_system == "Linux" and platform_machine == "{machine}"'
-    return str(_requirement(f"{specification}; {marker}"))
-
-
-def _requirement(line: str) -> Requirement:
-    try:
-        return Requirement(line)
-    except (InvalidRequirement, InvalidSpecifier) as error:
-        raise RepackageError(f"requirement {line!r}: expected one as PEP 508 writes it") from error
+    return str(checked_requirement(f"{specification}; {marker}", RepackageError))
 
 
 def _version(project: str, version: str) -> Version:
@@ -114,14 +108,6 @@ def _version(project: str, version: str) -> Version:
         return Version(version)
     except InvalidVersion as error:
         raise RepackageError(f"{project}: version {version!r}, expected one as PEP 440 writes it") from error
-
-
-def _readable(lines: Iterable[str]) -> Iterator[Requirement]:
-    for line in lines:
-        try:
-            yield Requirement(line)
-        except InvalidRequirement:
-            continue
 
 
 def _says(known: Requirement, wanted: Requirement) -> bool:
@@ -137,26 +123,15 @@ def _says(known: Requirement, wanted: Requirement) -> bool:
 
 def _applying(metadata: Metadata, project: str, machine: str) -> Iterator[tuple[str, Requirement]]:
     """Yield the lines for *project* that apply to Linux and *machine* for some Python, without extras."""
+    wanted = canonicalize_name(project)
     for line in metadata.requires_dist:
-        for requirement in _readable([line]):
-            if canonicalize_name(requirement.name) == canonicalize_name(project) and _holds(requirement, machine):
-                yield line, requirement
+        requirement = read_requirement(line)
+        if requirement and canonicalize_name(requirement.name) == wanted and _holds(requirement, machine):
+            yield line, requirement
 
 
 def _holds(requirement: Requirement, machine: str) -> bool:
-    if requirement.marker is None:
-        return True
-    place = {
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": machine,
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "extra": "",
-    }
-    pythons = ({"python_version": python, "python_full_version": f"{python}.0"} for python in _PYTHONS)
     try:
-        return any(requirement.marker.evaluate({**place, **python}) for python in pythons)
-    except (UndefinedComparison, UndefinedEnvironmentName):  # ignored like an unreadable line
+        return any(applies(requirement, minor, machine=machine) for minor in _PYTHONS)
+    except WheelError:  # ignored like an unreadable line
         return False

@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Any, Self
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
 
+from vbuild.config.requirements import checked_requirement
 from vbuild.config.table import Table
-from vbuild.errors import VariantError
+from vbuild.errors import VariantError, at
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 
 ABI_DEPENDENCY = "abi_dependency"
@@ -95,7 +95,7 @@ class VariantProvider(Struct, frozen=True):
         """The plugin's object reference: as written, or the name of the first required package."""
         if self.plugin_api is not None:
             return self.plugin_api
-        name = Requirement(self.requires[0]).name
+        name = checked_requirement(self.requires[0], VariantError).name
         return re.sub(r"[-_.]+", "_", name).lower()
 
     def data(self) -> dict[str, Any]:
@@ -240,8 +240,5 @@ def _first_twice(texts: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=256)
 def _check_requirement(text: str) -> None:
-    try:
-        Requirement(text)
-    except InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-        raise VariantError(f"requires {text!r} is no dependency specifier: {reason} (PEP 850)") from error
+    with at("requires"):
+        checked_requirement(text, VariantError)

@@ -21,11 +21,11 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
-from packaging.requirements import Requirement
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 from unearth import Link
 
+from vbuild.config.requirements import checked_requirement, required_project
 from vbuild.errors import VariantError, at
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
@@ -58,7 +58,7 @@ def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Plu
     client = _Client(folder, indexes)
     wanted = [_wanted(text) for text in requires]
     packages = tuple(client.resolved(wanted))
-    own = [package for text in wanted for package in packages if package.name == _project(text)]
+    own = [package for text in wanted for package in packages if package.name == required_project(text)]
     if not own:
         raise VariantError(f"requires {', '.join(requires)}, nothing of which is for this machine")
     python = client.made(packages)
@@ -67,14 +67,10 @@ def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Plu
 
 def _wanted(text: str) -> str:
     """The requirement *text* as uv reads it; `VariantError` for one with a place of its own."""
-    requirement = Requirement(text)
+    requirement = checked_requirement(text, VariantError)
     if requirement.url:
         raise VariantError(f"requires {text}, a URL; expected a project of the configured package indexes")
     return str(requirement)
-
-
-def _project(text: str) -> str:
-    return canonicalize_name(Requirement(text).name)
 
 
 class _Client(Struct, frozen=True):

@@ -14,9 +14,9 @@ Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from vbuild.config.requirements import checked_requirement
 from vbuild.errors import VariantError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Features, Machine
@@ -39,7 +39,7 @@ class BuiltIn(Struct, frozen=True):
         """Whether an installer with a copy of this provider uses it for *provider*."""
         if len(provider.requires) != 1 or provider.endpoint != self.provider.endpoint:
             return False
-        wanted, mine = Requirement(provider.requires[0]), Requirement(self.provider.requires[0])
+        wanted, mine = (checked_requirement(one.requires[0], VariantError) for one in (provider, self.provider))
         return (
             canonicalize_name(wanted.name) == canonicalize_name(mine.name)
             and not (wanted.marker or wanted.extras or wanted.url)

@@ -35,10 +35,10 @@ from typing import Self
 
 from msgspec import Struct
 from packaging.markers import UndefinedComparison
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
+from vbuild.config.requirements import read_requirement, required_project
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import RepackageError
@@ -145,8 +145,9 @@ class RequirementChoice(Struct, frozen=True):
         left_out: dict[str, None] = {}
         for line in lines:
             # a line that cannot be read is ignored, as installers do with old metadata
-            with suppress(InvalidRequirement, UndefinedComparison):
-                requirement = Requirement(line)
+            if (requirement := read_requirement(line)) is None:
+                continue
+            with suppress(UndefinedComparison):
                 if requirement.marker and not requirement.marker.evaluate({**markers, "extra": ""}):
                     continue
                 requirement.marker = None
@@ -158,7 +159,7 @@ class RequirementChoice(Struct, frozen=True):
     @property
     def projects(self) -> tuple[str, ...]:
         """The projects that are left out."""
-        return tuple(dict.fromkeys(canonicalize_name(Requirement(line).name) for line in self.left_out))
+        return tuple(dict.fromkeys(project for line in self.left_out if (project := required_project(line))))
 
 
 class Installer(StrEnum):

@@ -297,7 +297,7 @@ def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, l
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("a b c", "Requires-Dist a b c: expected a requirement as PEP 508 writes it"),
+        ("a b c", "Requires-Dist: 'a b c' is not a requirement: Expected "),
         ("a; os_name ~= 'posix'", 'Requires-Dist a; os_name ~= "posix": its marker cannot be decided'),
     ],
     ids=["no requirement", "no marker"],
@@ -305,7 +305,7 @@ def test_a_variant_whose_image_no_client_could_name_is_refused(tmp_path: Path, l
 def test_a_requirement_that_is_none_is_refused(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(WheelError) as refusal:
         planned(wheel(tmp_path, f"demo-1.0-{LINUX}.whl", metadata=f"Requires-Dist: {line}\n"))
-    assert str(refusal.value) == f"demo-1.0-{LINUX}.whl: {message}"
+    assert str(refusal.value).startswith(f"demo-1.0-{LINUX}.whl: {message}")
 
 
 def test_a_companion_of_another_version_is_in_no_image(tmp_path: Path) -> None:

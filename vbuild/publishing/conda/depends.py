@@ -27,9 +27,9 @@ from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.errors import RepackageError, at
+from vbuild.config.requirements import SYSTEMS, applies, checked_requirement
+from vbuild.errors import RepackageError, WheelError, at
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.requirements import SYSTEMS, applies, checked_requirement
 
 _ANY = ".*"
 
@@ -162,7 +162,8 @@ def extras_of(metadata: Metadata) -> tuple[str, ...]:
 
 def _read(metadata: Metadata) -> Iterator[Requirement]:
     for line in metadata.requires_dist:
-        requirement = checked_requirement(line)
+        with at("Requires-Dist"):
+            requirement = checked_requirement(line, WheelError)
         with at(f"Requires-Dist {line}"):
             if requirement.url:
                 raise RepackageError("conda has no equivalent of a URL; expected a version")

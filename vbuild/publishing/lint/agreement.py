@@ -30,12 +30,12 @@ from posixpath import basename
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel, sdist_name
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, REQUIRES_DIST, MetadataDifference, MetadataView
 from vbuild.publishing.lint.model import IndexRules, PublishFinding, PublishRule
 from vbuild.publishing.lint.names import FileSlot
-from vbuild.wheel.requirements import required_project
 
 
 def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[PublishFinding]:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
+from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError, VbuildError, at
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import MetadataView, metadata_view
@@ -34,7 +35,6 @@ from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
-from vbuild.wheel.requirements import read_requirement
 
 T = TypeVar("T")
 

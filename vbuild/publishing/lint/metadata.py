@@ -15,10 +15,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import parsed_requirement, read_requirement, spelled
 from vbuild.errors import WheelError
 from vbuild.publishing.lint.names import has_license_files, refused
 from vbuild.wheel.metadata import Metadata
-from vbuild.wheel.requirements import parsed_requirement, read_requirement, spelled
 
 REQUIRES_DIST = "Requires-Dist"
 # what installers choose by, and what they install besides
@@ -146,7 +146,7 @@ def _unreadable(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         try:
             parsed_requirement(line)
         except InvalidRequirement as error:
-            yield line, str(error).partition("\n")[0]
+            yield line, str(error)
 
 
 def _is_static(metadata_version: str) -> bool:

@@ -27,7 +27,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from vbuild.errors import RepackageError, at
+from vbuild.config.requirements import admits, applies, checked_requirement
+from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.installing import InstallEnvironment, installed
 from vbuild.publishing.oci.model import (
@@ -45,7 +46,6 @@ from vbuild.publishing.oci.model import (
 from vbuild.publishing.oci.reading import ImageFolder, placed
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, required_companions
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.requirements import admits, applies, checked_requirement
 
 _LINUX = re.compile(r"(?P<libc>manylinux|musllinux|linux)\w*_(?P<machine>x86_64|aarch64)(\.\w+)*|any", re.ASCII)
 BASELINES = {"x86_64": Cpu("x86_64", "v1"), "aarch64": Cpu("aarch64", "8a")}
@@ -226,7 +226,8 @@ def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Pyt
     minor = _ANY_MINOR if python.minor is None else python.minor
     for line in wheel.metadata.requires_dist:
         with at(wheel.path.name):
-            requirement = checked_requirement(line)
+            with at("Requires-Dist"):
+                requirement = checked_requirement(line, WheelError)
             is_met = any(admits(requirement, one.name.project, one.name.version) for one in companions)
             if not is_met and applies(requirement, minor, machine=machine):
                 yield str(requirement)

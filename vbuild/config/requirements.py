@@ -1,4 +1,4 @@
-"""Lines of Requires-Dist: read, spelled alike, and evaluated for one Python, machine and operating system.
+"""Requirements of METADATA, recipes and variants: read, spelled alike, and evaluated for one Python and machine.
 
     tomli; python_version < "3.11"     3.10: applies     3.11: does not
     click; extra == "cli"              never applies: no extra is asked for
@@ -10,7 +10,7 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from vbuild.errors import WheelError, at
+from vbuild.errors import VbuildError, WheelError
 
 SYSTEMS = {"linux": ("posix", "Linux"), "win32": ("nt", "Windows"), "darwin": ("posix", "Darwin")}
 """``sys_platform`` of each operating system, with its ``os_name`` and ``platform_system``."""
@@ -20,9 +20,11 @@ _PATCHES = (0, 99)
 
 
 def parsed_requirement(line: str) -> Requirement:
-    """Returns the requirement in *line*; `InvalidRequirement` if installers cannot read it."""
+    """Returns the requirement in *line*; `InvalidRequirement`, with the reason in one line, if it cannot be read."""
     try:
         return Requirement(line)
+    except InvalidRequirement as error:
+        raise InvalidRequirement(str(error).partition("\n")[0]) from error
     except RecursionError as error:
         raise InvalidRequirement("brackets in brackets, too deep to be read") from error
 
@@ -35,12 +37,12 @@ def read_requirement(line: str) -> Requirement | None:
         return None
 
 
-def checked_requirement(line: str) -> Requirement:
-    """Returns the requirement in *line*; `WheelError` if it cannot be read."""
-    with at(f"Requires-Dist {line}"):
-        if (found := read_requirement(line)) is None:
-            raise WheelError("expected a requirement as PEP 508 writes it")
-        return found
+def checked_requirement(line: str, refusal: type[VbuildError]) -> Requirement:
+    """Returns the requirement in *line*; raises *refusal* if it cannot be read."""
+    try:
+        return parsed_requirement(line)
+    except InvalidRequirement as error:
+        raise refusal(f"{line!r} is not a requirement: {error}") from error
 
 
 def required_project(line: str) -> str | None:
