@@ -18,7 +18,7 @@ from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.plan import BuildBackend, planned
 from vbuild.build.source import copied, digest
-from vbuild.build.wrappers import CompilerWrappers, install
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.process.run import run
@@ -112,10 +112,8 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
             rules,
             COMPILERS,
             place.folder / "launchers",
-            source=source,
+            BuildFolders(source, environments=place.environments, headers=headers / "include"),
             environment={},
-            environments=place.environments,
-            headers=headers / "include",
         )
         include = (f"-I{place.environments}/key/include", f"-I{headers}/include")
         place.ran(wrappers, "gcc", *flags, "-fPIC", *include, "-c", f"{source}/src/a.c", "-o", "a.o")
@@ -166,7 +164,7 @@ def test_a_panic_names_its_place_below_cargos_folder(tmp_path: Path) -> None:
         source = tree(place.folder / "source", {"Cargo.toml": ""})
         environment = {"CARGO_HOME": str(place.folder / "cargo")}
         rules = planned_without("v2").rewriting
-        wrappers = install(rules, COMPILERS, place.folder / "launchers", source=source, environment=environment)
+        wrappers = install(rules, COMPILERS, place.folder / "launchers", BuildFolders(source), environment=environment)
         library = ("--crate-type=cdylib", f"--target={rust.host}", "-Copt-level=2", "-o", "a.so")
         place.ran(wrappers, "rustc-launcher", str(rust.rustc), str(crate), *library)
         made.append((source / "a.so").read_bytes())
@@ -204,7 +202,7 @@ def test_what_makes_builds_the_same_is_in_the_plan_and_gives_way_to_the_recipe()
     expected = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
     found = dict(planned_without("v1", environment={"LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Kolkata"}).environment)
     assert {name: found[name] for name in expected} == expected
-    own = dict(planned_without("v1", own=(("TZ", "Asia/Kolkata"),)).environment)
+    own = dict(planned_without("v1", env=(("TZ", "Asia/Kolkata"),)).environment)
     assert "TZ" not in own
     assert own["LC_ALL"] == "C.UTF-8"
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.projects import KERNEL, tree
-from vbuild.build.plan import BuildBackend, FlagPlan, planned
-from vbuild.build.wrappers import CompilerWrappers, Override, install
+from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -25,7 +25,12 @@ pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels ar
 def plan(level: str, *, keep: tuple[str, ...] = ()) -> FlagPlan:
     cpu = Cpu.known("x86_64", level)
     return planned(
-        cpu, BuildBackend.OTHER, compilers=COMPILERS, interpreter=INTERPRETER, environment=os.environ, keep=keep
+        cpu,
+        BuildBackend.OTHER,
+        compilers=COMPILERS,
+        interpreter=INTERPRETER,
+        environment=os.environ,
+        recipe=RecipeFlags(keep=keep),
     )
 
 
@@ -33,7 +38,7 @@ def wrappers(folder: Path, level: str, *, keep: tuple[str, ...] = ()) -> Compile
     """Compiler wrappers for *level* in *folder*, and a source tree beside them."""
     source = tree(folder / "source", {"kernel.c": KERNEL, "empty.c": "int main(void) { return 0; }"})
     rules = plan(level, keep=keep).rewriting
-    return install(rules, COMPILERS, folder / "a b" / "launchers", source=source, environment={})
+    return install(rules, COMPILERS, folder / "a b" / "launchers", BuildFolders(source), environment={})
 
 
 def call(made: CompilerWrappers, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -105,7 +110,7 @@ def test_the_building_machines_paths_stay_out(tmp_path: Path) -> None:
         replace(plan("v3").rewriting, dropped=(rpath,)),
         COMPILERS,
         tmp_path / "more",
-        source=made.source,
+        BuildFolders(made.source),
         environment={},
     )
     call(made, "gcc", "-g", "-shared", "-fPIC", rpath, str(file), "-o", "kernel.so")
@@ -128,7 +133,7 @@ def test_a_compiler_script_that_looks_for_the_compiler_finds_the_real_one(tmp_pa
     (tmp_path / "wrappers" / "clang-99").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}/wrappers:{os.environ['PATH']}"}
     compilers = Compilers.found(INTERPRETER, environment)
-    made = install(plan("v2").rewriting, compilers, tmp_path / "launchers", source=tmp_path, environment={})
+    made = install(plan("v2").rewriting, compilers, tmp_path / "launchers", BuildFolders(tmp_path), environment={})
     tree(tmp_path, {"kernel.c": KERNEL})
     ran = subprocess.run(
         ["clang-99", "-mavx2", "-c", "kernel.c"],
@@ -178,7 +183,7 @@ def test_a_wrapper_of_rustc_that_was_there_stays_in_use(tmp_path: Path) -> None:
         plan("v2").rewriting,
         COMPILERS,
         tmp_path / "launchers",
-        source=tmp_path,
+        BuildFolders(tmp_path),
         environment={"RUSTC_WRAPPER": str(tmp_path / "wrapper")},
     )
     command = ["--crate-type=lib", "--target", COMPILERS.rust.host, "-Ctarget-cpu=native", "lib.rs"]

@@ -10,8 +10,8 @@ from tests.factories import cuda
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.plan import BuildBackend, planned
-from vbuild.build.wrappers import CompilerWrappers, install
+from vbuild.build.plan import BuildBackend, RecipeFlags, planned
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.model import offered
 from vbuild.gpu_code.survey import device_code
@@ -61,14 +61,14 @@ class Build:
             compilers=COMPILERS,
             interpreter=INTERPRETER,
             environment=OUTSIDE,
-            keep=keep,
+            recipe=RecipeFlags(keep=keep),
             cuda=part,
         )
         self.wrappers: CompilerWrappers = install(
             plan.rewriting,
             COMPILERS,
             folder / "launchers",
-            source=self.source,
+            BuildFolders(self.source),
             environment=OUTSIDE,
             cuda=plan.cuda,
             cache=cache,

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from vbuild.build.plan import BuildBackend, FlagPlan, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.hardware.cpu import Cpu
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
@@ -34,7 +34,8 @@ PYTHON = Interpreter(
 
 
 def plan(level: str, backend: BuildBackend = BuildBackend.SETUPTOOLS, /, **more: Any) -> FlagPlan:
-    settings: dict[str, Any] = {"compilers": GCC, "interpreter": PYTHON, "environment": {}, **more}
+    recipe = RecipeFlags(**{name: more.pop(name) for name in RecipeFlags.__struct_fields__ if name in more})
+    settings: dict[str, Any] = {"compilers": GCC, "interpreter": PYTHON, "environment": {}, "recipe": recipe, **more}
     return planned(Cpu.known("x86_64", level), backend, **settings)
 
 

@@ -23,8 +23,8 @@ from vbuild.build.caching import Running
 from vbuild.build.cross import crossing
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
-from vbuild.build.plan import BuildBackend, FlagPlan, planned
-from vbuild.build.wrappers import CompilerWrappers, Override, check_nvcc, install
+from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, check_nvcc, install
 from vbuild.config.table import Table
 from vbuild.errors import BuildError
 from vbuild.process.run import run
@@ -155,10 +155,8 @@ def prepared(
         compilers=compilers,
         interpreter=interpreter,
         environment=environment,
-        config_settings=target.config_settings,
-        keep=settings.keep_flags,
+        recipe=RecipeFlags(target.env, target.config_settings, settings.keep_flags),
         cuda=cuda,
-        own=target.env,
     )
     plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
     held_back = len(os.environ) - len(seen)
@@ -208,13 +206,10 @@ def _shell(
         job.plan.rewriting,
         job.compilers,
         folder / "launchers",
-        source=project,
+        BuildFolders(project, job.prefixes, environments.place(job.interpreter), job.interpreter.include),
         environment=variables,
         cuda=job.plan.cuda,
         cache=cache,
-        prefixes=job.prefixes,
-        environments=environments.place(job.interpreter),
-        headers=job.interpreter.include,
     )
     return _Shell(project, log, variables, wrappers, told)
 

@@ -22,7 +22,7 @@ from vbuild.build.native_cache import NativeCache
 from vbuild.build.native_step import BuildStep, Planner
 from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
 from vbuild.build.source import copied, digest, fetched
-from vbuild.build.wrappers import install
+from vbuild.build.wrappers import BuildFolders, install
 from vbuild.errors import BinaryError, BuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
@@ -202,11 +202,9 @@ class _StepBuilder(Struct, frozen=True):
             step.plan.rewriting,
             step.compilers,
             self.folder / "launchers",
-            source=tree,
+            BuildFolders(tree, step.before, self.environments.folder),
             environment=found,
             cache=self.cache,
-            prefixes=step.before,
-            environments=self.environments.folder,
         )
         if step.native.requires:
             found = self.environments.having(step.native.requires, step.interpreter).variables(found)

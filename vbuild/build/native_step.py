@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from vbuild.build.environment import Prefix, variables
 from vbuild.build.identity import canonical, counted, locked, ourselves, system
-from vbuild.build.plan import BuildBackend, FlagPlan, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.config.requirements import required_project
 from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
@@ -160,8 +160,7 @@ def _planned(
         compilers=compilers,
         interpreter=interpreter,
         environment=environment,
-        keep=native.keep_flags,
-        own=native.env,
+        recipe=RecipeFlags(env=native.env, keep=native.keep_flags),
     )
     found = dict(plan.environment)
     if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these are told to build a release

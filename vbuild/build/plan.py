@@ -108,6 +108,17 @@ class FlagPlan(Struct, frozen=True):
     cuda: CudaRules | None = None
 
 
+class RecipeFlags(Struct, frozen=True):
+    """What a recipe sets for a build: variables, config settings, and globs of sources that keep their own flags."""
+
+    env: Env = ()
+    config_settings: Settings = ()
+    keep: tuple[str, ...] = ()
+
+
+_NOTHING_SET = RecipeFlags()
+
+
 def planned(
     cpu: Cpu,
     backend: BuildBackend,
@@ -115,25 +126,22 @@ def planned(
     compilers: Compilers,
     interpreter: Interpreter,
     environment: Mapping[str, str],
-    config_settings: Settings = (),
-    keep: tuple[str, ...] = (),
+    recipe: RecipeFlags = _NOTHING_SET,
     cuda: CudaPlan | None = None,
-    own: Env = (),
 ) -> FlagPlan:
-    """The plan that adds *cpu* to what *environment* and *config_settings* say already; nothing of theirs is lost.
+    """The plan that adds *cpu* to what *environment* and *recipe* say already; nothing of theirs is lost.
 
-    Sources that a glob in *keep* matches keep their own flags. *cuda* is `vbuild.build.cuda.cuda_plan`'s, made of the
-    same. *own* are the recipe's variables: what makes builds the same on every machine is not put in their place.
-    `BuildError` for a CPU the compiler has no flag for.
+    *cuda* is `vbuild.build.cuda.cuda_plan`'s, made of the same. A variable that makes builds the same on every machine
+    does not replace the recipe's. `BuildError` for a CPU the compiler has no flag for.
     """
     if compilers.family is CompilerFamily.MSVC:
-        return FlagPlan(cpu, backend, _msvc(cpu, environment), config_settings, Rewriting())
-    common = levelled(cpu, keep=keep)
+        return FlagPlan(cpu, backend, _msvc(cpu, environment), recipe.config_settings, Rewriting())
+    common = levelled(cpu, keep=recipe.keep)
     flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
         "SOURCE_DATE_EPOCH": environment.get("SOURCE_DATE_EPOCH") or str(OLDEST),
-        **{name: text for name, text in SETTLED.items() if name not in dict(own)},
+        **{name: text for name, text in SETTLED.items() if name not in dict(recipe.env)},
         **dict(cuda.environment if cuda else ()),
     }
     if backend not in {BuildBackend.MESON_PYTHON, BuildBackend.MATURIN}:
@@ -155,7 +163,7 @@ def planned(
         dropped=interpreter.rpaths,
         zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
-    settings = _settings(backend, (*config_settings, *(cuda.config_settings if cuda else ())))
+    settings = _settings(backend, (*recipe.config_settings, *(cuda.config_settings if cuda else ())))
     return FlagPlan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
 
 

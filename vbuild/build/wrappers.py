@@ -16,7 +16,7 @@ otherwise, made of links:
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -92,26 +92,34 @@ class CompilerWrappers(Struct, frozen=True):
         return tuple(dict.fromkeys(nvcc.logged(self.folder / nvcc.LOG)))
 
 
+class BuildFolders(Struct, frozen=True):
+    """The folders whose paths compilers write into binaries as if they were relative.
+
+    They are the tree that is built, *source*; the *prefixes* of native dependencies; the folder of the *environments*
+    with the build requirements; and Python's *headers*.
+    """
+
+    source: Path
+    prefixes: tuple[Prefix, ...] = ()
+    environments: Path | None = None
+    headers: Path | None = None
+
+
 def install(
     rules: Rewriting,
     compilers: Compilers,
     folder: Path,
+    build: BuildFolders,
     *,
-    source: Path,
     environment: Mapping[str, str],
     cuda: CudaRules | None = None,
     cache: Running | None = None,
-    prefixes: Sequence[Prefix] = (),
-    environments: Path | None = None,
-    headers: Path | None = None,
 ) -> CompilerWrappers:
-    """Put into *folder* a compiler wrapper for every compiler there is, following *rules*, and for nvcc, following
-    *cuda*.
+    """Put into *folder* a wrapper for every compiler, which follows *rules*, and one for nvcc, which follows *cuda*.
 
-    Paths below *source*, *prefixes*, the toolkit, *environments*, the folder of those of build requirements, and
-    *headers*, Python's, are written into binaries as if they were relative. A RUSTC_WRAPPER of *environment* stays in
-    use. What they run goes through *cache*. `BuildError` if the nvcc of *cuda* is missing, or is itself a
-    compiler wrapper.
+    Paths below the folders of *build* and below the toolkit become relative in binaries. A RUSTC_WRAPPER of
+    *environment* stays in use. What the wrappers run goes through *cache*. `BuildError` if the nvcc of *cuda* is
+    missing, or is itself a compiler wrapper.
     """
     if cuda:
         check_nvcc(cuda.nvcc)
@@ -119,7 +127,7 @@ def install(
     wrappers = CompilerWrappers(
         folder.absolute(),
         folder.absolute() / "overrides.jsonl",
-        source.absolute(),
+        build.source.absolute(),
         bool(compilers.rust),
         folder.absolute() / "cuda" if cuda else None,
     )
@@ -127,8 +135,8 @@ def install(
     others = tuple(
         f"-ffile-prefix-map={place}={name}"
         for place, name in (
-            *([(environments.absolute(), "environments")] if environments else []),
-            *([(headers.absolute(), "python")] if headers else []),
+            *([(build.environments.absolute(), "environments")] if build.environments else []),
+            *([(build.headers.absolute(), "python")] if build.headers else []),
             *([(wrappers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
         )
     )
@@ -144,14 +152,14 @@ def install(
         "variables": {
             **dict(compilers.variables),
             **dict(wrapped.variables),
-            **left_to_compilers(prefixes, environment),
+            **left_to_compilers(build.prefixes, environment),
             # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
             **({"ZIG_LOCAL_CACHE_DIR": str(wrappers.folder / "zig")} if compilers.zig_target else {}),
         },
         "source": str(wrappers.source),
         "log": str(wrappers.log),
         "calls": "",
-        "mapping": (*wrapped.mapping, *prefix_mapping(prefixes)),
+        "mapping": (*wrapped.mapping, *prefix_mapping(build.prefixes)),
         "rust_mapping": (
             f"--remap-path-prefix={wrappers.source}=.",
             f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
@@ -162,7 +170,7 @@ def install(
         settings["nvcc"] = {
             "rules": cuda.data(),
             "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
-            "mapping": (mapping, *others, *prefix_mapping(prefixes)),
+            "mapping": (mapping, *others, *prefix_mapping(build.prefixes)),
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
             "log": str(wrappers.folder / nvcc.LOG),
         }
