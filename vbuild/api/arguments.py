@@ -134,7 +134,7 @@ def codec_of(*, fast: bool) -> Any:  # noqa: ANN401
 
 def cut_of(wheels: list[Path], gpus: "GpuList") -> "LibraryCutter":
     from vbuild.slimming.slim import library_cutter
-    from vbuild.wheel.extract import gathered
+    from vbuild.wheel.archive import gathered
 
     return library_cutter(gathered(wheels), gpus)
 

@@ -105,7 +105,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
 
 def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "LibraryCutter":
     from vbuild.slimming.slim import library_cutter
-    from vbuild.wheel.extract import gathered
+    from vbuild.wheel.archive import gathered
 
     return library_cutter(gathered(wheels), gpus)
 

@@ -126,7 +126,7 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
     """The commands in entry_points.txt of *wheel*, by name; `RepackageError` for what is not an object reference."""
     with at(f"{wheel.dist_info}/entry_points.txt"):
-        return tuple(_script(name, value) for name, value in sorted(wheel.scripts.references))
+        return tuple(_script(name, value) for name, value in sorted(wheel.scripts))
 
 
 def _script(name: str, value: str) -> Script:

@@ -22,8 +22,7 @@ from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
-from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.extract import gathered
+from vbuild.wheel.archive import Wheel, gathered, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 

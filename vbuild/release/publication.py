@@ -19,7 +19,7 @@ from vbuild.release.report_machines import choices
 from vbuild.release.report_page import PAGE, page
 from vbuild.sbom.statement import PROVENANCE, dependencies_at, statement
 from vbuild.variants.index import Indexed, index, indexing
-from vbuild.wheel.extract import wheels_in
+from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:

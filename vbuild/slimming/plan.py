@@ -20,8 +20,7 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
-from vbuild.wheel.archive import Wheel
-from vbuild.wheel.extract import forget
+from vbuild.wheel.archive import Wheel, forget
 from vbuild.wheel.zip_read import Member
 
 

@@ -29,9 +29,8 @@ from vbuild.slimming.plan import SlimPlan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.variants.index import index
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
-from vbuild.wheel.extract import gathered, room_for
 from vbuild.wheel.write import passed, placed, write_wheels
 from vbuild.workers.calls import opened, packed
 from vbuild.workers.cluster import Cluster, Promise, connected

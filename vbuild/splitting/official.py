@@ -45,7 +45,7 @@ from vbuild.splitting.official_cache import (
 )
 from vbuild.splitting.official_compare import difference
 from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
-from vbuild.wheel.extract import mapped
+from vbuild.wheel.archive import mapped
 
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")

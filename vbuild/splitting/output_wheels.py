@@ -15,8 +15,7 @@ from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
 from vbuild.splitting.requirements import merged
-from vbuild.wheel.archive import Wheel
-from vbuild.wheel.extract import forget
+from vbuild.wheel.archive import Wheel, forget
 from vbuild.wheel.metadata import RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter

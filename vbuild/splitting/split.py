@@ -21,9 +21,8 @@ from vbuild.splitting.patch_plan import LibraryCutter, Patcher
 from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, split_result
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
-from vbuild.wheel.extract import gathered, room_for
 from vbuild.wheel.write import write_wheels
 
 OnProgress = Callable[[str, int, int], None]

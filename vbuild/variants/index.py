@@ -16,8 +16,7 @@ from vbuild.errors import VariantError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.locks import locked
 from vbuild.variants.document import Document, combine
-from vbuild.wheel.archive import peek
-from vbuild.wheel.extract import wheels_in
+from vbuild.wheel.archive import peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple_index import check_unused, write_simple

@@ -37,8 +37,7 @@ from vbuild.verification.environments import (
 )
 from vbuild.verification.installed_wheel import InstalledWheel, ProbeResult, try_import, try_load
 from vbuild.verification.loader import Loader, LoaderNeed, mapped
-from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.extract import gathered
+from vbuild.wheel.archive import gathered, open_wheel
 from vbuild.wheel.metadata import is_companion
 from vbuild.wheel.name import WheelName
 

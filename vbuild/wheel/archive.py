@@ -14,16 +14,17 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
+import mmap
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, TypeVar
 
 from vbuild.errors import WheelError, at
-from vbuild.wheel.entry_points import Scripts, check_eggs
-from vbuild.wheel.extract import fed, fed_beside, mapped
+from vbuild.files.records import Buffer
 from vbuild.wheel.metadata import (
     Metadata,
     Record,
@@ -36,7 +37,7 @@ from vbuild.wheel.metadata import (
     wheel_headers,
 )
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.paths import check_placing
+from vbuild.wheel.paths import check_eggs, check_placing, scripts_in
 from vbuild.wheel.zip_read import Member, ZipReader
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ class Wheel:
         self.path = path
         self.source = source
         self.name = WheelName.parse(path.name)
+        self._metadata: Metadata | None = None
+        self._wheel_file: WheelFile | None = None
         self.members = source.members
         self.comment = source.comment
         self._by_path = {member.path: member for member in self.members}
@@ -72,13 +75,15 @@ class Wheel:
         self.record_path = f"{self.dist_info}/RECORD"
         if not (record := self.find(self.record_path)):
             raise WheelError(f"no RECORD in {self.dist_info}")
-        self.record = _parsed(Record.parse, _whole(source, record, most=_longest_record(self.members)), record.path)
+        # every character of a path may be written twice
+        most = _BLANK + sum(_ROW + 2 * len(member.path.encode()) for member in self.members)
+        self.record = _parsed(Record.parse, _whole(source, record, most=most), record.path)
         for name in ("METADATA", "WHEEL"):
             if not self.find(f"{self.dist_info}/{name}"):
                 raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
         self._check_record()
-        self._check_told()
+        self._check_installation()
 
     def find(self, path: str) -> Member | None:
         return self._by_path.get(path)
@@ -127,18 +132,16 @@ class Wheel:
         return RecordRow(member.path, self._rows[member.path].hash, member.size)
 
     def metadata(self) -> Metadata:
+        if not self._metadata:
+            with at(self.path.name):
+                self._metadata = self._text(f"{self.dist_info}/METADATA", Metadata.parse)
         return self._metadata
 
     def wheel_file(self) -> WheelFile:
+        if not self._wheel_file:
+            with at(self.path.name):
+                self._wheel_file = self._text(f"{self.dist_info}/WHEEL", WheelFile.parse)
         return self._wheel_file
-
-    @cached_property
-    def _metadata(self) -> Metadata:
-        return self._dist_info_file("METADATA", Metadata.parse)
-
-    @cached_property
-    def _wheel_file(self) -> WheelFile:
-        return self._dist_info_file("WHEEL", WheelFile.parse)
 
     def check(self) -> None:
         """`WheelError` naming the first member that does not match its CRC-32 or its hash in RECORD."""
@@ -156,8 +159,7 @@ class Wheel:
         expected = self.row(member).hash
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm)
-        feed = fed if member.size <= _SMALL else fed_beside
-        yield from feed(hashing.update, self.source.inflated(member))
+        yield from fed(hashing.update, self.source.inflated(member), in_thread=member.size > _SMALL)
         if expected and unpadded(hashing.digest()) != digest.rstrip("="):
             raise WheelError(f"{member.path}: does not match its hash in RECORD")
 
@@ -173,24 +175,19 @@ class Wheel:
             if member.path not in self._unlisted and (wrong := _disagreement(member, self._rows.get(member.path))):
                 raise WheelError(f"{member.path}: {wrong}")
 
-    def _check_told(self) -> None:
-        """`WheelError` if what the wheel says of itself is nothing that installers take, or agree about."""
+    def _check_installation(self) -> None:
+        """`WheelError` if installers refuse what the wheel says of itself, or do not agree about it."""
         points = f"{self.dist_info}/entry_points.txt"
-        self.scripts = self._text(points, Scripts.parse, most=_LONGEST_POINTS) if self.find(points) else Scripts()
-        scripts = [name for name, _ in self.scripts.references]
+        self.scripts = self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
         self._text(f"{self.dist_info}/WHEEL", wheel_headers)
-        check_placing(self._by_path, self.dist_info, self.name, scripts=scripts)
+        check_placing(self._by_path, self.dist_info, self.name, scripts=[name for name, _ in self.scripts])
         check_eggs(self._by_path, lambda path: self._text(path, str))
 
-    def _dist_info_file(self, name: str, parse: Callable[[str], T]) -> T:
-        with at(self.path.name):
-            return self._text(f"{self.dist_info}/{name}", parse)
-
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
-        """What *parse* makes of the member at *path*, held against RECORD; `WheelError` if it is over *most* bytes."""
-        if (size := self._known(path).size) > most:
-            raise WheelError(f"{path}: {size} bytes, expected {most} at most")
-        return _parsed(parse, b"".join(self._checked(self._known(path))), path)
+        """What *parse* makes of the member at *path*, compared with RECORD; `WheelError` if it is over *most* bytes."""
+        if (member := self._known(path)).size > most:
+            raise WheelError(f"{path}: {member.size} bytes, expected {most} at most")
+        return _parsed(parse, b"".join(self._checked(member)), path)
 
 
 @contextmanager
@@ -251,11 +248,6 @@ def _disagreement(member: Member, row: RecordRow | None) -> str | None:
     return None
 
 
-def _longest_record(members: Sequence[Member]) -> int:
-    """The most bytes that a RECORD of *members* takes, every character of their paths written twice."""
-    return _BLANK + sum(_ROW + 2 * len(member.path.encode()) for member in members)
-
-
 def _whole(source: ZipReader, member: Member, *, most: int = _READ_WHOLE) -> bytes:
     if member.size > most:
         raise WheelError(f"{member.path}: {member.size} bytes, expected {most} at most")
@@ -270,7 +262,77 @@ def _parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
             raise WheelError("not UTF-8") from error
 
 
-R = TypeVar("R")
+def gathered(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The wheels at *paths* and in the folders there; `WheelError` for an empty folder, or a file name given twice."""
+    wheels: dict[str, Path] = {}
+    for path in paths:
+        found = wheels_in(path) if path.is_dir() else (path,)
+        if not found:
+            raise WheelError(f"{path}: no wheels in this folder; expected files that end in .whl")
+        for wheel in found:
+            if (other := wheels.setdefault(wheel.name, wheel)) != wheel:
+                raise WheelError(f"{wheel}: called as {other}, and both would become one file; give them apart")
+    return tuple(wheels.values())
+
+
+def wheels_in(folder: Path) -> tuple[Path, ...]:
+    """The wheels in *folder*, sorted; `WheelError` if nobody may look, which a glob takes for there being none."""
+    try:
+        return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(".whl")))
+    except OSError as error:
+        raise WheelError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
+def fed(work: Callable[[bytes], object], chunks: Iterable[bytes], *, in_thread: bool = False) -> Iterator[bytes]:
+    """The *chunks*, each after *work* is done on it; or *in_thread*, while another thread does the work in order."""
+    if not in_thread:
+        for chunk in chunks:
+            work(chunk)
+            yield chunk
+        return
+    with ThreadPoolExecutor(1) as executor:
+        last: Future[object] | None = None
+        for chunk in chunks:
+            if last:
+                last.result()
+            last = executor.submit(work, chunk)
+            yield chunk
+        if last:
+            last.result()
+
+
+@contextmanager
+def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryview]:
+    """The *chunks*, together more than none, in a file in *folder* that nobody else sees and that goes with its views.
+
+    `WheelError` if there is no room for it.
+    """
+    try:
+        with TemporaryFile(dir=folder) as file:
+            for _ in fed(file.write, chunks, in_thread=True):
+                pass
+            file.flush()
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise WheelError(f"cannot be unpacked: {error.strerror}") from error
+    try:
+        yield memoryview(mapping)
+    finally:
+        # the last view left closes it
+        with suppress(BufferError):
+            mapping.close()
+
+
+def forget(data: Buffer) -> None:
+    """Let go of the pages of *data* that were read, if it is mapped: what waits or is done need not be in memory."""
+    if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.obj.madvise(mmap.MADV_DONTNEED)
+
+
+def room_for(folder: Path | None) -> Path | None:
+    """Where to unpack what is to end up in *folder*: there or above, for the system's own folder may be in memory."""
+    return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
+
 
 # NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines
 _LARGEST = 1 << 24
@@ -283,15 +345,12 @@ class Distant:
         self.name = name
         with at(name):
             self._source = ZipReader(file, largest=_LARGEST)
-            self._by_path = {member.path: member for member in self._source.members}
+            self.members = self._source.members
+            self._by_path = {member.path: member for member in self.members}
             self._dist_info = dist_info_of(self._by_path)
             check_dist_info(self._dist_info, name)
-            self.metadata = self._parsed("METADATA", Metadata.parse)
-            self.record = self._parsed("RECORD", Record.parse)
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        return self._source.members
+            self.metadata = self._text("METADATA", Metadata.parse)
+            self.record = self._text("RECORD", Record.parse)
 
     def head(self, path: str, size: int) -> bytes:
         """The first *size* bytes of the member at *path*, or all it has; `WheelError` if they cannot be inflated."""
@@ -313,13 +372,6 @@ class Distant:
             raise WheelError(f"{path}: no such member")
         return member
 
-    def _parsed(self, file: str, parse: Callable[[str], R]) -> R:
+    def _text(self, file: str, parse: Callable[[str], T]) -> T:
         member = self._member(f"{self._dist_info}/{file}")
-        if member.size > _LARGEST:
-            raise WheelError(f"{member.path}: {member.size} bytes, expected {_LARGEST} at most")
-        data = b"".join(self._source.inflated(member))
-        with at(member.path):
-            try:
-                return parse(data.decode())
-            except UnicodeDecodeError as error:
-                raise WheelError("not UTF-8") from error
+        return _parsed(parse, _whole(self._source, member, most=_LARGEST), member.path)

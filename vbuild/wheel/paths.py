@@ -1,21 +1,28 @@
-"""Paths in wheels: which are safe, and where installers put a member.
+"""Paths in wheels: which are safe, where installers put a member, and which scripts they make.
 
 check_path(path)    one path stays below the folder it is unpacked into, on every system
 check_places(paths) no path of an archive is both a file and a folder
-folded(path)        the file that Windows and macOS take a path for
 
     demo/_C.so                          -> demo/_C.so      below site-packages
     demo-1.0.data/platlib/demo/_C.so    -> demo/_C.so
     demo-1.0.data/scripts/tool          -> bin/tool        not below site-packages
 
+    [console_scripts] demo = demo.cli:main  ->  bin/demo
+
+Some installers read entry_points.txt as Python's configparser does, some line by line: what is the end of a value, a
+comment or a default for all groups to one of them is a line of its own to the other.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/#the-data-directory
+https://packaging.python.org/en/latest/specifications/entry-points/
 """
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from packaging.version import Version
 
 from vbuild.errors import WheelError, at
+from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.name import WheelName
 
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -60,7 +67,7 @@ def check_places(paths: Iterable[str]) -> None:
 
 
 def folded(path: str) -> str:
-    """What Windows and macOS between them take *path* for.
+    """Returns the file that Windows or macOS takes *path* for.
 
     Neither case nor Unicode form counts, nor dots and spaces at ends; and ``a.py:b`` is a stream of ``a.py``.
     """
@@ -143,3 +150,82 @@ def _place(path: str, data: str) -> str:
             raise WheelError("a folder among scripts")
         return f"{data}/data/bin/{place}"
     return place if scheme == "purelib" else path
+
+
+_SCRIPTS = ("console_scripts", "gui_scripts")
+# no installer but pip takes blanks; Windows takes backslash and colon for parts of a path
+_NAME = re.compile(r"(?!\.+$)[^\s/\\:\[\]]+")
+_GROUP = re.compile(r"\[(?P<name>[^\[\]]+)\]")
+_FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*(\s*\[[^\[\]]*\w[^\[\]]*\])?")
+# what they would replace in a virtual environment; uv refuses them
+_RESERVED = re.compile(r"pythonw?(\d+(\.\d+)?)?", re.IGNORECASE)
+# configparser has it stand for every group
+_DEFAULT = "DEFAULT"
+
+
+def scripts_in(text: str) -> tuple[tuple[str, str], ...]:
+    """Returns name and function of each script in entry_points.txt, those with windows of their own included.
+
+    `WheelError` if installers refuse one, or do not agree about it.
+    """
+    references = []
+    for group, name, value in _pairs(text):
+        if group not in _SCRIPTS:
+            continue
+        with at(f"[{group}] {name!r}"):
+            if not _NAME.fullmatch(name):
+                raise WheelError("expected the name of a file in the folder of scripts")
+            if _RESERVED.fullmatch(name):
+                raise WheelError("would take the place of Python itself")
+            if not _FUNCTION.fullmatch(value):
+                raise WheelError(f"runs {value!r}, expected 'module:function'")
+        references.append((name, value))
+    return tuple(references)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str, str]]:
+    """Group, name and value of each line; `WheelError` for lines that are read in two ways."""
+    seen: set[tuple[str, str]] = set()
+    group = ""
+    indentation: int | None = None
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        with at(f"line {number}"):
+            indented = len(raw) - len(raw.lstrip())
+            if len(line.splitlines()) > 1 or (indentation is not None and indented > indentation):
+                raise WheelError("goes on from the one above it to some installers; expected one for each name")
+            name, equals, value = (part.strip() for part in line.partition("="))
+            if header := _GROUP.fullmatch(line):
+                group, name, indentation = header["name"], "", None
+                if group == _DEFAULT:
+                    raise WheelError(f"the group {_DEFAULT}, which some installers take for all of them")
+            elif not (group and name and equals):
+                raise WheelError("expected [group], or below one name = value")
+            else:
+                indentation = indented
+            if (group, name) in seen:
+                raise WheelError(f"[{group}] {name}".rstrip() + " is there twice")
+            seen.add((group, name))
+        if name:
+            yield group, name, value
+
+
+def check_eggs(paths: Iterable[str], read: Callable[[str], str]) -> None:
+    """`WheelError` unless each ``.egg-info`` that *paths* put next to the package has a version; *read* gives texts.
+
+    Older tools wrote demo.egg-info/PKG-INFO, or the file demo.egg-info. Without its Version, pip fails after it
+    installed everything.
+    """
+    eggs: dict[str, str] = {}
+    for path in paths:
+        egg, _, rest = (installed_path(path) or "").partition("/")
+        if egg.endswith(".egg-info"):
+            eggs[egg] = path if rest in {"", "PKG-INFO"} else eggs.get(egg, "")
+    for egg, path in eggs.items():
+        version = MetadataHeaders.parse(read(path)).value("Version") if path else None
+        try:
+            Version(version or "")
+        except ValueError as error:
+            raise WheelError(f"{egg}: Version {version or ''!r}, expected one that pip can read") from error

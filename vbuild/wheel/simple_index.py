@@ -26,8 +26,7 @@ from packaging.version import Version
 from vbuild.errors import WheelError
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import Digests
-from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.extract import wheels_in
+from vbuild.wheel.archive import open_wheel, wheels_in
 
 _META = {"api-version": "1.1"}
 _VARIANTS = "-variants.json"

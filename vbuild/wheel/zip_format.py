@@ -24,9 +24,11 @@ FULL16 = 0xFFFF
 FULL32 = 0xFFFFFFFF
 LARGEST_DESCRIPTOR = 24
 
-_DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
-
 _SIGNATURE = Struct("<I")
+_LOCAL_SIGNATURE = b"PK\x03\x04"
+# the bytes of a central header that a local header repeats
+_IN_BOTH = slice(6, 32)
+LOCAL_SIZE = 30
 
 
 class ZipMethod(IntEnum):
@@ -75,22 +77,9 @@ class ZipRecord(Packed):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalHeader(ZipRecord):
-    SIGNATURE: ClassVar = 0x04034B50
-    version_needed: U16
-    flags: U16
-    method: U16
-    time: U16
-    date: U16
-    crc: U32
-    compressed_size: U32
-    size: U32
-    name_length: U16
-    extra_length: U16
-
-
-@dataclass(frozen=True, slots=True)
 class CentralHeader(ZipRecord):
+    """The header in the central directory. A local header is its fields from *version_needed* to *extra_length*."""
+
     SIGNATURE: ClassVar = 0x02014B50
     version_made_by: U16
     version_needed: U16
@@ -108,6 +97,18 @@ class CentralHeader(ZipRecord):
     internal_attributes: U16
     external_attributes: U32
     header_offset: U32
+
+    @classmethod
+    def parse_local(cls, data: bytes) -> Self:
+        """Read the local header *data*, with zeros for what only the directory has; `WheelError` if it is none."""
+        if len(data) != LOCAL_SIZE or not data.startswith(_LOCAL_SIGNATURE):
+            raise WheelError(f"no local header where one should be: it starts with {data[:4]!r}")
+        central = bytearray(_SIGNATURE.pack(cls.SIGNATURE).ljust(cls.layout.size, b"\0"))
+        central[_IN_BOTH] = data[len(_LOCAL_SIGNATURE) :]
+        return cls.parse(central)
+
+    def pack_local(self) -> bytes:
+        return _LOCAL_SIGNATURE + self.pack()[_IN_BOTH]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ class End(ZipRecord):
 
 _EXTRA = Struct("<HH")
 _WIDE = Struct("<Q")
+_DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
 _DESCRIPTOR = Struct("<III")
 _WIDE_DESCRIPTOR = Struct("<IQQ")
 

@@ -22,10 +22,10 @@ from vbuild.wheel.paths import check_path, check_places
 from vbuild.wheel.zip_format import (
     FULL32,
     LARGEST_DESCRIPTOR,
+    LOCAL_SIZE,
     CentralHeader,
     Directory,
     Extra,
-    LocalHeader,
     ZipFlag,
     ZipMethod,
     check_unicode_path,
@@ -210,11 +210,10 @@ class ZipReader:
     def _start(self, member: Member) -> int:
         expected = _encoded(member.path, member.header.flags)
         # one read for all that most local headers are: no extra field
-        head = self._read_at(member.header_offset, LocalHeader.layout.size + len(expected))
-        local = LocalHeader.parse(head)
-        rest = head[LocalHeader.layout.size :]
+        head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
+        local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
         if (length := local.name_length + local.extra_length) != len(rest):
-            rest = self._read_at(member.header_offset + LocalHeader.layout.size, length)
+            rest = self._read_at(member.header_offset + LOCAL_SIZE, length)
         name, extra = rest[: local.name_length], rest[local.name_length :]
         if name != expected:
             raise WheelError(f"the local header names it {name!r}")
@@ -224,7 +223,7 @@ class ZipReader:
             raise WheelError(wrong)
         if Extra.ZIP64 in fields:
             self._wide.add(member.header_offset)
-        start = member.header_offset + LocalHeader.layout.size + len(rest)
+        start = member.header_offset + LOCAL_SIZE + len(rest)
         if start + member.compressed_size > self._directory_offset:
             raise WheelError("truncated: its data run into the central directory")
         return start
@@ -256,7 +255,7 @@ def _descriptor(file: BinaryIO) -> int | None:
     return None
 
 
-def _disagreement(local: LocalHeader, fields: dict[int, bytes], member: Member) -> str | None:
+def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member) -> str | None:
     """What the *local* header says otherwise than the central directory says of *member*, or None if they agree."""
     central = member.header
     truth = (member.size, member.compressed_size)

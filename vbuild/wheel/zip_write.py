@@ -32,7 +32,6 @@ from vbuild.wheel.zip_format import (
     FULL32,
     CentralHeader,
     End,
-    LocalHeader,
     Zip64End,
     Zip64Locator,
     ZipFlag,
@@ -79,9 +78,9 @@ class ZipWriter:
         """Append *member* of *source* as *path*, its compressed bytes as they are."""
         start = source.data_offset(member)
         placed = Member(path, member.size, member.compressed_size, self._file.tell(), member.packed)
-        self._file.write(_local(placed))
+        self._file.write(_header(placed, is_local=True))
         _send(source, start, member.compressed_size, self._file)
-        self._entries.append(_central(placed))
+        self._entries.append(_header(placed, is_local=False))
 
     def write(self, path: str, data: EditedFile, header: CentralHeader, press: Deflater) -> bytes:
         """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
@@ -91,7 +90,7 @@ class ZipWriter:
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
         member = Member(path, data.size, _longest(data.size), start, header.pack())
-        self._file.write(_local(member))
+        self._file.write(_header(member, is_local=True))
         hashing = sha256()
         crc = compressed_size = 0
         for piece in press.pressed(data) if method == ZipMethod.DEFLATED else _stored(data):
@@ -102,9 +101,9 @@ class ZipWriter:
         end = self._file.tell()
         member = replace(member, compressed_size=compressed_size, packed=dataclasses.replace(header, crc=crc).pack())
         self._file.seek(start)
-        self._file.write(_local(member))
+        self._file.write(_header(member, is_local=True))
         self._file.seek(end)
-        self._entries.append(_central(member))
+        self._entries.append(_header(member, is_local=False))
         return hashing.digest()
 
     def finish(self, comment: bytes) -> None:
@@ -122,73 +121,37 @@ class ZipWriter:
         self._file.write(end.pack() + comment)
 
 
-def _local(member: Member) -> bytes:
-    """The local header of *member*, name and zip64 field included."""
-    name = member.path.encode()
-    header = member.header
-    wide = _is_large(member)
-    # a local header has either both sizes in its zip64 field or none
-    extra = zip64_extra((member.size, member.compressed_size)) if wide else b""
-    local = LocalHeader(
-        version_needed=_version(header, wide=wide),
-        flags=_flags(member),
-        method=header.method,
-        time=header.time,
-        date=header.date,
-        crc=header.crc,
-        compressed_size=FULL32 if wide else member.compressed_size,
-        size=FULL32 if wide else member.size,
-        name_length=len(name),
-        extra_length=len(extra),
-    )
-    return local.pack() + name + extra
-
-
-def _central(member: Member) -> bytes:
-    """The central header of *member*, name and zip64 field included."""
-    name = member.path.encode()
-    header = member.header
-    values = (member.size, member.compressed_size, member.header_offset)
-    extra = zip64_extra(tuple(value for value in values if value >= FULL32)) if max(values) >= FULL32 else b""
-    central = CentralHeader(
-        version_made_by=header.version_made_by,
-        version_needed=_version(header, wide=_is_large(member) or bool(extra)),
-        flags=_flags(member),
-        method=header.method,
-        time=header.time,
-        date=header.date,
-        crc=header.crc,
-        compressed_size=min(member.compressed_size, FULL32),
-        size=min(member.size, FULL32),
+def _header(member: Member, *, is_local: bool) -> bytes:
+    """The local or the central header of *member*, name and zip64 field included."""
+    header, name = member.header, member.path.encode()
+    values = member.size, member.compressed_size, member.header_offset
+    is_large = max(*values[:2], _longest(member.size)) >= FULL32
+    wide = tuple(value for value in values if value >= FULL32)
+    if is_local:
+        # a local header has either both sizes in its zip64 field or none
+        wide = values[:2] if is_large else ()
+    extra = zip64_extra(wide)
+    size, compressed_size, header_offset = (FULL32 if value in wide else min(value, FULL32) for value in values)
+    # what reading needs: what the compression does, if it is not one of the two that everyone knows
+    version = _ZIP64_VERSION if is_large or extra else _VERSION
+    kept = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
+    new = dataclasses.replace(
+        header,
+        version_needed=version if header.method in _PLAIN else max(header.version_needed & 0xFF, version),
+        flags=kept if member.path.isascii() else kept | ZipFlag.UTF8,
+        compressed_size=compressed_size,
+        size=size,
         name_length=len(name),
         extra_length=len(extra),
         comment_length=0,
-        disk=header.disk,
-        internal_attributes=header.internal_attributes,
-        external_attributes=header.external_attributes,
-        header_offset=min(member.header_offset, FULL32),
+        header_offset=header_offset,
     )
-    return central.pack() + name + extra
-
-
-def _is_large(member: Member) -> bool:
-    return max(member.size, _longest(member.size), member.compressed_size) >= FULL32
+    return (new.pack_local() if is_local else new.pack()) + name + extra
 
 
 def _longest(size: int) -> int:
     """More bytes than *size* ones ever deflate to: five for each stored block of 16 KiB, and some for the ends."""
     return size + size // 1024 + 64
-
-
-def _version(header: CentralHeader, *, wide: bool) -> int:
-    """What reading needs: what the compression does, if it is not one of the two that everyone knows."""
-    plain = _ZIP64_VERSION if wide else _VERSION
-    return plain if header.method in _PLAIN else max(header.version_needed & 0xFF, plain)
-
-
-def _flags(member: Member) -> int:
-    kept = member.header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
-    return kept if member.path.isascii() else kept | ZipFlag.UTF8
 
 
 def _stored(data: EditedFile) -> Iterator[DeflatedPart]:

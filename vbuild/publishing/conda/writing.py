@@ -45,8 +45,7 @@ from vbuild.publishing.conda.package import (
     open_package,
 )
 from vbuild.publishing.installing import InstalledFile, installed, moment_of, scripts_of
-from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.extract import mapped
+from vbuild.wheel.archive import Wheel, mapped, open_wheel
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.zip_write import PassedStream, write_stored
 

@@ -54,8 +54,7 @@ from vbuild.publishing.oci.model import (
     OciImage,
 )
 from vbuild.publishing.oci.reading import digest_of
-from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.extract import fed, fed_beside
+from vbuild.wheel.archive import Wheel, fed, open_wheel
 from vbuild.wheel.zip_format import ZipMethod
 from vbuild.wheel.zip_read import Member
 
@@ -140,7 +139,7 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "_Gzip", tar: "hashlib._Hash") -
                 "is not what it was when this was planned; leave wheels alone while they are published"
             )
     is_alone = member.header.method == ZipMethod.DEFLATED and member.compressed_size >= _ALONE
-    for chunk in (fed_beside if is_alone else fed)(tar.update, wheel.chunks(member)):
+    for chunk in fed(tar.update, wheel.chunks(member), in_thread=is_alone):
         if not is_alone:
             gzip.add(chunk)
     if is_alone:
