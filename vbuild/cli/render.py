@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
-from vbuild.errors import WheelError
+from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
     from vbuild.release.outcome import Failure, Product, ReleaseResult
@@ -21,11 +21,11 @@ _WHEEL = re.compile(r"\S+\.whl: ")
 
 
 def show_release(release: "ReleaseResult", *, as_json: bool) -> None:
-    """Print *release*; `WheelError`, and thus status 1, if something of it failed."""
+    """Print *release*; `VbuildError`, and thus status 1, if something of it failed."""
     changes = {"changes": release.changes.data() if release.changes else None}
     terminal.show({**release.data(), **changes}, release_lines(release), as_json=as_json)
     if release.failures:
-        raise WheelError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
+        raise VbuildError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
 
 
 def release_lines(release: "ReleaseResult") -> Iterator[str]:

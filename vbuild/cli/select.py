@@ -8,7 +8,7 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli.render import wrapped
-from vbuild.errors import WheelError
+from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
@@ -139,7 +139,7 @@ def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None
     found = diagnosed(python, machine)
     terminal.show([one.data() for one in found], diagnosis_lines(found), as_json=as_json)
     if wrong := [one.project for one in found if one.is_supported is False]:
-        raise WheelError(f"{', '.join(wrong)}: not for this machine")
+        raise VbuildError(f"{', '.join(wrong)}: not for this machine")
 
 
 def diagnosis_lines(found: Iterable["Diagnosis"]) -> Iterator[str]:

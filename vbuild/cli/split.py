@@ -9,7 +9,7 @@ import click
 from vbuild.cli import options, terminal
 from vbuild.cli.provenance import state
 from vbuild.cli.render import split_lines, wrapped
-from vbuild.errors import WheelError
+from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
@@ -119,7 +119,7 @@ def _checked(wheels: Sequence[Path], absent: Sequence[str], *, quiet: bool) -> "
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:
     if failed := list(dict.fromkeys(one.wheel for one in checked if not one.ok)):
-        raise WheelError(f"{', '.join(failed)}: does not work after installation")
+        raise VbuildError(f"{', '.join(failed)}: does not work after installation")
 
 
 def checked_lines(checked: Iterable["InstallCheck"]) -> Iterator[str]:

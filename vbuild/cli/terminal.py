@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vbuild.errors import VbuildError
+
 if TYPE_CHECKING:
     from vbuild.recipe.target import Target
 
 
 class Refusal(click.ClickException):
-    """A `VbuildError` as the user sees it: one line, status 1."""
+    """A `VbuildError` as the user sees it: one line, on a terminal also the advice of its class, and its exit code."""
+
+    def __init__(self, message: str, kind: type[VbuildError] = VbuildError) -> None:
+        super().__init__(message)
+        self.exit_code = kind.exit_code  # type: ignore[misc] # click has one for the class
+        self._advice = kind.advice
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature
         click.echo(f"vbuild: {_printable(' '.join(self.message.split()))}", err=True, file=file)
+        if self._advice and sys.stderr.isatty():
+            click.echo(self._advice, err=True, file=file)
 
 
 class UsageMistake(click.ClickException):

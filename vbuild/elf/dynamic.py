@@ -28,7 +28,7 @@ from vbuild.elf.records import (
     VersionNeed,
     VersionNeedEntry,
 )
-from vbuild.errors import BinaryError, SurgeryError
+from vbuild.errors import BinaryError
 
 R = TypeVar("R", bound=ElfRecord)
 
@@ -82,20 +82,20 @@ class Dynamic:
 
     @classmethod
     def of(cls, image: ElfImage) -> Self:
-        """The dynamic table of *image*, to be changed; `SurgeryError` if there is none, or none with strings."""
+        """The dynamic table of *image*, to be changed; `BinaryError` if there is none, or none with strings."""
         count = sum(segment.p_type == SegmentType.DYNAMIC for segment in image.segments)
         if count != 1:
-            raise SurgeryError(f"{count} PT_DYNAMIC, expected one: statically linked, it loads no library")
+            raise BinaryError(f"{count} PT_DYNAMIC, expected one: statically linked, it loads no library")
         table = cls.read(image)
         length, start = table.value(DynamicTag.STRSZ) or 0, table.offset(DynamicTag.STRTAB)
         if start is None or start + length > image.size:
-            raise SurgeryError(f"string table at {table.value(DynamicTag.STRTAB) or 0:#x}, which is not in the file")
+            raise BinaryError(f"string table at {table.value(DynamicTag.STRTAB) or 0:#x}, which is not in the file")
         for tag, count_tag in _VERSION_TAGS:
             address, count = table.value(tag), table.value(count_tag) or 0
             if address is not None and table.offset(tag) is None:
-                raise SurgeryError(f"version table at {address:#x}, which is not in the file")
+                raise BinaryError(f"version table at {address:#x}, which is not in the file")
             if count > _MOST_VERSIONS:
-                raise SurgeryError(f"{count} records of versions, expected {_MOST_VERSIONS} at most")
+                raise BinaryError(f"{count} records of versions, expected {_MOST_VERSIONS} at most")
         return table
 
     @classmethod

@@ -41,7 +41,7 @@ from vbuild.elf.records import (
     SegmentType,
     SymbolEntry,
 )
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 
 # 4 KB: x86-64 has no other pages
 _PAGE = 0x1000
@@ -126,13 +126,13 @@ def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequ
 def loader_stub(needed: str, runpath: str, *, soname: str | None = None) -> bytes:
     """An x86-64 ELF file that needs *needed*, looked for in the folder *runpath* (``$ORIGIN/../demo.libs``).
 
-    The loader takes it for the library *soname*, if one is given. `SurgeryError` for a name that no library can have.
+    The loader takes it for the library *soname*, if one is given. `BinaryError` for a name that no library can have.
     """
     texts = [(DynamicTag.NEEDED, needed), (DynamicTag.SONAME, soname), (DynamicTag.RUNPATH, runpath)]
     given = [(tag, text) for tag, text in texts if text is not None]
     for _, name in given:
         if not name or "\0" in name or ":" in name:
-            raise SurgeryError(f"name {name!r}: expected one that is not empty, without a zero and without a colon")
+            raise BinaryError(f"name {name!r}: expected one that is not empty, without a zero and without a colon")
     strings, places = string_table(text for _, text in given)
     null, entry = SymbolEntry(0, 0, 0, 0, 0, 0).pack(), DynamicEntry.layout.size
     tags = [tag for tag, _ in given]

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vbuild.build.packing import SUFFIX, pack
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.trial import TrialResult
-from vbuild.errors import BuildError, ExecutorError
+from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
 from vbuild.process.run import supervised
@@ -45,7 +45,7 @@ Needs = Mapping[str, float]
 def wheels_of_workers(context: ReleaseContext, executor: Executor) -> Iterator[ReleaseWheels]:
     """The wheels of all targets, made by the workers of *executor*, which test changed wheels within the block.
 
-    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `ExecutorError` if there is no such
+    When the block ends, also by Ctrl-C, jobs that are not done are cancelled. `BuildError` if there is no such
     cluster, `BuildError` for a recipe with native dependencies, whose sources only this machine has.
     """
     recipe = context.recipe
@@ -91,10 +91,10 @@ class _Remote(Struct, frozen=True):
         try:
             wheels = [self._sent(path) for path in files]
             job = self._job("tested", (target,), names, *wheels, needs=self._for_test(target, self.cluster.resources()))
-        except ExecutorError as error:
+        except BuildError as error:
             return self._failure(target, error)
         result = self.cluster.result(job)
-        outcome = result if isinstance(result, ExecutorError) else opened(result)
+        outcome = result if isinstance(result, BuildError) else opened(result)
         if isinstance(outcome, TrialResult):
             return replace(product, trial=outcome)
         return self._failure(target, outcome)
@@ -108,7 +108,7 @@ class _Remote(Struct, frozen=True):
         for key, group in groups.items():
             try:
                 builds[key] = self._job("built", group[:1], source, needs=_for_build(group[0], there))
-            except ExecutorError as error:
+            except BuildError as error:
                 found.update({target: self._failure(target, error) for target in group})
         jobs: dict[Promise, Sequence[Target]] = {}
         for key, build in builds.items():
@@ -154,7 +154,7 @@ class _Remote(Struct, frozen=True):
         return next((needs for needs in wanted if any(needs.keys() <= has.keys() for has in there)), {})
 
     def _outcomes(self, group: Sequence[Target], result: Any) -> Iterator[Product | Failure]:  # noqa: ANN401 - jobs'
-        if isinstance(result, ExecutorError):
+        if isinstance(result, BuildError):
             yield from (self._failure(target, result) for target in group)
             return
         finished: RemoteWheels = opened(result[0])
@@ -168,10 +168,10 @@ class _Remote(Struct, frozen=True):
             self.context.log(target).unlink(missing_ok=True)  # an earlier run's
             yield replace(outcome, target=target, wheel=wheel, verdict=replace(outcome.verdict, wheel=wheel))
 
-    def _failure(self, target: Target, why: RemoteFailure | ExecutorError) -> Failure:
+    def _failure(self, target: Target, why: RemoteFailure | BuildError) -> Failure:
         """That there is no wheel of *target*, its logs written here."""
         self.context.on_progress(target, "failed")
-        if isinstance(why, ExecutorError):
+        if isinstance(why, BuildError):
             return Failure(target, str(why), None)
         logs = self.context.folder / LOGS
         for name, data in why.logs:
@@ -186,7 +186,7 @@ class _Remote(Struct, frozen=True):
 def _for_build(target: Target, there: Sequence[Needs]) -> Needs:
     """What a worker needs to build *target*: where those *there* are of several machines, the right one.
 
-    `ExecutorError` if all of them are of others.
+    `BuildError` if all of them are of others.
     """
     ours, known = str(baseline(target.cpu.machine)), {str(baseline(machine)) for machine in MACHINES}
     declared = [known & resources.keys() for resources in there]
@@ -196,7 +196,7 @@ def _for_build(target: Target, there: Sequence[Needs]) -> Needs:
         return {ours: 1}
     if all(declared):
         others = ", ".join(sorted(set().union(*declared)))
-        raise ExecutorError(f"no worker is for {ours}; there are workers for {others}")
+        raise BuildError(f"no worker is for {ours}; there are workers for {others}")
     return {}
 
 

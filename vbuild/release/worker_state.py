@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from vbuild.build.packing import SUFFIX
 from vbuild.build.source import unpacked
 from vbuild.build.trial import TrialResult
-from vbuild.errors import BuildError, ExecutorError, VbuildError
+from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS
 from vbuild.process.run import keep_watch, stoppable
@@ -257,7 +257,7 @@ class _Work(Struct, frozen=True):
 
 @contextmanager
 def _working(message: bytes, task: bytes) -> Iterator[_Work]:
-    """What the job on *task* needs; if its run is over, its commands are stopped, with an `ExecutorError`."""
+    """What the job on *task* needs; if its run is over, its commands are stopped, with a `BuildError`."""
     with (
         _states.of(message) as state,
         tempfile.TemporaryDirectory(dir=state.folder, prefix="job-", ignore_cleanup_errors=True) as folder,
@@ -278,4 +278,4 @@ def _working(message: bytes, task: bytes) -> Iterator[_Work]:
         with while_wanted(abandon):
             yield _Work(state, state.builder(Path(folder), on_progress), targets, about.targets)
         if unwanted.is_set():
-            raise ExecutorError(f"{platform.node()}: stopped, as nobody wanted it any more")
+            raise BuildError(f"{platform.node()}: stopped, as nobody wanted it any more")

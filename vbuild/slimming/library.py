@@ -16,7 +16,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
-from vbuild.errors import BinaryError, RepackageError, SurgeryError
+from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.compression import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
@@ -119,7 +119,7 @@ class GpuLibrary(Struct, frozen=True):
         try:
             replacements = [decision.replacement(self.data, zstd=cuts.zstd) for decision in movable] if is_cut else []
             operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
-        except (BinaryError, SurgeryError) as error:
+        except BinaryError as error:
             return self._unchanged(devices, str(error))
         replaced = {each.span for each in operation.replaced}
         # a container whose cut would not free a whole page is unchanged

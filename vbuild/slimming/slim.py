@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from vbuild.errors import ExecutorError, RepackageError, VbuildError, at
+from vbuild.errors import BuildError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.gpu import GpuList
@@ -168,7 +168,7 @@ def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> 
 
 def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]:  # noqa: ANN401 - of `slim_on_worker`
     """Yield the results for the wheel at *path*, written to *folder*; raises the worker's `VbuildError`."""
-    found = result if isinstance(result, ExecutorError) else opened(result[0])
+    found = result if isinstance(result, BuildError) else opened(result[0])
     if isinstance(found, VbuildError):
         raise found
     outputs = dict(zip((slimmed.name for slimmed in found if slimmed.path), result[1:], strict=True))

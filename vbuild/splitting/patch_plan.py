@@ -17,7 +17,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import RepackageError, ShortageError, SurgeryError, at
+from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.splitting.bundle import Bundle
@@ -73,7 +73,7 @@ class Patcher:
     def failure(self, patch: FilePatch) -> str | None:
         """Apply *patch*, and return why that is impossible, or None if it worked.
 
-        Raises `ShortageError` or `RepackageError` if the file is not to blame, and nothing can be edited.
+        Raises `BuildError` or `RepackageError` if the file is not to blame, and nothing can be edited.
         """
         key = patch.binary.sha256, patch.relink
         if self._is_empty(patch) or key in self._spooled or key in self._failures:
@@ -87,9 +87,7 @@ class Patcher:
                         digest = hashlib.sha256(view).hexdigest()
                         place = None if digest == binary.sha256 else self._spool.put(view)
                         self._spooled[key] = _SpooledFile(digest, place)
-                except ShortageError:
-                    raise
-                except SurgeryError as error:
+                except BinaryError as error:
                     self._failures[key] = str(error)
         return self._failures.get(key)
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import vbuild
-from vbuild.errors import ExecutorError
+from vbuild.errors import BuildError
 
 
 def called(function: str, expected: str, *arguments: Any) -> Any:  # noqa: ANN401 - what functions take and give
-    """What *function*, ``module:name``, gives of *arguments*; `ExecutorError` if vbuild is not as *expected*."""
+    """What *function*, ``module:name``, gives of *arguments*; `BuildError` if vbuild is not as *expected*."""
     if fingerprint() != expected:
-        raise ExecutorError(another(platform.node()))
+        raise BuildError(another(platform.node()))
     return pkgutil.resolve_name(function)(*arguments)
 
 

@@ -1,6 +1,6 @@
 """A Dask scheduler and its workers, as whoever has jobs for them sees them.
 
-    connected(executor) -> Cluster.submit(function, arguments, key, needs) -> Cluster.each -> results, or ExecutorErrors
+    connected(executor) -> Cluster.submit(function, arguments, key, needs) -> Cluster.each -> results, or BuildErrors
 
 Three kinds of failure are kept apart. What a job says of its own failure is a result like any other. A worker that is
 lost is Dask's business: the job is done elsewhere, until it has cost several workers. A scheduler or a last worker
@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import vbuild
-from vbuild.errors import ExecutorError
+from vbuild.errors import BuildError
 from vbuild.workers.calls import another, called, fingerprint
 from vbuild.workers.executor import TOPIC, Executor
 
@@ -80,7 +80,7 @@ class Cluster:
         """The job of calling *function*, ``module:name``, on some worker that has what it *needs*.
 
         *arguments* are of Python's own types, or promises of them. *key* stands for all that goes in: two jobs with
-        one key are one. A *priority* above 0 is done first. `ExecutorError` if the scheduler is lost.
+        one key are one. A *priority* above 0 is done first. `BuildError` if the scheduler is lost.
         """
         given = [argument for argument in arguments if isinstance(argument, Promise)]
         plain = [argument.future if isinstance(argument, Promise) else argument for argument in arguments]
@@ -98,7 +98,7 @@ class Cluster:
         return replace(job, needs=(*inherited, *([needs] if needs else [])))
 
     def each(self, jobs: Mapping[Promise, T]) -> Iterator[tuple[T, Any]]:
-        """What is known of each of *jobs*, and what came of it, as they end; an `ExecutorError` for what none did."""
+        """What is known of each of *jobs*, and what came of it, as they end; a `BuildError` for what none did."""
         ended = queue.SimpleQueue[Any]()
         waiting = {promise.key: promise for promise in jobs}
         for promise in jobs:
@@ -110,7 +110,7 @@ class Cluster:
             except queue.Empty:
                 for promise, why in stuck.among(list(waiting.values())):
                     del waiting[promise.key]
-                    yield jobs[promise], ExecutorError(f"{self._executor}: {why}")
+                    yield jobs[promise], BuildError(f"{self._executor}: {why}")
                 continue
             if str(future.key) in waiting:
                 promise = waiting.pop(str(future.key))
@@ -119,7 +119,7 @@ class Cluster:
                 yield jobs[promise], outcome
 
     def result(self, promise: Promise) -> Any:  # noqa: ANN401 - whatever the job gives
-        """What comes of one job; an `ExecutorError`, as a value, where nothing does."""
+        """What comes of one job; a `BuildError`, as a value, where nothing does."""
         return next(result for _, result in self.each({promise: None}))
 
     def listen(self, heard: Callable[[Mapping[str, Any]], None]) -> None:
@@ -127,31 +127,31 @@ class Cluster:
         self._client.subscribe_topic(TOPIC, lambda event: heard(event[1]))
 
     def resources(self) -> list[Mapping[str, float]]:
-        """The resources of each worker; `ExecutorError` if the scheduler is lost."""
+        """The resources of each worker; `BuildError` if the scheduler is lost."""
         return [worker["resources"] for worker in self._workers()]
 
     @property
     def threads(self) -> int:
-        """How many jobs are done at a time; `ExecutorError` if the scheduler is lost."""
+        """How many jobs are done at a time; `BuildError` if the scheduler is lost."""
         return sum(int(worker["nthreads"]) for worker in self._workers())
 
     def check(self) -> None:
-        """`ExecutorError` if there is no worker, or where vbuild is not the same everywhere."""
+        """`BuildError` if there is no worker, or where vbuild is not the same everywhere."""
         try:
             self._client.wait_for_workers(1, timeout=JOINS)
         except TimeoutError as error:
-            raise ExecutorError(
+            raise BuildError(
                 f"{self._executor}: no worker has joined the scheduler in {JOINS:g} s; expected one at least: "
                 f"dask worker tcp://{self._executor.address} {_PRELOAD}"
             ) from error
         try:
             self._client.run_on_scheduler(fingerprint)
         except Exception as error:  # whatever Dask makes of an import that fails there
-            raise ExecutorError(f"{self._executor}: the scheduler has no vbuild, or another; {_EXPECTED}") from error
+            raise BuildError(f"{self._executor}: the scheduler has no vbuild, or another; {_EXPECTED}") from error
         found = self._client.run(fingerprint, on_error="return")
         for worker, answer in found.items():
             if answer != self._fingerprint:
-                raise ExecutorError(f"{self._executor}: the worker at {worker} {self._vbuild_of(worker, answer)}")
+                raise BuildError(f"{self._executor}: the worker at {worker} {self._vbuild_of(worker, answer)}")
 
     def _promised(self, *arguments: object, **options: object) -> Promise:
         try:
@@ -165,8 +165,8 @@ class Cluster:
         except Exception as error:  # as in `_promised`
             raise self._lost() from error
 
-    def _lost(self) -> ExecutorError:
-        return ExecutorError(f"{self._executor}: the scheduler was lost before this was done; what is done is kept")
+    def _lost(self) -> BuildError:
+        return BuildError(f"{self._executor}: the scheduler was lost before this was done; what is done is kept")
 
     def _vbuild_of(self, worker: str, answer: object) -> str:
         """What the vbuild of *worker* is, of which *answer* is what it said of itself."""
@@ -183,17 +183,17 @@ class Cluster:
 
         try:
             return promise.future.result(timeout=_BRINGS)
-        except ExecutorError as error:
-            return ExecutorError(f"{self._executor}: {error}")
+        except BuildError as error:
+            return BuildError(f"{self._executor}: {error}")
         except KilledWorker as error:
-            return ExecutorError(
+            return BuildError(
                 f"{self._executor}: {error.allowed_failures + 1} workers were lost at this, one after the other, the "
                 f"last at {error.last_worker.address}; expected enough memory there, or fewer jobs at a time"
             )
         except (CancelledError, CommClosedError, TimeoutError):
             return self._lost()
         except ImportError as error:
-            return ExecutorError(f"{self._executor}: {another('a worker')}: {error}")
+            return BuildError(f"{self._executor}: {another('a worker')}: {error}")
 
 
 _EXPECTED = f"expected vbuild {vbuild.__version__} as here everywhere"
@@ -210,7 +210,7 @@ class _Stuck:
         """Those of *waiting*, each with what is missing."""
         try:
             there = self._resources()
-        except ExecutorError:  # lost for a moment, or for good: then the promises are told
+        except BuildError:  # lost for a moment, or for good: then the promises are told
             return
         now = time.monotonic()
         for promise in waiting:
@@ -229,13 +229,13 @@ class _Stuck:
 def connected(executor: Executor) -> Iterator[Cluster]:
     """The cluster of *executor*; whatever is not done when the block is left is cancelled.
 
-    `ExecutorError` if Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
+    `BuildError` if Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
     """
     try:
         distributed = importlib.import_module("distributed")
         dask = importlib.import_module("dask")
     except ImportError as error:
-        raise ExecutorError(f"{executor}: needs Dask; install it: pip install distributed") from error
+        raise BuildError(f"{executor}: needs Dask; install it: pip install distributed") from error
     # sources are as large as they are
     with _quiet(), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PB"}):
         client = _client(distributed.Client, executor)
@@ -244,7 +244,7 @@ def connected(executor: Executor) -> Iterator[Cluster]:
             try:
                 cluster.check()
             except (OSError, CancelledError) as error:
-                raise ExecutorError(f"{executor}: the scheduler was lost before it was asked for anything") from error
+                raise BuildError(f"{executor}: the scheduler was lost before it was asked for anything") from error
             yield cluster
         finally:
             # the scheduler forgets what only we wanted; it may be gone, and we do not wait for it to come back
@@ -259,7 +259,7 @@ def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
             warnings.simplefilter("ignore")  # versions of packages that vbuild does not need, on other machines
             return kind(f"tcp://{executor.address}", timeout=CONNECTS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        raise ExecutorError(
+        raise BuildError(
             f"{executor}: no scheduler answers there; expected one, as `dask scheduler` starts it"
         ) from error
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from vbuild.errors import ExecutorError
+from vbuild.errors import BuildError
 
 GPU = "gpu"  # the resource of a worker with NVIDIA GPUs; CPU levels are resources by their own names
 
@@ -30,12 +30,12 @@ class Executor(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The executor called *text*; `ExecutorError` if it is neither ``local`` nor ``dask://host:port``."""
+        """The executor called *text*; `BuildError` if it is neither ``local`` nor ``dask://host:port``."""
         if text == "local":
             return cls()
         match = _DASK.fullmatch(text)
         if not match or int(match["port"]) not in _PORTS:
-            raise ExecutorError(f"no executor {text!r}; expected local or dask://host:port, as in dask://10.0.0.5:8786")
+            raise BuildError(f"no executor {text!r}; expected local or dask://host:port, as in dask://10.0.0.5:8786")
         return cls(f"{match['host']}:{match['port']}")
 
     @property

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.factories.elf import shared_object
 from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.slots import Bloom
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 
 
 def gnu_hash(name: str) -> int:
@@ -72,6 +72,6 @@ def test_it_is_halved_until_there_is_room_and_no_further() -> None:
     ],
 )
 def test_a_filter_that_no_loader_takes_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         Bloom.parse(data)
     assert str(caught.value) == message

@@ -11,7 +11,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SegmentType
 from vbuild.elf.surgery.cut_check import INVARIANTS, prove
 from vbuild.elf.surgery.cutting import cut
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 
 BEFORE = ElfImage.parse(library())
@@ -122,7 +122,7 @@ def test_what_was_cut_is_proved() -> None:
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_file_that_breaks_an_invariant_is_refused_by_its_name(how: str) -> None:
     invariant, broken = BROKEN[how]
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         prove(BEFORE, EditedFile.whole(broken()), ORDERS)
     assert str(caught.value).startswith(f"{invariant}: ")
 

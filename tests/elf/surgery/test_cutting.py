@@ -23,7 +23,7 @@ from tests.factories.tools import needs
 from vbuild.elf.image import ElfForm, ElfImage
 from vbuild.elf.records import SectionType
 from vbuild.elf.surgery.cutting import Replacement, Strip, cut, operated
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 
 BFD_ONE = ("-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=2097152")
 BFD_SEPARATE = ("-Wl,-z,separate-code",)
@@ -151,7 +151,7 @@ def test_an_object_file_is_left_alone_and_cannot_be_cut() -> None:
     data = elf.object_file("int number = 3;", "-g")
     image = ElfImage.parse(data)
     assert cut(image, [], strip=Strip.UNNEEDED).is_unchanged
-    with pytest.raises(SurgeryError, match=r"^file of type 0x1: expected a shared library or program$"):
+    with pytest.raises(BinaryError, match=r"^file of type 0x1: expected a shared library or program$"):
         cut(image, [Replacement(range(64, 72), ())])
 
 
@@ -173,7 +173,7 @@ class TestRefusals:
     blob = blobs(image)[1]
 
     def refused(self, *replacements: Replacement) -> str:
-        with pytest.raises(SurgeryError) as caught:
+        with pytest.raises(BinaryError) as caught:
             operated(self.image, replacements)
         return str(caught.value)
 
@@ -230,5 +230,5 @@ class TestRefusals:
         image = ElfImage.parse(elf.shared_object("const char kept[40000] = {1};"))
         section = image.section(".rodata")
         assert section is not None
-        with pytest.raises(SurgeryError, match=r"^exported symbol at 0x\w+, in what would move away$"):
+        with pytest.raises(BinaryError, match=r"^exported symbol at 0x\w+, in what would move away$"):
             cut(image, [Replacement(section.span, (bytes(8),))])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vbuild.elf.surgery.packing import Chunk, Packing, packed
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 
 
 @st.composite
@@ -83,6 +83,6 @@ def test_zeros_shorter_than_the_alignment_are_padding_and_others_stay() -> None:
     ],
 )
 def test_pieces_that_do_not_fit_are_refused(pieces: list[Chunk], message: str) -> None:
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         packed(range(0x10, 0x100), pieces, alignment=8, is_padding=lambda _: False)
     assert str(caught.value) == message

@@ -18,7 +18,7 @@ from vbuild.elf.read import Loading
 from vbuild.elf.records import ProgramHeader
 from vbuild.elf.surgery.cutting import Strip, cut
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError, BuildError
 from vbuild.files.edited import EditedFile
 
 HASHED, PLAIN = "libgiver-1a2b3c4d.so.1.2", "libgiver.so.1"
@@ -372,7 +372,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_relinked_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
     data, message = REFUSED[what]
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         relink(data(), Relink(rpath=("$ORIGIN/../lib",)), folder=tmp_path)
     assert re.sub(r"0x[0-9a-f]{2,}", "0x...", str(caught.value)) == message
     assert list(tmp_path.iterdir()) == []
@@ -396,20 +396,20 @@ def test_what_cannot_be_relinked_is_refused_in_one_line(tmp_path: Path, what: st
     ids=["file of arguments", "empty", "zero", "no SONAME", "colon"],
 )
 def test_a_name_that_means_something_else_is_refused(order: Relink, message: str) -> None:
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         relink(caller(), order)
     assert str(caught.value) == message
 
 
 def test_what_patchelf_says_is_passed_on() -> None:
     data = elf.objcopied(caller(), "--rename-section", ".dynamic=.dynamite")
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         relink(data)
     assert str(caught.value).startswith("patchelf: ")
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BuildError) as caught:
         relink(caller(), folder=tmp_path / "nowhere")
     assert str(caught.value) == "cannot be written to be relinked: No such file or directory"
 
@@ -418,7 +418,7 @@ def test_without_patchelf_the_package_is_named(tmp_path: Path, monkeypatch: pyte
     data = caller()
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BuildError) as caught:
         relink(data)
     assert str(caught.value) == "no patchelf next to this Python or on PATH: install the package patchelf"
 
@@ -432,5 +432,5 @@ def test_a_damaged_library_is_refused_or_relinked() -> None:
     headers = range(image.header.e_phoff, image.header.e_phoff + len(image.segments) * ProgramHeader.layout.size, 8)
     for at in (*headers, *range(dynamic.span.start, dynamic.span.stop, 8)):
         for word in (b"\xff" * 7 + b"\x7f", b"\0" * 8):
-            with suppress(SurgeryError):
+            with suppress(BinaryError):
                 relink(whole[:at] + word + whole[at + 8 :])

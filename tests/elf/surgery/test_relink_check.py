@@ -12,7 +12,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SegmentType
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.surgery.relink_check import INVARIANTS, prove_relinked
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 
 OLD, NEW = "libgiver-1a2b3c4d.so", "libgiver.so"
@@ -196,7 +196,7 @@ def test_what_was_relinked_is_proved() -> None:
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_file_that_breaks_an_invariant_is_refused_by_its_name(how: str) -> None:
     invariant, broken = BROKEN[how]
-    with pytest.raises(SurgeryError) as caught:
+    with pytest.raises(BinaryError) as caught:
         prove_relinked(BEFORE, broken(), ORDER)
     assert str(caught.value).startswith(f"{invariant}: ")
 
@@ -262,7 +262,7 @@ LEADING: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("what", LEADING)
 def test_a_file_in_which_something_leads_to_what_patchelf_moves_is_refused(what: str) -> None:
     data, message = LEADING[what]
-    with pytest.raises(SurgeryError) as caught, relinked(EditedFile.whole(data()), ORDER):
+    with pytest.raises(BinaryError) as caught, relinked(EditedFile.whole(data()), ORDER):
         pass
     assert str(caught.value) == f"nothing leads to what moved: {message}"
 

@@ -9,7 +9,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SegmentType
 from vbuild.elf.surgery.cutting import Operation, operated
 from vbuild.elf.surgery.slots import PointerSlot
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 
 OLD_HASH = "-Wl,--hash-style=sysv"
 ONE = "-Wl,-z,noseparate-code"
@@ -78,7 +78,7 @@ def test_two_holes_may_take_two_ways() -> None:
 
 
 def test_without_any_of_them_a_library_is_refused() -> None:
-    with pytest.raises(SurgeryError, match=r"^no room for more than the 7 program headers it has: expected slack, "):
+    with pytest.raises(BinaryError, match=r"^no room for more than the 7 program headers it has: expected slack, "):
         operation(library(OLD_HASH, ONE, *NO_NOTES))
 
 

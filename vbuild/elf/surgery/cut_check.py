@@ -25,7 +25,7 @@ from vbuild.elf.records import (
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
 from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words, words_in
-from vbuild.errors import BinaryError, SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 
 
@@ -59,7 +59,7 @@ def prove(
     *,
     without: Sequence[Section] = (),
 ) -> None:
-    """Nothing, if *after* is *before* with *replacements* and *without* some sections; else a `SurgeryError`.
+    """Nothing, if *after* is *before* with *replacements* and *without* some sections; else a `BinaryError`.
 
     The message begins with the name of the invariant that does not hold.
     """
@@ -86,22 +86,22 @@ def _touched(before: ElfImage, replacements: Sequence[Replacement]) -> frozenset
 def _named(invariant: str) -> Iterator[None]:
     try:
         yield
-    except (BinaryError, SurgeryError) as error:
-        raise SurgeryError(f"{invariant}: {error}") from error
+    except BinaryError as error:
+        raise BinaryError(f"{invariant}: {error}") from error
 
 
 def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: Replacement) -> Move:
     """Where the pointers of the new file lead to, and that the bytes ordered are there."""
     start = before.address(replacement.span.start)
     if start is None:
-        raise SurgeryError(f"bytes at {replacement.span.start:#x} are not loaded")
+        raise BinaryError(f"bytes at {replacement.span.start:#x} are not loaded")
     found = {_followed(before, after, written, pointer) for pointer in replacement.pointers} or {start}
     if len(found) != 1:
-        raise SurgeryError(f"pointers to {start:#x} now lead to {len(found)} places")
+        raise BinaryError(f"pointers to {start:#x} now lead to {len(found)} places")
     new = found.pop()
     offset = after.offset(new)
     if offset is None or after.offset(new + replacement.size - 1) != offset + replacement.size - 1:
-        raise SurgeryError(f"{replacement.size:#x} bytes at {new:#x} are not in the file")
+        raise BinaryError(f"{replacement.size:#x} bytes at {new:#x} are not in the file")
     for part in replacement.parts:
         _check_part(before, written, offset, part)
         offset += len(part)
@@ -114,14 +114,14 @@ def _followed(before: ElfImage, after: ElfLayout, written: WrittenElf, pointer: 
         table = before.address(pointer.row)
         row = None if table is None else after.offset(table)
         if row is None:
-            raise SurgeryError(f"relocation at {pointer.row:#x} is not loaded")
+            raise BinaryError(f"relocation at {pointer.row:#x} is not loaded")
         found = Relocation.parse(written[row : row + Relocation.layout.size])
         if found.r_offset != pointer.place:
-            raise SurgeryError(f"relocation at {row:#x} is that of {found.r_offset:#x}, expected {pointer.place:#x}")
+            raise BinaryError(f"relocation at {row:#x} is that of {found.r_offset:#x}, expected {pointer.place:#x}")
         return found.r_addend
     place = after.offset(pointer.place)
     if place is None:
-        raise SurgeryError(f"pointer at {pointer.place:#x} is not in the file")
+        raise BinaryError(f"pointer at {pointer.place:#x} is not in the file")
     return int(WORD.unpack(written[place : place + WORD.size])[0])
 
 
@@ -129,30 +129,30 @@ def _check_part(before: ElfImage, written: WrittenElf, offset: int, part: Part) 
     span = range(offset, offset + len(part))
     if isinstance(part, range):
         if (place := written.differs(span, before.data, part.start, {})) is not None:
-            raise SurgeryError(f"byte {place:#x} of the original is another at {offset + place - part.start:#x}")
+            raise BinaryError(f"byte {place:#x} of the original is another at {offset + place - part.start:#x}")
     elif bytes(written[span.start : span.stop]) != part:
-        raise SurgeryError(f"{len(part):#x} new bytes are not at {offset:#x}")
+        raise BinaryError(f"{len(part):#x} new bytes are not at {offset:#x}")
 
 
 def _same_header(case: _Case) -> None:
     old, new = case.before.header, case.after.header
     same = replace(new, e_phoff=old.e_phoff, e_phnum=old.e_phnum, e_shoff=old.e_shoff, e_shnum=old.e_shnum)
     if same != old:
-        raise SurgeryError(f"{new} was {old}")
+        raise BinaryError(f"{new} was {old}")
 
 
 def _loads_ascend(case: _Case) -> None:
     loads = [segment for segment in case.after.segments if segment.p_type == SegmentType.LOAD]
     for one, other in itertools.pairwise(loads):
         if one.addresses.stop > other.p_vaddr:
-            raise SurgeryError(f"PT_LOAD of {other.p_vaddr:#x} behind that of {one.p_vaddr:#x}")
+            raise BinaryError(f"PT_LOAD of {other.p_vaddr:#x} behind that of {one.p_vaddr:#x}")
 
 
 def _offsets_agree(case: _Case) -> None:
     for load in case.after.loads:
         unit = load.p_align
         if unit & (unit - 1) or (unit > 1 and (load.p_offset - load.p_vaddr) % unit):
-            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {unit:#x}")
+            raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {unit:#x}")
 
 
 def _table_is_mapped(case: _Case) -> None:
@@ -161,32 +161,32 @@ def _table_is_mapped(case: _Case) -> None:
     table = range(start, start + ROW * after.header.e_phnum)
     for section in after.sections:
         if section.span and section.span.start < table.stop and table.start < section.span.stop:
-            raise SurgeryError(f"section {section.name} in the program headers")
+            raise BinaryError(f"section {section.name} in the program headers")
     if before.address(before.header.e_phoff) is None:
         return
     address = after.address(table.start)
     if address is None or after.address(table[-1]) != address + len(table) - 1:
-        raise SurgeryError(f"program headers at {table.start:#x} to {table.stop:#x}")
+        raise BinaryError(f"program headers at {table.start:#x} to {table.stop:#x}")
     for header in after.segments:
         if header.p_type == SegmentType.PHDR and (header.p_vaddr, header.p_filesz) != (address, len(table)):
-            raise SurgeryError(f"PT_PHDR says {header.p_vaddr:#x}, {header.p_filesz:#x} bytes")
+            raise BinaryError(f"PT_PHDR says {header.p_vaddr:#x}, {header.p_filesz:#x} bytes")
 
 
 def _same_headers(case: _Case) -> None:
     if len(case.after.sections) < len(case.before.sections):
-        raise SurgeryError(f"{len(case.after.sections)} sections, were {len(case.before.sections)}")
+        raise BinaryError(f"{len(case.after.sections)} sections, were {len(case.before.sections)}")
     for index in case.gone:
         if case.after.sections[index].header.sh_type != SectionType.NULL:
-            raise SurgeryError(f"section {index} is still there")
+            raise BinaryError(f"section {index} is still there")
     for old, new in case.kept:
         is_resized = case.is_replaced(old) or _is_slid_hash(old, new)
         free = {"sh_offset": 0} | ({"sh_size": 0} if is_resized else {})
         free |= {"sh_addr": 0} if old.header.sh_type in SLIDING and old.is_loaded else {}
         if replace(old.header, **free) != replace(new.header, **free) or old.name != new.name:
-            raise SurgeryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
+            raise BinaryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
     for more in case.after.sections[len(case.before.sections) :]:
         if not any(case.is_replaced(old) and old.name == more.name for old in case.before.sections):
-            raise SurgeryError(f"section {more.name} is new")
+            raise BinaryError(f"section {more.name} is new")
 
 
 def _is_slid_hash(old: Section, new: Section) -> bool:
@@ -200,7 +200,7 @@ def _sections_are_loaded(case: _Case) -> None:
         if section.span:
             found = case.after.offset(section.addresses.start), case.after.offset(section.addresses.stop - 1)
             if found != (section.span.start, section.span[-1]):
-                raise SurgeryError(f"section {section.name} is not loaded from {section.span.start:#x}")
+                raise BinaryError(f"section {section.name} is not loaded from {section.span.start:#x}")
         if not section.header.sh_flags & SectionFlag.TLS or section.span:
             _check_permission(case, section)
 
@@ -211,10 +211,10 @@ def _check_permission(case: _Case, section: Section) -> None:
     if old is None:
         return
     if new is None:
-        raise SurgeryError(f"section {section.name} is in no PT_LOAD")
+        raise BinaryError(f"section {section.name} is in no PT_LOAD")
     needed = (old.p_flags & ~SegmentFlag.X) | (SegmentFlag.X if section.header.sh_flags & SectionFlag.EXECINSTR else 0)
     if new.p_flags & needed != needed or (new.p_flags ^ old.p_flags) & SegmentFlag.W:
-        raise SurgeryError(f"section {section.name} is mapped with {new.p_flags:#x}, was {old.p_flags:#x}")
+        raise BinaryError(f"section {section.name} is mapped with {new.p_flags:#x}, was {old.p_flags:#x}")
 
 
 def _load_of(layout: ElfLayout, addresses: range) -> ProgramHeader | None:
@@ -237,7 +237,7 @@ def _same_bytes(case: _Case) -> None:
             and (place := case.written.differs(new.span, case.before.data, old.span.start, words_in(words, old.span)))
             is not None
         ):
-            raise SurgeryError(f"section {old.name} differs from what was at {place:#x}")
+            raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
 
 
 def _expected(case: _Case) -> dict[int, int]:
@@ -270,9 +270,9 @@ def _unclaimed(case: _Case, section: Section) -> list[range]:
 def _check_stretch(case: _Case, addresses: range) -> None:
     old, new = case.before.offset(addresses.start), case.after.offset(addresses.start)
     if old is None or new is None:
-        raise SurgeryError(f"{addresses.start:#x} is no longer loaded")
+        raise BinaryError(f"{addresses.start:#x} is no longer loaded")
     if (place := case.written.differs(range(new, new + len(addresses)), case.before.data, old, {})) is not None:
-        raise SurgeryError(f"what was at {place:#x} and no replacement covers is another")
+        raise BinaryError(f"what was at {place:#x} and no replacement covers is another")
 
 
 def _check_hash(case: _Case, old: Section, new: Section) -> None:
@@ -282,9 +282,9 @@ def _check_hash(case: _Case, old: Section, new: Section) -> None:
     head = Bloom.parse(case.before.view(old.span)).size
     rest = range(new.span.start + now.size, new.span.stop)
     if was != now or case.written.differs(rest, case.before.data, old.span.start + head, {}) is not None:
-        raise SurgeryError(f"section {new.name} does not find what it found")
+        raise BinaryError(f"section {new.name} does not find what it found")
     if len(rest) != len(old.span) - head:
-        raise SurgeryError(f"section {new.name} has another length")
+        raise BinaryError(f"section {new.name} has another length")
 
 
 def _same_segments(case: _Case) -> None:
@@ -296,7 +296,7 @@ def _same_segments(case: _Case) -> None:
         by = slid.get(segment.p_vaddr, 0) if segment.p_type in NOTES else 0
         moved = replace(segment, p_vaddr=segment.p_vaddr + by, p_paddr=segment.p_paddr + by)
         if _placed(moved, case.after) not in found and segment.p_type not in NOTES:
-            raise SurgeryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} is not where it was")
+            raise BinaryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} is not where it was")
 
 
 def _placed(segment: ProgramHeader, after: ElfLayout) -> ProgramHeader:
@@ -307,7 +307,7 @@ def _placed(segment: ProgramHeader, after: ElfLayout) -> ProgramHeader:
 
 def _is_smaller(case: _Case) -> None:
     if len(case.written) >= case.before.size:
-        raise SurgeryError(f"{len(case.written):#x} bytes, were {case.before.size:#x}")
+        raise BinaryError(f"{len(case.written):#x} bytes, were {case.before.size:#x}")
 
 
 INVARIANTS: dict[str, Callable[[_Case], None]] = {

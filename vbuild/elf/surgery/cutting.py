@@ -23,7 +23,7 @@ from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
 from vbuild.elf.surgery.strip import Strip, stripped
 from vbuild.elf.surgery.written import Move, exported, pointer_words, symbol_words
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 
@@ -41,7 +41,7 @@ class Edit:
 def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
     """*source* with *edits*; small pieces next to each other are copied together.
 
-    `SurgeryError` if two edits want the same bytes.
+    `BinaryError` if two edits want the same bytes.
     """
     view = memoryview(source)
     return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
@@ -51,7 +51,7 @@ def _parts(size: int, edits: Iterable[Edit]) -> Iterator[Part]:
     cursor = 0
     for edit in sorted(edits, key=lambda edit: (edit.span.start, edit.span.stop)):
         if edit.span.start < cursor:
-            raise SurgeryError(f"two edits of the bytes at {edit.span.start:#x}")
+            raise BinaryError(f"two edits of the bytes at {edit.span.start:#x}")
         if cursor < size:
             yield range(cursor, min(edit.span.start, size))
         yield bytes(max(0, edit.span.start - max(cursor, size)))
@@ -103,7 +103,7 @@ def cut(
 ) -> EditedFile:
     """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` where nothing is gained.
 
-    `SurgeryError` if it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
+    `BinaryError` if it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
     """
     return operated(image, replacements, strip=strip, force=force).edited
 
@@ -114,7 +114,7 @@ def operated(
     """As `cut`, with what was done."""
     if image.header.e_type not in {FileType.DYN, FileType.EXEC}:
         if replacements:
-            raise SurgeryError(f"file of type {image.header.e_type:#x}: expected a shared library or program")
+            raise BinaryError(f"file of type {image.header.e_type:#x}: expected a shared library or program")
         return Operation(EditedFile.whole(image.data))
     unneeded = stripped(image, strip)
     beds = _beds(image, replacements)
@@ -184,11 +184,11 @@ def _section_of(image: ElfImage, replacement: Replacement) -> Section:
         if span.start in section.span and span.stop <= section.span.stop:
             start, end = image.offset(section.addresses.start), image.offset(section.addresses.stop - 1)
             if not section.is_loaded or (start, end) != (section.span.start, section.span[-1]):
-                raise SurgeryError(f"section {section.name} is not loaded from its place in the file")
+                raise BinaryError(f"section {section.name} is not loaded from its place in the file")
             if section.header.sh_flags & SectionFlag.EXECINSTR:
-                raise SurgeryError(f"section {section.name} is code, which other code reaches")
+                raise BinaryError(f"section {section.name} is code, which other code reaches")
             return section
-    raise SurgeryError(f"replaced {span.start:#x} to {span.stop:#x} is not inside one section")
+    raise BinaryError(f"replaced {span.start:#x} to {span.stop:#x} is not inside one section")
 
 
 def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...]) -> _Bed:
@@ -213,21 +213,21 @@ def _check_followed(image: ElfImage, replacements: Sequence[Replacement]) -> Non
     for each in replacements:
         address = image.address(each.span.start)
         if address is None:
-            raise SurgeryError(f"replaced {each.span.start:#x} is not loaded")
+            raise BinaryError(f"replaced {each.span.start:#x} is not loaded")
         spans.append(range(address, address + len(each.span)))
         for pointer in each.pointers:
             if pointer.target != address:
-                raise SurgeryError(f"pointer to {pointer.target:#x} for what begins at {address:#x}")
+                raise BinaryError(f"pointer to {pointer.target:#x} for what begins at {address:#x}")
         known.update({pointer.place: pointer for pointer in each.pointers})
     starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
     found = image.pointers(spans)
     for pointer in found:
         if known.get(pointer.place) != pointer and pointer.target not in starts:
-            raise SurgeryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
+            raise BinaryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
     if missing := known.keys() - {pointer.place for pointer in found}:
-        raise SurgeryError(f"no relocation fills the pointer at {min(missing):#x}")
+        raise BinaryError(f"no relocation fills the pointer at {min(missing):#x}")
     if values := exported(image, spans):
-        raise SurgeryError(f"exported symbol at {min(values):#x}, in what would move away")
+        raise BinaryError(f"exported symbol at {min(values):#x}, in what would move away")
 
 
 def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:
@@ -251,7 +251,7 @@ def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...]
         return best
     if force and (plan := _forced(image, beds, unneeded, gone)):
         return plan
-    raise SurgeryError(
+    raise BinaryError(
         f"no room for more than the {image.header.e_phnum} program headers it has: expected slack, a .gnu.hash to "
         "shorten, PT_LOADs to merge or a PT_NOTE; the table can be moved by force, but GNU strip destroys such a file"
     )

@@ -16,7 +16,7 @@ from typing import Self
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import ElfMachine, ProgramHeader, SectionFlag, SectionHeader, SegmentFlag, SegmentType
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 
 _PAGE = 4096
 
@@ -47,7 +47,7 @@ def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
     """Room for *pieces*, given in ascending order, in *section*; every start keeps the alignment that all had before.
 
     What no piece claims stays where it is, unless it is shorter than the alignment and *is_padding* says that it is
-    there for nothing else. `SurgeryError` if pieces overlap or grow.
+    there for nothing else. `BinaryError` if pieces overlap or grow.
     """
     unit = _alignment(pieces, alignment)
     cursor = before = section.start
@@ -81,11 +81,11 @@ def _alignment(pieces: Sequence[Chunk], alignment: int) -> int:
 def _check(piece: Chunk, section: range, before: int) -> None:
     start, stop = piece.span.start, piece.span.stop
     if not before <= start < stop <= section.stop:
-        raise SurgeryError(
+        raise BinaryError(
             f"replaced {start:#x} to {stop:#x}: expected addresses from {before:#x} on, up to {section.stop:#x}"
         )
     if piece.size > len(piece.span):
-        raise SurgeryError(f"{piece.size:#x} bytes for the {len(piece.span):#x} at address {start:#x}: it may not grow")
+        raise BinaryError(f"{piece.size:#x} bytes for the {len(piece.span):#x} at address {start:#x}: it may not grow")
 
 
 # the largest page a kernel for the machine has; what is mapped can only be moved in the file by whole pages
@@ -140,7 +140,7 @@ def whole_pages(free: range, unit: int) -> range:
 def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
     """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
 
-    A piece without code is not mapped as executable any more. `SurgeryError` if a hole is anywhere but inside one
+    A piece without code is not mapped as executable any more. `BinaryError` if a hole is anywhere but inside one
     PT_LOAD, or outside all segments.
     """
     unit = page(layout.machine)
@@ -152,7 +152,7 @@ def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
         inner = holes.within(segment.span)
         if segment.p_type != SegmentType.LOAD:
             if inner:
-                raise SurgeryError(f"hole at {inner[0].start:#x} in a segment of type {segment.p_type:#x}")
+                raise BinaryError(f"hole at {inner[0].start:#x} in a segment of type {segment.p_type:#x}")
             found.append(segment)
             continue
         # offsets behind a hole agree with their addresses in pages, not in the 2 MB a linker had chosen
@@ -165,7 +165,7 @@ def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: ElfLayout) -
     edges = [segment.p_offset]
     for hole in holes:
         if hole.start < segment.p_offset or hole.stop > segment.span.stop:
-            raise SurgeryError(f"hole {hole.start:#x} to {hole.stop:#x} is partly outside the PT_LOAD that it touches")
+            raise BinaryError(f"hole {hole.start:#x} to {hole.stop:#x} is partly outside the PT_LOAD that it touches")
         edges += [hole.start, hole.stop]
     edges.append(segment.span.stop)
     pieces = []

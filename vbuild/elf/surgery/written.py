@@ -13,7 +13,7 @@ from typing import Self
 from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer, Ranges
 from vbuild.elf.layout import Section
 from vbuild.elf.records import SectionType
-from vbuild.errors import SurgeryError
+from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 
 _CHUNK = 1 << 20
@@ -121,10 +121,10 @@ def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) ->
         place = image.offset(pointer.place)
         held = image.word(pointer.place)
         if place is None or held is None:
-            raise SurgeryError(f"pointer at address {pointer.place:#x}, where the file has no word")
+            raise BinaryError(f"pointer at address {pointer.place:#x}, where the file has no word")
         if pointer.form is ElfForm.RELA:
             if pointer.row is None:
-                raise SurgeryError(f"pointer at address {pointer.place:#x} without a row in a relocation table")
+                raise BinaryError(f"pointer at address {pointer.place:#x} without a row in a relocation table")
             words[pointer.row + _ADDEND] = address
         # GNU ld writes the target there too; lld writes 0, and only the addend counts
         if held == pointer.target:
