@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from tests.factories.plans import GCC, plan
 from vbuild.build.cuda import HostChoice, cuda_plan, host_of
 from vbuild.build.plan import BuildBackend, CudaPlan
+from vbuild.config.table import Settings
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, Compress, CudaBuild, CudaSettings, FileRule, ToolkitSpec
-from vbuild.recipe.target import Settings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 
 HOME = Path("/opt/cuda")

@@ -47,7 +47,7 @@ def test_what_is_not_there_is_the_default() -> None:
     assert (table.text("a", "x"), table.number("b", 1), table.flag("c", default=True)) == ("x", 1, True)
     assert (table.optional_text("d"), table.optional_parsed("e", Cpu.parse)) == (None, None)
     assert (table.texts("f", ("x",)), table.pairs("g"), table.settings("h"), table.tables("i")) == (("x",), (), (), ())
-    with table.optional("j") as nothing:
+    with table.table("j", optional=True) as nothing:
         assert list(nothing) == []
 
 

@@ -10,10 +10,11 @@ from cibuildwheel.options import BuildOptions, CommandLineArguments, compute_opt
 
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, runs
 from vbuild.build.plan import BuildBackend
+from vbuild.config.table import Env
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.target import Env, Target
+from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit.model import Toolkit
 
 CP311 = "cp311-manylinux_x86_64"

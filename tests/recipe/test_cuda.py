@@ -10,7 +10,6 @@ from tests.factories.recipes import recipe
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
-from vbuild.recipe.evaluation import evaluated
 from vbuild.recipe.matrix import (
     NEWEST_GLIBC,
     Axis,
@@ -23,7 +22,7 @@ from vbuild.recipe.matrix import (
     MatrixRule,
     Plain,
 )
-from vbuild.recipe.target import Target
+from vbuild.recipe.target import Target, evaluated
 
 PYTHON = 'python = ["3.12"]\n'
 TOOLKIT = (

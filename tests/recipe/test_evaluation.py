@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.factories.recipes import project, recipe
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.evaluation import evaluated, merged
 from vbuild.recipe.matrix import Axis, AxisValue, Matrix, MatrixRule
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.target import Target
+from vbuild.recipe.target import Target, evaluated, merged
 
 LEVELS = tuple(Cpu.known("x86_64", level) for level in ("v1", "v2", "v3", "v4"))
 V1, V2, V3, V4 = LEVELS

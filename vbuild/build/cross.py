@@ -21,9 +21,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from vbuild.build.plan import BuildBackend, FlagPlan
+from vbuild.config.table import Settings
 from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
-from vbuild.recipe.target import Settings
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 

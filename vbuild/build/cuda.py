@@ -23,11 +23,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.build.plan import BuildBackend, CudaPlan
+from vbuild.config.table import Settings
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
-from vbuild.recipe.target import Settings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, known_macros, told_by
 from vbuild.toolchain.nvcc_code import CudaRules, requested
 from vbuild.toolchain.nvcc_options import Call

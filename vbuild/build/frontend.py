@@ -25,13 +25,13 @@ from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, check_nvcc, install
-from vbuild.config.table import Table
+from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError
 from vbuild.process.run import run
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import BuildSettings
-from vbuild.recipe.target import Env, Target
+from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter

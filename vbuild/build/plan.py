@@ -16,10 +16,10 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.config.table import Env, Settings
 from vbuild.errors import BuildError
 from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
-from vbuild.recipe.target import Env, Settings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_code import CudaRules

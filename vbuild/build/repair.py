@@ -171,7 +171,7 @@ def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
             table = table.handed(key)
         build = table.handed("build") if "build" in table else Table({})
         asked = build.parsed_texts("pass-env", variable_pattern, ())
-        with table.optional("repair") as settings:
+        with table.table("repair", optional=True) as settings:
             return Repair.read(settings), asked
 
 

@@ -17,6 +17,10 @@ from vbuild.errors import RecipeError, at
 T = TypeVar("T")
 
 Setting = str | tuple[str, ...]
+Settings = tuple[tuple[str, Setting], ...]
+"""Config settings of PEP 517, in the order written."""
+Env = tuple[tuple[str, str], ...]
+"""Environment variables, in the order written."""
 
 # bytes: nobody writes so much by hand, and tables take a hundred times their size in memory
 _LARGEST = 1 << 19
@@ -38,7 +42,7 @@ class Table:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The top table of a TOML document; `RecipeError` with line and column where it is not TOML, or is endless."""
+        """The top table of a TOML document; `RecipeError` with line and column if it is not TOML, or too large."""
         if len(text) > _LARGEST:
             raise RecipeError(f"{len(text)} characters; expected {_LARGEST} at most")
         if key := _DEEP_KEY.search(text):
@@ -53,7 +57,7 @@ class Table:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The top table of the TOML file at *path*; `RecipeError` where it cannot be read."""
+        """The top table of the TOML file at *path*; `RecipeError` if it cannot be read."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +78,7 @@ class Table:
         return self._place
 
     def place(self, key: str) -> str:
-        """The dotted name of *key*, quoted where TOML wants it quoted, as a message shows it."""
+        """The dotted name of *key*, quoted if TOML wants it quoted, as a message shows it."""
         name = key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
         return f"{self._place}.{name}" if self._place else name
 
@@ -87,14 +91,14 @@ class Table:
         return RecipeError(f"{self._place}: {what}" if self._place else what)
 
     def text(self, key: str, default: str | None = None) -> str:
-        return self._typed(key, str, default)
+        return self._checked(key, self.raw(key), str, default)
 
     def optional_text(self, key: str) -> str | None:
-        """The string at *key*; None where there is none."""
+        """The string at *key*, or None if there is none."""
         return None if self.raw(key) is None else self.text(key)
 
     def one_of(self, key: str, expected: Iterable[str]) -> str:
-        """The string at *key*, which has to be one of those *expected*; the first of them where there is none."""
+        """The string at *key*, which has to be one of those *expected*; the first of them if there is none."""
         words = [str(word) for word in expected]
         text = self.text(key, words[0])
         if text not in words:
@@ -103,19 +107,19 @@ class Table:
         return text
 
     def flag(self, key: str, *, default: bool) -> bool:
-        return self._typed(key, bool, default)
+        return self._checked(key, self.raw(key), bool, default)
 
     def number(self, key: str, default: int | None = None) -> int:
-        return self._typed(key, int, default)
+        return self._checked(key, self.raw(key), int, default)
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The array of strings at *key*."""
-        values: list[object] = self._typed(key, list, None if default is None else list(default))
+        values: list[object] = self._checked(key, self.raw(key), list, None if default is None else list(default))
         return tuple(self._checked(f"{key}[{index}]", value, str) for index, value in enumerate(values))
 
     def text_arrays(self, key: str) -> tuple[tuple[str, ...], ...]:
-        """The array of arrays of strings at *key*; empty where there is none."""
-        values: list[list[object]] = self._typed(key, list, [])
+        """The array of arrays of strings at *key*, or nothing if there is none."""
+        values: list[list[object]] = self._checked(key, self.raw(key), list, [])
         rows = {f"{key}[{index}]": value for index, value in enumerate(values)}
         return tuple(type(self)({row: value}, self._place).texts(row) for row, value in rows.items())
 
@@ -124,14 +128,14 @@ class Table:
         value = self.raw(key)
         return (value,) if isinstance(value, str) else self.texts(key)
 
-    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """The table of strings at *key*, in the order written; empty where there is none."""
-        with self.optional(key) as table:
+    def pairs(self, key: str) -> Env:
+        """The table of strings at *key*, in the order written, or nothing if there is none."""
+        with self.table(key, optional=True) as table:
             return tuple((name, table.text(name)) for name in table)
 
-    def settings(self, key: str) -> tuple[tuple[str, Setting], ...]:
-        """The table of strings and arrays of strings at *key*, as PEP 517's config settings are; empty where none."""
-        with self.optional(key) as table:
+    def settings(self, key: str) -> Settings:
+        """The table of strings and arrays of strings at *key*, in the order written, or nothing if there is none."""
+        with self.table(key, optional=True) as table:
             return tuple((name, table.setting(name)) for name in table)
 
     def setting(self, key: str) -> Setting:
@@ -144,36 +148,28 @@ class Table:
         raise self.refuse(key, f"expected a string or an array of strings, got {value!r}")
 
     def raw(self, key: str) -> object:
-        """The value at *key* as TOML gives it, whatever its type; None where there is none."""
+        """The value at *key* as TOML gives it, whatever its type, or None if there is none."""
         self._read.add(key)
         return self._values.get(key)
 
     def tables(self, key: str) -> tuple[Self, ...]:
-        """The array of tables at *key*; empty where there is none."""
-        values: list[object] = self._typed(key, list, [])
+        """The array of tables at *key*, or nothing if there is none."""
+        values: list[object] = self._checked(key, self.raw(key), list, [])
         return tuple(
             type(self)(self._checked(f"{key}[{index}]", value, dict), self.place(f"{key}[{index}]"))
             for index, value in enumerate(values)
         )
 
     @contextmanager
-    def table(self, key: str) -> Iterator[Self]:
-        """The table at *key*; on leaving the block, keys not read are refused."""
-        table = self.handed(key)
+    def table(self, key: str, *, optional: bool = False) -> Iterator[Self]:
+        """The table at *key*, or an empty one if *optional*; at the end of the block, keys not read are refused."""
+        table = self.handed(key, optional=optional)
         yield table
         table.finish()
 
-    @contextmanager
-    def optional(self, key: str) -> Iterator[Self]:
-        """The table at *key*, or an empty one; on leaving the block, keys not read are refused."""
-        values: dict[str, Any] = self._typed(key, dict, {})
-        table = type(self)(values, self.place(key))
-        yield table
-        table.finish()
-
-    def handed(self, key: str) -> Self:
-        """The table at *key* for another reader, whose business `finish` then is."""
-        values: dict[str, Any] = self._typed(key, dict, None)
+    def handed(self, key: str, *, optional: bool = False) -> Self:
+        """The table at *key*, or an empty one if *optional*, for a reader that calls `finish` itself."""
+        values: dict[str, Any] = self._checked(key, self.raw(key), dict, {} if optional else None)
         return type(self)(values, self.place(key))
 
     def parsed(self, key: str, parse: Callable[[str], T]) -> T:
@@ -183,17 +179,23 @@ class Table:
             return parse(text)
 
     def optional_parsed(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """As `parsed`; None where there is no *key*."""
+        """As `parsed`, or None if there is no *key*."""
         return None if self.raw(key) is None else self.parsed(key, parse)
 
     def parsed_texts(
-        self, key: str, parse: Callable[[str], T], default: tuple[str, ...] | None = None
+        self, key: str, parse: Callable[[str], T], default: tuple[str, ...] | None = None, *, unique: bool = False
     ) -> tuple[T, ...]:
-        """The array of strings at *key* as values; an error of *parse* gets the string's place in front."""
-        values = []
+        """The array of strings at *key* as values; an error of *parse* gets the string's place in front.
+
+        With *unique*, a value that is there twice is refused.
+        """
+        values: list[T] = []
         for index, text in enumerate(self.texts(key, default)):
             with at(self.place(f"{key}[{index}]")):
-                values.append(parse(text))
+                value = parse(text)
+            if unique and value in values:
+                raise self.refuse(f"{key}[{index}]", f"{str(value)!r} is there twice")
+            values.append(value)
         return tuple(values)
 
     def finish(self) -> None:
@@ -203,13 +205,12 @@ class Table:
                 known = ", ".join(sorted(self._read)) or "none"
                 raise self.refuse(key, f"no such key; known here: {known}")
 
-    def _typed(self, key: str, kind: type[T], default: T | None) -> T:
-        value = self.raw(key)
-        if value is None and default is None:
-            raise self.refuse(key, f"missing; expected {_NAMES[kind]}")
-        return self._checked(key, default if value is None else value, kind)
-
-    def _checked(self, key: str, value: object, kind: type[T]) -> T:
+    def _checked(self, key: str, value: object, kind: type[T], default: T | None = None) -> T:
+        """The *value* of *key*, or *default* if it is None; both None, or a value that is no *kind*, is refused."""
+        if value is None:
+            if default is None:
+                raise self.refuse(key, f"missing; expected {_NAMES[kind]}")
+            return default
         # bool is an int to Python, not to TOML
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.refuse(key, f"expected {_NAMES[kind]}, got {value!r}")

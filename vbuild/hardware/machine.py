@@ -146,7 +146,7 @@ def _version(text: str) -> str:
 
 
 def _read_nvidia(table: Table) -> Nvidia:
-    with table.optional("nvidia") as keys:
+    with table.table("nvidia", optional=True) as keys:
         driver = None if keys.optional_text("driver") is None else keys.parsed("driver", Dotted.parse)
         with at(keys.place("capabilities")):
             capabilities = tuple(Dotted.parse(text) for text in keys.texts("capabilities", ()))
@@ -155,7 +155,7 @@ def _read_nvidia(table: Table) -> Nvidia:
 
 def _read_supported(table: Table) -> tuple[tuple[str, Features], ...]:
     supported = []
-    with table.optional("supported") as namespaces:
+    with table.table("supported", optional=True) as namespaces:
         for namespace in namespaces:
             _check(_NAME, namespace, namespaces.place(namespace))
             with namespaces.table(namespace) as features:

@@ -86,7 +86,7 @@ class CudaSettings:
         if compress not in {Compress.DEFAULT, Compress.NONE} and min(toolkits) < COMPRESS_MODES_SINCE:
             what = f"{str(compress)!r} is known to nvcc from CUDA {COMPRESS_MODES_SINCE} on"
             raise table.refuse("compress", f"{what}, and the matrix has {min(toolkits)}; expected 'default' or 'none'")
-        with table.optional("files") as files:
+        with table.table("files", optional=True) as files:
             rules = tuple(FileRule(glob, _treatment(files, glob, toolkits)) for glob in files)
         return cls(
             archs=Archs(table.one_of("archs", Archs)),

@@ -19,7 +19,7 @@ The compiler of host code as a recipe asks for it.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Self, TypeVar
@@ -27,14 +27,14 @@ from typing import Self, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.config.table import Setting, Table
+from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Compress, Strategy, ToolkitSpec, gpu_list
 from vbuild.recipe.native import ToolkitLibrary
-from vbuild.recipe.spelling import cpu_level, free_property, interpreter, label, located, variables
+from vbuild.recipe.spelling import free_property, interpreter, label, located, variables
 
 NAMESPACE = "nvidia"
 
@@ -80,18 +80,16 @@ class MatrixEntry(Struct, frozen=True):
     toolkit: ToolkitSpec
     groups: tuple[GpuGroup, ...]
     strategy: Strategy = Strategy.FAT
-    env: tuple[tuple[str, str], ...] = ()
-    config_settings: tuple[tuple[str, Setting], ...] = ()
+    env: Env = ()
+    config_settings: Settings = ()
     place: str = ""
 
 
-def read_cuda(matrix: Table, folder: Path) -> tuple[MatrixEntry, ...]:
-    """The toolkits that a ``[matrix]`` table lists, none where it has no ``cuda``; paths start at *folder*.
+def _cuda(matrix: Table, folder: Path) -> tuple[MatrixEntry, ...]:
+    """The toolkits that a ``[matrix]`` table lists in ``cuda``; paths start at *folder*.
 
     `RecipeError`, before any compiler starts, for GPUs that a toolkit does not compile for.
     """
-    if matrix.raw("cuda") is None:
-        return ()
     entries = tuple(_entry(table, folder) for table in matrix.tables("cuda"))
     if not entries:
         raise matrix.refuse("cuda", "empty; name a toolkit, or leave the key out")
@@ -233,8 +231,8 @@ class AxisValue(Struct, frozen=True):
 
     name: str
     properties: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    config_settings: tuple[tuple[str, Setting], ...] = ()
+    env: Env = ()
+    config_settings: Settings = ()
 
 
 class Axis(Struct, frozen=True):
@@ -256,7 +254,7 @@ class MatrixRule(Struct, frozen=True):
 
 
 class Matrix(Struct, frozen=True):
-    """The axes and the rules between their values; ``cpus`` is empty where no level was asked for."""
+    """The axes and the rules between their values; ``cpus`` is empty if no level was asked for."""
 
     cpus: tuple[Cpu, ...] = ()
     pythons: tuple[str, ...] = (sys.executable,)
@@ -282,16 +280,20 @@ class Matrix(Struct, frozen=True):
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
     """The matrix a ``[matrix]`` *table* describes; interpreters given by path are looked for from *folder*."""
-    with table.optional("axes") as axes:
+    with table.table("axes", optional=True) as axes:
         matrix = Matrix(
-            cpus=_cpus(table),
-            pythons=_pythons(table, folder),
+            cpus=_values(table, "cpu", Cpu.parse),
+            pythons=_values(table, "python", lambda text: interpreter(text, folder)) or (sys.executable,),
             axes=tuple(_axis(axes, name) for name in axes),
-            priority=_unique(table, "priority", table.texts("priority", ())),
+            priority=table.parsed_texts("priority", str, (), unique=True),
             hash_labels=table.one_of("labels", ("names", "hash")) == "hash",
-            cuda=read_cuda(table, folder),
+            cuda=_cuda(table, folder) if table.raw("cuda") is not None else (),
             plain=Plain(table.one_of("plain", Plain)),
         )
+    for cpu in matrix.cpus:
+        if cpu.machine != matrix.cpus[0].machine:
+            what = f"{matrix.cpus[0]} and {cpu} are of different machines; expected levels of one"
+            raise table.refuse("cpu", what)
     if "plain" in table and not matrix.cuda and matrix.plain is not Plain.HWCAPS:
         raise table.refuse("plain", "would have no effect without matrix.cuda")
     rules = _Rules(matrix.names, folder)
@@ -313,60 +315,39 @@ def _check_joinable(table: Table, matrix: Matrix) -> None:
     if matrix.cpus and matrix.cpus[0].machine != "x86_64":
         raise table.refuse("plain", f"'hwcaps' needs levels that glibc knows; it has none for {matrix.cpus[0].machine}")
     included = (name for rule in matrix.include for axis, names in rule.values if axis == "cpu" for name in names)
-    if all(cpu.is_baseline for cpu in (*matrix.cpus, *map(cpu_level, included))):
+    if all(cpu.is_baseline for cpu in (*matrix.cpus, *map(Cpu.parse, included))):
         raise table.refuse("plain", "'hwcaps' joins builds for CPU levels; expected some above x86-64 in matrix.cpu")
 
 
-def _cpus(table: Table) -> tuple[Cpu, ...]:
-    if table.raw("cpu") is None:
+def _values(table: Table, axis: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+    """The values of *axis*, each there once, or none if the matrix does not have it."""
+    if table.raw(axis) is None:
         return ()
-    cpus = _listed(table, "cpu", table.parsed_texts("cpu", cpu_level))
-    for cpu in cpus:
-        if cpu.machine != cpus[0].machine:
-            raise table.refuse("cpu", f"{cpus[0]} and {cpu} are of different machines; expected levels of one")
-    return cpus
-
-
-def _pythons(table: Table, folder: Path) -> tuple[str, ...]:
-    if table.raw("python") is None:
-        return (sys.executable,)
-    return _listed(table, "python", table.parsed_texts("python", lambda text: interpreter(text, folder)))
+    if not (values := table.parsed_texts(axis, parse, unique=True)):
+        raise table.refuse(axis, "empty; name a value, or leave the key out")
+    return values
 
 
 def _axis(axes: Table, name: str) -> Axis:
     if name in _TAKEN or not _AXIS.fullmatch(name):
         raise axes.refuse(name, f"no name for a free axis; expected a-z, 0-9 and _, and none of {', '.join(_TAKEN)}")
     with axes.table(name) as values:
-        axis = Axis(name, tuple(_value(values, value) for value in values))
+        axis = Axis(name, tuple(_free_value(values, value) for value in values))
         if not axis.values:
             raise values.wrong("has no values")
         return axis
 
 
-def _value(axis: Table, name: str) -> AxisValue:
+def _free_value(axis: Table, name: str) -> AxisValue:
     with at(axis.place(name)):
         label(name)
     with axis.table(name) as value:
-        properties = value.parsed_texts("properties", free_property, ())
         return AxisValue(
             name,
-            _unique(value, "properties", properties),
+            value.parsed_texts("properties", free_property, (), unique=True),
             variables(value, "env"),
             value.settings("config-settings"),
         )
-
-
-def _listed(table: Table, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
-    if not values:
-        raise table.refuse(key, "empty; name a value, or leave the key out")
-    return _unique(table, key, values)
-
-
-def _unique(table: Table, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            raise table.refuse(f"{key}[{index}]", f"{str(value)!r} is there twice")
-    return values
 
 
 class _Rules(Struct, frozen=True):
@@ -418,7 +399,7 @@ class _Rules(Struct, frozen=True):
         if axis != "cpu":
             return self._values(entry, axis)[0]
         with at(entry.place(axis)):  # a level the others skip is what include is for
-            cpu, first = cpu_level(text), cpu_level(self.names["cpu"][0])
+            cpu, first = Cpu.parse(text), Cpu.parse(self.names["cpu"][0])
             if cpu.machine != first.machine:
                 raise RecipeError(f"{cpu} is of another machine than {first}")
             return str(cpu)
@@ -427,7 +408,7 @@ class _Rules(Struct, frozen=True):
         """*text* as the axis spells it, so that two spellings of one value are one."""
         match axis:
             case "cpu":
-                return str(cpu_level(text))
+                return str(Cpu.parse(text))
             case "python":
                 return interpreter(text, self.folder)
             case _:

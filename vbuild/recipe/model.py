@@ -12,17 +12,17 @@ from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
-from vbuild.config.table import Table
+from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at
 from vbuild.recipe.cuda import CudaSettings
-from vbuild.recipe.evaluation import evaluated, merged
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
 from vbuild.recipe.native import Native, check_levels, read_natives
-from vbuild.recipe.source import Folder, Sdist, Source, read_source, same_project
+from vbuild.recipe.source import Folder, Sdist, Source, read_source
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
-from vbuild.recipe.target import Draft, Env, Settings, Target, read_drafts, read_priority
+from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
 
 _CACHES = ("auto", "ccache", "sccache", "none")
@@ -140,14 +140,14 @@ class Recipe:
     def load(cls, path: Path) -> Self:
         """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
 
-        `RecipeError`, with file, table and key, where it cannot be carried out as written.
+        `RecipeError`, with file, table and key, if it cannot be carried out as written.
         """
         if path.is_dir():
             path /= "pyproject.toml"
         table = Table.load(path)
         with at(path):
             recipe = cls._of_project(table, path) if path.name == "pyproject.toml" else cls._of_file(table, path)
-            recipe.namespaces()  # evaluates the targets, so that what is wrong with them is said here
+            recipe.namespaces()  # evaluates the targets, so that this call reports what is wrong with them
             if recipe.natives:
                 check_levels(recipe.natives, [target.cpu for target in recipe.targets()])
             return recipe
@@ -169,7 +169,7 @@ class Recipe:
         )
 
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
-        """The targets called as in *only*, for those of *pythons*; all where one is empty; `RecipeError` for others.
+        """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for others.
 
         A Python that is a path may be given as in the recipe, by the way from where that stands.
         """
@@ -197,7 +197,9 @@ class Recipe:
         names = dict.fromkeys(text.split(" :: ")[0] for target in self.targets() for text in target.properties)
         others = tuple(name for name in names if name != NAMESPACE and name not in _NOT_ORDERED)
         used = (NAMESPACE, *others) if NAMESPACE in names else others
-        given = self.matrix.priority or (read_priority(self.variant) if self.variant else ())
+        given = self.matrix.priority
+        if self.variant and "default-priorities" in self.variant and not given:
+            given = self.variant.handed("default-priorities").texts("namespace", ())
         for namespace in used if given else ():
             if namespace not in given:
                 raise RecipeError(f"matrix.priority: {namespace!r} is missing; properties of it are in use")
@@ -209,14 +211,13 @@ class Recipe:
         with table.table("source") as source_table:
             source = read_source(source_table, path.parent)
             found, variant = _stated(source)
-            if found and not same_project(found, name):
+            if found and canonicalize_name(found) != canonicalize_name(name):
                 raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
         return cls._read(table, name, source, path, variant)
 
     @classmethod
     def _of_project(cls, pyproject: Table, path: Path) -> Self:
-        tool = pyproject.handed("tool") if "tool" in pyproject else Table({})
-        table = tool.handed("vbuild") if "vbuild" in tool else Table({}, "tool.vbuild")
+        table = pyproject.handed("tool", optional=True).handed("vbuild", optional=True)
         source = Folder(path.parent.resolve())
         name, variant = _stated(source)
         if name is None:
@@ -231,16 +232,16 @@ class Recipe:
             if variant:
                 raise table.refuse("variant", "the project has a [variant] table of its own; expected one of the two")
             variant = table.handed("variant")
-        with table.optional("matrix") as matrix_table:
+        with table.table("matrix", optional=True) as matrix_table:
             matrix = read_matrix(matrix_table, path.parent)
         drafts = read_drafts(variant) if variant else ()
         if not (matrix.cpus or matrix.cuda or matrix.axes or drafts):
             raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
         with (
-            table.optional("build") as build,
-            table.optional("verify") as verify,
-            table.optional("repair") as repair,
-            table.optional("test") as test,
+            table.table("build", optional=True) as build,
+            table.table("verify", optional=True) as verify,
+            table.table("repair", optional=True) as repair,
+            table.table("test", optional=True) as test,
         ):
             recipe = cls(
                 name=name,
@@ -273,5 +274,5 @@ def _stated(source: Source) -> tuple[str | None, Table | None]:
     if path is None or not path.is_file():
         return None, None
     project = Table.load(path)
-    name = project.handed("project").optional_text("name") if "project" in project else None
+    name = project.handed("project", optional=True).optional_text("name")
     return name, project.handed("variant") if "variant" in project else None

@@ -21,12 +21,11 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.config.table import Table
+from vbuild.config.table import Env, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.source import Source, parse_sha256, parse_subdirectory, read_source
-from vbuild.recipe.spelling import cpu_level, existing_patch, requirement, variables
-from vbuild.recipe.target import Env
+from vbuild.recipe.spelling import existing_patch, requirement, variables
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*")
 # Debian Policy, 5.6.1 and 5.6.12: a source package, and an upstream version, which epoch and revision are no part of
@@ -151,7 +150,7 @@ def _arguments(table: Table, *, per_level: bool) -> Iterator[tuple[Cpu | None, t
             if key == _ALL:
                 continue
             with at(levels.place(key)):
-                cpu = cpu_level(key)
+                cpu = Cpu.parse(key)
             if not per_level:
                 raise levels.refuse(key, "would have no effect, as per-level is false; expected an array for all")
             yield cpu, levels.texts(key)

@@ -55,7 +55,7 @@ Source = Sdist | Folder | Git
 def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> Source:
     """The source that a ``[source]`` *table* names; its paths start at *folder*, where the recipe stands.
 
-    *also* are further kinds that the table might have named, for the message where it names none.
+    *also* are further kinds that a table may name, for the message about one that names none.
     """
     kinds = [key for key in ("sdist", "path", "git") if key in table]
     if len(kinds) != 1:
@@ -67,9 +67,15 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
             name, version = table.parsed("sdist", _pinned)
             return Sdist(name, version, table.parsed("sha256", parse_sha256), subdirectory)
         case "git":
-            return Git(_url(table.text("git"), folder), table.parsed("commit", _commit), subdirectory)
+            url = table.text("git")
+            if "://" not in url and (path := located(url, folder)).is_dir():
+                url = str(path.resolve())  # a repository on this machine
+            return Git(url, table.parsed("commit", _commit), subdirectory)
         case _:
-            return Folder(_existing(table, folder), subdirectory)
+            path = table.parsed("path", lambda text: located(text, folder))
+            if not path.is_dir():
+                raise table.refuse("path", f"no folder {table.text('path')!r}; paths start where the recipe stands")
+            return Folder(path.resolve(), subdirectory)
 
 
 def same_project(one: str, other: str) -> bool:
@@ -106,18 +112,3 @@ def parse_subdirectory(text: str) -> str:
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise RecipeError(f"{text!r} does not stay inside the source; expected a path below it with /")
     return str(path) if path.parts else ""
-
-
-def _url(text: str, folder: Path) -> str:
-    """A URL as it is; a repository on this machine by its absolute path."""
-    if "://" in text:
-        return text
-    path = located(text, folder)
-    return str(path.resolve()) if path.is_dir() else text
-
-
-def _existing(table: Table, folder: Path) -> Path:
-    path = table.parsed("path", lambda text: located(text, folder))
-    if not path.is_dir():
-        raise table.refuse("path", f"no folder {table.text('path')!r}; paths start where the recipe stands")
-    return path.resolve()

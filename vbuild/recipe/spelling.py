@@ -34,24 +34,15 @@ def variant_property(text: str) -> str:
 
 
 def free_property(text: str) -> str:
-    """*text* as a property, where it is no CPU level: those are an axis of their own."""
+    """*text* as a property that is no CPU level: those are an axis of their own."""
     text = variant_property(text)
-    if cpu := level_of(text):
+    if cpu := Cpu.of_property(text):
         raise RecipeError(f"{text!r} is a CPU level; expected it in matrix.cpu, as {str(cpu)!r}")
     return text
 
 
-def level_of(text: str) -> Cpu | None:
-    """The CPU that the property *text* asks for; None for a property of anything else."""
-    return Cpu.of_property(text)
-
-
-def cpu_level(text: str) -> Cpu:
-    return Cpu.parse(text)
-
-
 def baseline(machine: str | None = None) -> Cpu:
-    """The lowest level of *machine*, this machine where none is named; `RecipeError` if levels are not known."""
+    """The lowest level of *machine*, or of this machine; `RecipeError` if its levels are not known."""
     name = machine or platform.machine().lower()
     name = _SPELLINGS.get(name, name)
     if name not in _BASELINES:

@@ -1,25 +1,36 @@
-"""A target: the recipe evaluated at one point of its axes, which is one wheel to build.
+"""Targets, each of which is one wheel to build, and how they come from a recipe's matrix and its project's variants.
 
-The variants that a project lists by itself: ``[variant.variants.<label>]`` of the Building draft (pre-PEP "9998").
+    axes -> zip -> every combination -> minus exclude -> plus include -> points
+    each point  -> a labelled target, if its values have properties
+    each Python -> the plain target: the first point left, at the baseline level, for all its GPUs or for none
 
-``[variant]`` holds the metadata that all variant wheels of the project share; that part is another reader's.
+Points that differ in nothing but their GPUs, of one toolkit, share a build that is compiled for all of these.
+
+A project lists variants of its own in ``[variant.variants.<label>]`` (Building draft, pre-PEP "9998"). The rest of
+``[variant]`` is the metadata that all variant wheels of the project share, which `vbuild.variants.metadata` reads.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from itertools import product
+from math import prod
 from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.config.table import Setting, Table
-from vbuild.errors import at
+from vbuild.config.table import Env, Settings, Table
+from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import CudaBuild
-from vbuild.recipe.spelling import label, level_of, variant_property
+from vbuild.hardware.gpu import GpuList, GpuRequest
+from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
+from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain
+from vbuild.recipe.spelling import baseline, label, variant_property
 
-Env = tuple[tuple[str, str], ...]
-Settings = tuple[tuple[str, Setting], ...]
+_MOST = 4096  # combinations
+
+_Build = tuple[ToolkitSpec | str | None, ...]
 
 
 class Target(Struct, frozen=True):
@@ -63,15 +74,8 @@ class Draft(Struct, frozen=True):
 
 def read_drafts(variant: Table) -> tuple[Draft, ...]:
     """The variants that a ``[variant]`` table lists, in the order written, or none if it has no ``variants``."""
-    with variant.optional("variants") as variants:
+    with variant.table("variants", optional=True) as variants:
         return tuple(_draft(variants, name) for name in variants)
-
-
-def read_priority(variant: Table) -> tuple[str, ...]:
-    """The namespaces of a ``[variant]`` table, best first, or none if it does not say."""
-    if "default-priorities" not in variant:
-        return ()
-    return variant.handed("default-priorities").texts("namespace", ())
 
 
 def _draft(variants: Table, name: str) -> Draft:
@@ -83,7 +87,7 @@ def _draft(variants: Table, name: str) -> Draft:
         if (name == "null") == bool(properties):
             what = "has properties; the null variant has none" if properties else "has no properties; only 'null' may"
             raise namespaces.wrong(what)
-        levels = [cpu for text in properties if (cpu := level_of(text))]
+        levels = [cpu for text in properties if (cpu := Cpu.of_property(text))]
         # several values of one feature: a machine that has any of them may get the wheel, so the lowest counts
         return Draft(name, properties, min(levels, key=attrgetter("rank"), default=None))
 
@@ -94,3 +98,258 @@ def _properties(namespaces: Table, namespace: str) -> Iterator[str]:
             for value in features.texts(feature):
                 with at(features.place(feature)):
                     yield variant_property(f"{namespace} :: {feature} :: {value}")
+
+
+class _Point(Struct, frozen=True):
+    """A value for every axis, and the label where the recipe gives one."""
+
+    values: Mapping[str, str]
+    label: str | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} = {value}" for axis, value in self.values.items())
+
+
+def evaluated(
+    matrix: Matrix, drafts: Iterable[Draft] = (), *, compress: Compress = Compress.DEFAULT
+) -> tuple[Target, ...]:
+    """Every wheel of *matrix* and of the project's own *drafts*, by Python, each Python's plain one first.
+
+    GPU code is stored as *compress* says. Drafts for another machine cannot be built here and are left out.
+    `RecipeError` if two wheels would be one.
+    """
+    base = baseline(matrix.cpus[0].machine if matrix.cpus else None)
+    points = _points(matrix, base)
+    mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.runs(base)]
+    groups = _groups(matrix, compress) if matrix.cuda else {}
+    values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
+    families: dict[str, list[_Point]] = defaultdict(list)
+    for point in points:
+        families[point.values["python"]].append(point)
+    targets: list[Target] = []
+    for python in matrix.pythons:
+        targets += _Family(matrix, base, groups, values, tuple(families[python])).targets()
+        # the draft leaves the difference between variants to the build backend, so each is a build of its own
+        targets += [
+            Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
+            for draft in mine
+        ]
+    _tell_apart(targets)
+    if matrix.plain is Plain.HWCAPS:
+        _check_levels(targets)
+    return tuple(targets)
+
+
+def merged(settings: Settings, more: Settings) -> Settings:
+    """Both config settings in one: arrays are joined, a string is replaced by a later one."""
+    result = dict(settings)
+    for key, value in more:
+        before = result.get(key, ())
+        if isinstance(before, str) and isinstance(value, str):
+            result[key] = value
+        else:
+            result[key] = _array(before) + _array(value) if key in result else value
+    return tuple(result.items())
+
+
+def _array(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
+    combined = [_Point(values) for values in _combinations(matrix)]
+    for rule in matrix.exclude:
+        if not any(rule.matches(point.values) for point in combined):
+            raise RecipeError(f"{rule.place}: matches no point of the matrix")
+    points = [point for point in combined if not any(rule.matches(point.values) for rule in matrix.exclude)]
+    left = {point.values["python"] for point in points}
+    for python in matrix.pythons:
+        if python not in left:
+            raise RecipeError(f"matrix.exclude: leaves nothing for Python {python}; take it out of matrix.python")
+    seen = {frozenset(point.values.items()) for point in points}
+    for rule in matrix.include:
+        for point in _included(matrix, rule, base):
+            values = frozenset(point.values.items())
+            if values in seen:
+                raise RecipeError(f"{rule.place}: {point} is in the matrix already")
+            seen.add(values)
+            points.append(point)
+    return points
+
+
+def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
+    """Every combination of the axes' values; zipped axes step together, and stand where the first of them does."""
+    names = matrix.names
+    groups = {axis: next((group for group in matrix.zipped if axis in group), (axis,)) for axis in names}
+    columns = [
+        [dict(zip(group, row, strict=True)) for row in zip(*(names[axis] for axis in group), strict=True)]
+        for group in dict.fromkeys(groups.values())
+    ]
+    count = prod(map(len, columns))
+    if count > _MOST:
+        raise RecipeError(f"matrix: {count} combinations; expected at most {_MOST}")
+    for parts in product(*columns):
+        values = {axis: value for part in parts for axis, value in part.items()}
+        yield {axis: values[axis] for axis in names}
+
+
+def _included(matrix: Matrix, rule: MatrixRule, base: Cpu) -> Iterable[_Point]:
+    """The points of an ``include`` entry: for each Python it does not choose from, the first value of other axes."""
+    given = {axis: values[0] for axis, values in rule.values}
+    first = {axis: str(base) if axis == "cpu" else values[0] for axis, values in matrix.names.items()}
+    for python in [given["python"]] if "python" in given else matrix.pythons:
+        yield _Point({**first, **given, "python": python}, rule.label)
+
+
+class _Gpus(Struct, frozen=True):
+    """A group of GPUs with its toolkit's entry, as a value of the axis ``cuda``."""
+
+    entry: MatrixEntry
+    group: GpuGroup
+    value: AxisValue
+
+
+def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
+    """The groups of *matrix* by label; `RecipeError` if no property tells two apart."""
+    found: dict[str, _Gpus] = {}
+    labels: dict[frozenset[str], str] = {}
+    for entry, group in ((each, group) for each in matrix.cuda for group in each.groups):
+        properties = group.properties(entry.toolkit.version, compress)
+        if (first := labels.setdefault(frozenset(properties), group.label)) != group.label:
+            what = f"has the properties of {first}, {', '.join(properties)}"
+            raise RecipeError(f"{group.place}: {what}; expected other GPUs, or one group")
+        value = AxisValue(group.label, properties, entry.env, entry.config_settings)
+        found[group.label] = _Gpus(entry, group, value)
+    return found
+
+
+class _Family(Struct, frozen=True):
+    """The points of one Python, and what their wheels are made from."""
+
+    matrix: Matrix
+    base: Cpu
+    groups: Mapping[str, _Gpus]
+    values: Mapping[tuple[str, str], AxisValue]
+    points: tuple[_Point, ...]
+
+    def targets(self) -> Iterator[Target]:
+        """The plain wheel, then one for every point that has properties.
+
+        The plain wheel has the choices of a point without CUDA if asked for, and at the baseline if there is one.
+        """
+        points, without_cuda = self.points, bool(self.groups) and self.matrix.plain is Plain.CPU
+        if without_cuda:
+            points = tuple(point for point in points if point.values["cuda"] == NONE) or points
+        chosen = next((point for point in points if self._at_base(point) == point), points[0])
+        plain = self._at_base(chosen)
+        if without_cuda:
+            plain = replace(plain, values={**plain.values, "cuda": NONE})
+        archs = self._archs(plain) if self.groups else {}
+        cuda = self._shared(plain, archs) if self.groups else None
+        yield replace(self._target(plain), label=None, properties=(), cuda=cuda)
+        for point in self.points:
+            target = self._target(point)
+            if target.properties:
+                yield self._with_gpus(target, point, archs) if self.groups else target
+            elif point is not chosen:
+                raise RecipeError(
+                    f"matrix: {point}: no property tells this wheel from the plain one; "
+                    "give a value properties, or take the point out with matrix.exclude"
+                )
+
+    def _at_base(self, point: _Point) -> _Point:
+        return replace(point, values={**point.values, "cpu": str(self.base)}) if "cpu" in point.values else point
+
+    def _gpus(self, point: _Point) -> _Gpus | None:
+        return self.groups.get(point.values.get("cuda", NONE))
+
+    def _build(self, point: _Point) -> _Build:
+        """What the points of one shared build have in common."""
+        gpus = self._gpus(point)
+        choices = (point.values[axis.name] for axis in self.matrix.axes)
+        return gpus.entry.toolkit if gpus else None, point.values.get("cpu"), *choices
+
+    def _archs(self, plain: _Point) -> Mapping[_Build, GpuList]:
+        """What each shared build is compiled for; the plain wheel's also for GPUs that only higher levels have."""
+        requests: dict[_Build, list[GpuRequest]] = defaultdict(list)
+        for point in self.points:
+            if gpus := self._gpus(point):
+                requests[self._build(point)] += gpus.group.gpus
+                if self._build(self._at_base(point)) == self._build(plain):
+                    requests[self._build(plain)] += gpus.group.gpus
+        return {build: GpuList.of(asked) for build, asked in requests.items()}
+
+    def _shared(self, point: _Point, archs: Mapping[_Build, GpuList]) -> CudaBuild | None:
+        gpus = self._gpus(point)
+        return _cuda_build(gpus.entry, archs[self._build(point)]) if gpus else None
+
+    def _with_gpus(self, target: Target, point: _Point, archs: Mapping[_Build, GpuList]) -> Target:
+        """*target* cut from the build it shares, or built for its GPUs alone."""
+        gpus = self._gpus(point)
+        if gpus is None:
+            return target
+        if gpus.entry.strategy is Strategy.SEPARATE:
+            return replace(target, cuda=_cuda_build(gpus.entry, gpus.group.gpus))
+        return replace(target, cuda=self._shared(point, archs), gpus=gpus.group.gpus)
+
+    def _target(self, point: _Point) -> Target:
+        """The wheel of *point*, without its CUDA part."""
+        cpu = Cpu.parse(point.values["cpu"]) if "cpu" in point.values else self.base
+        gpus = self._gpus(point)
+        free = [self.values[axis.name, point.values[axis.name]] for axis in self.matrix.axes]
+        values = [gpus.value, *free] if gpus else free
+        marked = [value for value in values if value.properties]
+        levels = [] if cpu.is_baseline else [cpu]
+        parts = [level.label for level in levels] + [value.name for value in marked]
+        properties = [level.variant_property for level in levels]
+        properties += [text for value in marked for text in value.properties]
+        env: dict[str, str] = {}
+        for name, text in (variable for value in values for variable in value.env):
+            if env.setdefault(name, text) != text:
+                raise RecipeError(f"matrix: {point}: two values set {name}, to {env[name]!r} and to {text!r}")
+        return Target(
+            label=point.label or "_".join(parts),
+            python=point.values["python"],
+            cpu=cpu,
+            properties=tuple(dict.fromkeys(properties)),
+            choices=tuple((axis.name, point.values[axis.name]) for axis in self.matrix.axes),
+            env=tuple(env.items()),
+            config_settings=reduce(merged, (value.config_settings for value in values), ()),
+        )
+
+
+def _cuda_build(entry: MatrixEntry, archs: GpuList) -> CudaBuild:
+    with at(entry.place):
+        check_together(archs)
+    return CudaBuild(entry.toolkit, archs)
+
+
+def _check_levels(targets: Iterable[Target]) -> None:
+    """Refuse a plain wheel that is to be joined of builds for levels, where a Python has none that are like it."""
+    found = tuple(targets)
+    for plain in (target for target in found if target.label is None):
+        if not any(other.is_level_of(plain) for other in found):
+            raise RecipeError(
+                f"matrix.plain: 'hwcaps' has nothing to join for Python {plain.python}; expected a point that differs "
+                "from the plain wheel's in its CPU level alone"
+            )
+
+
+def _tell_apart(targets: Iterable[Target]) -> None:
+    """Refuse a label of two wheels of one Python, and labels and property sets that are not one to one (PEP 825)."""
+    seen: set[tuple[str, str | None]] = set()
+    properties: dict[str, frozenset[str]] = {}
+    labels: dict[frozenset[str], str] = {}
+    for target in targets:
+        if (target.python, target.label) in seen:
+            raise RecipeError(
+                f"matrix: two wheels of Python {target.python} are labelled {target}; name one by include"
+            )
+        seen.add((target.python, target.label))
+        if target.label is None:
+            continue
+        mine = frozenset(target.properties)
+        if properties.setdefault(target.label, mine) != mine:
+            raise RecipeError(f"matrix: label {target} stands for different properties; expected one set of them")
+        if labels.setdefault(mine, target.label) != target.label:
+            raise RecipeError(f"matrix: labels {labels[mine]} and {target} stand for the same properties")

@@ -106,7 +106,12 @@ _PATTERN = re.compile(r"[A-Za-z_*?\[][A-Za-z0-9_*?\[\]!-]*")
 def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
     """What the project's own code sees of *environment*: the table's variables, and those that are *asked* for."""
     asked = tuple(asked)
-    return {name: text for name, text in environment.items() if is_asked(name, asked) or _is_usual(name, text)}
+    return {
+        name: text
+        for name, text in environment.items()
+        if is_asked(name, asked)
+        or ((name in NAMES or name.startswith(PREFIXES)) and not (_SECRET.search(name) or _LOGIN.search(text)))
+    }
 
 
 def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[str, str]:
@@ -142,9 +147,3 @@ def variable_pattern(text: str) -> str:
     if not _PATTERN.fullmatch(text):
         raise RecipeError(f"{text!r} is not the name of a variable; expected a name, or a pattern such as 'DEMO_*'")
     return text
-
-
-def _is_usual(name: str, text: str) -> bool:
-    """Whether the table has the variable *name*, and no secret is in it, by its name and the URLs in its *text*."""
-    is_known = name in NAMES or name.startswith(PREFIXES)
-    return is_known and not (_SECRET.search(name) or _LOGIN.search(text))

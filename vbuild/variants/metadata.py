@@ -68,7 +68,7 @@ class VariantProvider(Struct, frozen=True):
         """The provider described by the keys of *table*."""
         if "build-requires" in table:
             raise table.refuse("build-requires", "needs the plugin to run; write its values as static-properties")
-        with table.optional("static-properties") as features:
+        with table.table("static-properties", optional=True) as features:
             static = tuple(sorted((feature, features.texts(feature)) for feature in features))
         if "static-properties" in table and not static:
             raise table.refuse("static-properties", "no feature; expected at least one (PEP 850)")
@@ -196,7 +196,7 @@ def read_namespaces(table: Table) -> tuple[str, ...]:
 def read_providers(table: Table) -> dict[str, VariantProvider]:
     """The key ``providers`` of *table*, by namespace; empty if it is not there."""
     providers = {}
-    with table.optional("providers") as found:
+    with table.table("providers", optional=True) as found:
         for namespace in found:
             with found.table(namespace) as keys, placed(found.place(namespace)):
                 providers[namespace] = VariantProvider.read(keys)

@@ -21,8 +21,9 @@ from vbuild.build.cibuildwheel import containers as places
 from vbuild.build.cibuildwheel.container import LOST
 from vbuild.build.cibuildwheel.inheritance import Inheritance, InheritanceRule
 from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, CudaPlan, Rewriting
+from vbuild.config.table import Env
 from vbuild.errors import BuildError
-from vbuild.recipe.target import Env, Target
+from vbuild.recipe.target import Target
 
 WRAPPER = "VBUILD_RUSTC_WRAPPER"  # has the RUSTC_WRAPPER of the project
 

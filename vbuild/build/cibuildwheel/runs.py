@@ -25,13 +25,14 @@ from vbuild.build.cibuildwheel.assignments import WRAPPER, assignments
 from vbuild.build.cibuildwheel.inheritance import Inheritance, joined, tables_joined, written
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
+from vbuild.config.table import Env
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
 from vbuild.files.epoch import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file
-from vbuild.recipe.target import Env, Target
+from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.toolkit.model import Toolkit
 
