@@ -60,7 +60,7 @@ def release_folder(folder: Path, *names: str) -> Path:
 def problems_found(folder: Path, *, pypi: bool = False) -> list[str]:
     """What is wrong with *folder*, a line for each problem."""
     return [
-        f"{found.severity} {found.demand}: {found.place}: {found.what}" for found in check(folder, pypi=pypi).problems
+        f"{found.severity} {found.rule}: {found.place}: {found.what}" for found in check(folder, pypi=pypi).problems
     ]
 
 

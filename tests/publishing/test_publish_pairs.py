@@ -169,7 +169,7 @@ def test_a_check_of_both_names_those_that_collide(
         for wheel in laid[layout].folder.glob(WHEELS.get(layout, "*.whl")):
             if not (tmp_path / wheel.name).exists():
                 (tmp_path / wheel.name).symlink_to(wheel)
-    problems = [problem for problem in check(tmp_path).problems if problem.demand is PublishRule.SHARED_FILES]
+    problems = [problem for problem in check(tmp_path).problems if problem.rule is PublishRule.SHARED_FILES]
     assert bool(problems) is ("suffix" in {second, first})
     for problem in problems:
         assert problem.what.startswith(f"levels has files shared with {SUFFIXED}: levels/__init__.py, ")

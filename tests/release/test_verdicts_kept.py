@@ -31,7 +31,9 @@ counts = st.integers(0, 2**70)
 cpus = st.sampled_from(
     [Cpu("x86_64", level) for level in X86_64_LEVELS] + [Cpu("aarch64", level) for level in AARCH64_VERSIONS]
 )
-findings = st.builds(Finding, st.sampled_from(Severity), st.sampled_from(VerifyRule), st.none() | texts, texts)
+findings = st.builds(
+    Finding, st.sampled_from(Severity), st.sampled_from(VerifyRule), st.just(()) | st.tuples(texts), texts
+)
 violations = st.builds(Violation, texts, counts, lists, lists)
 accepted = st.dictionaries(texts, counts, max_size=3).map(lambda found: tuple(found.items()))
 isas = st.builds(

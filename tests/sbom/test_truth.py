@@ -87,7 +87,7 @@ def test_verify_counts_it_as_an_error(tmp_path: Path) -> None:
     lie = true(tmp_path).replace(b'"version": "1.0"', b'"version": "2.0"')
     verdict = verify(wheel(tmp_path / "lie", NAME, {**FILES, PATH: lie}))
     found = [finding for finding in verdict.findings if finding.rule == "sbom"]
-    assert [(str(each.severity), each.member) for each in found] == [("error", PATH)]
+    assert [(str(each.severity), each.place) for each in found] == [("error", PATH)]
     assert verdict.failed
 
 

@@ -28,8 +28,8 @@ def verdict(folder: Path, changed: Mapping[str, bytes | str] | None = None, *, w
     return verify(leveled_wheel(folder, files))
 
 
-def found(verdict: Verdict) -> list[tuple[Severity, VerifyRule, str | None, str]]:
-    return [(one.severity, one.rule, one.member, one.what) for one in verdict.findings]
+def found(verdict: Verdict) -> list[tuple[Severity, str, str, str]]:
+    return [(one.severity, one.rule, one.place, one.what) for one in verdict.findings]
 
 
 def test_each_copy_may_use_its_folder_s_level_and_a_stub_is_no_code(tmp_path: Path) -> None:
@@ -169,5 +169,5 @@ def test_the_rpath_of_what_loads_a_library_serves_its_copies_too(tmp_path: Path,
         at_level("demo.libs/libone.so", "v2"): one,
         "demo.libs/libtwo.so": library("libtwo.so"),
     }
-    lost = [one.member for one in verify(leveled_wheel(tmp_path, files)).findings if one.rule is VerifyRule.NEEDED]
+    lost = [one.place for one in verify(leveled_wheel(tmp_path, files)).findings if one.rule is VerifyRule.NEEDED]
     assert lost == (["demo.libs/libone.so", at_level("demo.libs/libone.so", "v2")] if new else [])

@@ -307,7 +307,7 @@ def test_other_machines_are_said_to_be_unchecked(tmp_path: Path) -> None:
 
 def test_damage_is_told_apart_from_a_file_that_is_no_library(tmp_path: Path) -> None:
     verdict = verify(made(tmp_path, {"demo/_demo.so": CLEAN[:100], "demo/data.bin": CLEAN[:100]}))
-    assert [(one.severity, one.rule, one.member) for one in verdict.findings] == [
+    assert [(one.severity, one.rule, one.place) for one in verdict.findings] == [
         (Severity.ERROR, VerifyRule.ELF, "demo/_demo.so"),
         (Severity.WARNING, VerifyRule.ELF, "demo/data.bin"),
     ]
@@ -317,7 +317,7 @@ def test_a_member_that_does_not_match_record_is_found(tmp_path: Path) -> None:
     path = "demo/data.txt"
     rows = record_of({path: b"said", **everything(NAME)}, dist_info_of(NAME))
     verdict = verify(wheel(tmp_path, NAME, {path: b"done"}, record=rows))
-    assert [(one.rule, one.member, one.what) for one in verdict.findings] == [
+    assert [(one.rule, one.place, one.what) for one in verdict.findings] == [
         (VerifyRule.ARCHIVE, path, f"{NAME}: {path}: does not match its hash in RECORD")
     ]
 

@@ -58,7 +58,7 @@ def made(folder: Path, files: Mapping[str, bytes] | bytes, *claims: str) -> Path
 
 def found(verdict: Verdict) -> list[str]:
     """The findings about GPU code, without the member."""
-    return [str(replace(one, member=None)) for one in verdict.findings if one.rule.startswith("gpu")]
+    return [str(replace(one, places=())) for one in verdict.findings if one.rule.startswith("gpu")]
 
 
 def real(*numbers: int) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def test_ptx_that_runs_keeps_a_virtual_claim(tmp_path: Path) -> None:
 def test_a_library_for_other_gpus_is_a_warning_beside_one_with_machine_code(tmp_path: Path) -> None:
     files = {"demo/new.so": library("90"), "demo/old.so": library("80 ptx80"), "demo/next.so": library("100f")}
     verdict = verify(made(tmp_path, files, *real(90)))
-    assert [(one.member, one.severity, one.rule) for one in verdict.findings if one.rule.startswith("gpu")] == [
+    assert [(one.place, one.severity, one.rule) for one in verdict.findings if one.rule.startswith("gpu")] == [
         ("demo/old.so", Severity.WARNING, "gpu-jit"),
         ("demo/next.so", Severity.WARNING, "gpu-missing"),
     ]

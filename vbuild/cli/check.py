@@ -58,8 +58,8 @@ def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_
 def check_lines(checklist: "Checklist") -> Iterator[str]:
     """What keeps a folder from being published, errors first; then what was looked at."""
     for problem in checklist.problems:
-        yield from wrapped(f"{problem.severity}: {problem.place}: {problem.what}")
-        yield from wrapped(f"  {problem.advice} [{problem.demand}]", indent=4)
+        yield from wrapped(f"{problem.severity}: {problem.sentence}")
+        yield from wrapped(f"  {problem.advice} [{problem.rule}]", indent=4)
     found = f"{counted(checklist.errors, 'error')}, {counted(checklist.warnings, 'warning')}"
     what = ", ".join(checklist.releases) or str(checklist.folder)
     yield from wrapped(f"{what}: {counted(checklist.files, 'file')}, {found}")

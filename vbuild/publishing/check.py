@@ -22,11 +22,12 @@ from vbuild.publishing.lint.agreement import collisions, metadata_problems, sdis
 from vbuild.publishing.lint.files import files_in, lacking_companions, releases_among, spelling_twins, stray_documents
 from vbuild.publishing.lint.index_rules import refusals, totals
 from vbuild.publishing.lint.labels import label_problems
-from vbuild.publishing.lint.model import DEFAULT_LIMIT, IndexRules, PublishFinding, merged_findings
+from vbuild.publishing.lint.model import DEFAULT_LIMIT, IndexRules, merged_findings
 from vbuild.publishing.oci import check as oci
 from vbuild.publishing.redirect import check as redirect
+from vbuild.verification.model import Finding
 
-_CHECKS: Mapping[str, Callable[[Path], Iterator[PublishFinding]]] = {
+_CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
     "hwcaps": hwcaps.problems,
     "redirect": redirect.problems,
     "local": local.problems,
@@ -38,7 +39,7 @@ _CHECKS: Mapping[str, Callable[[Path], Iterator[PublishFinding]]] = {
 }
 
 
-def problems(layout: str, folder: Path) -> Iterator[PublishFinding]:
+def problems(layout: str, folder: Path) -> Iterator[Finding]:
     """What is wrong with *folder* as that *layout*; `RepackageError` if vbuild knows no layout of that name."""
     if layout not in _CHECKS:
         raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_CHECKS)}")
@@ -51,7 +52,7 @@ class Checklist(Struct, frozen=True):
     folder: Path
     releases: tuple[str, ...]
     files: int
-    problems: tuple[PublishFinding, ...]
+    problems: tuple[Finding, ...]
 
     @property
     def errors(self) -> int:
@@ -71,7 +72,16 @@ class Checklist(Struct, frozen=True):
             "releases": list(self.releases),
             "files": self.files,
             "failed": self.failed,
-            "findings": [problem.data() for problem in self.problems],
+            "findings": [
+                {
+                    "severity": found.severity,
+                    "rule": found.rule,
+                    "files": list(found.places),
+                    "what": found.what,
+                    "do": found.advice,
+                }
+                for found in self.problems
+            ],
         }
 
 

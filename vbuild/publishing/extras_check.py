@@ -22,9 +22,10 @@ from vbuild.publishing.extras_plugin import MODULE, group
 from vbuild.publishing.lint.agreement import collisions
 from vbuild.publishing.lint.files import files_in, releases_among
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.lint.names import slots
 from vbuild.publishing.releases import OfferedWheel
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import escaped
 
@@ -84,7 +85,7 @@ def _text(wheel: Wheel, path: str) -> str:
     return wheel.read(path).decode(errors="replace") if wheel.find(path) else ""
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the wheels in *folder* and with its index."""
     readable: list[OfferedWheel] = []
     yield from wheels_in(folder, readable)
@@ -107,10 +108,10 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
         yield from _plugin(plugin, bases)
     parts = {part.wheel.name.project for part in (*bases, *plugins)}
     for problem in collisions([release for release in releases_among(files_in(folder)) if release.project in parts]):
-        yield replace(problem, advice=_AGAIN, is_error=True)
+        yield replace(problem, advice=_AGAIN, severity=Severity.ERROR)
 
 
-def _damaged(wheels: Sequence[OfferedWheel], sound: list[OfferedWheel]) -> Iterator[PublishFinding]:
+def _damaged(wheels: Sequence[OfferedWheel], sound: list[OfferedWheel]) -> Iterator[Finding]:
     """Those of *wheels* whose contents are not as RECORD says; the others are put into *sound*."""
     for wheel in wheels:
         try:
@@ -120,7 +121,7 @@ def _damaged(wheels: Sequence[OfferedWheel], sound: list[OfferedWheel]) -> Itera
             yield _problem(PublishRule.ARCHIVE, wheel.path.name, str(error).removeprefix(f"{wheel.path.name}: "))
 
 
-def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[PublishFinding]:
+def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Finding]:
     """What is wrong with the extras of *base*."""
     wheel = base.wheel
     lines = {line: asked for line in wheel.metadata.requires_dist if (asked := read_requirement(line))}
@@ -151,7 +152,7 @@ def _extra(project: str, *, of: str) -> str | None:
     return inner if project == f"{of}-{inner}-plugin" else None
 
 
-def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[PublishFinding]:
+def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Finding]:
     """What is wrong with *plugin*."""
     wheel = plugin.wheel
     fitting = [base for base in bases if _extra(wheel.name.project, of=base.wheel.name.project)]
@@ -179,5 +180,5 @@ def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[PublishFinding]:
         )
 
 
-def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
-    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)

@@ -17,14 +17,15 @@ from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, metadata_view
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.local import PLAIN, check_labels, local_part
 from vbuild.publishing.releases import EXACT_OPERATORS, OfferedWheel
+from vbuild.verification.model import Finding, Severity
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout local"
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the indexes in *folder*."""
     places = sorted(path for path in folder.iterdir() if path.is_dir())
     labels = [place.name for place in places if place.name != PLAIN]
@@ -43,10 +44,10 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
         )
     for place in places:
         for problem in _place(place, labels):
-            yield replace(problem, files=tuple(f"{place.name}/{file}" for file in problem.files))
+            yield replace(problem, places=tuple(f"{place.name}/{file}" for file in problem.places))
 
 
-def _place(place: Path, labels: Sequence[str]) -> Iterator[PublishFinding]:
+def _place(place: Path, labels: Sequence[str]) -> Iterator[Finding]:
     """What is wrong in the folder *place* of one index."""
     wheels: list[OfferedWheel] = []
     yield from wheels_in(place, wheels)
@@ -58,7 +59,7 @@ def _place(place: Path, labels: Sequence[str]) -> Iterator[PublishFinding]:
     yield from index_problems(place)
 
 
-def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[str]) -> Iterator[PublishFinding]:
+def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[str]) -> Iterator[Finding]:
     """What is wrong among the *wheels* in the index of *label*, one of *labels*."""
     own = {_release(wheel) for wheel in wheels if _is_of(wheel, label)}
     if not own:
@@ -75,7 +76,7 @@ def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[
         yield from _pins(wheel, wheels, label)
 
 
-def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> Iterator[PublishFinding]:
+def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> Iterator[Finding]:
     """The requirements of *wheel* for siblings that are not pinned to *label*, or to what is not there."""
     varied = {other.name.project for other in wheels if _is_of(other, label)} - {wheel.name.project}
     for line in wheel.metadata.requires_dist:
@@ -93,15 +94,13 @@ def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> It
         is_pinned = any(one.operator == "==" and _ends(one.version, label) for one in tied)
         if not admitted:
             what = f"requires {line}, and only other releases are in this index"
-            yield PublishFinding(
-                PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False
-            )
+            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")
         elif not is_pinned and any(_is_of(other, label) for other in admitted):
             what = f"requires {line}, which other builds than +{local_part(label)} are, too"
             yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
 
 
-def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[PublishFinding]:
+def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[Finding]:
     first: dict[tuple[str, Version], OfferedWheel] = {}
     for wheel in wheels:
         like = first.setdefault((wheel.name.project, Version(wheel.name.version)), wheel)
@@ -112,7 +111,13 @@ def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[PublishFinding]:
                 advice = "state the same in all: uv takes one wheel's METADATA for all of a version"
                 # the plain wheels are as their publisher made them
                 is_error = Version(wheel.name.version).local is not None
-                yield PublishFinding(PublishRule.METADATA, (wheel.path.name,), what, advice, is_error=is_error)
+                yield Finding(
+                    Severity.ERROR if is_error else Severity.WARNING,
+                    PublishRule.METADATA,
+                    (wheel.path.name,),
+                    what,
+                    advice,
+                )
 
 
 def _release(wheel: OfferedWheel) -> tuple[str, str]:
@@ -133,10 +138,10 @@ def _ends(version: str, label: str) -> bool:
     return f".{local}".endswith(f".{local_part(label)}")
 
 
-def _labelled(wheel: OfferedWheel) -> PublishFinding:
+def _labelled(wheel: OfferedWheel) -> Finding:
     what = "has a variant label, which only installers of variants read"
     return _problem(PublishRule.VARIANT, wheel.path.name, what)
 
 
-def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
-    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)

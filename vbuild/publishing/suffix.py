@@ -29,7 +29,7 @@ from vbuild.config.requirements import admits, read_requirement, required_projec
 from vbuild.errors import RepackageError, at
 from vbuild.publishing.install_commands import RIVALS, install_commands, place_below
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.model import (
     ConsumerUse,
     Copied,
@@ -54,6 +54,7 @@ from vbuild.publishing.releases import (
 )
 from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.package_init import hooked, is_namespace, package_of
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
@@ -189,7 +190,7 @@ def requirements(metadata: Metadata, project: str) -> tuple[str, ...]:
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout suffix"
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the wheels in *folder* and with its index."""
     wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
@@ -202,7 +203,7 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
     yield from index_problems(folder)
 
 
-def _names(wheel: OfferedWheel) -> Iterator[PublishFinding]:
+def _names(wheel: OfferedWheel) -> Iterator[Finding]:
     if canonicalize_name(wheel.metadata.name) != wheel.name.project:
         what = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
         yield _problem(PublishRule.NAME, wheel.path.name, what)
@@ -217,7 +218,7 @@ def _files(wheel: OfferedWheel) -> Iterator[str]:
     return (path for path in paths if path)
 
 
-def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[str]]) -> Iterator[PublishFinding]:
+def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[str]]) -> Iterator[Finding]:
     """What is wrong with what *wheel* requires of projects in the folder, where *files* of each wheel are given."""
     for line in wheel.metadata.requires_dist:
         found = read_requirement(line)
@@ -231,13 +232,11 @@ def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[st
             yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
         elif not there:
             what = f"requires {line}, and only other releases are here"
-            yield PublishFinding(
-                PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too", is_error=False
-            )
+            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")
 
 
-def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
-    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)
 
 
 Names = Mapping[tuple[str, str], str]

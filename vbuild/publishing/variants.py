@@ -19,10 +19,10 @@ from vbuild.publishing.lint.agreement import metadata_problems
 from vbuild.publishing.lint.files import files_in, releases_among, spelling_twins, stray_documents
 from vbuild.publishing.lint.index_check import index_problems
 from vbuild.publishing.lint.labels import label_problems
-from vbuild.publishing.lint.model import PublishFinding
 from vbuild.publishing.model import ConsumerUse, LinkedFile, PublishPlan, SimpleIndex, Text
 from vbuild.publishing.releases import OfferedRelease, latest
 from vbuild.variants.document import combine
+from vbuild.verification.model import Finding
 from vbuild.wheel.name import escaped
 
 
@@ -78,7 +78,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
             yield f"{offer}: there is no plain wheel for {', '.join(lacks)}; who knows no variants gets nothing there."
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the releases in *folder* and with its index; `RepackageError` if there is nothing in it."""
     there = files_in(folder)
     known = releases_among(there)

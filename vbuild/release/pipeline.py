@@ -294,15 +294,14 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
     `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a release, the wheel
     that explains a finding may be in another part: `vbuild collect` decides.
     """
-    from vbuild.verification.model import Severity
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
     if context.is_part:
         return verdict
     if verdict.failed:
-        errors = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
-        lines = [f"{finding.member}: {finding.what}" if finding.member else finding.what for finding in errors[:_SHOWN]]
+        errors = [finding.sentence for finding in verdict.findings if finding.is_error]
+        lines = errors[:_SHOWN]
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")

@@ -158,8 +158,7 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[CommandSaid, ...]:
     for wheel in wheels:
         for finding in wheel.verdict.findings:
             if finding.severity is not Severity.NOTE:
-                said = f"{finding.member}: {finding.what}" if finding.member else finding.what
-                alike.setdefault(said, []).append(wheel.title)
+                alike.setdefault(finding.sentence, []).append(wheel.title)
     return tuple(CommandSaid(said, tuple(dict.fromkeys(titles))) for said, titles in alike.items())
 
 

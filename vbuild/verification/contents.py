@@ -36,10 +36,10 @@ def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Fin
     linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
     if linked and "any" in tags:
         what = f"{len(linked)} binaries, {next(iter(linked))} first, in a wheel for any platform"
-        yield Finding(Severity.ERROR, VerifyRule.PURE, None, f"{what}; expected a platform tag")
+        yield Finding(Severity.ERROR, VerifyRule.PURE, (), f"{what}; expected a platform tag")
     elif linked and wheel.wheel_file().root_is_purelib:
         what = "Root-Is-Purelib is true in a wheel with binaries; expected false (they belong to the platform's folder)"
-        yield Finding(Severity.WARNING, VerifyRule.PURE, None, what)
+        yield Finding(Severity.WARNING, VerifyRule.PURE, (), what)
     machines = {platform.machine for tag in tags if (platform := PlatformPolicy.parse(tag))}
     for path, elf in linked.items():
         if machines and not any(
@@ -47,7 +47,7 @@ def content_findings(wheel: Wheel, libraries: Mapping[str, Elf]) -> Iterator[Fin
             for tag in machines
         ):
             what = f"code for {elf.machine} in a wheel for {', '.join(sorted(machines))}"
-            yield Finding(Severity.ERROR, VerifyRule.MACHINE, path, what)
+            yield Finding(Severity.ERROR, VerifyRule.MACHINE, (path,), what)
     yield from _module_findings(wheel, linked)
 
 
@@ -63,10 +63,10 @@ def _module_findings(wheel: Wheel, paths: Iterable[str]) -> Iterator[Finding]:
         module, path = next(iter(copies.items()))
         what = f"an extension module of CPython {module} only, in a wheel for {wheel.name.python}-{wheel.name.abi}"
         if exact and exact.isdisjoint(copies):
-            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, path, f"{what}, which does not look for it")
+            yield Finding(Severity.ERROR, VerifyRule.EXTENSION, (path,), f"{what}, which does not look for it")
         elif not exact and len(copies) == 1:
             what += "; expected .abi3.so, or a copy for each"
-            yield Finding(Severity.WARNING, VerifyRule.EXTENSION, path, what)
+            yield Finding(Severity.WARNING, VerifyRule.EXTENSION, (path,), what)
 
 
 class LinkageCheck:
@@ -106,7 +106,7 @@ class LinkageCheck:
             if homes := self._homes.get(edge.name):
                 where = ", ".join(sorted(homes))
                 what = f"needs {edge.name}, which the wheel has in {where!r}, but no RPATH leads there"
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, path, what)
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), what)
             else:
                 yield from self._absent_findings(path, elf, edge.name)
 
@@ -117,9 +117,9 @@ class LinkageCheck:
             what = f"needs {name}, which is neither in the wheel nor part of {lacking[0]}"
             folders = searched(path, elf.runpath or elf.rpath)
             if self._has_requirements or any(folder.startswith("..") for folder in folders):
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, path, f"{what}; expected from another package")
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from another package")
             else:
-                yield Finding(Severity.ERROR, VerifyRule.NEEDED, path, f"{what}; bundle it (auditwheel repair)")
+                yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; bundle it (auditwheel repair)")
 
     def _version_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         for platform in self._platforms:
@@ -130,7 +130,7 @@ class LinkageCheck:
             if late and platform.promises:
                 newest = ", ".join(f"{version} ({_first(names)})" for version, names in sorted(late.items()))
                 what = f"needs symbols that are newer than {platform.tag}: {newest}"
-                yield Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, path, what)
+                yield Finding(Severity.ERROR, VerifyRule.SYMBOL_VERSION, (path,), what)
 
 
 def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:
@@ -141,13 +141,13 @@ def _rpath_findings(path: str, elf: Elf) -> Iterator[Finding]:
             what = f"{kind} {entry!r}; expected a path relative to the library, $ORIGIN/..."
             if not entry.startswith("/"):
                 text = f"{what}: the loader takes this one from the working directory"
-                yield Finding(Severity.ERROR, VerifyRule.RPATH, path, text)
+                yield Finding(Severity.ERROR, VerifyRule.RPATH, (path,), text)
             elif f"{entry}/".startswith(_WRITABLE_BY_ALL):
                 text = f"{what}: on another machine anybody can put a library there"
-                yield Finding(Severity.ERROR, VerifyRule.RPATH, path, text)
+                yield Finding(Severity.ERROR, VerifyRule.RPATH, (path,), text)
             else:
                 yield Finding(
-                    Severity.WARNING, VerifyRule.RPATH, path, f"{what}: a path of the machine it was built on"
+                    Severity.WARNING, VerifyRule.RPATH, (path,), f"{what}: a path of the machine it was built on"
                 )
 
 

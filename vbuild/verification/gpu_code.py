@@ -46,10 +46,10 @@ class GpuClaim(Struct, frozen=True):
                 try:
                     lower_bound = Dotted.parse(found.value)
                 except HardwareError as error:
-                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, None, f"{found}: {error}"))
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{found}: {error}"))
             elif (found.namespace, found.feature) == (_NAMESPACE, _ARCH):
                 if what := _mistaken(found.value):
-                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, None, f"{found} {what}"))
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{found} {what}"))
                 else:
                     number, _, kind = found.value.partition("_")
                     archs[kind].append(Arch(int(number)))
@@ -163,10 +163,10 @@ class GpuCodeCheck:
         for path, code in self._libraries.items():
             if code.damaged:
                 what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
-                yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, what)
+                yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), what)
         if self._claim.devices and not self._served:
             what = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
-            yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, None, what)
+            yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, (), what)
         for path, served in self._served.items():
             code = self._libraries[path]
             for device in self._claim.real:
@@ -183,27 +183,27 @@ class GpuCodeCheck:
         if served.nothing == total:
             found = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
             what = f"{claim}, but none of its fatbins ({total}) has code for {device}; they have {found}"
-            yield Finding(severity, VerifyRule.GPU_MISSING, path, what)
+            yield Finding(severity, VerifyRule.GPU_MISSING, (path,), what)
             return
         if served.jit:
             what = f"{claim}, but {served.jit} of {total} fatbins have only PTX for {device}, compiled at first use"
-            yield Finding(severity, VerifyRule.GPU_JIT, path, what)
+            yield Finding(severity, VerifyRule.GPU_JIT, (path,), what)
         if served.nothing:
             what = f"{served.nothing} of {total} fatbins have no code for {device}: their kernels are for other GPUs"
-            yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, path, what)
+            yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, (path,), what)
 
     def _driver_findings(self, path: str, code: LibraryCode) -> Iterator[Finding]:
         bound = self._claim.lower_bound
         if code.zstd and bound and bound < ZSTD_SINCE:
             what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
-            yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, path, f"{what}; the variant admits CUDA {bound}")
+            yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, (path,), f"{what}; the variant admits CUDA {bound}")
 
 
 def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:
     total, found = sum(code.fatbins.values()), code.fatbins_with_ptx(device)
     if not found:
         what = f"{device.number}_virtual is claimed, but none of its fatbins ({total}) has PTX that runs on {device}"
-        yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, path, what)
+        yield Finding(Severity.ERROR, VerifyRule.GPU_PTX, (path,), what)
     elif found < total:
         what = f"{total - found} of {total} fatbins have no PTX that runs on {device}"
-        yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, path, what)
+        yield Finding(Severity.NOTE, VerifyRule.GPU_PTX, (path,), what)

@@ -90,7 +90,7 @@ class Levels:
                 yield self._verdict(path, elf, self._isas[path])
             else:
                 what = f"code for {elf.machine}: instruction sets are checked for x86-64 only"
-                finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, path, what)
+                finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, (path,), what)
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:
@@ -102,13 +102,13 @@ class Levels:
             return
         if not self._libraries:
             what = f"no compiled code: nothing in it is for {self._claim.cpu}"
-            yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, None, what)
+            yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, (), what)
         if not own:
             return
         if bare := [path for path in own if self._claim.cpu.level not in self._libraries[path].isa_needed]:
             what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
             text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
-            yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, None, text)
+            yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, (), text)
         if same := self._as_baseline(tuple(own)):
             lacking = f"the code of {same} is that of the baseline build"
         elif rank >= _V3 and not any(map(_uses_vex, own, own.values())):
@@ -116,13 +116,13 @@ class Levels:
         else:
             if rank >= _V4 and not any("AVX512F" in isa.features for isa in own.values()):
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
-                yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, None, what)
+                yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
             return
         is_sure = rank >= _V3 and size >= _ENOUGH
         what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
         if not is_sure:
             what += ", or made no difference"
-        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, None, what)
+        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
         """Return a description of the *own* libraries if each has the same code as the baseline build, or None."""
@@ -159,11 +159,11 @@ class Levels:
     def _library_findings(self, path: str, isa: Isa, violations: tuple[Violation, ...]) -> Iterator[Finding]:
         claim = self._claim.on(path)
         if violations:
-            yield Finding(claim.severity, VerifyRule.ISA_ABOVE, path, _above(violations, claim))
+            yield Finding(claim.severity, VerifyRule.ISA_ABOVE, (path,), _above(violations, claim))
         rank = claim.cpu.rank
         if doubtful := [one.region for one in isa.regions if any(rank_of(feature) > rank for feature in one.doubtful)]:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
-            yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, path, what)
+            yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
 
     def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
         """Yield what is wrong with the copy of a library at *path* or makes it useless."""
@@ -171,9 +171,9 @@ class Levels:
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
         nearest = next((other for other in (*lower, base) if other in self._libraries), None)
         if base not in self._libraries:
-            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, missing_base(base))
+            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, (path,), missing_base(base))
         elif fault := soname_fault(elf.soname, self._libraries[base].soname, where=base):
-            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, path, fault)
+            yield Finding(Severity.ERROR, VerifyRule.HWCAPS, (path,), fault)
         if nearest and _code(self._libraries[nearest]) == _code(elf):
             lacking = f"the code of {nearest}"
         elif rank >= _V3 and not _uses_vex(path, isa):
@@ -181,18 +181,20 @@ class Levels:
         else:
             if rank >= _V4 and "AVX512F" not in isa.features:
                 yield Finding(
-                    Severity.NOTE, VerifyRule.ISA_FLAGS, path, "no AVX-512 instruction: v3's would do the same"
+                    Severity.NOTE, VerifyRule.ISA_FLAGS, (path,), "no AVX-512 instruction: v3's would do the same"
                 )
             return
         cpu = Cpu.known(_MACHINE, X86_64_LEVELS[rank])
         what = f"{lacking}: the compiler's flags for {cpu} did not arrive, or made no difference"
-        yield Finding(Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, path, what)
+        yield Finding(
+            Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, (path,), what
+        )
 
 
 def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:
     if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
         what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
-        yield Finding(claim.severity, VerifyRule.ISA_NOTE, path, what)
+        yield Finding(claim.severity, VerifyRule.ISA_NOTE, (path,), what)
 
 
 def _above(violations: tuple[Violation, ...], claim: Claim) -> str:

@@ -57,22 +57,34 @@ class VerifyRule(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One finding: its severity, its rule, the member it is about or None for the whole wheel, and a sentence."""
+    """What is wrong or worth knowing: how serious it is, a rule, the *places* it is about, a sentence, and advice.
+
+    A place is a member of a wheel, or a file to publish; a finding without places is about the whole wheel.
+    """
 
     severity: Severity
-    rule: VerifyRule
-    member: str | None
+    rule: StrEnum
+    places: tuple[str, ...]
     what: str
+    advice: str = ""
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
+
+    @property
+    def place(self) -> str:
+        """The first place, and the number of further ones; empty for a whole wheel."""
+        more = len(self.places) - 1
+        return f"{self.places[0]} and {more} more" if more > 0 else "".join(self.places)
+
+    @property
+    def sentence(self) -> str:
+        """The place, if there is one, and what was found there."""
+        return f"{self.place}: {self.what}" if self.places else self.what
 
     def __str__(self) -> str:
-        return f"{self.severity}: {f'{self.member}: ' if self.member else ''}{self.what} [{self.rule}]"
-
-    def data(self) -> dict[str, Any]:
-        return {"severity": str(self.severity), "rule": str(self.rule), "member": self.member, "what": self.what}
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(Severity(data["severity"]), VerifyRule(data["rule"]), data["member"], data["what"])
+        return f"{self.severity}: {self.sentence}{f'; {self.advice}' if self.advice else ''} [{self.rule}]"
 
 
 class Violation(Struct, frozen=True):
@@ -204,7 +216,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        return any(finding.severity is Severity.ERROR for finding in self.findings)
+        return any(finding.is_error for finding in self.findings)
 
     @property
     def isa(self) -> str:
@@ -212,7 +224,7 @@ class Verdict(Struct, frozen=True):
         if not any(library.level for library in self.libraries):
             return "not checked" if self.libraries else "no code"
         if any(
-            finding.rule in {VerifyRule.ISA_ABOVE, VerifyRule.ISA_FLAGS} and finding.severity is Severity.ERROR
+            finding.rule in {VerifyRule.ISA_ABOVE, VerifyRule.ISA_FLAGS} and finding.is_error
             for finding in self.findings
         ):
             return "failed"
@@ -231,7 +243,7 @@ class Verdict(Struct, frozen=True):
         """The result for the GPU code in a few words, for a table."""
         if not (self.gpus or self.claimed_gpus):
             return "no code"
-        rules = {finding.rule for finding in self.findings if finding.severity is Severity.ERROR}
+        rules = {finding.rule for finding in self.findings if finding.is_error}
         if rules & {VerifyRule.GPU_CLAIM, VerifyRule.GPU_MISSING, VerifyRule.GPU_JIT, VerifyRule.GPU_PTX}:
             return "failed"
         return f"ok, for {', '.join(self.claimed_gpus)}" if self.claimed_gpus else "not claimed"
@@ -253,7 +265,15 @@ class Verdict(Struct, frozen=True):
             "isa": self.isa,
             "gpu": self.gpu,
             "claimed_gpus": list(self.claimed_gpus),
-            "findings": [finding.data() for finding in self.findings],
+            "findings": [
+                {
+                    "severity": found.severity,
+                    "rule": found.rule,
+                    "member": next(iter(found.places), None),
+                    "what": found.what,
+                }
+                for found in self.findings
+            ],
             "libraries": [library.data() for library in self.libraries],
             "gpus": [library.data() for library in self.gpus],
         }
@@ -265,11 +285,16 @@ class Verdict(Struct, frozen=True):
             wheel=wheel,
             cpu=Cpu.parse(data["cpu"]) if data["cpu"] else None,
             claimed=data["claimed"],
-            findings=tuple(map(Finding.of_data, data["findings"])),
+            findings=tuple(map(_finding, data["findings"])),
             libraries=tuple(map(LibraryIsa.of_data, data["libraries"])),
             gpus=tuple(map(LibraryGpus.of_data, data["gpus"])),
             claimed_gpus=tuple(data["claimed_gpus"]),
         )
+
+
+def _finding(data: Mapping[str, Any]) -> Finding:
+    places = () if data["member"] is None else (data["member"],)
+    return Finding(Severity(data["severity"]), VerifyRule(data["rule"]), places, data["what"])
 
 
 def is_grafted(path: str) -> bool:

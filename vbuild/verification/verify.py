@@ -67,12 +67,13 @@ def verify(
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
         findings += (
-            Finding(Severity.WARNING, VerifyRule.ARCHIVE, source.record_path, what)
+            Finding(Severity.WARNING, VerifyRule.ARCHIVE, (source.record_path,), what)
             for what in source.record.slips(source.record_path)
         )
         findings += content_findings(source, libraries)
         findings += (
-            Finding(Severity.ERROR, VerifyRule.SBOM, path_of(source.dist_info), what) for what in contradictions(source)
+            Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
+            for what in contradictions(source)
         )
         findings += LinkageCheck.of(source, libraries).findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
@@ -139,7 +140,7 @@ class _Contents:
                     for _ in wheel.chunks(member):
                         pass
             except WheelError as error:
-                contents.findings.append(Finding(Severity.ERROR, VerifyRule.ARCHIVE, member.path, str(error)))
+                contents.findings.append(Finding(Severity.ERROR, VerifyRule.ARCHIVE, (member.path,), str(error)))
         return contents
 
     def _read(self, path: str, data: memoryview) -> None:
@@ -148,14 +149,14 @@ class _Contents:
         except BinaryError as error:
             # packages contain broken files for their own tests
             severity = Severity.ERROR if is_shared_object(path) else Severity.WARNING
-            self.findings.append(Finding(severity, VerifyRule.ELF, path, str(error)))
+            self.findings.append(Finding(severity, VerifyRule.ELF, (path,), str(error)))
             return
         if not any(section.name in DEVICE_SECTIONS for section in elf.sections):
             return
         try:
             self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
         except BinaryError as error:
-            self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, path, str(error)))
+            self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
 
 
 class _Claims(Struct, frozen=True):
@@ -177,13 +178,13 @@ class _Claims(Struct, frozen=True):
             variant = document.variants[0]
             level = _level(variant)
         except (VariantError, HardwareError) as error:
-            return cls(default, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, path, str(error)),))
+            return cls(default, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, (path,), str(error)),))
         gpus, findings = GpuClaim.of(variant)
         if level is None:
             return cls(default, gpus, findings)
         if cpu and level != cpu:
             what = f"claims {level} in its variant.json, expected {cpu}"
-            findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, None, what), *findings)
+            findings = (Finding(Severity.ERROR, VerifyRule.CLAIM, (), what), *findings)
         return cls(Claim(level, is_explicit=True), gpus, findings)
 
 

@@ -252,7 +252,7 @@ def test_damage_is_found(made: Path, tmp_path: Path, damage: Callable[[Path], ob
     folder = tmp_path / "conda"
     copytree(made, folder)
     damage(folder)
-    found = sorted(f"{problem.files[0]}: {problem.what}" for problem in problems(folder))
+    found = sorted(f"{problem.places[0]}: {problem.what}" for problem in problems(folder))
     assert [line.partition("damaged: ")[0] for line in found] == [line.partition("damaged: ")[0] for line in said]
 
 

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 def said(folder: Path) -> list[str]:
     """What is wrong with the wheels of the layout in *folder*; that the index says the same is left out."""
     problems = check_layout(folder, "extras").problems
-    return [f"{one.demand}: {one.place}: {one.what}" for one in problems if one.demand != "index"]
+    return [f"{one.rule}: {one.place}: {one.what}" for one in problems if one.rule != "index"]
 
 
 def edited(folder: Path, name: str, edit: Edit, *, fits: bool = True) -> None:
@@ -156,8 +156,8 @@ def test_plugins_that_overwrite_files_of_their_base_are_wrong_and_other_wheels_a
         wheel(folder / "extras", f"{other}-1.0-py3-none-any.whl", {"other.py": other})
     assert said(folder) == []
     edited(folder, PLUGIN, lambda members: members.update({f"levels/{MODULE}": b""}))
-    [problem] = [one for one in check_layout(folder, "extras").problems if one.demand == "shared-files"]
-    assert (problem.is_error, problem.files) == (True, (BASE, PLUGIN))
+    [problem] = [one for one in check_layout(folder, "extras").problems if one.rule == "shared-files"]
+    assert (problem.is_error, problem.places) == (True, (BASE, PLUGIN))
 
 
 def test_folders_and_links_to_nothing_called_as_wheels_are_named(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_folders_and_links_to_nothing_called_as_wheels_are_named(tmp_path: Path)
     listed.unlink()
     listed.symlink_to("nothing")
     problems = check_layout(tmp_path, "extras").problems
-    assert [(one.place, one.what) for one in problems if one.demand in {"archive", "index"}] == [
+    assert [(one.place, one.what) for one in problems if one.rule in {"archive", "index"}] == [
         (PLUGIN, "cannot be read: Is a directory"),
         (f"simple/levels-x86-64-v3-plugin/{PLUGIN}", "is in the index only"),
         ("simple/levels/index.json", f"lists {BASE}, which is not there"),

@@ -70,7 +70,7 @@ def test_libraries_that_are_published_beside_may_be_required_by_some(tmp_path: P
     found = check(tmp_path)
     assert found.releases == ("demo-1.0", "demo_libs-0.1")
     # there is no sdist of the libraries, and none is asked for
-    assert [(str(problem.demand), problem.is_error) for problem in found.problems] == [("metadata", False)]
+    assert [(str(problem.rule), problem.is_error) for problem in found.problems] == [("metadata", False)]
 
 
 def test_metadata_of_another_python_that_differ_are_a_warning(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_all_is_said_at_once_errors_first(tmp_path: Path) -> None:
     (tmp_path / "demo-1.0-variants.json").unlink()
     (tmp_path / V2).write_bytes(b"PK")
     found = check(tmp_path)
-    assert [(problem.severity, str(problem.demand), problem.place) for problem in found.problems] == [
+    assert [(problem.severity, str(problem.rule), problem.place) for problem in found.problems] == [
         ("error", "archive", V2),
         ("error", "index", "demo-1.0-variants.json"),
         ("warning", "sdist", "demo-1.0"),
@@ -63,7 +63,7 @@ def test_all_is_said_at_once_errors_first(tmp_path: Path) -> None:
 def test_what_is_wrong_with_many_files_alike_is_said_once(tmp_path: Path) -> None:
     release_folder(tmp_path)
     [found] = check(tmp_path, pypi=True).problems
-    assert found.files == (V2, V3)
+    assert found.places == (V2, V3)
     assert str(found) == (
         f"error: {V2} and 1 more: PyPI takes no variant wheels yet, nor variants.json (PEP 825); "
         "upload the other files alone, and serve these from an index of your own: vbuild index --simple [variant]"
@@ -140,7 +140,7 @@ def test_a_name_that_is_no_wheels_is_an_error(name: str, what: str, tmp_path: Pa
     plain_release(tmp_path)
     (tmp_path / name).write_bytes((tmp_path / PLAIN).read_bytes())
     [found] = check(tmp_path).problems
-    assert (found.is_error, found.files, found.what) == (True, (name,), what)
+    assert (found.is_error, found.places, found.what) == (True, (name,), what)
 
 
 @pytest.mark.parametrize("name", [PLAIN, SDIST])
@@ -171,7 +171,7 @@ def test_each_release_is_checked(tmp_path: Path) -> None:
     sdist(tmp_path, "demo-1.1.tar.gz")
     found = check(tmp_path)
     assert found.releases == ("demo-1.0", "demo-1.1", "other-1.0")
-    assert [(str(problem.demand), problem.place) for problem in found.problems] == [
+    assert [(str(problem.rule), problem.place) for problem in found.problems] == [
         ("index", "demo-1.1-variants.json"),
         ("plain", "demo-1.1-py3-none-any-x86_64_v2.whl"),
         ("sdist", "other-1.0"),
@@ -207,7 +207,7 @@ def test_a_whole_release_is_sound_and_one_that_lacks_a_wheel_is_not(
     if variants:
         lost = data.draw(st.sampled_from([*plain, *variants]))
         (folder / lost).unlink()
-        assert {str(problem.demand) for problem in check(folder).problems} <= {"plain", "labels", "index"}
+        assert {str(problem.rule) for problem in check(folder).problems} <= {"plain", "labels", "index"}
         assert check(folder).problems
 
 
@@ -236,7 +236,7 @@ def test_what_matrix_makes_is_sound_and_its_plain_wheel_is_for_pypi(tmp_path: Pa
     )
     folder = tmp_path / "dist"
     assert not matrix(tmp_path / "demo.toml", folder).failures
-    assert [str(problem.demand) for problem in check(folder).problems] == ["sdist"]
+    assert [str(problem.rule) for problem in check(folder).problems] == ["sdist"]
     sdist_of = [sys.executable, "-m", "build", "--sdist", "--installer", "uv", "--outdir", str(folder), str(project)]
     subprocess.run(sdist_of, check=True, capture_output=True)
     assert check(folder).problems == ()

@@ -7,14 +7,15 @@ import pytest
 from tests.factories.release_folders import LINUX, release_folder, release_wheel
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
+from vbuild.verification.model import Finding
 
 INIT = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": "code"}
 CP311, CP312 = (f"cp{version}-cp{version}-{LINUX}" for version in ("311", "312"))
 
 
-def found(folder: Path) -> list[PublishFinding]:
-    return [problem for problem in check(folder).problems if problem.demand is PublishRule.SHARED_FILES]
+def found(folder: Path) -> list[Finding]:
+    return [problem for problem in check(folder).problems if problem.rule is PublishRule.SHARED_FILES]
 
 
 def said(folder: Path) -> list[str]:
@@ -25,7 +26,7 @@ def test_two_projects_with_the_same_files_are_named_with_them(tmp_path: Path) ->
     wheel(tmp_path, f"demo-1.0-{CP311}.whl", INIT)
     wheel(tmp_path, f"demo_cu12-1.0-{CP311}.whl", {**INIT, "demo/_gpu.so": "more"})
     [problem] = found(tmp_path)
-    assert problem.files == (f"demo-1.0-{CP311}.whl", f"demo_cu12-1.0-{CP311}.whl")
+    assert problem.places == (f"demo-1.0-{CP311}.whl", f"demo_cu12-1.0-{CP311}.whl")
     assert str(problem) == (
         f"warning: demo-1.0-{CP311}.whl and 1 more: "
         "demo has files shared with demo-cu12: demo/__init__.py, demo/_c.so; "

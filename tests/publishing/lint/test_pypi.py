@@ -66,7 +66,7 @@ def test_wheels_have_the_same_limit(tmp_path: Path) -> None:
     plain_release(tmp_path)
     release_wheel(tmp_path, PLAIN, {"demo/data.bin": random.Random(1).randbytes(MB)})
     [found] = check(tmp_path, pypi=True, limit=1).problems
-    assert (str(found.demand), found.files) == ("size", (PLAIN,))
+    assert (str(found.rule), found.places) == ("size", (PLAIN,))
 
 
 def test_more_than_a_project_may_have_is_a_warning(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ WRONG = [
 def test_wheels_that_do_not_belong_together_are_found(tmp_path: Path, wheels: dict[str, str], expected: str) -> None:
     for name, text in wheels.items():
         wheel(tmp_path / V3, name, metadata=text)
-    [found] = [str(problem) for problem in problems(tmp_path) if problem.demand != PublishRule.INDEX]
+    [found] = [str(problem) for problem in problems(tmp_path) if problem.rule != PublishRule.INDEX]
     assert found.startswith(expected)
 
 

@@ -28,7 +28,7 @@ def laid(tmp_path: Path) -> Path:
 
 
 def found(laid: Path) -> list[str]:
-    return [f"{problem.files[0]}: {problem.what} [{problem.demand}]" for problem in problems(laid)]
+    return [f"{problem.places[0]}: {problem.what} [{problem.rule}]" for problem in problems(laid)]
 
 
 def rewritten(laid: Path, name: str, change: Callable[[str], str]) -> None:

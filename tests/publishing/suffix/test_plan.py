@@ -282,7 +282,7 @@ def test_the_bill_of_materials_follows_the_name(tmp_path: Path) -> None:
 
 
 def said(site: Path) -> Iterator[str]:
-    return (str(problem).partition(";")[0] for problem in problems(site) if problem.demand != PublishRule.INDEX)
+    return (str(problem).partition(";")[0] for problem in problems(site) if problem.rule != PublishRule.INDEX)
 
 
 def test_a_folder_as_it_was_published_has_no_problems(tmp_path: Path) -> None:

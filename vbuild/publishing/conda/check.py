@@ -18,7 +18,8 @@ from vbuild.files.hashing import sha256_of
 from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
 from vbuild.publishing.conda.package import NOARCH, OpenCondaPackage, open_package
 from vbuild.publishing.conda.writing import listed
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import Record, recorded_sha256
 
 _REPODATA = "repodata.json"
@@ -26,7 +27,7 @@ _REPODATA = "repodata.json"
 _LARGEST = 1 << 30
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the channel *folder*, by its files alone."""
     subdirs = sorted(path.parent for path in folder.glob(f"*/{_REPODATA}"))
     if NOARCH not in {subdir.name for subdir in subdirs}:
@@ -44,7 +45,7 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
         yield _problem(min(asking), f"requires {LEVEL_PACKAGE}, which is not in the channel")
 
 
-def _repodata(subdir: Path) -> Generator[PublishFinding, None, Mapping[str, Mapping[str, Any]]]:
+def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str, Any]]]:
     """What is wrong in the folder *subdir*; gives what its repodata lists."""
     path = subdir / _REPODATA
     place = f"{subdir.name}/{_REPODATA}"
@@ -79,7 +80,7 @@ def _is_same(path: Path, data: bytes) -> bool:
         return False
 
 
-def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[PublishFinding]:
+def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         expected = listed(path, sha256=sha256_of(path))
         for key in sorted({*expected, *record}):
@@ -173,5 +174,5 @@ def _agrees(recorded: str, digest: str) -> bool:
     return not recorded.startswith("sha256=") or recorded_sha256(recorded) == digest
 
 
-def _problem(place: str, what: str) -> PublishFinding:
-    return PublishFinding(PublishRule.CHANNEL, (place,), what, "publish it again", is_error=True)
+def _problem(place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, PublishRule.CHANNEL, (place,), what, "publish it again")

@@ -22,11 +22,11 @@ from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed
 from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
 from vbuild.verification.levels import Claim, Levels
-from vbuild.verification.model import Severity
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
 
@@ -34,12 +34,12 @@ _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout
 _FOUND = (Via.OWN, Via.INHERITED)
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the wheels in *folder* and with its index."""
     wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
     if not wheels:
-        yield PublishFinding(PublishRule.ARCHIVE, (folder.name,), "has no wheel", _AGAIN, is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (folder.name,), "has no wheel", _AGAIN)
     for offered in wheels:
         try:
             with open_wheel(offered.path, check=True) as wheel:
@@ -48,7 +48,7 @@ def problems(folder: Path) -> Iterator[PublishFinding]:
         except VbuildError as error:
             found = [str(error).removeprefix(f"{offered.path.name}: ")]
         for what in found:
-            yield PublishFinding(PublishRule.LEVELS, (offered.path.name,), what, _AGAIN, is_error=True)
+            yield Finding(Severity.ERROR, PublishRule.LEVELS, (offered.path.name,), what, _AGAIN)
     yield from index_problems(folder)
 
 

@@ -34,11 +34,12 @@ from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel, sdist_name
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, REQUIRES_DIST, MetadataDifference, MetadataView
-from vbuild.publishing.lint.model import IndexRules, PublishFinding, PublishRule
+from vbuild.publishing.lint.model import IndexRules, PublishRule
 from vbuild.publishing.lint.names import FileSlot
+from vbuild.verification.model import Finding, Severity
 
 
-def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[PublishFinding]:
+def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[Finding]:
     """Where the METADATA of *release* contradict one another; *beside* are the projects whose files are there too."""
     for wheel in release.wheels:
         yield from _of_another(wheel, wheel.name.project, wheel.name.version)
@@ -53,42 +54,40 @@ def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Ite
             yield _differs(wheel, first[0], difference, is_error=False)
 
 
-def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[PublishFinding]:
+def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
     """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
     if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
-        yield PublishFinding(
+        yield Finding(
+            Severity.WARNING,
             PublishRule.SDIST,
             (str(release),),
             "there is no sdist: users without a matching wheel, and users who build from source, cannot install it",
             "put it next to the wheels: python -m build --sdist, or uv build --sdist",
-            is_error=False,
         )
     if len(release.sources) > 1:
         files = tuple(source.file for source in release.sources)
         what = "are two sdists of one release, and PyPI takes one"
-        yield PublishFinding(PublishRule.SDIST, files, what, "remove one", is_error=terms.is_pypi)
+        yield Finding(terms.severity, PublishRule.SDIST, files, what, "remove one")
     expected = sdist_name(release.project, release.version)
     for file in (*(source.file for source in release.sources), *release.former):
         if file != expected:
             what = f"expected the file name {expected} (PEP 625)"
-            yield PublishFinding(
-                PublishRule.SDIST, (file,), what, "build it with a newer backend", is_error=terms.is_pypi
-            )
+            yield Finding(terms.severity, PublishRule.SDIST, (file,), what, "build it with a newer backend")
     for source in release.sources:
         yield from _of_another(source, source.project, str(source.version))
         for wheel in (release.plain or release.wheels)[:1]:
             yield from _unlike(source, wheel)
 
 
-def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[PublishFinding]:
+def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[Finding]:
     metadata = file.metadata
     if canonicalize_name(metadata.name) != project or not _same(metadata.version, version):
-        yield PublishFinding(
+        yield Finding(
+            Severity.ERROR,
             PublishRule.METADATA,
             (file.file,),
             f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say",
             "build it again; do not rename files by hand",
-            is_error=True,
         )
 
 
@@ -99,7 +98,7 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[PublishFinding]:
+def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Finding]:
     """Where wheels for the same Python and machine state other things; the first is a plain one if any is.
 
     A variant is checked against the plain wheel of its own name if there is one: two plain wheels may differ, as where
@@ -127,25 +126,25 @@ def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
     return all(project == TOOLKIT or is_official(project) or project in beside for project in projects)
 
 
-def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> PublishFinding:
+def _differs(wheel: ReadyWheel, first: ReadyWheel, difference: MetadataDifference, *, is_error: bool) -> Finding:
     advice = "build all wheels of a release from the same source"
     if difference.field in INSTALLER_FIELDS:
         advice = "state the same in all of them: lock files take one wheel's METADATA for all of the release"
     what = f"not as in {first.file}: {difference}"
-    return PublishFinding(PublishRule.METADATA, (wheel.file,), what, advice, is_error=is_error)
+    return Finding(Severity.ERROR if is_error else Severity.WARNING, PublishRule.METADATA, (wheel.file,), what, advice)
 
 
-def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[PublishFinding]:
+def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Finding]:
     if not source.metadata.is_static:
         return
     for difference in source.metadata.differences(wheel.metadata):
         if difference.field in INSTALLER_FIELDS and difference.field.lower() not in source.metadata.dynamic:
-            yield PublishFinding(
+            yield Finding(
+                Severity.WARNING,
                 PublishRule.SDIST,
                 (source.file,),
                 f"{wheel.file} is not as it says: {difference} (PEP 643)",
                 "build both from the same source, or declare the field dynamic in pyproject.toml",
-                is_error=False,
             )
 
 
@@ -168,7 +167,7 @@ class _Group:
         return any(one.serves(another) or another.serves(one) for one, another in pairs)
 
 
-def collisions(known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
+def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The projects among *known* that install the same files; those that are linked so are named together."""
     groups = _groups(known)
     paths = _paths(groups)
@@ -243,14 +242,14 @@ def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> PublishFinding:
+def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> Finding:
     first, *others = projects
-    return PublishFinding(
+    return Finding(
+        Severity.WARNING,
         PublishRule.SHARED_FILES,
         tuple(wheels),
         f"{first} has files shared with {_listed(others)}: {_listed(paths)}",
         "say that one excludes the others: no installer notices, the last one's files win, and go with any of them",
-        is_error=False,
     )
 
 

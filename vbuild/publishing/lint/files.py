@@ -29,8 +29,9 @@ from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError, VbuildError, at
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import MetadataView, metadata_view
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.lint.names import FileSlot, slots
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
@@ -200,7 +201,7 @@ class PublishFolder(Struct, frozen=True):
     sources: tuple[ReadySdist, ...]
     indexes: tuple[Path, ...]
     former: tuple[tuple[str, Version, Path], ...]
-    damaged: tuple[PublishFinding, ...]
+    damaged: tuple[Finding, ...]
 
     @property
     def count(self) -> int:
@@ -214,7 +215,7 @@ def files_in(folder: Path) -> PublishFolder:
         paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
     except OSError as error:
         raise RepackageError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
-    damaged: list[PublishFinding] = []
+    damaged: list[Finding] = []
     wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
     indexes = tuple(path for path in paths if path.name.endswith(INDEX))
@@ -231,7 +232,7 @@ def _former(paths: Iterable[Path]) -> Iterator[tuple[str, Version, Path]]:
                 yield *parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path
 
 
-def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[PublishFinding]) -> Iterator[T]:
+def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Finding]) -> Iterator[T]:
     """What *read* makes of each of *paths*; those it refuses become *damaged*."""
     for path in paths:
         try:
@@ -241,9 +242,7 @@ def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Publis
             for place in (str(path), path.name, repr(path.name)):
                 what = what.removeprefix(f"{place}: ")
             damaged.append(
-                PublishFinding(
-                    PublishRule.ARCHIVE, (path.name,), what, "make it again: no installer takes it", is_error=True
-                )
+                Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), what, "make it again: no installer takes it")
             )
 
 
@@ -313,33 +312,33 @@ def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
     )
 
 
-def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
+def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The variants.json files of no release among *known* that has variants."""
     expected = {release.index_name for release in known if release.variants}
     for path in folder.indexes:
         if path.name not in expected:
-            yield PublishFinding(
+            yield Finding(
+                Severity.ERROR,
                 PublishRule.INDEX,
                 (path.name,),
                 "is of a release without variant wheels here",
                 "remove it, or put the wheels beside it",
-                is_error=True,
             )
 
 
-def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
+def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The releases that are one version in two spellings, such as 1.0 and 1.0.0 (PEP 440, normalization)."""
     spelled: dict[tuple[str, Version], list[str]] = {}
     for release in known:
         spelled.setdefault((release.project, Version(release.version)), []).append(str(release))
     for names in spelled.values():
         if len(names) > 1:
-            yield PublishFinding(
+            yield Finding(
+                Severity.ERROR,
                 PublishRule.NAME,
                 tuple(names),
                 f"{' and '.join(names)} are one version in two spellings",
                 "build all files of a release with one spelling: each gets a variants.json of its own",
-                is_error=True,
             )
 
 
@@ -347,18 +346,18 @@ def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[PublishFinding]:
 _OF_CONTENTS = re.compile(r"==(?P<version>0\.[0-9]{11,15})")
 
 
-def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[PublishFinding]:
+def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[Finding]:
     """The wheels that *release* requires exactly, which a split made and none of *known* is."""
     for wheel in release.wheels:
         for project, version in _made_by_split(wheel.metadata.requires):
             if not any(other.project == project and Version(other.version) == Version(version) for other in known):
-                yield PublishFinding(
+                yield Finding(
+                    Severity.WARNING,
                     PublishRule.REQUIREMENT,
                     (wheel.file,),
                     f"requires {project}=={version}, which is not here: a number as vbuild split gives to shared "
                     f"libraries",
                     "publish it first, or with these, which cannot be installed without it",
-                    is_error=False,
                 )
 
 

@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.simple_index import IndexedFile, project_link
 
@@ -28,17 +29,17 @@ _LISTED = (".whl", "-variants.json")
 _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
-def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[PublishFinding]:
+def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[Finding]:
     """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
     for path in sorted(folder.glob("*.whl")):
         try:
             found.append(OfferedWheel.of(path))
         except VbuildError as error:
             what = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
-            yield PublishFinding(PublishRule.ARCHIVE, (path.name,), what, _AGAIN, is_error=True)
+            yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), what, _AGAIN)
 
 
-def index_problems(folder: Path) -> Iterator[PublishFinding]:
+def index_problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the index in *folder*/simple of the wheels and variants.json files in *folder*."""
     simple = folder / INDEX
     if not simple.is_dir():
@@ -57,7 +58,7 @@ def _is_listed(path: Path) -> bool:
     return path.name.endswith(_LISTED) and path.is_file()
 
 
-def _root(simple: Path, projects: set[str]) -> Iterator[PublishFinding]:
+def _root(simple: Path, projects: set[str]) -> Iterator[Finding]:
     page = simple / "index.json"
     listed = {str(_within(project, "name")) for project in _rows(page, "projects")}
     if listed != projects:
@@ -66,7 +67,7 @@ def _root(simple: Path, projects: set[str]) -> Iterator[PublishFinding]:
     yield from _links(simple / "index.html", {project_link(project) for project in listed})
 
 
-def _project(folder: Path, beside: dict[str, Path]) -> Iterator[PublishFinding]:
+def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Finding]:
     page = folder / "index.json"
     files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
     there = {path.name for path in folder.iterdir() if _is_listed(path)}
@@ -78,7 +79,7 @@ def _project(folder: Path, beside: dict[str, Path]) -> Iterator[PublishFinding]:
     yield from _links(folder / "index.html", {_listed(name, file).link() for name, file in files.items()})
 
 
-def _file(path: Path, listed: Any, other: Path | None) -> Iterator[PublishFinding]:  # noqa: ANN401 - as JSON has it
+def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # noqa: ANN401 - as JSON has it
     page = path.with_name("index.json")
     digest = sha256_of(path)
     if (listed_digest := _within(listed, "hashes", "sha256")) != digest:
@@ -116,7 +117,7 @@ def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has i
     return IndexedFile(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
 
 
-def _links(page: Path, expected: Collection[str]) -> Iterator[PublishFinding]:
+def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
     """What is wrong with the *page* of links, of which there should be the *expected*, each once."""
     try:
         text = page.read_text(encoding="utf-8")
@@ -142,8 +143,8 @@ def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON hold
     return value
 
 
-def _wrong(path: Path, what: str) -> PublishFinding:
+def _wrong(path: Path, what: str) -> Finding:
     """A problem with the file at *path* of an index, called by the last parts of its path."""
     parts = path.parts
     place = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
-    return PublishFinding(PublishRule.INDEX, (place,), what, _AGAIN, is_error=True)
+    return Finding(Severity.ERROR, PublishRule.INDEX, (place,), what, _AGAIN)

@@ -17,17 +17,9 @@ from collections.abc import Iterable, Iterator
 from packaging.version import Version
 
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
-from vbuild.publishing.lint.model import (
-    DEFAULT_LIMIT,
-    GB,
-    LARGEST_LIMIT,
-    MB,
-    PROJECT_LIMIT,
-    IndexRules,
-    PublishFinding,
-    PublishRule,
-)
+from vbuild.publishing.lint.model import DEFAULT_LIMIT, GB, LARGEST_LIMIT, MB, PROJECT_LIMIT, IndexRules, PublishRule
 from vbuild.publishing.lint.names import is_bare_linux, is_taken, shortened
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.name import escaped
 
 # warehouse looks at the ratio from 64 MB unpacked on
@@ -38,7 +30,7 @@ _TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatib
 _LIMITS = "PyPI's help has a page on storage limits"
 
 
-def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[PublishFinding]:
+def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
     """What PyPI refuses of *release*; for other indexes only what installers mind as well, as warnings."""
     for file in release.distributions:
         yield from _size(file, terms)
@@ -54,24 +46,24 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[PublishFindi
         yield from _variants(release)
 
 
-def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[PublishFinding]:
+def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Finding]:
     """The projects whose files here are alone more than PyPI gives a project."""
     sizes: dict[str, int] = {}
     for release in releases:
         sizes[release.project] = sizes.get(release.project, 0) + release.size
     for project, size in sizes.items():
         if terms.is_pypi and size > PROJECT_LIMIT:
-            yield PublishFinding(
+            yield Finding(
+                Severity.WARNING,
                 PublishRule.SIZE,
                 (project,),
                 f"{size} bytes in all; PyPI gives a project {PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, "
                 f"earlier releases included",
                 f"ask for more, or remove old releases: {_LIMITS}",
-                is_error=False,
             )
 
 
-def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[PublishFinding]:
+def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
     limit = terms.limit * MB
     if file.size <= limit:
         return
@@ -82,22 +74,22 @@ def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[PublishF
         advice = "make it smaller (vbuild slim, vbuild split), or serve it from an index of your own"
     elif terms.limit != DEFAULT_LIMIT:
         what = f"{file.size} bytes; the limit that was given is {limit} ({terms.limit} MB)"
-    yield PublishFinding(PublishRule.SIZE, (file.file,), what, advice, is_error=terms.is_pypi)
+    yield Finding(terms.severity, PublishRule.SIZE, (file.file,), what, advice)
 
 
-def _names(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
+def _names(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     expected = escaped(wheel.name.distribution)
     if wheel.name.distribution != expected:
-        yield PublishFinding(
+        yield Finding(
+            terms.severity,
             PublishRule.NAME,
             (wheel.file,),
             f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)",
             f"build it with a backend that writes {expected!r}",
-            is_error=terms.is_pypi,
         )
 
 
-def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
+def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     for platform in wheel.name.platform.split("."):
         if is_bare_linux(platform):
             what = f"platform tag {platform} says neither which libc it needs nor which version"
@@ -107,76 +99,74 @@ def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]
             advice = f"give it one of {_TAGS}"
         else:
             continue
-        yield PublishFinding(PublishRule.PLATFORM, (wheel.file,), what, advice, is_error=terms.is_pypi)
+        yield Finding(terms.severity, PublishRule.PLATFORM, (wheel.file,), what, advice)
 
 
-def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[PublishFinding]:
+def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     if not terms.is_pypi:
         return
     advice = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
     if wheel.has_comment:
         what = "its archive has a comment, which PyPI refuses"
-        yield PublishFinding(PublishRule.ARCHIVE, (wheel.file,), what, advice, is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
     for method in wheel.methods:
         what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
-        yield PublishFinding(PublishRule.ARCHIVE, (wheel.file,), what, advice, is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
     if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
-        yield PublishFinding(
+        yield Finding(
+            Severity.ERROR,
             PublishRule.ARCHIVE,
             (wheel.file,),
             f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most",
             "leave out what is only zeros: vbuild slim, strip",
-            is_error=True,
         )
 
 
-def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[PublishFinding]:
+def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
     for line, reason in file.metadata.unreadable:
         advice = "write it as installers read it (PEP 508)"
         if _OF_VARIANTS in line:
             advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
         what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
-        yield PublishFinding(PublishRule.REQUIREMENT, (file.file,), what, advice, is_error=terms.is_pypi)
+        yield Finding(terms.severity, PublishRule.REQUIREMENT, (file.file,), what, advice)
     for line in file.metadata.direct if terms.is_pypi else ():
-        yield PublishFinding(
+        yield Finding(
+            Severity.ERROR,
             PublishRule.REQUIREMENT,
             (file.file,),
             f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses",
             "require a release of it by version",
-            is_error=True,
         )
 
 
-def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[PublishFinding]:
+def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
     for reason in file.metadata.refused:
         what = f"its metadata say what PyPI refuses: {reason}"
-        yield PublishFinding(PublishRule.METADATA, (file.file,), what, "put it right in pyproject.toml", is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), what, "put it right in pyproject.toml")
     for path in file.lacks:
         where = "wheel's licenses folder" if isinstance(file, ReadyWheel) else "sdist"
         what = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
-        yield PublishFinding(
-            PublishRule.LICENSE, (file.file,), what, "add the file, or take the line out", is_error=True
-        )
+        yield Finding(Severity.ERROR, PublishRule.LICENSE, (file.file,), what, "add the file, or take the line out")
 
 
-def _local(release: LintedRelease) -> Iterator[PublishFinding]:
+def _local(release: LintedRelease) -> Iterator[Finding]:
     version = Version(release.version)
     if version.local:
-        yield PublishFinding(
+        yield Finding(
+            Severity.ERROR,
             PublishRule.LOCAL_VERSION,
             release.files,
             f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)",
             f"publish {version.public}: variants can say what the local part does",
-            is_error=True,
         )
 
 
-def _variants(release: LintedRelease) -> Iterator[PublishFinding]:
+def _variants(release: LintedRelease) -> Iterator[Finding]:
     if labelled := tuple(wheel.file for wheel in release.variants):
-        yield PublishFinding(
+        yield Finding(
+            Severity.ERROR,
             PublishRule.VARIANT,
             labelled,
             "PyPI takes no variant wheels yet, nor variants.json (PEP 825)",
             "upload the other files alone, and serve these from an index of your own: vbuild index --simple",
-            is_error=True,
         )

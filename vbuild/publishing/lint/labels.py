@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vbuild.errors import VariantError, at
 from vbuild.publishing.lint.files import LintedRelease, ReadyWheel
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.lint.names import FileSlot, covers
 from vbuild.variants.document import Document, combine
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import VARIANT_JSON
 
 _LARGEST = 1 << 26  # bytes of a variants.json
@@ -22,7 +23,7 @@ _AGAIN = "write it again: vbuild index"
 _MANY_PYTHONS = frozenset({"abi3", "none"})
 
 
-def label_problems(release: LintedRelease) -> Iterator[PublishFinding]:
+def label_problems(release: LintedRelease) -> Iterator[Finding]:
     """What is wrong with the variants of *release*."""
     documents: list[tuple[str, Document]] = []
     for wheel in release.wheels:
@@ -33,39 +34,35 @@ def label_problems(release: LintedRelease) -> Iterator[PublishFinding]:
                 documents.append((wheel.file, document))
         except VariantError as error:
             advice = "stamp the wheel again: vbuild stamp"
-            yield PublishFinding(PublishRule.VARIANT, (wheel.file,), str(error), advice, is_error=True)
+            yield Finding(Severity.ERROR, PublishRule.VARIANT, (wheel.file,), str(error), advice)
     if documents:
         yield from _index(release, documents)
     yield from _without_plain(release)
     yield from _incomplete(release)
 
 
-def _index(release: LintedRelease, documents: Sequence[tuple[str, Document]]) -> Iterator[PublishFinding]:
+def _index(release: LintedRelease, documents: Sequence[tuple[str, Document]]) -> Iterator[Finding]:
     try:
         expected = combine(documents)
     except VariantError as error:
         files = tuple(file for file, _ in documents)
-        yield PublishFinding(
-            PublishRule.VARIANT, files, str(error), "stamp the wheels alike: vbuild stamp", is_error=True
-        )
+        yield Finding(Severity.ERROR, PublishRule.VARIANT, files, str(error), "stamp the wheels alike: vbuild stamp")
         return
     if release.index is None:
         what = f"there are variant wheels but no {release.index_name}, and installers ignore them without"
-        yield PublishFinding(PublishRule.INDEX, (release.index_name,), what, "write it: vbuild index", is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index_name,), what, "write it: vbuild index")
         return
     try:
         with release.index.open("rb") as file:
             actual = Document.parse(file.read(_LARGEST))
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-        yield PublishFinding(PublishRule.INDEX, (release.index.name,), what, _AGAIN, is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), what, _AGAIN)
     except VariantError as error:
-        yield PublishFinding(PublishRule.INDEX, (release.index.name,), str(error), _AGAIN, is_error=True)
+        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), str(error), _AGAIN)
     else:
         if actual != expected:
-            yield PublishFinding(
-                PublishRule.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN, is_error=True
-            )
+            yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN)
 
 
 def _stale(actual: Document, expected: Document) -> str:
@@ -84,22 +81,22 @@ def _stale(actual: Document, expected: Document) -> str:
     return "; ".join(parts)
 
 
-def _without_plain(release: LintedRelease) -> Iterator[PublishFinding]:
+def _without_plain(release: LintedRelease) -> Iterator[Finding]:
     plain = [wheel.slots for wheel in release.plain]
     for wheel in release.variants:
         if not any(covers(offered, wheel.slots) for offered in plain):
             falls_back = bool(release.sources)
             rest = "pip builds the sdist there instead" if falls_back else "pip finds nothing there"
-            yield PublishFinding(
+            yield Finding(
+                Severity.WARNING if falls_back else Severity.ERROR,
                 PublishRule.PLAIN,
                 (wheel.file,),
                 f"no plain wheel for {_listed(wheel.slots)}: {rest}",
                 "build the plain wheel too",
-                is_error=not falls_back,
             )
 
 
-def _incomplete(release: LintedRelease) -> Iterator[PublishFinding]:
+def _incomplete(release: LintedRelease) -> Iterator[Finding]:
     """The labels that are there for one Python of a machine and not for another."""
     by_machine: dict[str, dict[str, list[tuple[FileSlot, ...]]]] = {}
     for wheel in release.variants:
@@ -110,13 +107,13 @@ def _incomplete(release: LintedRelease) -> Iterator[PublishFinding]:
         for label, there in labels.items():
             lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in there)]
             if lacks:
-                yield PublishFinding(
+                yield Finding(
+                    Severity.WARNING,
                     PublishRule.LABELS,
                     (str(release),),
                     f"there is no {label} for {', '.join(map(_listed, lacks))}, as there is for "
                     f"{', '.join(map(_listed, sorted(set(there))))}",
                     "build it too, or leave it out on purpose",
-                    is_error=False,
                 )
 
 

@@ -1,17 +1,13 @@
-"""Findings about files to be published, as values.
+"""The rules for files to be published: those of any index, and PyPI's with its limits."""
 
-    PublishFinding    one thing that is wrong with some of the files, what to do, and whether it stops a release
-    IndexRules        the index that the files go to: PyPI with its limits, or one of the publisher's own
-
-A finding names its rule, a stable word that a script can look for; the text may change.
-"""
-
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import RepackageError
+from vbuild.verification.model import Finding, Severity
 
 # PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
 MB = 1 << 20
@@ -46,43 +42,6 @@ class PublishRule(StrEnum):
     PINS = "pins"
 
 
-class PublishFinding(Struct, frozen=True):
-    """What is wrong with *files*, by name, and what to do; an error where it *is_error*, else a warning."""
-
-    demand: PublishRule
-    files: tuple[str, ...]
-    what: str
-    advice: str
-    is_error: bool
-
-    @property
-    def severity(self) -> str:
-        return "error" if self.is_error else "warning"
-
-    @property
-    def place(self) -> str:
-        """The files in a few words: the first, and how many more."""
-        more = len(self.files) - 1
-        return f"{self.files[0]} and {more} more" if more else self.files[0]
-
-    @property
-    def order(self) -> tuple[bool, tuple[str, ...], str]:
-        """How problems are sorted: errors first, then by file."""
-        return not self.is_error, self.files, self.what
-
-    def __str__(self) -> str:
-        return f"{self.severity}: {self.place}: {self.what}; {self.advice} [{self.demand}]"
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "severity": self.severity,
-            "rule": str(self.demand),
-            "files": list(self.files),
-            "what": self.what,
-            "do": self.advice,
-        }
-
-
 class IndexRules(Struct, frozen=True):
     """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
 
@@ -96,15 +55,16 @@ class IndexRules(Struct, frozen=True):
         if not 0 < self.limit <= LARGEST_LIMIT:
             raise RepackageError(f"a limit of {self.limit} MB a file: expected 1 to {LARGEST_LIMIT}, PyPI's largest")
 
+    @property
+    def severity(self) -> Severity:
+        """The severity of what only PyPI refuses."""
+        return Severity.ERROR if self.is_pypi else Severity.WARNING
 
-def merged_findings(problems: list[PublishFinding]) -> tuple[PublishFinding, ...]:
-    """The *problems*, errors first; equal findings about several files become one."""
-    alike: dict[tuple[PublishRule, str, str, bool], list[str]] = {}
-    for problem in problems:
-        key = (problem.demand, problem.what, problem.advice, problem.is_error)
-        alike.setdefault(key, []).extend(problem.files)
-    whole = [
-        PublishFinding(demand, tuple(sorted(set(files))), what, advice, is_error)
-        for (demand, what, advice, is_error), files in alike.items()
-    ]
-    return tuple(sorted(whole, key=lambda problem: problem.order))
+
+def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The *findings*, errors first; equal ones about several files become one."""
+    alike: dict[Finding, list[str]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, places=()), []).extend(finding.places)
+    merged = (replace(finding, places=tuple(sorted(set(files)))) for finding, files in alike.items())
+    return tuple(sorted(merged, key=lambda finding: (not finding.is_error, finding.places, finding.what)))

@@ -20,7 +20,7 @@ from isal import isal_zlib
 
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
     INDEX_TYPE,
@@ -36,6 +36,7 @@ from vbuild.publishing.oci.model import (
 from vbuild.publishing.oci.reading import ImageFolder, Manifest
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
+from vbuild.verification.model import Finding, Severity
 
 _AGAIN = "lay the wheels out again"
 _CHUNK = 1 << 20
@@ -43,7 +44,7 @@ _CHUNK = 1 << 20
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the image layouts in *folder*, or with *folder* where it is one."""
     found = (
         [folder] if (folder / "oci-layout").is_file() else sorted(path.parent for path in folder.glob("*/oci-layout"))
@@ -66,7 +67,7 @@ class _LayoutCheck:
         self._seen: set[str] = set()
         self._sound: dict[str, str | None] = {}
 
-    def problems(self) -> Iterator[PublishFinding]:
+    def problems(self) -> Iterator[Finding]:
         try:
             folder = ImageFolder.of(self._path)
         except VbuildError as error:
@@ -83,7 +84,7 @@ class _LayoutCheck:
             if f"sha256:{blob.name}" not in self._seen:
                 yield _warning(PublishRule.BLOB, self._name(f"sha256:{blob.name}"), "nothing in the layout needs it")
 
-    def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[PublishFinding]:
+    def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
         place = self._name(descriptor.digest)
         self._seen.add(descriptor.digest)
         try:
@@ -96,7 +97,7 @@ class _LayoutCheck:
         except VbuildError as error:
             yield _error(PublishRule.BLOB, place, str(error))
 
-    def _index(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[PublishFinding]:
+    def _index(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
         images, annotations = folder.index(descriptor)
         place = self._name(descriptor.digest)
         for image in images:
@@ -107,7 +108,7 @@ class _LayoutCheck:
             yield from self._shared(folder, place, architecture, same)
         yield from _documented(place, images, annotations)
 
-    def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[PublishFinding]:
+    def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Finding]:
         place = self._name(descriptor.digest)
         self._seen |= {manifest.config.digest, *(layer.digest for layer in manifest.layers)}
         if manifest.subject:
@@ -142,20 +143,18 @@ class _LayoutCheck:
 
     def _shared(
         self, folder: ImageFolder, place: str, architecture: str, images: Sequence[Descriptor]
-    ) -> Iterator[PublishFinding]:
+    ) -> Iterator[Finding]:
         """A warning where *images* of one architecture have no layer in common."""
         layers = [{layer.digest for layer in folder.manifest(image).layers} for image in images]
         if len(layers) > 1 and not set.intersection(*layers):
             what = f"its images of {architecture} have no layer in common"
-            yield PublishFinding(
-                PublishRule.IMAGE, (place,), what, "lay wheels of one release out together", is_error=False
-            )
+            yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), what, "lay wheels of one release out together")
 
     def _name(self, digest: str) -> str:
         return f"{self._path.name}/blobs/{digest.replace(':', '/')[:19]}"
 
 
-def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) -> Iterator[PublishFinding]:
+def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) -> Iterator[Finding]:
     """What is wrong with the order of the *images* of one architecture: clients may take the first that fits."""
     plain = [image for image in images if _is_plain(image)]
     if not plain:
@@ -175,9 +174,7 @@ def _is_plain(image: Descriptor) -> bool:
     return cpu is not None and cpu.is_baseline and not needs
 
 
-def _documented(
-    place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]
-) -> Iterator[PublishFinding]:
+def _documented(place: str, images: Sequence[Descriptor], index_annotations: Mapping[str, str]) -> Iterator[Finding]:
     """Whether the index's variants.json lists what its *images* say."""
     for image in images:
         annotations = dict(image.annotations)
@@ -195,7 +192,7 @@ def _documented(
             yield _error(PublishRule.VARIANT, place, f"{label}: {error}")
 
 
-def _same_in_config(place: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[PublishFinding]:
+def _same_in_config(place: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[Finding]:
     key = properties_key(annotations)
     for name in (key, label_key(key)) if key else ():
         if labels.get(name) != annotations[name]:
@@ -258,9 +255,9 @@ def _unzstd(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _error(demand: PublishRule, place: str, what: str, advice: str = _AGAIN) -> PublishFinding:
-    return PublishFinding(demand, (place,), what, advice, is_error=True)
+def _error(demand: PublishRule, place: str, what: str, advice: str = _AGAIN) -> Finding:
+    return Finding(Severity.ERROR, demand, (place,), what, advice)
 
 
-def _warning(demand: PublishRule, place: str, what: str) -> PublishFinding:
-    return PublishFinding(demand, (place,), what, _AGAIN, is_error=False)
+def _warning(demand: PublishRule, place: str, what: str) -> Finding:
+    return Finding(Severity.WARNING, demand, (place,), what, _AGAIN)

@@ -21,10 +21,11 @@ from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import metadata_view
-from vbuild.publishing.lint.model import PublishFinding, PublishRule
+from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.redirect.plan import PINS, WHEELS
 from vbuild.publishing.redirect.sdist import PKG_INFO, TABLE, left_out, release_order, row_of
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.name import WheelName
 
 _AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout redirect"
@@ -59,7 +60,7 @@ class _Sdist(Struct, frozen=True):
             raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
 
 
-def problems(folder: Path) -> Iterator[PublishFinding]:
+def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the sdists in *folder*, and with the wheels in its folder ``wheels``."""
     paths = sorted(folder.glob("*.tar.gz"))
     if not paths:
@@ -96,7 +97,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     return {"size": row["size"], "sha256": row["sha256"], **row}
 
 
-def _pinned(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[PublishFinding]:
+def _pinned(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[Finding]:
     """Where the wheel at *path* is not as *row* pins it; added to *wheels* where it can be read."""
     try:
         size, sha256 = path.stat().st_size, sha256_of(path)
@@ -120,7 +121,7 @@ def _pinned(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iter
             yield _problem(PublishRule.PINS, path.name, what)
 
 
-def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[PublishFinding]:
+def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
     """Where PKG-INFO, and what wheels.json adds for a wheel, are not what the wheel says."""
     known_to_lack = {*left_out(release.wheels), "Description", "Description-Content-Type"}
     for wheel in release.wheels:
@@ -140,7 +141,7 @@ def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[PublishFindi
                 yield _problem(PublishRule.METADATA, sdist.path.name, what)
 
 
-def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[PublishFinding]:
+def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
     if sdist.order is None:
         return
     try:
@@ -152,7 +153,7 @@ def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[PublishFinding]
         yield _problem(PublishRule.VARIANT, sdist.path.name, "has its variants in another order than their wheels give")
 
 
-def _requirements(pins: Path) -> Iterator[PublishFinding]:
+def _requirements(pins: Path) -> Iterator[Finding]:
     """Where *pins* has a hash that is of no file alongside it."""
     pinned = _HASH.findall(pins.read_text("utf-8", "replace")) if pins.is_file() else []
     there = {sha256_of(path) for path in pins.parent.glob("*.*") if path.is_file()} if pinned else set()
@@ -161,5 +162,5 @@ def _requirements(pins: Path) -> Iterator[PublishFinding]:
             yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
 
 
-def _problem(demand: PublishRule, place: str, what: str) -> PublishFinding:
-    return PublishFinding(demand, (place,), what, _AGAIN, is_error=True)
+def _problem(demand: PublishRule, place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)
