@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import shutil
 import struct
@@ -7,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection, RelrRelocationSection
+from msgspec import structs
 
 from tests.factories import elf
 from tests.factories.devices import AARCH64, library
@@ -162,17 +162,17 @@ def patched(at: int, data: bytes) -> bytes:
 
 
 def with_header(**fields: int | bytes) -> bytes:
-    return patched(0, dataclasses.replace(IMAGE.header, **fields).pack())  # type: ignore[arg-type]  # any field
+    return patched(0, structs.replace(IMAGE.header, **fields).pack())
 
 
 def with_section(number: int, **fields: int) -> bytes:
     return patched(
-        IMAGE.header.e_shoff + number * SECTION, dataclasses.replace(IMAGE.sections[number].header, **fields).pack()
+        IMAGE.header.e_shoff + number * SECTION, structs.replace(IMAGE.sections[number].header, **fields).pack()
     )
 
 
 def with_segment(number: int, **fields: int) -> bytes:
-    return patched(IMAGE.header.e_phoff + number * ROW, dataclasses.replace(IMAGE.segments[number], **fields).pack())
+    return patched(IMAGE.header.e_phoff + number * ROW, structs.replace(IMAGE.segments[number], **fields).pack())
 
 
 SIZE, SECTIONS = len(DATA), len(IMAGE.sections)

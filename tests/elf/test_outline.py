@@ -35,7 +35,7 @@ def test_a_mapped_file_is_read_where_it_lies(tmp_path: Path) -> None:
 
 def test_the_whole_file_has_the_same_outline() -> None:
     whole, outline = Elf.parse(DATA), Outline.parse(DATA)
-    assert all(getattr(whole, field) == getattr(outline, field) for field in Outline.__dataclass_fields__)
+    assert all(getattr(whole, field) == getattr(outline, field) for field in Outline.__struct_fields__)
 
 
 def test_sections_have_the_sizes_that_readelf_shows() -> None:

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import ProgramHeader, SectionHeader

@@ -1,10 +1,10 @@
 """Fatbins in memory, the smallest that are valid, and libraries that gcc links around them."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import lz4.block
 import zstandard
+from msgspec import structs
 
 from tests.factories.elf import shared_object
 from vbuild.gpu_code.fatbin import HEADER_SIZE, MAGIC, VERSION, EntryHeader, FatbinFlag, FatbinHeader, FatbinKind
@@ -43,7 +43,7 @@ def entry(
         0,
         len(code) if stored else 0,
     )
-    packed = dataclasses.replace(header, **fields).pack()
+    packed = structs.replace(header, **fields).pack()
     return packed + bytes(max(fields.get("header_size", 0) - _HEADER, 0)) + payload + bytes(-len(payload) % 8)
 
 
@@ -51,7 +51,7 @@ def fatbin(*entries: bytes, **fields: int) -> bytes:
     """The container of *entries*; *fields* of its header say otherwise."""
     body = b"".join(entries)
     header = FatbinHeader(MAGIC, VERSION, HEADER_SIZE, len(body))
-    return dataclasses.replace(header, **fields).pack() + body
+    return structs.replace(header, **fields).pack() + body
 
 
 def device_library(

@@ -1,6 +1,5 @@
 """Inputs that are far smaller than what they claim: the laws hold for what was found to break them, and its like."""
 
-import dataclasses
 import gzip
 import io
 import json
@@ -11,6 +10,7 @@ from functools import partial
 
 import pytest
 import zstandard
+from msgspec import structs
 
 from tests.factories.wheels import everything, record_of
 from tests.fuzz.archives import CONDA, INFO, NAME, zipped
@@ -180,9 +180,9 @@ def library_of_thousands_of_sections_of_code_and_functions() -> bytes:
     assert text
     table = library[image.header.e_shoff :][: image.header.e_shnum * SectionHeader.layout.size]
     start = len(library) + -len(library) % 8
-    code = dataclasses.replace(text.header, sh_name=0, sh_size=1, sh_offset=64)
-    more = (dataclasses.replace(code, sh_addr=(1 << 24) + 16 * number).pack() for number in range(6_000))
-    head = dataclasses.replace(image.header, e_shoff=start, e_shnum=image.header.e_shnum + 6_000).pack()
+    code = structs.replace(text.header, sh_name=0, sh_size=1, sh_offset=64)
+    more = (structs.replace(code, sh_addr=(1 << 24) + 16 * number).pack() for number in range(6_000))
+    head = structs.replace(image.header, e_shoff=start, e_shnum=image.header.e_shnum + 6_000).pack()
     return (head + library[len(head) :]).ljust(start, b"\0") + table + b"".join(more)
 
 
@@ -203,7 +203,7 @@ def library_whose_sections_share_one_long_name() -> bytes:
     table = start + len(LONG_NAME) + -len(LONG_NAME) % 8
     names = SectionHeader(1, SectionType.STRTAB, 0, 0, start, len(LONG_NAME), 0, 0, 1, 0)
     headers = [names, *[SectionHeader(1, SectionType.PROGBITS, 0, 0, 64, 1, 0, 0, 1, 0)] * 2_000]
-    head = dataclasses.replace(FileHeader.parse(library), e_shoff=table, e_shnum=len(headers), e_shstrndx=0).pack()
+    head = structs.replace(FileHeader.parse(library), e_shoff=table, e_shnum=len(headers), e_shstrndx=0).pack()
     whole = (head + library[len(head) :]).ljust(start, b"\0") + LONG_NAME
     return whole.ljust(table, b"\0") + b"".join(header.pack() for header in headers)
 
@@ -229,7 +229,7 @@ def library_that_relocates_the_same_words_again_and_again() -> bytes:
     start = text.addresses.start & ~7
     whole = bytearray(_exchanged(library, {".comment": (start.to_bytes(8, "little") + b"\xff" * 8) * 20_000}))
     place = image.header.e_shoff + comment.index * SectionHeader.layout.size
-    packed_relocations = dataclasses.replace(SectionHeader.parse(whole, place), sh_type=19, sh_entsize=8).pack()
+    packed_relocations = structs.replace(SectionHeader.parse(whole, place), sh_type=19, sh_entsize=8).pack()
     whole[place : place + len(packed_relocations)] = packed_relocations
     return bytes(whole)
 
@@ -252,7 +252,7 @@ def _exchanged(library: bytes, sections: dict[str, bytes]) -> bytes:
         assert section
         whole += bytes(-len(whole) % 8)
         place = image.header.e_shoff + section.index * SectionHeader.layout.size
-        header = dataclasses.replace(section.header, sh_offset=len(whole), sh_size=len(data)).pack()
+        header = structs.replace(section.header, sh_offset=len(whole), sh_size=len(data)).pack()
         whole[place : place + len(header)] = header
         whole += data
     return bytes(whole)

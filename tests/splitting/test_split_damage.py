@@ -5,7 +5,6 @@ was proved; never another exception, a hang or a flood of memory. Each case is o
 ``tried(Random(seed), folder)``.
 """
 
-import dataclasses
 import random
 import shutil
 import zipfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from struct import Struct
 
 import pytest
+from msgspec import structs
 
 from tests.factories.cuda_packages import calling_libcufft
 from tests.factories.damage import NEW_BYTES, in_time
@@ -343,8 +343,8 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
     one = Loading.parse(COMPILED["demo/_d.so"])
 
     def needing(name: str, *rpath: str) -> Loading:
-        return dataclasses.replace(
-            one, modules=(), outline=dataclasses.replace(one.outline, soname=None, needed=(name,), rpath=rpath)
+        return structs.replace(
+            one, modules=(), outline=structs.replace(one.outline, soname=None, needed=(name,), rpath=rpath)
         )
 
     files = {f"demo.libs/lib{number}.so": needing(f"lib{(number + 1) % 1000}.so") for number in range(1000)}

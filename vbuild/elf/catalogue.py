@@ -11,11 +11,12 @@ https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#pip-wheels
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+from msgspec import Struct
 
 from vbuild.elf.library_names import plain
 
@@ -25,8 +26,7 @@ TOOLKIT = "cuda-toolkit"
 _NAME = re.compile(r"(?P<stem>.+?)\.so(?![^.])(?:\.(?P<number>\d+(?:\.\d+)*))?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueEntry:
+class CatalogueEntry(Struct, frozen=True):
     """A library of an official package; *folder* is where it usually is, a hint only: RECORD says where."""
 
     soname: str
@@ -37,8 +37,7 @@ class CatalogueEntry:
     folder: str
 
 
-@dataclass(frozen=True, slots=True)
-class Framework:
+class Framework(Struct, frozen=True):
     """A package whose libraries others need without bundling them: it is imported first."""
 
     project: str

@@ -8,12 +8,13 @@
 https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
 """
 
+import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from struct import Struct
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage, Ranges
@@ -42,10 +43,10 @@ _R_X86_64_64 = 1
 # the loader adds the file's base to the addend, or calls the ifunc resolver there
 _R_X86_64_BASED = frozenset({8, 37})
 
-_FRAME_HEADER = Struct("<BBBBiI")
-_FRAME_ENTRY = Struct("<ii")
+_FRAME_HEADER = struct.Struct("<BBBBiI")
+_FRAME_ENTRY = struct.Struct("<ii")
 _FRAME_ENCODINGS = (0x03, 0x3B)  # count as udata4; entries as sdata4, relative to the table
-_FDE = Struct("<IIiI")
+_FDE = struct.Struct("<IIiI")
 
 
 class SymbolType(IntEnum):
@@ -60,8 +61,7 @@ class SymbolType(IntEnum):
 _TYPES = frozenset(SymbolType)
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """A function or an object: where it is, and every name it has; no name if only the unwind table knows it."""
 
     address: int
@@ -78,8 +78,7 @@ class Symbol:
         return self.names[0] if self.names else f"function at {self.address:#x}"
 
 
-@dataclass(frozen=True, slots=True)
-class CodeSection:
+class CodeSection(Struct, frozen=True):
     """A piece of the file that is mapped as executable."""
 
     name: str
@@ -91,8 +90,7 @@ class CodeSection:
         return self.address + len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(Struct, frozen=True):
     """A symbol taken from another library, with the version and the library if the file says them."""
 
     name: str
@@ -100,8 +98,7 @@ class Import:
     library: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Elf(Outline):
+class Elf(Outline, frozen=True):
     """An ELF file: who it is, what it wants from the loader, and the code in it.
 
     Symbols, imports and pointers are read of 64-bit little-endian libraries and programs only, the pointers of x86-64
@@ -247,8 +244,7 @@ def _pointers(image: ElfImage, symbols: "_Symbols") -> tuple[tuple[tuple[int, in
     return tuple(found), tuple(imported)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """One row of a symbol table that says something about code or data."""
 
     type: int
@@ -258,8 +254,7 @@ class _Row:
     is_exported: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Symbols:
+class _Symbols(Struct, frozen=True):
     """What the tables say: each address once, in order; what ``.dynsym`` defines and does not, by its number there."""
 
     functions: tuple[Symbol, ...]

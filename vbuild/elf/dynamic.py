@@ -10,8 +10,9 @@ https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Self, TypeVar
+
+from msgspec import Struct
 
 from vbuild.elf.image import DynamicRow, ElfImage
 from vbuild.elf.records import (
@@ -41,8 +42,7 @@ _LONGEST = 1 << 24
 _PIECE = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Relink:
+class Relink(Struct, frozen=True):
     """What a library is to need from now on, and where the loader is to look for it."""
 
     renamed: tuple[tuple[str, str], ...] = ()
@@ -62,8 +62,7 @@ class Relink:
         return DynamicTag.RUNPATH if self.is_runpath else DynamicTag.RPATH
 
 
-@dataclass(frozen=True, slots=True)
-class RequiredVersions:
+class RequiredVersions(Struct, frozen=True):
     """The versions taken from one library: hash, flags, index and name of each; *place* has its own name's offset."""
 
     library: str
@@ -71,8 +70,7 @@ class RequiredVersions:
     place: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dynamic:
+class Dynamic(Struct, frozen=True, eq=False):
     """The dynamic table of *image*: its rows up to DT_NULL; the file offsets of the table, and of its strings."""
 
     image: ElfImage

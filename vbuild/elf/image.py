@@ -7,20 +7,21 @@ https://gabi.xinuos.com/elf/
 """
 
 import itertools
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from struct import Struct
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.layout import ElfLayout
 from vbuild.elf.records import RELATIVE, DynamicEntry, DynamicTag, ElfMachine, Relocation, SegmentFlag, SegmentType
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
-WORD = Struct("<Q")
-_ADDENDS = Struct("<16xq")
+WORD = struct.Struct("<Q")
+_ADDENDS = struct.Struct("<16xq")
 
 
 class ElfForm(Enum):
@@ -30,8 +31,7 @@ class ElfForm(Enum):
     RELR = "RELR"
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """A word that the loader fills: with its base and the address *target*."""
 
     place: int
@@ -41,8 +41,7 @@ class Pointer:
     """The file offset of its row in a RELA table; None in a RELR table, where the word itself is the target."""
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicRow:
+class DynamicRow(Struct, frozen=True):
     """One entry of PT_DYNAMIC, and the file offset it is at."""
 
     tag: int
@@ -50,8 +49,7 @@ class DynamicRow:
     offset: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ElfImage(ElfLayout):
+class ElfImage(ElfLayout, frozen=True, eq=False):
     """An ELF file: its headers, and its bytes, which are never copied."""
 
     data: memoryview

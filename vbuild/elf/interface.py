@@ -12,8 +12,9 @@ https://itanium-cxx-abi.github.io/cxx-abi/abi.html#vague
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.dynamic import version_definitions, version_needs
 from vbuild.elf.image import ElfImage
@@ -46,8 +47,7 @@ _MOVING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(Struct, frozen=True):
     """A symbol's name, and its version where it has one: ``foo`` or ``foo@V1``."""
 
     name: str
@@ -62,8 +62,7 @@ class Versioned:
         return self.name.startswith(_MANGLED)
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """The symbols that a library gives and takes; files that use *vague* ones give them, too.
 
     *defaults* are those given that answer to the name alone as well. *digest* is the SHA-256, in hexadecimal digits, of
@@ -112,8 +111,7 @@ class Interface:
         return other.lacking(self)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     symbol: Versioned
     is_defined: bool
     is_weak: bool

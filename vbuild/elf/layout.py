@@ -10,8 +10,9 @@ The source is anything that can be sliced. https://gabi.xinuos.com/elf/
 """
 
 import itertools
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from vbuild.elf.records import (
     BIG_ENDIAN,
@@ -74,8 +75,7 @@ class StringTable:
         return self._table[offset:end].decode("utf-8", "backslashreplace")
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """One section: its header, its name, and where it is in the file and in memory."""
 
     index: int
@@ -112,8 +112,7 @@ class Section:
         return not self.is_loaded and self.name.startswith(_DEBUG)
 
 
-@dataclass(frozen=True, slots=True)
-class ElfLayout:
+class ElfLayout(Struct, frozen=True):
     """The headers of an ELF file of *size* bytes."""
 
     size: int

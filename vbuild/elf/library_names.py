@@ -10,7 +10,8 @@ https://github.com/pypa/auditwheel/blob/main/src/auditwheel/repair.py
 
 import posixpath
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # libabsl-20240722.so has a date: one hash in fifty thousand looks like that
 _DATE = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
@@ -23,8 +24,7 @@ _SHARED = re.compile(r"\.so(\.[\w.]+)?$")
 _LONGEST = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Hashed:
+class Hashed(Struct, frozen=True):
     """A file name without the hash that was put into it, and the hash: ``libx.so.1`` and ``1a2b3c4d``."""
 
     name: str

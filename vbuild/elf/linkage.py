@@ -10,14 +10,16 @@ A DT_RUNPATH in the middle of a chain takes away its own file's DT_RPATH, not wh
 https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object
 """
 
+import itertools
 import posixpath
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.catalogue import by_soname, framework, is_driver
 from vbuild.elf.hwcaps_folders import replaced_library
@@ -44,8 +46,7 @@ class Via(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A NEEDED *name* of *consumer*, and the file that it leads to, where that is among the wheel's."""
 
     consumer: str
@@ -54,35 +55,37 @@ class Edge:
     provider: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkGraph:
+class LinkGraph(Struct, frozen=True):
     """The compiled files of a wheel by installed path, below site-packages, and what leads from one to another."""
 
     files: Mapping[str, Loading]
     edges: tuple[Edge, ...]
-    _needs: dict[str, list[Edge]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _consumers: dict[str, list[Edge]] = field(init=False, repr=False, compare=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Find edges by either end."""
-        for edge in self.edges:
-            self._needs.setdefault(edge.consumer, []).append(edge)
-            if edge.provider is not None:
-                self._consumers.setdefault(edge.provider, []).append(edge)
+    needs_of: Mapping[str, tuple[Edge, ...]]
+    """What each file needs, in the order of its NEEDED."""
+    consumers_of: Mapping[str, tuple[Edge, ...]]
+    """What needs each file."""
 
     @classmethod
     def of(cls, files: Mapping[str, Loading], *, platforms: Sequence[PlatformPolicy] = ()) -> Self:
         """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
         ordered = dict(sorted(files.items()))
-        return cls(ordered, edges_of({path: loading.outline for path, loading in ordered.items()}, platforms))
+        edges = edges_of({path: loading.outline for path, loading in ordered.items()}, platforms)
+        needs: dict[str, tuple[Edge, ...]] = {}
+        consumers: dict[str, list[Edge]] = {}
+        for consumer, found in itertools.groupby(edges, key=lambda edge: edge.consumer):
+            needs[consumer] = tuple(found)
+            for edge in needs[consumer]:
+                if edge.provider is not None:
+                    consumers.setdefault(edge.provider, []).append(edge)
+        return cls(ordered, edges, needs, {path: tuple(found) for path, found in consumers.items()})
 
     def needs(self, path: str) -> tuple[Edge, ...]:
         """What the file at *path* needs, in the order of its NEEDED."""
-        return tuple(self._needs.get(path, ()))
+        return self.needs_of.get(path, ())
 
     def consumers(self, path: str) -> tuple[Edge, ...]:
         """What needs the file at *path*."""
-        return tuple(self._consumers.get(path, ()))
+        return self.consumers_of.get(path, ())
 
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
         """Why the file at *path* is here: the shortest way down to it from each root, at most five, shortest first.
@@ -120,8 +123,7 @@ class LinkGraph:
         return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
 
 
-@dataclass(frozen=True, slots=True)
-class _UsedNames:
+class _UsedNames(Struct, frozen=True):
     """The names that open libraries: *named* by anybody, or *mentioned* in the data of files, and of which."""
 
     named: frozenset[str]

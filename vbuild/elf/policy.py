@@ -9,10 +9,11 @@ https://peps.python.org/pep-0600/ and https://peps.python.org/pep-0656/
 
 import json
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.errors import BinaryError
 
@@ -27,8 +28,7 @@ _PYTHON = re.compile(r"libpython\d[\w.]*\.so[\d.]*")
 _NAMED_VERSIONS = {"ABI_DT_RELR": (2, 36), "ABI_GNU_TLS": (2, 42), "ABI_GNU2_TLS": (2, 42)}
 
 
-@dataclass(frozen=True, slots=True)
-class PlatformPolicy:
+class PlatformPolicy(Struct, frozen=True):
     """One platform tag for Linux: its machine, and what it promises about libraries; nothing for plain ``linux``."""
 
     tag: str

@@ -15,10 +15,11 @@ https://docs.python.org/3/c-api/extension-modules.html
 """
 
 import re
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Self
+
+from msgspec import Struct
 
 from vbuild.elf.dynamic import Dynamic, version_definitions
 from vbuild.elf.image import ElfImage
@@ -91,8 +92,7 @@ _LONGEST = 255  # bytes, NAME_MAX
 _OPENED_ALONG = frozenset({DynamicTag.FILTER, DynamicTag.AUXILIARY, DynamicTag.AUDIT, DynamicTag.DEPAUDIT})
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Struct, frozen=True):
     """An ELF file without its contents: who it is, what it wants from the loader, and where its bytes are."""
 
     machine: str
@@ -135,16 +135,14 @@ class Outline:
         return sum(section.size for section in self.sections if section.is_debug)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedName:
+class LoadedName(Struct, frozen=True):
     """The symbol versions that a file takes from one library, as ``.gnu.version_r`` lists them."""
 
     library: str
     versions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
+class Loading(Struct, frozen=True):
     """An ELF file as the loader sees it.
 
     *base* is the SONAME that the linker wrote into the version definitions: it stays when a tool changes the SONAME.
@@ -222,7 +220,7 @@ def _properties(image: ElfImage) -> tuple[dict[int, int], str | None]:
     properties: dict[int, int] = {}
     build_id = None
     bits, order = image.encoding
-    head, number = Struct(order + "II"), Struct(order + "I")
+    head, number = struct.Struct(order + "II"), struct.Struct(order + "I")
     for kind, text in _gnu_notes(image):
         if kind == _NT_GNU_BUILD_ID:
             build_id = text.hex()
@@ -238,7 +236,7 @@ def _properties(image: ElfImage) -> tuple[dict[int, int], str | None]:
 
 def _gnu_notes(image: ElfImage) -> Iterator[tuple[int, bytes]]:
     """The types and descriptions of the notes of GNU: name size, description size and type, then both, aligned to 4."""
-    head = Struct(image.encoding.order + "III")
+    head = struct.Struct(image.encoding.order + "III")
     # the loader reads segments; object files have sections only
     segments = [segment.span for segment in image.segments if segment.p_type == SegmentType.NOTE]
     sections = [section.span for section in image.sections if section.header.sh_type == SectionType.NOTE]

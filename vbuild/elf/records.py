@@ -5,14 +5,13 @@ symbols have another order of fields. `ElfRecord.parse` reads 64-bit little-endi
 https://gabi.xinuos.com/ ; the GNU types and tags are those of glibc's ``elf.h``
 """
 
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cache
 from itertools import starmap
 from operator import itemgetter
-from struct import Struct
-from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self
 
 from vbuild.errors import BinaryError, VbuildError
 from vbuild.files.records import I64, U8, U16, U32, U64, Buffer, Ident, Packed
@@ -202,27 +201,22 @@ class Encoding(NamedTuple):
 LITTLE_64 = Encoding(64, "<")
 
 
-class ElfRecord(Packed):
+class ElfRecord(Packed, frozen=True):
     """A record of an ELF file; one that is cut short is a `BinaryError`."""
 
-    __slots__ = ()
     REFUSAL: ClassVar[type[VbuildError]] = BinaryError
     ORDER_32: ClassVar[tuple[str, ...]] = ()
     """The order of the fields in a 32-bit file, if it is another."""
 
     @classmethod
-    def _structure(cls, encoding: Encoding) -> tuple[Struct, tuple[int, ...] | None]:
-        return _structure(cls, encoding)  # type: ignore[arg-type]  # mypy takes the classes for unhashable
-
-    @classmethod
     def size(cls, encoding: Encoding) -> int:
         """The bytes of a record."""
-        return cls._structure(encoding)[0].size
+        return _structure(cls, encoding)[0].size
 
     @classmethod
     def tuples(cls, data: Buffer, encoding: Encoding) -> Iterator[tuple[Any, ...]]:
         """The fields, in the order of the 64-bit record, of every whole record in *data*."""
-        layout, order = cls._structure(encoding)
+        layout, order = _structure(cls, encoding)
         rows = layout.iter_unpack(bytes(data[: len(data) // layout.size * layout.size]))
         return rows if order is None else map(itemgetter(*order), rows)
 
@@ -233,21 +227,18 @@ class ElfRecord(Packed):
 
 
 @cache
-def _structure(record: type[ElfRecord], encoding: Encoding) -> tuple[Struct, tuple[int, ...] | None]:
+def _structure(record: type[ElfRecord], encoding: Encoding) -> tuple[struct.Struct, tuple[int, ...] | None]:
     """The structure of *record* in a file of *encoding*, and where in that its fields are, if in another order."""
-    hints = get_type_hints(record, include_extras=True).items()
-    code_of = {name: str(hint.__metadata__[0]) for name, hint in hints if hasattr(hint, "__metadata__")}
-    names = tuple(code_of)
+    names = tuple(record.codes)
     written = record.ORDER_32 if encoding.bits == 32 and record.ORDER_32 else names  # noqa: PLR2004 - bits
-    codes = "".join(code_of[name] for name in written)
+    codes = "".join(record.codes[name] for name in written)
     if encoding.bits == 32:  # noqa: PLR2004 - bits
         codes = codes.replace("Q", "I").replace("q", "i")
     order = None if written == names else tuple(written.index(name) for name in names)
-    return Struct(encoding.order + codes), order
+    return struct.Struct(encoding.order + codes), order
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader(ElfRecord):
+class FileHeader(ElfRecord, frozen=True):
     """Elf64_Ehdr"""
 
     e_ident: Ident
@@ -266,8 +257,7 @@ class FileHeader(ElfRecord):
     e_shstrndx: U16
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramHeader(ElfRecord):
+class ProgramHeader(ElfRecord, frozen=True):
     """Elf64_Phdr"""
 
     ORDER_32: ClassVar[tuple[str, ...]] = (
@@ -294,8 +284,7 @@ class ProgramHeader(ElfRecord):
         return range(self.p_vaddr, self.p_vaddr + self.p_memsz)
 
 
-@dataclass(frozen=True, slots=True)
-class SectionHeader(ElfRecord):
+class SectionHeader(ElfRecord, frozen=True):
     """Elf64_Shdr"""
 
     sh_name: U32
@@ -310,16 +299,14 @@ class SectionHeader(ElfRecord):
     sh_entsize: U64
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicEntry(ElfRecord):
+class DynamicEntry(ElfRecord, frozen=True):
     """Elf64_Dyn"""
 
     d_tag: U64
     d_val: U64
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation(ElfRecord):
+class Relocation(ElfRecord, frozen=True):
     """Elf64_Rela"""
 
     r_offset: U64
@@ -327,8 +314,7 @@ class Relocation(ElfRecord):
     r_addend: I64
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolEntry(ElfRecord):
+class SymbolEntry(ElfRecord, frozen=True):
     """Elf64_Sym"""
 
     ORDER_32: ClassVar[tuple[str, ...]] = ("st_name", "st_value", "st_size", "st_info", "st_other", "st_shndx")
@@ -341,8 +327,7 @@ class SymbolEntry(ElfRecord):
     st_size: U64
 
 
-@dataclass(frozen=True, slots=True)
-class VersionNeed(ElfRecord):
+class VersionNeed(ElfRecord, frozen=True):
     """Elf64_Verneed"""
 
     vn_version: U16
@@ -352,8 +337,7 @@ class VersionNeed(ElfRecord):
     vn_next: U32
 
 
-@dataclass(frozen=True, slots=True)
-class VersionNeedEntry(ElfRecord):
+class VersionNeedEntry(ElfRecord, frozen=True):
     """Elf64_Vernaux"""
 
     vna_hash: U32
@@ -363,8 +347,7 @@ class VersionNeedEntry(ElfRecord):
     vna_next: U32
 
 
-@dataclass(frozen=True, slots=True)
-class VersionDefinition(ElfRecord):
+class VersionDefinition(ElfRecord, frozen=True):
     """Elf64_Verdef"""
 
     vd_version: U16
@@ -376,8 +359,7 @@ class VersionDefinition(ElfRecord):
     vd_next: U32
 
 
-@dataclass(frozen=True, slots=True)
-class VersionName(ElfRecord):
+class VersionName(ElfRecord, frozen=True):
     """Elf64_Verdaux"""
 
     vda_name: U32

@@ -19,10 +19,11 @@ PT_GNU_STACK would ask for a stack that is executable.
 https://gabi.xinuos.com/elf/08-dynamic.html ; https://sourceware.org/gnu-gabi/program-loading-and-dynamic-linking.txt
 """
 
+import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from struct import Struct
+
+from msgspec import Struct
 
 from vbuild.elf.records import (
     CLASS_64,
@@ -48,12 +49,11 @@ _PAGE = 0x1000
 _WORD = 8
 _EV_CURRENT = 1
 # buckets, first symbol that is hashed, words of the filter, shift; a filter that lets nothing pass; an empty bucket
-_GNU_HASH = Struct("<IIIIQI").pack(1, 1, 1, 0, 0, 0)
+_GNU_HASH = struct.Struct("<IIIIQI").pack(1, 1, 1, 0, 0, 0)
 _STUB_SEGMENTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class NewSection:
+class NewSection(Struct, frozen=True):
     """A section to be written; *link* and *info* are numbers of sections from 1 on, *entry* is sh_entsize in bytes."""
 
     name: str

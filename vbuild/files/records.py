@@ -1,14 +1,13 @@
 """Declare a little-endian record of a file format field by field; get its size, a parser and a packer.
 
-@dataclass(frozen=True, slots=True)
-class Wrapper(Packed):
-magic: U32
-version: U32
-data: U64
+`class Wrapper(Packed, frozen=True)` with the fields ``magic: U32`` and ``data: U64`` has 12 bytes.
 """
 
-from struct import Struct
-from typing import Annotated, ClassVar, Self, get_type_hints
+import struct
+from typing import Annotated, ClassVar, Self
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from vbuild.errors import VbuildError
 
@@ -22,20 +21,21 @@ I64 = Annotated[int, "q"]
 Ident = Annotated[bytes, "16s"]
 
 
-class Packed:
-    """A fixed-size piece of a file format: a frozen dataclass whose fields are of the types above.
+class Packed(Struct, frozen=True):
+    """A fixed-size piece of a file format, whose fields are of the types above.
 
     A room derives its own base from it, to say with *REFUSAL* which error a record that is cut short raises.
     """
 
-    __slots__: tuple[str, ...] = ()
-    layout: ClassVar[Struct]
+    codes: ClassVar[dict[str, str]] = {}
+    """How `struct` spells the type of each field."""
+    layout: ClassVar[struct.Struct]
     REFUSAL: ClassVar[type[VbuildError]] = VbuildError
 
     def __init_subclass__(cls) -> None:
-        hints = get_type_hints(cls, include_extras=True)
-        codes = [hint.__metadata__[0] for field in cls.__annotations__ if hasattr(hint := hints[field], "__metadata__")]
-        cls.layout = Struct("<" + "".join(codes))
+        hints = cls.__annotations__.items()
+        cls.codes = {field: hint.__metadata__[0] for field, hint in hints if hasattr(hint, "__metadata__")}
+        cls.layout = struct.Struct("<" + "".join(cls.codes.values()))
 
     @classmethod
     def parse(cls, data: Buffer, offset: int = 0) -> Self:
@@ -45,4 +45,4 @@ class Packed:
         return cls(*cls.layout.unpack_from(data, offset))
 
     def pack(self) -> bytes:
-        return self.layout.pack(*(getattr(self, field) for field in self.__slots__))
+        return self.layout.pack(*astuple(self))

@@ -26,7 +26,6 @@ A library whose wrapper says HIPK had its code moved out by rocm-kpack; nothing 
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import zstandard
@@ -61,15 +60,13 @@ class BundleMethod(IntEnum):
 _COMPRESSIONS = {BundleMethod.ZLIB: Compression.ZLIB, BundleMethod.ZSTD: Compression.ZSTD}
 
 
-@dataclass(frozen=True, slots=True)
-class Count(GpuRecord):
+class Count(GpuRecord, frozen=True):
     """How many entries a plain bundle has."""
 
     entries: U64
 
 
-@dataclass(frozen=True, slots=True)
-class BundleRow(GpuRecord):
+class BundleRow(GpuRecord, frozen=True):
     """Where an entry is; its id follows."""
 
     offset: U64
@@ -77,8 +74,7 @@ class BundleRow(GpuRecord):
     id_size: U64
 
 
-@dataclass(frozen=True, slots=True)
-class CompressedStart(GpuRecord):
+class CompressedStart(GpuRecord, frozen=True):
     """What every version of a compressed bundle begins with."""
 
     magic: U32
@@ -86,8 +82,7 @@ class CompressedStart(GpuRecord):
     method: U16
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes2(GpuRecord):
+class Sizes2(GpuRecord, frozen=True):
     """Version 2."""
 
     total: U32
@@ -95,8 +90,7 @@ class Sizes2(GpuRecord):
     hash: U64
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes3(GpuRecord):
+class Sizes3(GpuRecord, frozen=True):
     """Version 3."""
 
     total: U64

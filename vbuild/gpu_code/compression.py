@@ -8,11 +8,11 @@ Sizes are believed only as far as the bytes bear them out: what claims to be lar
 `LIMIT`, is refused before any of it is inflated.
 """
 
-import dataclasses
 import zlib
 
 import lz4.block
 import zstandard
+from msgspec.structs import replace
 
 from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
@@ -82,7 +82,7 @@ def recompressed(data: Buffer, entry: GpuEntry, *, level: int = 9) -> Part:
     if end - start + len(frame) + len(padding) >= entry.size:
         return entry.span
     header = EntryHeader.parse(data, start)
-    head = dataclasses.replace(
+    head = replace(
         header,
         flags=header.flags & ~COMPRESSED | FatbinFlag.ZSTD,
         payload_size=len(frame) + len(padding),

@@ -35,7 +35,6 @@ bechirBOUALI/cuda-fatbin-precedence; checked against cuobjdump on published whee
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import NamedTuple
@@ -107,8 +106,7 @@ _SUFFIXES = {0: "", FatbinFlag.ARCH_SPECIFIC: "a", FatbinFlag.ARCH_FAMILY: "f"}
 _CODES = {FatbinKind.PTX: GpuCodeKind.PTX, FatbinKind.CUBIN: GpuCodeKind.MACHINE}
 
 
-@dataclass(frozen=True, slots=True)
-class FatbinHeader(GpuRecord):
+class FatbinHeader(GpuRecord, frozen=True):
     """The head of a container."""
 
     magic: U32
@@ -117,8 +115,7 @@ class FatbinHeader(GpuRecord):
     fat_size: U64
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHeader(GpuRecord):
+class EntryHeader(GpuRecord, frozen=True):
     """The part of an entry's header that every entry has."""
 
     kind: U16
@@ -137,8 +134,7 @@ class EntryHeader(GpuRecord):
     uncompressed_size: U64
 
 
-@dataclass(frozen=True, slots=True)
-class TextPlace(GpuRecord):
+class TextPlace(GpuRecord, frozen=True):
     """Where in an entry a text stands."""
 
     offset: U32

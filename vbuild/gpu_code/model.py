@@ -19,7 +19,6 @@ A wrapper, 24 bytes, is the same for NVIDIA and AMD but for its magic:
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -109,8 +108,7 @@ class Reading(Struct, frozen=True):
     why_pinned: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """Entries that the GPU's runtime chooses from, at *span* of the file, loaded at *address*, and who points to them.
 
     It may become smaller, and move within its section, unless *why_pinned* says what forbids it.
@@ -123,7 +121,7 @@ class Container:
     entries: tuple[GpuEntry, ...]
     wrappers: tuple[Pointer, ...]
     why_pinned: str | None
-    packing: Packing = field(repr=False)
+    packing: Packing
 
     @property
     def movable(self) -> bool:
@@ -182,14 +180,13 @@ class DeviceCode(Struct, frozen=True):
         return (*(container for container in self.containers if not container.movable), *self.blobs)
 
 
-class GpuRecord(Packed):
+class GpuRecord(Packed, frozen=True):
     """A record of GPU code; `BinaryError` if it is cut short."""
 
     REFUSAL = BinaryError
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerWrapper(GpuRecord):
+class ContainerWrapper(GpuRecord, frozen=True):
     """What start-up code hands to the GPU's runtime."""
 
     magic: U32

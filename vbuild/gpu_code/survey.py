@@ -13,7 +13,8 @@ among them: they are found for a report, and stay. What is damaged or not known 
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.layout import Section
@@ -49,8 +50,7 @@ def device_code(image: ElfImage) -> DeviceCode:
     return findings.result()
 
 
-@dataclass(slots=True)
-class _Findings:
+class _Findings(Struct):
     """What a survey has found so far."""
 
     containers: list[Container] = field(default_factory=list)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from vbuild.errors import HardwareError
 from vbuild.hardware.architectures import ARCHITECTURES
@@ -213,8 +213,7 @@ class GpuCodeKind(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOffer:
+class GpuOffer(NamedTuple):
     """What one entry of a fatbin offers to the driver."""
 
     code: GpuCodeKind
@@ -246,8 +245,7 @@ def service(offers: Sequence[GpuOffer], device: Arch) -> Service:
     return Service.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class GpuServed:
+class GpuServed(NamedTuple):
     """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing."""
 
     device: Arch

@@ -21,13 +21,13 @@ patchelf fills the place of a moved section with 'Z' ('X' before 0.18), and sort
 https://github.com/NixOS/patchelf/blob/master/src/patchelf.cc
 """
 
-import dataclasses
 import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import ElfLayout, Section, Sliceable
@@ -390,10 +390,8 @@ def _table(bundled: ElfImage, places: Mapping[int, Place], search: Search) -> tu
                 return None
             is_first_place = offset < len(search.head)
             alignment = 1 if header.sh_type == SectionType.STRTAB and is_first_place else header.sh_addralign
-            header = dataclasses.replace(
-                header, sh_addr=address, sh_offset=offset, sh_size=size, sh_addralign=alignment
-            )
-        homes.append(dataclasses.replace(section, header=header))
+            header = replace(header, sh_addr=address, sh_offset=offset, sh_size=size, sh_addralign=alignment)
+        homes.append(replace(section, header=header))
     homes.sort(key=lambda section: (section.index > 0, section.header.sh_offset))
     numbers = {section.index: number for number, section in enumerate(homes)}
     found = []
@@ -401,6 +399,6 @@ def _table(bundled: ElfImage, places: Mapping[int, Place], search: Search) -> tu
         link, info = home.header.sh_link, home.header.sh_info
         if home.header.sh_type in {SectionType.REL, SectionType.RELA}:
             info = numbers.get(info, info)
-        header = dataclasses.replace(home.header, sh_link=numbers.get(link, link), sh_info=info)
+        header = replace(home.header, sh_link=numbers.get(link, link), sh_info=info)
         found.append(Section(number, home.name, header))
     return tuple(found)

@@ -7,7 +7,6 @@ RECORD is never edited: the writer makes it from what passed through. Several wr
 with one `Deflater` that deflates what they share once.
 """
 
-import dataclasses
 import secrets
 import shutil
 import time
@@ -61,7 +60,7 @@ class WheelWriter:
         if self._anonymous_mode is not None:
             made = Attributes(self._anonymous_mode).header()
             attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
-            member = replace(member, packed=dataclasses.replace(member.header, **attributes).pack())
+            member = replace(member, packed=replace(member.header, **attributes).pack())
         elif wheel is not self._like:
             self.follow(wheel)
         if member.path != f"{wheel.dist_info}/RECORD":

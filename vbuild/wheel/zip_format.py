@@ -11,11 +11,12 @@ https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (section 4.3)
 """
 
 import re
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
-from struct import Struct
 from typing import ClassVar, Self
+
+from msgspec import Struct
 
 from vbuild.errors import WheelError
 from vbuild.files.records import U16, U32, U64, Buffer, Packed
@@ -24,7 +25,7 @@ FULL16 = 0xFFFF
 FULL32 = 0xFFFFFFFF
 LARGEST_DESCRIPTOR = 24
 
-_SIGNATURE = Struct("<I")
+_SIGNATURE = struct.Struct("<I")
 _LOCAL_SIGNATURE = b"PK\x03\x04"
 # the bytes of a central header that a local header repeats
 _IN_BOTH = slice(6, 32)
@@ -53,7 +54,7 @@ class Extra(IntEnum):
     UNICODE_PATH = 0x7075
 
 
-class ZipRecord(Packed):
+class ZipRecord(Packed, frozen=True):
     """A record that begins with a signature, which is not a field."""
 
     SIGNATURE: ClassVar[int]
@@ -61,7 +62,7 @@ class ZipRecord(Packed):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.layout = Struct(cls.layout.format.replace("<", "<4x"))
+        cls.layout = struct.Struct(cls.layout.format.replace("<", "<4x"))
 
     @classmethod
     def parse(cls, data: Buffer, offset: int = 0) -> Self:
@@ -76,8 +77,7 @@ class ZipRecord(Packed):
         return _SIGNATURE.pack(self.SIGNATURE) + super().pack()[_SIGNATURE.size :]
 
 
-@dataclass(frozen=True, slots=True)
-class CentralHeader(ZipRecord):
+class CentralHeader(ZipRecord, frozen=True):
     """The header in the central directory. A local header is its fields from *version_needed* to *extra_length*."""
 
     SIGNATURE: ClassVar = 0x02014B50
@@ -111,8 +111,7 @@ class CentralHeader(ZipRecord):
         return _LOCAL_SIGNATURE + self.pack()[_IN_BOTH]
 
 
-@dataclass(frozen=True, slots=True)
-class Zip64End(ZipRecord):
+class Zip64End(ZipRecord, frozen=True):
     SIGNATURE: ClassVar = 0x06064B50
     record_size: U64
     version_made_by: U16
@@ -125,16 +124,14 @@ class Zip64End(ZipRecord):
     directory_offset: U64
 
 
-@dataclass(frozen=True, slots=True)
-class Zip64Locator(ZipRecord):
+class Zip64Locator(ZipRecord, frozen=True):
     SIGNATURE: ClassVar = 0x07064B50
     disk: U32
     end_offset: U64
     disks: U32
 
 
-@dataclass(frozen=True, slots=True)
-class End(ZipRecord):
+class End(ZipRecord, frozen=True):
     SIGNATURE: ClassVar = 0x06054B50
     disk: U16
     directory_disk: U16
@@ -145,11 +142,11 @@ class End(ZipRecord):
     comment_length: U16
 
 
-_EXTRA = Struct("<HH")
-_WIDE = Struct("<Q")
+_EXTRA = struct.Struct("<HH")
+_WIDE = struct.Struct("<Q")
 _DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
-_DESCRIPTOR = Struct("<III")
-_WIDE_DESCRIPTOR = Struct("<IQQ")
+_DESCRIPTOR = struct.Struct("<III")
+_WIDE_DESCRIPTOR = struct.Struct("<IQQ")
 
 
 def extra_fields(data: bytes) -> dict[int, bytes]:
@@ -218,8 +215,7 @@ _RECORD_SIGNATURE = re.compile(rb"PK(\x01\x02|\x03\x04|\x05\x06|\x06\x06|\x06\x0
 Read = Callable[[int, int], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """The central directory: how many *entries*, at which *offset*, in how many bytes; and the archive's *comment*."""
 
     entries: int

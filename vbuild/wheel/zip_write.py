@@ -9,7 +9,6 @@ from.
 These two are for conda packages. A member of another archive is passed on without reading it.
 """
 
-import dataclasses
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -86,7 +85,7 @@ class ZipWriter:
         """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
         method = header.method if header.method == ZipMethod.STORED else ZipMethod.DEFLATED
         flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
-        header = dataclasses.replace(header, method=method, flags=flags, version_needed=_VERSION)
+        header = replace(header, method=method, flags=flags, version_needed=_VERSION)
         start = self._file.tell()
         # one compressed size for the first header and the true one: both must take the same room
         member = Member(path, data.size, _longest(data.size), start, header.pack())
@@ -99,7 +98,7 @@ class ZipWriter:
             for buffer in piece.plain:
                 hashing.update(buffer)
         end = self._file.tell()
-        member = replace(member, compressed_size=compressed_size, packed=dataclasses.replace(header, crc=crc).pack())
+        member = replace(member, compressed_size=compressed_size, packed=replace(header, crc=crc).pack())
         self._file.seek(start)
         self._file.write(_header(member, is_local=True))
         self._file.seek(end)
@@ -135,7 +134,7 @@ def _header(member: Member, *, is_local: bool) -> bytes:
     # what reading needs: what the compression does, if it is not one of the two that everyone knows
     version = _ZIP64_VERSION if is_large or extra else _VERSION
     kept = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
-    new = dataclasses.replace(
+    new = replace(
         header,
         version_needed=version if header.method in _PLAIN else max(header.version_needed & 0xFF, version),
         flags=kept if member.path.isascii() else kept | ZipFlag.UTF8,

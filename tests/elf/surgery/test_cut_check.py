@@ -1,9 +1,9 @@
 """Every invariant, broken once in a file that kept them all."""
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
@@ -70,7 +70,7 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
     "table that is not loaded": (
         "the program headers are mapped and overlap nothing",
         lambda: (
-            dataclasses.replace(IMAGE.header, e_phoff=len(AFTER)).pack()
+            structs.replace(IMAGE.header, e_phoff=len(AFTER)).pack()
             + AFTER[64:]
             + AFTER[IMAGE.header.e_phoff :][: 56 * len(IMAGE.segments)]
         ),

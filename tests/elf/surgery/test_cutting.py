@@ -1,11 +1,11 @@
 """Libraries of many linkers, cut and then loaded: what they compute must be what was ordered."""
 
-import dataclasses
 import itertools
 import shutil
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from tests.factories import elf
 from tests.factories.devices import (
@@ -203,7 +203,7 @@ class TestRefusals:
 
     def test_a_pointer_that_no_relocation_fills(self) -> None:
         [pointer] = self.blob.pointers
-        more = dataclasses.replace(pointer, place=pointer.place + 8)
+        more = structs.replace(pointer, place=pointer.place + 8)
         order = Replacement(self.blob.span, (bytes(8),), (pointer, more))
         assert self.refused(order) == f"no relocation fills the pointer at {more.place:#x}"
 

@@ -1,9 +1,9 @@
 """Every invariant of relinking, broken once in a file that kept them all."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from tests.factories import elf
 from tests.factories.damage import Sound

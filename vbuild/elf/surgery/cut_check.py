@@ -9,7 +9,9 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer
 from vbuild.elf.layout import ElfLayout, Section
@@ -29,8 +31,7 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True):
     """The file before and after, and what was ordered."""
 
     before: ElfImage

@@ -12,7 +12,9 @@ Edits of a file put together into an edited file over it: ranges where nothing c
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
@@ -30,8 +32,7 @@ from vbuild.files.records import Buffer
 _SMALL = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """*parts* instead of the bytes at the file offsets *span*, which may lie behind the file's end."""
 
     span: range
@@ -86,8 +87,7 @@ _WORD = 8
 _HEADER_ALIGNMENT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """What a cut came to: the new file, what had to be done to its program headers, and what was replaced in it.
 
     What would have freed no whole page was not.
@@ -128,8 +128,7 @@ def operated(
     return Operation(edited, plan.table.slots, replaced)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bed:
+class _Bed(Struct, frozen=True):
     """A section in which spans are replaced, and how they are packed in it."""
 
     section: Section
@@ -161,8 +160,7 @@ class _Bed:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """Everything decided, and nothing written."""
 
     beds: tuple[_Bed, ...]

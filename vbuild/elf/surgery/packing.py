@@ -9,9 +9,11 @@ The stretches of a file that are left out when it is written, and where everythi
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import ElfLayout, Section
@@ -21,8 +23,7 @@ from vbuild.errors import BinaryError
 _PAGE = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """A stretch of addresses that will need *size* bytes; one that *stays* keeps its first address."""
 
     span: range
@@ -30,8 +31,7 @@ class Chunk:
     stays: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """The new first address of each piece, and the addresses that nothing needs any more, both ascending."""
 
     starts: tuple[int, ...]
@@ -100,8 +100,7 @@ def page(machine: int) -> int:
     return _PAGES.get(ElfMachine(machine), _LARGEST_PAGE) if machine in set(ElfMachine) else _LARGEST_PAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Holes:
+class Holes(Struct, frozen=True):
     """File offsets that are left out, ascending and apart."""
 
     spans: tuple[range, ...]

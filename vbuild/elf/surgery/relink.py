@@ -22,10 +22,11 @@ import subprocess
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import gettempdir
+
+from msgspec import Struct
 
 from vbuild.elf.dynamic import Dynamic, Relink
 from vbuild.elf.image import ElfImage, Pointer
@@ -241,8 +242,7 @@ def _writing() -> Iterator[None]:
         raise BuildError(f"cannot be written to be relinked: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(Struct, frozen=True):
     """New bytes for the file offsets *span*, a part of one loaded section; they may lie elsewhere in it afterwards.
 
     *parts* are ranges of the same file and new bytes, together never longer than *span*. *pointers* are the words that

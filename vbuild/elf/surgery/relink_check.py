@@ -9,7 +9,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from vbuild.elf.dynamic import Dynamic, Relink
 from vbuild.elf.image import DynamicRow, ElfImage

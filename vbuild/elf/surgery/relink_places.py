@@ -9,7 +9,9 @@ https://gabi.xinuos.com/elf/07-pheader.html, glibc ``elf/dl-load.c``
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.dynamic import Dynamic, Relink
 from vbuild.elf.image import ElfImage, Ranges
@@ -44,8 +46,7 @@ _LED = frozenset({SegmentType.DYNAMIC, SegmentType.INTERP})
 _FOLLOWING = _LED | NOTES | {SegmentType.LOAD, SegmentType.PHDR, SegmentType.GNU_RELRO}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class Case(Struct, frozen=True, eq=False):
     """The file before and after, and what was ordered."""
 
     before: ElfImage

@@ -21,11 +21,13 @@ https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html, glibc ``elf/dl-
 """
 
 import itertools
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
-from struct import Struct
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
@@ -52,16 +54,14 @@ SLIDING = frozenset(
 NOTES = {SegmentType.GNU_PROPERTY, SegmentType.NOTE}
 
 
-@dataclass(frozen=True, slots=True)
-class _Header(ElfRecord):
+class _Header(ElfRecord, frozen=True):
     nbuckets: U32
     symoffset: U32
     bloom_size: U32
     bloom_shift: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Bloom:
+class Bloom(Struct, frozen=True):
     """The head of a ``.gnu.hash`` section: its header and its filter."""
 
     header: _Header
@@ -75,7 +75,7 @@ class Bloom:
         end = header.layout.size + 8 * count + 4 * header.nbuckets
         if not count or count & (count - 1) or end > len(section):
             raise BinaryError(f".gnu.hash of {len(section):#x} bytes with a filter of {count:#x} words")
-        return cls(header, Struct(f"<{count}Q").unpack_from(section, header.layout.size))
+        return cls(header, struct.Struct(f"<{count}Q").unpack_from(section, header.layout.size))
 
     @property
     def size(self) -> int:
@@ -99,7 +99,7 @@ class Bloom:
         return bloom
 
     def pack(self) -> bytes:
-        return self.header.pack() + Struct(f"<{len(self.words)}Q").pack(*self.words)
+        return self.header.pack() + struct.Struct(f"<{len(self.words)}Q").pack(*self.words)
 
 
 class PointerSlot(Enum):
@@ -113,8 +113,7 @@ class PointerSlot(Enum):
     MOVED = "moved program headers"
 
 
-@dataclass(frozen=True, slots=True)
-class Slide:
+class Slide(Struct, frozen=True):
     """The file offsets *span*, from the first note to the end of ``.gnu.hash``, move up by *by* bytes."""
 
     span: range
@@ -126,8 +125,7 @@ class Slide:
     """Bytes of what it began with."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotTable:
+class SlotTable(Struct, frozen=True):
     """The program headers to be written at the file offset *start*, where there is room for *room* of them."""
 
     start: int

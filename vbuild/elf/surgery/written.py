@@ -3,12 +3,13 @@
 What refers to an address from elsewhere in the file, and has to follow when something moves away from it.
 """
 
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from struct import Struct
 from typing import Self
+
+from msgspec import Struct
 
 from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer, Ranges
 from vbuild.elf.layout import Section
@@ -19,8 +20,7 @@ from vbuild.files.edited import EditedFile
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WrittenElf:
+class WrittenElf(Struct, frozen=True, eq=False):
     """The file that an edited file will be; a slice is copied only if it crosses its parts."""
 
     edited: EditedFile
@@ -98,16 +98,15 @@ def words_in(words: dict[int, int], span: range) -> dict[int, int]:
 
 
 _SYMBOL = 24
-_VALUES = Struct("<8xQ8x")
-_SECTIONS = Struct("<6xH16x")
+_VALUES = struct.Struct("<8xQ8x")
+_SECTIONS = struct.Struct("<6xH16x")
 _VALUE, _SIZE = 8, 16
 _ADDEND = 16
 # st_name 0, STB_LOCAL and STT_FILE, SHN_ABS
 _NO_FILE = 4 << 32 | 0xFFF1 << 48
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """A stretch that was at the addresses *old* and is at *new*."""
 
     old: range
