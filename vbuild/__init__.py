@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
     from vbuild.release.outcome import ReleaseResult as ReleaseResult
     from vbuild.slimming.results import Slimmed as Slimmed
-    from vbuild.splitting.results import Split as Split
+    from vbuild.splitting.split import Split as Split
     from vbuild.variants.index import Indexed as Indexed
     from vbuild.variants.select import Selection as Selection
     from vbuild.verification.model import Verdict as Verdict

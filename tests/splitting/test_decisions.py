@@ -11,7 +11,7 @@ from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
-from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide
+from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide, pool_of
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
 from vbuild.splitting.request import SplitRequest
 
@@ -58,7 +58,7 @@ def test_a_chain_of_libraries_is_shared_whole(look: BundleReader) -> None:
     assert kinds(decision) == [dict.fromkeys(sorted(CHAIN), "share")] * 2
     (pool,) = decision.pools
     assert len(pool.libraries) == 3
-    assert all(decision.pool_of(bundle) is pool for bundle in decision.by_bundle)
+    assert all(pool_of(bundle, decision.pools) is pool for bundle in decision.by_bundle)
 
 
 @pytest.mark.parametrize(

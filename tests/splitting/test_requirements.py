@@ -5,7 +5,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from vbuild.errors import RepackageError
-from vbuild.splitting.requirements import compatible, compatible_alone, conflict, exact, merged, required
+from vbuild.splitting.other_packages import compatible, compatible_alone, conflict, exact, merged, required
 from vbuild.wheel.metadata import Metadata
 
 LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'

@@ -18,8 +18,7 @@ from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.results import LibraryMove, Split
-from vbuild.splitting.split import split
+from vbuild.splitting.split import LibraryMove, Split, split
 from vbuild.variants.index import index
 from vbuild.variants.stamp import stamped
 

@@ -22,8 +22,7 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.results import Split
-from vbuild.splitting.split import split
+from vbuild.splitting.split import Split, split
 
 pytestmark = needs("gcc", "ldd")
 

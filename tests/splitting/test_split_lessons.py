@@ -17,8 +17,7 @@ from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.results import Split
-from vbuild.splitting.split import split
+from vbuild.splitting.split import Split, split
 
 pytestmark = needs("gcc", "ldd")
 

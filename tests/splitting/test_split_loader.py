@@ -25,8 +25,7 @@ from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officia
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import PatchMaker
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.results import Split
-from vbuild.splitting.split import split
+from vbuild.splitting.split import Split, split
 
 pytestmark = needs("gcc", "ldd")
 
@@ -291,8 +290,8 @@ def test_a_library_stays_with_that_which_newer_cpus_load_in_its_stead(tmp_path: 
     result = thinned(tmp_path, files, **asked)
     assert fates(result) == {
         f"demo.libs/{TOP_NAME}": ("keep", f"needs {DEEP_NAME}, which stays in the wheel"),
-        base: ("keep", f"newer CPUs load {better} in its stead"),
-        better: ("keep", f"newer CPUs load it in the stead of {base}"),
+        base: ("keep", f"newer CPUs load {better} instead"),
+        better: ("keep", f"newer CPUs load it instead of {base}"),
     }
     assert program_output(installed(tmp_path, result), ASKS) == before
 

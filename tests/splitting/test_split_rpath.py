@@ -17,8 +17,7 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.splitting.request import OfficialPin, SplitRequest
-from vbuild.splitting.results import Split
-from vbuild.splitting.split import split
+from vbuild.splitting.split import Split, split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vbuild.recipe.target import Target
     from vbuild.release.outcome import ReleaseResult
     from vbuild.slimming.results import Slimmed
-    from vbuild.splitting.results import Split
+    from vbuild.splitting.split import Split
     from vbuild.variants.index import Indexed
     from vbuild.variants.select import Selection
     from vbuild.verification.model import Verdict

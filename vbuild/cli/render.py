@@ -9,7 +9,7 @@ from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
     from vbuild.release.outcome import Failure, Product, ReleaseResult
-    from vbuild.splitting.results import LibraryMove, Split, Thinned
+    from vbuild.splitting.split import LibraryMove, Split, Thinned
 
 _WIDTH = 80
 _LABEL = 22

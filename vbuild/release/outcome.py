@@ -20,7 +20,7 @@ from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 if TYPE_CHECKING:
     from vbuild.release.report_comparison import Comparison
     from vbuild.release.report_machines import MachineChoice
-    from vbuild.splitting.results import Split
+    from vbuild.splitting.split import Split
     from vbuild.variants.index import Indexed
     from vbuild.verification.model import Verdict
 

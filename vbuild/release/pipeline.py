@@ -39,7 +39,7 @@ from vbuild.toolchain.interpreter import Interpreter
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
     from vbuild.splitting.request import SplitRequest
-    from vbuild.splitting.results import Split
+    from vbuild.splitting.split import Split
     from vbuild.verification.model import Verdict
 
 T = TypeVar("T")

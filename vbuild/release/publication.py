@@ -23,7 +23,7 @@ from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
-    from vbuild.splitting.results import Split
+    from vbuild.splitting.split import Split
 
 
 def published(

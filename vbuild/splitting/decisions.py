@@ -4,13 +4,19 @@ named, kept, unneeded, needed from where no RPATH leads     stays, with the reas
 names or needs one that stays                               stays
 an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
 the same file in several wheels, and all it needs moves     shared
+
+Shared libraries go to one -libs wheel for each pool of wheels:
+
+    what each wheel can give away -> what two or more have -> pools of wheels that need nearly the same
+
+A wheel in a pool is installed with all of the pool's libraries. So wheels with different sets, such as those of CPU
+levels whose libraries differ, get different pools: each is one version of the same dependency.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
 
 from msgspec import Struct
 
@@ -23,13 +29,54 @@ from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance, Unproved
-from vbuild.splitting.pools import Pool, pools
+from vbuild.splitting.other_packages import conflict
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.requirements import conflict
 from vbuild.wheel.metadata import LIBS
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
 _STUBS = "stubs"
+
+Key = tuple[str, str]
+# a platform tag, and whether the wheel goes to the folder of pure Python
+Place = tuple[str, bool]
+
+# the largest part of a pool's bytes that a wheel may get without having had it
+_MOST_FOREIGN = 0.1
+
+
+class Pool(Struct, frozen=True, eq=False):
+    """The *bundles* that share libraries, and these *libraries* by file name, each from one of the bundles."""
+
+    bundles: tuple[Bundle, ...]
+    libraries: Mapping[str, WheelBinary]
+
+    @property
+    def saved(self) -> int:
+        """Compressed bytes that are published once instead of in each wheel."""
+        return sum(library.member.compressed_size for library in self.libraries.values()) * (len(self.bundles) - 1)
+
+    @property
+    def projects(self) -> tuple[str, ...]:
+        """The projects of the wheels."""
+        return tuple(sorted({bundle.wheel.name.project for bundle in self.bundles}))
+
+    @property
+    def platform(self) -> str:
+        return self.bundles[0].wheel.name.platform
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the wheels go to the folder of pure Python; then the libraries have to, as well."""
+        return _place(self.bundles[0])[1]
+
+    @property
+    def families(self) -> frozenset[tuple[str, str | None]]:
+        """The releases of the wheels, each with the variant label."""
+        return frozenset((bundle.wheel.name.release, bundle.wheel.name.variant) for bundle in self.bundles)
+
+    def source(self, library: WheelBinary) -> Bundle:
+        """Return the bundle from which *library* is copied."""
+        return next(bundle for bundle in self.bundles if bundle.binaries.get(library.path) is library)
 
 
 class DecisionKind(StrEnum):
@@ -69,13 +116,10 @@ class Decisions(Struct, frozen=True, eq=False):
         """Return the decision about the file at *path*; a file that is no library stays."""
         return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
-    def pool_of(self, bundle: Bundle) -> Pool | None:
-        """Return the pool of *bundle*, or None if it shares nothing."""
-        return _pool_of(bundle, self.pools)
 
-
-def _pool_of(bundle: Bundle, found: Iterable[Pool]) -> Pool | None:
-    return next((pool for pool in found if bundle in pool.bundles), None)
+def pool_of(bundle: Bundle, pools: Iterable[Pool]) -> Pool | None:
+    """Return the one of *pools* that has *bundle*, or None if it shares nothing."""
+    return next((pool for pool in pools if bundle in pool.bundles), None)
 
 
 def check_drivers(bundles: Sequence[Bundle]) -> None:
@@ -92,7 +136,7 @@ def check_drivers(bundles: Sequence[Bundle]) -> None:
 
 def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uneditable | None = None) -> Decisions:
     """Decide what becomes of the libraries of *bundles*; what *uneditable* files need stays."""
-    copies = _CopyCounts.of(bundles)
+    copies = Counter(key for bundle in bundles for key in {library.key for library in bundle.libraries})
     wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies) for bundle in bundles]
     for wheel in wheels:
         wheel.decide_alone()
@@ -101,7 +145,7 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
         for wheel in wheels:
             wheel.keep_dependents()
         movable = {wheel.bundle: tuple(wheel.movable.values()) for wheel in wheels}
-        found = pools(movable, smallest=request.smallest)
+        found = planned_pools(movable, smallest=request.smallest)
         unshared = [wheel.unshared(found) for wheel in wheels]
         if not any(unshared):
             break
@@ -111,26 +155,17 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
     return Decisions({wheel.bundle: wheel.decisions(found) for wheel in wheels}, found)
 
 
-class _CopyCounts(Struct, frozen=True):
-    """The number of wheels with each library, and of different libraries with each file name."""
-
-    wheels: Mapping[tuple[str, str], int]
-    contents: Mapping[str, int]
-
-    @classmethod
-    def of(cls, bundles: Sequence[Bundle]) -> Self:
-        wheels = Counter(key for bundle in bundles for key in {library.key for library in bundle.libraries})
-        return cls(wheels, Counter(name for name, _ in wheels))
-
-
 @dataclass(slots=True, eq=False)
 class _WheelDecisions:
-    """The decisions about one wheel's libraries so far: those *decided*, and those that may still be shared."""
+    """The decisions about one wheel's libraries so far: those *decided*, and those that may still be shared.
+
+    *copies* is the number of wheels with each library.
+    """
 
     bundle: Bundle
     request: SplitRequest
     uneditable: Uneditable
-    copies: _CopyCounts
+    copies: Mapping[Key, int]
     decided: dict[str, LibraryDecision] = field(default_factory=dict)
     movable: dict[str, WheelBinary] = field(default_factory=dict)
 
@@ -145,7 +180,9 @@ class _WheelDecisions:
                 self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, f"it cannot be edited: {why}")
             else:
                 self.movable[library.path] = library
-        if self.movable and (line := self._libs_requirement()):
+        libs = libs_project((self.request.libs or self.bundle.wheel.name.project).removesuffix(LIBS))
+        lines = self.bundle.wheel.metadata().requires_dist
+        if self.movable and (line := next((line for line in lines if required_project(line) == libs), None)):
             reason = f"METADATA requires {line} already; say with --libs what else to call it"
             self.keep(dict.fromkeys(self.movable, reason))
         # what only dropped libraries needed can be dropped in the next round
@@ -153,12 +190,6 @@ class _WheelDecisions:
             for path in found:
                 self.movable.pop(path, None)
                 self.decided[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
-
-    def _libs_requirement(self) -> str | None:
-        """Return the line of METADATA that already requires a wheel of the name that the -libs wheel would get."""
-        name = libs_project((self.request.libs or self.bundle.wheel.name.project).removesuffix(LIBS))
-        lines = self.bundle.wheel.metadata().requires_dist
-        return next((line for line in lines if required_project(line) == name), None)
 
     def _obstacle(self, library: WheelBinary) -> str | None:
         """Return why *library* cannot leave the wheel, or None if it can."""
@@ -169,7 +200,7 @@ class _WheelDecisions:
         if namer := self.bundle.namer(library):
             return f"{namer} names it, and may open it by its path"
         if base := replaced_library(library.path):
-            return f"newer CPUs load it in the stead of {base}"
+            return f"newer CPUs load it instead of {base}"
         if not self.bundle.graph.consumers(library.path):
             return "nothing in the wheel needs it"
         return next(self._consumer_obstacles(library), None)
@@ -179,7 +210,7 @@ class _WheelDecisions:
         for path in self._outside_consumers(library):
             yield f"{path} needs it, from where no RPATH leads to site-packages"
         if copy := self.bundle.hwcaps_copies.get(library.path):
-            yield f"newer CPUs load {copy} in its stead"
+            yield f"newer CPUs load {copy} instead"
         for edge in self.bundle.graph.consumers(library.path):
             if edge.via is Via.NAME:
                 yield f"{edge.consumer} needs it, and finds it only where something has opened it before"
@@ -238,7 +269,9 @@ class _WheelDecisions:
     def _dependents(self) -> Iterator[tuple[str, str]]:
         for path in self.movable:
             for edge in self.bundle.graph.needs(path):
-                if edge.provider and self._stays(edge.provider):
+                decision = self.decided.get(edge.provider or "")
+                is_gone = edge.provider in self.movable or (decision is not None and decision.is_gone)
+                if edge.provider and not is_gone:
                     yield path, f"needs {edge.name}, which stays in the wheel"
                 if not edge.provider and edge.name.startswith("$"):
                     yield path, f"needs {edge.name}, a path from where it is"
@@ -246,13 +279,9 @@ class _WheelDecisions:
             for library in self.bundle.opened_by.get(path, ()):
                 yield path, f"may open {library.name}, which stays in the wheel"
 
-    def _stays(self, path: str) -> bool:
-        decision = self.decided.get(path)
-        return path not in self.movable and (decision is None or not decision.is_gone)
-
     def unshared(self, found: Sequence[Pool]) -> dict[str, str]:
         """Return the movable libraries that are in none of the pools *found*, with the reasons."""
-        pool = _pool_of(self.bundle, found)
+        pool = pool_of(self.bundle, found)
         keys = {library.key for library in pool.libraries.values()} if pool else set()
         return {path: self._why_unshared(one) for path, one in self.movable.items() if one.key not in keys}
 
@@ -261,9 +290,9 @@ class _WheelDecisions:
             return "sharing is not asked for"
         if sum(other.name == library.name for other in self.bundle.libraries) > 1:
             return "the wheel has another file of its name"
-        if self.copies.wheels[library.key] > 1:
+        if self.copies[library.key] > 1:
             return "sharing it would save too little, or it is not in wheels of one platform"
-        if self.copies.contents[library.name] > 1:
+        if sum(name == library.name for name, _ in self.copies) > 1:
             return "other wheels have another file of its name"
         return "no other wheel has it"
 
@@ -274,7 +303,7 @@ class _WheelDecisions:
 
     def decisions(self, found: Sequence[Pool]) -> dict[str, LibraryDecision]:
         """Return all decisions, with the reason if a library of an official name is not replaced."""
-        pool = _pool_of(self.bundle, found)
+        pool = pool_of(self.bundle, found)
         decisions = dict(self.decided)
         for path, library in self.movable.items():
             decisions[path] = (
@@ -297,3 +326,66 @@ class _WheelDecisions:
                 return self._conflict(library, origin)
             case _:
                 return None
+
+
+@dataclass(slots=True, eq=False)
+class _PoolDraft:
+    """A pool while wheels are added to it."""
+
+    bundles: list[Bundle]
+    libraries: dict[Key, WheelBinary]
+
+    def accepts(self, libraries: Mapping[Key, WheelBinary]) -> bool:
+        """Whether a wheel with *libraries* fits: neither it nor the others get much that they do not have."""
+        union = {**self.libraries, **libraries}
+        sizes = {key: library.member.compressed_size for key, library in union.items()}
+        foreign = sum(size for key, size in sizes.items() if key not in self.libraries or key not in libraries)
+        has_each_name_once = len({name for name, _ in union}) == len(union)
+        return has_each_name_once and foreign <= _MOST_FOREIGN * sum(sizes.values())
+
+    def pool(self, order: Mapping[Bundle, int]) -> Pool:
+        """Return the pool, with its wheels in *order*."""
+        bundles = tuple(sorted(self.bundles, key=lambda bundle: order[bundle]))
+        first: dict[Key, WheelBinary] = {}
+        for library in (library for bundle in bundles for library in bundle.libraries):
+            first.setdefault(library.key, library)
+        return Pool(bundles, {key[0]: first[key] for key in sorted(self.libraries)})
+
+
+def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: int) -> tuple[Pool, ...]:
+    """Return the pools of wheels that can give away *movable*; none that saves less than *smallest* bytes."""
+    drafts: dict[Place, list[_PoolDraft]] = {}
+    largest_first = sorted(_repeated(movable), key=lambda row: -sum(one.member.size for one in row[1].values()))
+    for bundle, libraries in largest_first:
+        same_place = drafts.setdefault(_place(bundle), [])
+        draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
+        if draft is None:
+            same_place.append(_PoolDraft([bundle], dict(libraries)))
+        else:
+            draft.bundles.append(bundle)
+            draft.libraries = {**libraries, **draft.libraries}
+    order = {bundle: place for place, bundle in enumerate(movable)}
+    found = (draft.pool(order) for several in drafts.values() for draft in several if len(draft.bundles) > 1)
+    kept: list[Pool] = []
+    for pool in sorted((pool for pool in found if pool.saved >= smallest), key=lambda pool: -pool.saved):
+        # otherwise wheels of one release would require different dependencies
+        if not any(pool.platform == other.platform and pool.families & other.families for other in kept):
+            kept.append(pool)
+    return tuple(sorted(kept, key=lambda pool: order[pool.bundles[0]]))
+
+
+def _place(bundle: Bundle) -> Place:
+    return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
+
+
+def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
+    """Yield the wheels of *movable* with those libraries that another wheel of their platform has, too."""
+    counts = Counter(
+        (_place(bundle), *key) for bundle, libraries in movable.items() for key in {one.key for one in libraries}
+    )
+    for bundle, libraries in movable.items():
+        place = _place(bundle)
+        if found := {one.key: one for one in libraries if counts[place, *one.key] > 1}:
+            # two files of one name do not fit into one folder
+            names = Counter(name for name, _ in found)
+            yield bundle, {key: one for key, one in found.items() if names[key[0]] == 1}

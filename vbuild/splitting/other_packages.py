@@ -1,4 +1,4 @@
-"""The packages that have a library which a wheel needs and does not bring: their folders, and how they are required.
+"""Other packages that have a library which a wheel needs and does not bring: their folders, and how it requires them.
 
     libcublas.so.12   CUDA 12 by its name              nvidia-cublas-cu12, folder as in RECORD of the release
     libcurand.so.10   CUDA 11, 12 and 13 have it       by the rest of the wheel, its requirements, its name; or --cuda
@@ -9,28 +9,38 @@ Requirements on official wheels are exact or compatible:
     exact        nvidia-cufft-cu12==11.2.1.3
     compatible   cuda-toolkit[cufft,curand]==12.4.*    the toolkit release that has this version, or its major
                  nvidia-nccl-cu12>=2.27.5,<3           for what is not in a toolkit
+
+Lines of Requires-Dist are written as packaging writes them, and hold for Linux and one kind of machine. A line of
+METADATA that cannot be read stays and is ignored.
+https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 
 from msgspec import Struct
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
-from vbuild.config.requirements import required_project
-from vbuild.elf.catalogue import CatalogueEntry, by_soname, cuda_of, framework
-from vbuild.errors import RepackageError, at
+from vbuild.config.requirements import applies, checked_requirement, read_requirement, required_project
+from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, by_soname, cuda_of, framework
+from vbuild.errors import RepackageError, WheelError, at
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.official import Officials, OfficialWheel
 from vbuild.splitting.request import OfficialPin, SplitRequest
-from vbuild.splitting.requirements import compatible, compatible_alone, exact, required
 from vbuild.wheel.metadata import Metadata
 
 # the package cuda-toolkit begins with this CUDA major
 _FIRST_TOOLKIT = 12
+# 3.8 to 3.19
+_PYTHONS = range(8, 20)
+_MINORS, _PATCHES = 30, 5
 
 
 class LibraryPackage(Struct, frozen=True):
@@ -54,10 +64,6 @@ class PackageFinder:
     officials: Officials
     request: SplitRequest
     _majors: dict[Bundle, int | None] = field(default_factory=dict)
-
-    def closure(self, wheel: OfficialWheel) -> tuple[OfficialWheel, ...]:
-        """Return *wheel* and all official wheels that it requires."""
-        return self.officials.closure(wheel)
 
     def find(self, bundle: Bundle, name: str) -> LibraryPackage | None:
         """Return the package that has the library *name* for *bundle*, or None if none is known.
@@ -202,3 +208,101 @@ def _extra(wheel: OfficialWheel) -> str | None:
             if entry.project == wheel.project:
                 return entry.extra
     return None
+
+
+def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
+    """Return the line that requires exactly *version* of *project*, on Linux and *machine*."""
+    return _line(f"{canonicalize_name(project)}=={version}", machine)
+
+
+def compatible(extras: Collection[str], toolkit: str, *, machine: str = "x86_64") -> str:
+    """Return the line that requires the parts *extras* of a CUDA toolkit: any patch of ``12.4``, or minor of ``12``."""
+    return _line(f"{TOOLKIT}[{','.join(sorted(extras))}]=={toolkit}.*", machine)
+
+
+def compatible_alone(project: str, version: str, *, machine: str = "x86_64") -> str:
+    """Return the line that requires *version* of *project* or a later one of the same major, for what no toolkit has.
+
+    Before 1.0, the minor must be the same: nvidia-cusparselt-cu12 0.7 has its library in another folder than 0.6.
+    """
+    known = _version(project, version)
+    following = f"{known.major + 1}" if known.major else f"0.{known.minor + 1}"
+    return _line(f"{canonicalize_name(project)}>={version},<{following}", machine)
+
+
+def merged(metadata: Metadata, lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the Requires-Dist lines of *metadata*, then those of *lines* that add something."""
+    found = list(metadata.requires_dist)
+    for line in lines:
+        wanted = checked_requirement(line, RepackageError)
+        if not any(_says(known, wanted) for known in map(read_requirement, found) if known):
+            found.append(line)
+    return tuple(found)
+
+
+def conflict(metadata: Metadata, project: str, version: str, *, machine: str = "x86_64") -> str | None:
+    """Return the line of *metadata* that excludes *version* of *project* on Linux and *machine*, or None.
+
+    A line for an extra does not count; a line for some Python does. A URL names no version, so it conflicts.
+    """
+    wanted = _version(project, version)
+    for line, requirement in _applying(metadata, project, machine):
+        if requirement.url or not requirement.specifier.contains(wanted, prereleases=True):
+            return line
+    return None
+
+
+def required(
+    metadata: Metadata,
+    project: str,
+    *,
+    machine: str = "x86_64",
+    extra: str | None = None,
+    cuda: int | None = None,
+) -> SpecifierSet | None:
+    """Return the versions of *project* that *metadata* requires on Linux and *machine*, or None if it requires none.
+
+    With *extra*, lines for that part of cuda-toolkit count, if their version can be of CUDA *cuda*; they allow every
+    version of *project*.
+    """
+    found = [requirement.specifier for _, requirement in _applying(metadata, project, machine)]
+    if extra:
+        versions = [f"{cuda}.{minor}.{patch}" for minor in range(_MINORS) for patch in range(_PATCHES)]
+        for _, toolkit in _applying(metadata, TOOLKIT, machine):
+            if extra in toolkit.extras and (cuda is None or any(map(toolkit.specifier.contains, versions))):
+                found.append(SpecifierSet())
+    return reduce(and_, found) if found else None
+
+
+def _line(specification: str, machine: str) -> str:
+    marker = f'platform_system == "Linux" and platform_machine == "{machine}"'
+    return str(checked_requirement(f"{specification}; {marker}", RepackageError))
+
+
+def _version(project: str, version: str) -> Version:
+    try:
+        return Version(version)
+    except InvalidVersion as error:
+        raise RepackageError(f"{project}: version {version!r}, expected one as PEP 440 writes it") from error
+
+
+def _says(known: Requirement, wanted: Requirement) -> bool:
+    """Whether *known* requires all that *wanted* requires, wherever *wanted* does."""
+    return (
+        canonicalize_name(known.name) == canonicalize_name(wanted.name)
+        and known.url == wanted.url
+        and known.specifier == wanted.specifier
+        and wanted.extras <= known.extras
+        and (known.marker is None or known.marker == wanted.marker)
+    )
+
+
+def _applying(metadata: Metadata, project: str, machine: str) -> Iterator[tuple[str, Requirement]]:
+    """Yield the lines for *project* that apply to Linux and *machine* for some Python, without extras."""
+    wanted = canonicalize_name(project)
+    for line in metadata.requires_dist:
+        requirement = read_requirement(line)
+        if requirement and canonicalize_name(requirement.name) == wanted:
+            with suppress(WheelError):  # a marker that cannot be evaluated is ignored like an unreadable line
+                if any(applies(requirement, minor, machine=machine) for minor in _PYTHONS):
+                    yield line, requirement

@@ -22,10 +22,9 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.spool import Spool
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
-from vbuild.splitting.decisions import Decisions, decide
+from vbuild.splitting.decisions import Decisions, Pool, decide
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import FilePatch, PatchMaker
-from vbuild.splitting.pools import Pool
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.paths import installed_path
 

@@ -32,10 +32,9 @@ from vbuild.elf.linkage import Edge, Via
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.splitting.bundle import Bundle, WheelBinary
-from vbuild.splitting.decisions import Decisions
+from vbuild.splitting.decisions import Decisions, Pool
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
-from vbuild.splitting.pools import Pool
 
 ORIGIN = "$ORIGIN"
 
@@ -240,7 +239,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
     def _official_folders(self, found: Provenance) -> Iterator[str]:
         """Yield the folder of the official library, and those of all wheels that its wheel requires."""
         yield found.library.path.rpartition("/")[0]
-        for other in self.packages.closure(found.wheel):
+        for other in self.packages.officials.closure(found.wheel):
             yield from other.folders
 
     def _package(self, bundle: Bundle, edge: Edge) -> LibraryPackage | None:

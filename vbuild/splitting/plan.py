@@ -28,17 +28,14 @@ from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader
 from vbuild.splitting.companion import Companion, LibsContents, libs_version, licence_lines, licence_texts
-from vbuild.splitting.decisions import check_drivers
-from vbuild.splitting.dev_wheels import DevWheel, dev_wheels
+from vbuild.splitting.decisions import Pool, check_drivers, pool_of
 from vbuild.splitting.official import Officials
-from vbuild.splitting.other_packages import LibraryPackage, PackageFinder, RequirementWriter
-from vbuild.splitting.output_wheels import OutputWheel, libs_wheel, thin_wheel
+from vbuild.splitting.other_packages import LibraryPackage, PackageFinder, RequirementWriter, required
+from vbuild.splitting.output_wheels import DevWheel, OutputWheel, dev_wheels, libs_wheel, thin_wheel
 from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, libs_owner, plan_patches
 from vbuild.splitting.patches import FilePatch
-from vbuild.splitting.pools import Pool
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.requirements import required
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.deflate import Codec
 from vbuild.wheel.metadata import Metadata, is_companion
@@ -99,7 +96,7 @@ class MachinePlan(Struct, frozen=True, eq=False):
         """Return the preload modules of *bundle*; none unless they are requested."""
         if not self.request.preload:
             return PreloadFiles({})
-        return preload_files(bundle, self.patches, companion, closure=self.packages.closure)
+        return preload_files(bundle, self.patches, companion, closure=self.packages.officials.closure)
 
     @property
     def absent(self) -> Iterator[str]:
@@ -295,7 +292,7 @@ class SplitPlan:
         )
 
     def _companion(self, machine: MachinePlan, bundle: Bundle) -> Companion | None:
-        pool = machine.patches.decisions.pool_of(bundle)
+        pool = pool_of(bundle, machine.patches.decisions.pools)
         return self.companions[pool] if pool else None
 
     def requires(self, bundle: Bundle) -> _Lines:
