@@ -19,7 +19,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Git
 from vbuild.release.cache import BuildCache, BuildKind
-from vbuild.toolchain.probes import remembered
+from vbuild.toolchain.interpreter import remembered
 from vbuild.toolchain.toolkit.cache import ToolkitCache as Toolkits
 from vbuild.toolchain.toolkit.layout import SEEN
 from vbuild.toolchain.toolkit.model import ToolkitPin

@@ -24,8 +24,7 @@ from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BuildError, RepackageError
-from vbuild.files.edited import EditedFile
-from vbuild.files.spool import Spool
+from vbuild.files.edited import EditedFile, Spool
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
 from vbuild.splitting.decisions import DecisionKind

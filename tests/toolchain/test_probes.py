@@ -14,8 +14,7 @@ import pytest
 from tests.factories.tools import needs
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import unsealed
-from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import ambient, is_script, named, remembered
+from vbuild.toolchain.interpreter import Interpreter, ambient, is_script, named, remembered
 
 ENVIRONMENT = {"PATH": "/nowhere", "LANG": "C"}
 
@@ -182,7 +181,7 @@ def test_named_files_are_found_in_every_folder_of_path(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from vbuild.toolchain.probes import remembered
+from vbuild.toolchain.interpreter import remembered
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 answer = remembered("q", Path(sys.argv[1]), environment={}, ask=lambda: "x" * 100, memory=Path(sys.argv[2]))

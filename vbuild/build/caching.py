@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.locks import locked
-from vbuild.toolchain.probes import facts
+from vbuild.toolchain.interpreter import facts
 
 Programs = tuple[tuple[str, tuple[str, ...]], ...]
 

@@ -28,7 +28,7 @@ from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
-from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, known_macros, told_by
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, family_of, known_macros
 from vbuild.toolchain.nvcc_code import CudaRules, requested
 from vbuild.toolchain.nvcc_options import Call
 
@@ -106,7 +106,7 @@ def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice 
     named = f"{given}/gcc" if Path(given).is_dir() else given  # nvcc's rule for a folder
     program = shutil.which(named, path=environment.get("PATH", os.defpath))
     with suppress(BuildError):
-        return HostChoice(*told_by(known_macros((program,), environment)), setting) if program else None
+        return HostChoice(*family_of(known_macros((program,), environment)), setting) if program else None
     return None
 
 

@@ -29,13 +29,12 @@ from msgspec.structs import replace
 import vbuild
 from vbuild.build.frontend import Job
 from vbuild.errors import BuildError
-from vbuild.files.hashing import sha256_of
+from vbuild.files.hashing import key_of, sha256_of
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import is_asked, passed
 from vbuild.toolchain.compilers import behind_rustup, cargo_home
-from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import ambient, facts, key_of, named
+from vbuild.toolchain.interpreter import Interpreter, ambient, facts, named
 
 # what compilers start, and what a wheel is repaired with
 _BINUTILS = ("as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "ar", "strip", "rustc", "cargo")

@@ -22,15 +22,14 @@ from vbuild.build.identity import canonical, counted, locked, ourselves, system
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.config.requirements import required_project
 from vbuild.errors import BuildError
-from vbuild.files.hashing import sha256_of
+from vbuild.files.hashing import key_of, sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.native import Native, NativeSystem
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
-from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import facts, key_of, named
+from vbuild.toolchain.interpreter import Interpreter, facts, named
 from vbuild.toolchain.toolkit.provision import Supply
 from vbuild.toolchain.zig import chosen
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from vbuild.config.table import Env, Settings
 from vbuild.errors import BuildError
-from vbuild.files.epoch import OLDEST
+from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.interpreter import Interpreter

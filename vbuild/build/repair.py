@@ -30,7 +30,7 @@ from vbuild.build.environment import LIBRARIES, Prefix, libraries
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, at
-from vbuild.files.epoch import OLDEST
+from vbuild.files.archives import OLDEST
 from vbuild.process.run import run, supervised
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import passed, variable_pattern

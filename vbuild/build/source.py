@@ -25,7 +25,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -33,10 +32,10 @@ from msgspec import Struct
 
 from vbuild.build import git, packing
 from vbuild.errors import BuildError, at, reason_of
+from vbuild.files.archives import BoundedInfo
 from vbuild.files.cache import Cache, Part, cache_folder
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import STAGE
-from vbuild.files.tar import BoundedInfo
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import fetch_debian
 from vbuild.index_client.download import Wanted, download
@@ -73,20 +72,13 @@ class _Member(Struct, frozen=True):
 def unpack(archive: Path, folder: Path) -> Path:
     """The top folder of *archive*, unpacked into *folder*; `BuildError` if it is damaged or reaches outside."""
     try:
-        with _members(archive) as members:
-            return _written(members, folder)
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                return _written((_of_zip(opened, info) for info in opened.infolist()), folder)
+        with tarfile.open(archive, tarinfo=BoundedInfo) as tar:
+            return _written((_of_tar(tar, info) for info in tar), folder)
     except _DAMAGE as error:
         raise BuildError(f"cannot be unpacked: {error}") from error
-
-
-@contextmanager
-def _members(archive: Path) -> Iterator[Iterator[_Member]]:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as opened:
-            yield (_of_zip(opened, info) for info in opened.infolist())
-    else:
-        with tarfile.open(archive, tarinfo=BoundedInfo) as tar:
-            yield (_of_tar(tar, info) for info in tar)
 
 
 def _of_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
@@ -106,6 +98,7 @@ def _of_tar(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
 
 
 def _written(members: Iterator[_Member], folder: Path) -> Path:
+    """The one top folder of *members*, all of which are now in *folder*; `BuildError` for a member outside of it."""
     top: Path | None = None
     links: list[tuple[Path, str]] = []
     for member in members:
@@ -126,7 +119,15 @@ def _written(members: Iterator[_Member], folder: Path) -> Path:
                 _write(member, path)
     if top is None or not top.is_dir():
         raise BuildError("found no top folder; expected one with everything in it")
-    _link(links, top)
+    # after all files: none was written through a link, and what the links lead to is there
+    for path, target in links:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+    inside = top.resolve()
+    for path, target in links:
+        with at(path.relative_to(top.parent)):
+            if not path.resolve().is_relative_to(inside):
+                raise BuildError(f"links outside the archive, to {target!r}")
     return top
 
 
@@ -146,39 +147,50 @@ def _write(member: _Member, path: Path) -> None:
     os.utime(path, (time, time))
 
 
-def _link(links: list[tuple[Path, str]], top: Path) -> None:
-    """Make the symbolic *links*; after all files, so that none was written through one, and so that all are there."""
-    for path, target in links:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(target)
-    inside = top.resolve()
-    for path, target in links:
-        with at(path.relative_to(top.parent)):
-            if not path.resolve().is_relative_to(inside):
-                raise BuildError(f"links outside the archive, to {target!r}")
-
-
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
 
 def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes | None = None) -> Path:
-    """The archive or folder of *source* on this machine; fetched once into *cache* (the user's, where None).
+    """The archive or folder of *source* on this machine; fetched once into *cache*, by default the user's.
 
-    *indexes* are where sdists are looked for, and how mirrors are reached; pip's configured ones where None.
+    *indexes* are where sdists are looked for, and how mirrors are reached, by default those that pip is configured for.
     `FetchError` or `BuildError` if the source is not there, or is not what the recipe pinned; nothing stays in the
     cache then.
     """
-    folder = cache or cache_folder()
-    match source:
-        case Sdist() | Debian():
-            return _archive(source, Cache(Part.SDISTS, folder / Part.SDISTS), indexes)
-        case Git():
-            return _commit(source, Cache(Part.COMMITS, folder / Part.COMMITS))
-        case Folder():
-            if not source.path.is_dir():
-                raise BuildError(f"{source.path}: no such folder")
-            return source.path
+    if isinstance(source, Folder):
+        if not source.path.is_dir():
+            raise BuildError(f"{source.path}: no such folder")
+        return source.path
+    part, name = (Part.COMMITS, source.commit) if isinstance(source, Git) else (Part.SDISTS, source.sha256)
+    kept = Cache(part, (cache or cache_folder()) / part)
+    path = kept.folder / name
+    if _is_whole(source, path):
+        kept.mark(path)
+        return path
+    with kept.locked(name):
+        if _is_whole(source, path):  # another process fetched it while this one waited
+            return path
+        with kept.replacing(name) as new:
+            match source:
+                case Git():
+                    with at(source):
+                        new.mkdir()
+                        git.checkout(source.url, source.commit, folder=new)
+                case Debian():
+                    places = indexes or Indexes.configured()
+                    fetch_debian(source.name, source.version, source.sha256, new, indexes=places)
+                case Sdist():
+                    wanted = Wanted(source.name, source.version, source.sha256)
+                    download(wanted, new, indexes=indexes or Indexes.configured())
+    return path
+
+
+def _is_whole(source: Sdist | Debian | Git, path: Path) -> bool:
+    """Whether *source*, undamaged, is at *path*."""
+    if isinstance(source, Git):
+        return git.is_clean(path, source.commit)
+    return path.is_file() and sha256_of(path) == source.sha256
 
 
 def unpacked(
@@ -280,41 +292,6 @@ def _content(path: str) -> tuple[int, bytes]:
         return 0, b""
     except OSError as error:
         raise BuildError(f"cannot be read: {error.strerror}") from error
-
-
-def _archive(source: Sdist | Debian, cache: Cache, indexes: Indexes | None) -> Path:
-    cached = cache.folder / source.sha256
-
-    def is_there() -> bool:
-        return cached.is_file() and sha256_of(cached) == source.sha256
-
-    if is_there():
-        cache.mark(cached)
-        return cached
-    with cache.locked(cached.name):
-        if is_there():  # another process fetched it while this one waited
-            return cached
-        with cache.replacing(cached.name) as archive:
-            indexes = indexes or Indexes.configured()
-            if isinstance(source, Debian):
-                fetch_debian(source.name, source.version, source.sha256, archive, indexes=indexes)
-            else:
-                download(Wanted(source.name, source.version, source.sha256), archive, indexes=indexes)
-    return cached
-
-
-def _commit(source: Git, cache: Cache) -> Path:
-    cached = cache.folder / source.commit
-    if git.is_clean(cached, source.commit):
-        cache.mark(cached)
-        return cached
-    with cache.locked(cached.name):
-        if git.is_clean(cached, source.commit):  # as above
-            return cached
-        with cache.replacing(cached.name) as folder, at(source):
-            folder.mkdir()
-            git.checkout(source.url, source.commit, folder=folder)
-    return cached
 
 
 def _copied(source: Path, target: Path, without: Path | None) -> Path:

@@ -1,14 +1,21 @@
-"""A file to be written, as ranges of one that exists and new bytes between them: what an edit of a large file is.
+"""A file to be written, as ranges of one that exists and new bytes between them; and many of them kept in one file.
 
-rope = Rope.of(source, [range(0, 64), b"patched", range(128, 4096)])
-rope.buffers() -> the pieces in order, none of them copied
+edited = EditedFile.of(source, [range(0, 64), b"patched", range(128, 4096)])
+edited.buffers()  -> the pieces in order, none of them copied
+Spool             thousands of edited files, one after the other: one descriptor, and no memory
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Self
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Self
 
 from msgspec import Struct
 
+from vbuild.errors import RepackageError
 from vbuild.files.records import Buffer
 
 Part = range | bytes
@@ -22,7 +29,7 @@ class EditedFile(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, source: Buffer, parts: Iterable[Part]) -> Self:
-        """The rope of *parts* without the empty ones, neighbours in *source* and new bytes joined."""
+        """The file of *parts* without the empty ones, neighbours in *source* and new bytes joined."""
         return cls(memoryview(source), tuple(_joined(part for part in parts if len(part))))
 
     @classmethod
@@ -62,3 +69,43 @@ def _joined(parts: Iterable[Part]) -> Iterator[Part]:
             last = part
     if last is not None:
         yield last
+
+
+@dataclass(slots=True, eq=False)
+class Spool:
+    """An unnamed file in *folder* that is there until *stack* closes, and as long as there are views of it."""
+
+    stack: ExitStack
+    folder: Path | None
+    _file: IO[bytes] | None = None
+    _end: int = 0
+    _mapped: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def put(self, data: memoryview) -> range:
+        """Append *data* and return its place; `RepackageError` if there is no room for it."""
+        with _kept():
+            if not self._file:
+                # unbuffered: what could not be written would be tried once more when the file is closed
+                file = TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115 - closed with the stack
+                self._file = self.stack.enter_context(file)
+            written = 0
+            while written < len(data):
+                written += self._file.write(data[written:])
+        place = range(self._end, self._end + written)
+        self._end = place.stop
+        return place
+
+    def view(self, place: range) -> memoryview:
+        """What was put at *place*, read-only; all that was put before the first view is mapped as one."""
+        if self._file and place.stop > len(self._mapped):
+            with _kept():
+                self._mapped = memoryview(mmap(self._file.fileno(), 0, access=ACCESS_READ))
+        return self._mapped[place.start : place.stop]
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RepackageError(f"cannot be kept until it is written: {error.strerror}") from error

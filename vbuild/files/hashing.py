@@ -19,6 +19,11 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def key_of(data: object) -> str:
+    """The SHA-256, 64 hex digits, of *data* as JSON: equal data has one key, in whatever process."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
 def sealed(payload: str) -> str:
     """*payload* with its SHA-256, as the files of a cache have it."""
     return json.dumps({"sha256": hashlib.sha256(payload.encode()).hexdigest(), "payload": payload})

@@ -27,7 +27,8 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] = proceed
     raise. `OSError` if the file cannot be opened, or its file system has no locks.
     """
     while True:
-        descriptor = _opened(path)
+        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         try:
             is_held = lock_descriptor(descriptor, blocking=False)
             # whoever held it before may have removed the file: then this lock is of no use to anybody
@@ -40,9 +41,3 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] = proceed
             os.close(descriptor)
         check()
         time.sleep(_PAUSE)
-
-
-def _opened(path: Path) -> int:
-    if path.is_dir():
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

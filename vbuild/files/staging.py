@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from filelock import lock_descriptor
 
@@ -23,8 +22,6 @@ from vbuild.errors import RecipeError, refusal_of
 from vbuild.process.signals import uninterrupted
 
 STAGE = ".vbuild-"
-
-
 LOGS = "logs"
 
 _ALIVE = "alive"
@@ -38,23 +35,34 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def staging(folder: Path) -> Iterator[Path]:
     """A folder on the file system of *folder*, gone afterwards, and with it those of runs that were killed.
 
-    A *folder* that was not there goes too, unless something is in it. `RecipeError` where it cannot be written to, or
-    the disk is full, or refuses a file, before the block is done.
+    A *folder* that was not there goes too, unless something is in it. `RecipeError` if it cannot be written to, or
+    if the disk is full or refuses a file before the block is done.
     """
     made = not folder.exists()
     # a name made up before there is a folder, so that no interrupt can come between
     stage = folder / f"{STAGE}{secrets.token_hex(4)}"
     try:
-        with _opened(folder, stage) as alive:
-            _lock(alive, stage)
-            _remove_dead(folder)
-            # resolved: compilers write down where they are, and what keeps that out of a build is told of the stage
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stage.mkdir(mode=0o700)
+            alive = (stage / _NEW).open("w")
+        except OSError as error:
+            raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
+        with alive:  # the stage lives for as long as this file is open; child processes do not inherit that
+            with suppress(OSError):  # some network file systems have no locks
+                lock_descriptor(alive.fileno(), blocking=False)
+                (stage / _NEW).rename(stage / _ALIVE)
+            for other in folder.glob(f"{STAGE}*"):
+                if other != stage:
+                    with suppress(OSError):
+                        _remove_if_dead(other)
+            # resolved: compilers write down where they are, and the flags that hide it name the resolved folder
             yield stage.resolve()
     except OSError as error:
         if error.errno in _FULL:
             raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
-        if said := refusal_of(error, where=folder):
-            raise RecipeError(said) from error
+        if reason := refusal_of(error, where=folder):
+            raise RecipeError(reason) from error
         raise
     finally:
         with uninterrupted():
@@ -65,25 +73,8 @@ def staging(folder: Path) -> Iterator[Path]:
                     empty.rmdir()
 
 
-def _opened(folder: Path, stage: Path) -> IO[str]:
-    """The file that will say whether *stage*, made in *folder*, lives."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stage.mkdir(mode=0o700)
-        return (stage / _NEW).open("w")
-    except OSError as error:
-        raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
-
-
-def _lock(alive: IO[str], stage: Path) -> None:
-    """Say that *stage* lives for as long as the file *alive* is open; its children do not inherit that."""
-    with suppress(OSError):  # some network file systems have no locks
-        lock_descriptor(alive.fileno(), blocking=False)
-        (stage / _NEW).rename(stage / _ALIVE)
-
-
 def _remove_whole(stage: Path) -> None:
-    """Remove *stage*, also where a compiler that is about to end still writes there."""
+    """Remove *stage*, also if a compiler that is about to end still writes there."""
     for _ in range(_TRIES):
         shutil.rmtree(stage, ignore_errors=True)
         if not stage.exists():
@@ -91,14 +82,8 @@ def _remove_whole(stage: Path) -> None:
         time.sleep(_PAUSE)
 
 
-def _remove_dead(folder: Path) -> None:
-    """Remove the stages in *folder* whose runs are gone."""
-    for stage in folder.glob(f"{STAGE}*"):
-        with suppress(OSError):
-            _remove_if_dead(stage)
-
-
 def _remove_if_dead(stage: Path) -> None:
+    """Remove *stage* if its run is gone."""
     try:
         file = (stage / _ALIVE).open()
     except FileNotFoundError:
@@ -109,15 +94,10 @@ def _remove_if_dead(stage: Path) -> None:
         if not lock_descriptor(file.fileno(), blocking=False):  # its run lives
             return
         for path in stage.iterdir():
-            if path.name != _ALIVE:
-                _remove(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _ALIVE:
+                path.unlink(missing_ok=True)
         # a compiler that outlived its run may still write there; then the next run tries again
         if [path.name for path in stage.iterdir()] == [_ALIVE]:
             shutil.rmtree(stage, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -116,7 +116,7 @@ def _compilers(compilers: Compilers) -> Iterator[Material]:
     name = f"zig ({compilers.family})" if compilers.zig_target else str(compilers.family)
     yield Material(MaterialRole.COMPILER, name, ".".join(map(str, compilers.version)))
     if compilers.rust:
-        match = _VERSION.match(compilers.rust.said)
+        match = _VERSION.match(compilers.rust.about)
         yield Material(MaterialRole.COMPILER, "rustc", match[1] if match else None)
 
 

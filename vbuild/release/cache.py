@@ -19,11 +19,10 @@ from msgspec import Struct
 from vbuild.build.identity import canonical
 from vbuild.files.atomic import linked
 from vbuild.files.cache import Cache, Part
-from vbuild.files.hashing import sealed, sha256_of, unsealed
+from vbuild.files.hashing import key_of, sealed, sha256_of, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Check, Verify
 from vbuild.recipe.target import Target
-from vbuild.toolchain.probes import key_of
 
 _ENTRY = "entry.json"
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from vbuild.build.identity import canonical, ourselves
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, RecipeError, RepackageError, VbuildError
-from vbuild.files.hashing import sha256_of
+from vbuild.files.hashing import key_of, sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.process.run import supervised
@@ -32,7 +32,6 @@ from vbuild.release.context import ReleaseContext, ReleaseWheels
 from vbuild.release.outcome import Failure, Product
 from vbuild.release.pipeline import verified
 from vbuild.release.report import kinds
-from vbuild.toolchain.probes import key_of
 from vbuild.verification.level_emulation import LevelMethod
 from vbuild.verification.level_runs import LevelReport, LevelSettings, run_levels
 from vbuild.verification.level_runs import levels_of as levels_in

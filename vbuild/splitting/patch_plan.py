@@ -18,8 +18,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, RepackageError, at
-from vbuild.files.edited import EditedFile
-from vbuild.files.spool import Spool
+from vbuild.files.edited import EditedFile, Spool
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
 from vbuild.splitting.decisions import Decisions, Pool, decide

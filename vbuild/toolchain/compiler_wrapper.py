@@ -24,6 +24,9 @@ from vbuild.toolchain import rewriting
 NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
 MACRO = re.compile(r"#define (__clang_major__|__clang_minor__|__GNUC__|__GNUC_MINOR__|__x86_64__|__aarch64__) (\d+)")
 
+# what asks a compiler for its macros, of which MACRO finds those that identify it
+QUESTION = ("-E", "-dM", "-x", "c", os.devnull)
+
 # the first releases whose -march= knows x86-64-v2, -v3 and -v4
 KNOWS_LEVELS = {"gcc": 11, "clang": 12}
 
@@ -57,11 +60,6 @@ def programs(path: str) -> dict[str, Path]:
             if name not in found and os.access(file, os.X_OK):
                 found[name] = file.absolute()
     return found
-
-
-def questions(*compiler: str) -> list[str]:
-    """The command that asks *compiler* for its macros, of which `MACRO` finds those that tell what it is."""
-    return [*compiler, "-E", "-dM", "-x", "c", os.devnull]
 
 
 def marking(compiler: str, cpu: str, library: str) -> list[str]:

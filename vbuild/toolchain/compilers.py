@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -18,9 +17,8 @@ from msgspec import Struct
 
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.toolchain.compiler_wrapper import KNOWS_LEVELS, MACRO, NAME, marking, programs, questions
-from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.probes import remembered
+from vbuild.toolchain.compiler_wrapper import KNOWS_LEVELS, MACRO, NAME, QUESTION, marking, programs
+from vbuild.toolchain.interpreter import Interpreter, remembered
 
 _PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
 
@@ -38,20 +36,20 @@ class CompilerFamily(StrEnum):
 
 
 class Rust(Struct, frozen=True):
-    """A Rust compiler, *host*, the target triple of the machine it runs on, and all that it says of itself."""
+    """A Rust compiler, *host*, the target triple of the machine it runs on, and all that ``rustc -vV`` prints."""
 
     rustc: Path
     host: str
-    said: str = ""
+    about: str = ""
 
 
 class Compilers(Struct, frozen=True):
-    """The C compiler of a build with its C++ partner, and Rust's where there is one.
+    """The C compiler of a build with its C++ partner, and the Rust compiler if there is one.
 
     *c* and *cxx* are commands whose compiler is a bare name, to be found on PATH; *programs* are all the compiler
     names on PATH with the commands behind them, which need *variables*. *marks_levels*: the linker knows
-    ``-z x86-64-v3``. *zig_target* is zig's name for machine and glibc where the compiler is zig, and *why* says so
-    where nobody asked for it.
+    ``-z x86-64-v3``. *zig_target* is zig's name for machine and glibc if the compiler is zig, and *why* says so if
+    nobody asked for it.
     """
 
     family: CompilerFamily
@@ -70,7 +68,7 @@ class Compilers(Struct, frozen=True):
     def found(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self:
         """The compilers that CC and CXX of *environment* name, else the interpreter's own, else those on PATH.
 
-        `BuildError`, with what to install, where there is no C compiler.
+        `BuildError`, with what to install, if there is no C compiler.
         """
         if (found := cls.sought(interpreter, environment)) is None:
             raise BuildError(f"no C compiler on PATH; {INSTALL_C}")
@@ -78,15 +76,16 @@ class Compilers(Struct, frozen=True):
 
     @classmethod
     def sought(cls, interpreter: Interpreter, environment: Mapping[str, str]) -> Self | None:
-        """The same; None where there is no C compiler, and CC does not name one."""
+        """The same, or None if there is no C compiler and CC does not name one."""
         found = programs(environment.get("PATH", os.defpath))
         c = _command("CC", environment, (interpreter.cc, "cc", "gcc", "clang"), found)
         if c is None:
             return None
-        cxx = _command("CXX", environment, (_partner(c, interpreter), "c++", "g++", "clang++"), found)
-        path = found[_compiler_of(c)]
+        name = next(word for word in c.split() if NAME.fullmatch(word))
+        cxx = _command("CXX", environment, (_partner(name, interpreter), "c++", "g++", "clang++"), found)
+        path = found[name]
         macros = known_macros((str(path),), environment)
-        family, version = told_by(macros)
+        family, version = family_of(macros)
         return cls(
             family=family,
             version=version,
@@ -124,7 +123,7 @@ def _command(
 
 
 def _on_path(command: str, programs: dict[str, Path]) -> str | None:
-    """*command* with its compiler as a bare name of *programs*, which learns it; None where there is no such file."""
+    """*command* with its compiler as a bare name of *programs*, which gets it, or None if there is no such file."""
     words = command.split()
     for index, word in enumerate(words):
         file = Path(word)
@@ -137,19 +136,14 @@ def _on_path(command: str, programs: dict[str, Path]) -> str | None:
     return None
 
 
-def _compiler_of(command: str) -> str:
-    return next(word for word in command.split() if NAME.fullmatch(word))
-
-
 def compiler_name(command: str) -> str | None:
-    """The bare name of the compiler in *command*, which may have its path in it; None where there is none."""
+    """The bare name of the compiler in *command*, which may have its path in it, or None if it has no compiler."""
     names = (Path(word).name for word in command.split())
     return next((name for name in names if NAME.fullmatch(name)), None)
 
 
-def _partner(c: str, interpreter: Interpreter) -> str:
-    """The C++ command that goes with the C command *c*: clang++-16 with clang-16."""
-    name = _compiler_of(c)
+def _partner(name: str, interpreter: Interpreter) -> str:
+    """The C++ command that goes with the C compiler *name*: clang++-16 with clang-16."""
     if interpreter.cxx and interpreter.cc and name == Path(interpreter.cc.split()[0]).name:
         return interpreter.cxx
     for ours, theirs in _PARTNERS:
@@ -159,52 +153,53 @@ def _partner(c: str, interpreter: Interpreter) -> str:
 
 
 def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
-    """The macros of the command *compiler* that tell what it is; `BuildError` where it is neither gcc nor clang."""
-    command = questions(*compiler)
-    program = Path(compiler[0])
-    ask = partial(_ask_macros, command, environment)
-    return remembered(shlex.join(command), program, environment=environment, ask=ask)
+    """The macros of the command *compiler* that identify it; `BuildError` if it is neither gcc nor clang."""
+    command = [*compiler, *QUESTION]
+
+    def ask() -> dict[str, int]:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        macros = {name: int(value) for name, value in MACRO.findall(ran.stdout)}
+        if not macros.keys() & {"__clang_major__", "__GNUC__"}:
+            reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
+            raise BuildError(f"{command[0]}: neither gcc nor clang{reason}")
+        return macros
+
+    return remembered(shlex.join(command), Path(compiler[0]), environment=environment, ask=ask)
 
 
-def told_by(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...]]:
+def family_of(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...]]:
     """The family and version of the compiler that has these `known_macros`."""
     family = CompilerFamily.CLANG if "__clang_major__" in macros else CompilerFamily.GCC
     names = ("__clang_major__", "__clang_minor__") if family is CompilerFamily.CLANG else ("__GNUC__", "__GNUC_MINOR__")
     return family, tuple(macros[name] for name in names)
 
 
-def _ask_macros(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    macros = {name: int(value) for name, value in MACRO.findall(ran.stdout)}
-    if not macros.keys() & {"__clang_major__", "__GNUC__"}:
-        reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
-        raise BuildError(f"{command[0]}: neither gcc nor clang{reason}")
-    return macros
-
-
 def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:
     """Whether a library can be linked with ``-z x86-64-v3``: GNU ld since 2.36; others ignore it with a warning."""
+
+    def link() -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            command = marking(str(compiler), "x86-64-v3", f"{folder}/empty.so")
+            return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+
     linkers = [Path(folder, "ld") for folder in environment.get("PATH", os.defpath).split(os.pathsep)]
-    ask = partial(_try_marking, compiler, environment)
-    return remembered("-z x86-64-v3", compiler, environment=environment, ask=ask, also=linkers)
-
-
-def _try_marking(compiler: Path, environment: Mapping[str, str]) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        command = marking(str(compiler), "x86-64-v3", f"{folder}/empty.so")
-        ran = subprocess.run(command, env=environment, capture_output=True, check=False)
-    return ran.returncode == 0
+    return remembered("-z x86-64-v3", compiler, environment=environment, ask=link, also=linkers)
 
 
 def found_rust(environment: Mapping[str, str]) -> Rust | None:
-    """The Rust of *environment*'s PATH, where it has both rustc and cargo."""
+    """The Rust on *environment*'s PATH, or None if that lacks rustc or cargo."""
     rustc, cargo = (shutil.which(name, path=environment.get("PATH")) for name in ("rustc", "cargo"))
     if rustc is None or cargo is None:  # without cargo, maturin would ask for a package that downloads Rust
         return None
-    ask = partial(_ask_rust, rustc, environment)
-    said = remembered("rustc -vV", Path(rustc), environment=environment, ask=ask, also=behind_rustup(environment))
-    host = next((line.removeprefix("host: ") for line in said.splitlines() if line.startswith("host: ")), "")
-    return Rust(Path(rustc), host, said) if host else None
+    command = [rustc, "-vV"]
+
+    def ask() -> str:
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return "" if ran.returncode else ran.stdout
+
+    about = remembered("rustc -vV", Path(rustc), environment=environment, ask=ask, also=behind_rustup(environment))
+    host = next((line.removeprefix("host: ") for line in about.splitlines() if line.startswith("host: ")), "")
+    return Rust(Path(rustc), host, about) if host else None
 
 
 def cargo_home(environment: Mapping[str, str]) -> Path:
@@ -213,13 +208,7 @@ def cargo_home(environment: Mapping[str, str]) -> Path:
 
 
 def behind_rustup(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The files that tell which compilers rustup's ``rustc``, one program for all of them, stands for."""
+    """The files that decide which compilers rustup's ``rustc``, one program for all of them, stands for."""
     home = Path(environment.get("RUSTUP_HOME") or Path(environment.get("HOME", "/"), ".rustup"))
     patterns = ("update-hashes/*", "toolchains/*/bin/rustc")
     return (home / "settings.toml", *(file for pattern in patterns for file in sorted(home.glob(pattern))))
-
-
-def _ask_rust(rustc: str, environment: Mapping[str, str]) -> str:
-    """What *rustc* says of itself, its commit included; empty where it does not run."""
-    ran = subprocess.run([rustc, "-vV"], env=environment, capture_output=True, text=True, check=False)
-    return "" if ran.returncode else ran.stdout

@@ -1,19 +1,31 @@
-"""What a Python says about the compiler it was built with, which is what setuptools compiles with."""
+"""Pythons of this machine, and what programs say of themselves, remembered in the user's cache from run to run.
+
+    Interpreter    a Python, and the compiler it was built with, which is what setuptools compiles with
+    remembered     (question, program, what it is, environment) -> cache/probes/<sha256>.json -> the answer
+
+A program is what its file is: path, the file behind it, size and time of change. So it is for every program of that
+name on PATH, since the first may only lead to the next: ccache's ``gcc`` does. An answer that cannot be read from the
+cache is asked again now, and one that cannot be written is asked again next time.
+"""
 
 import json
+import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from msgspec import Struct
 
 from vbuild.errors import BuildError
+from vbuild.files.cache import Cache, Part
+from vbuild.files.hashing import key_of
 from vbuild.index_client.uv import find_command
-from vbuild.toolchain.probes import is_script, remembered
+
+T = TypeVar("T")
 
 _ASK = """
 import json, sys, sysconfig
@@ -29,7 +41,24 @@ print(json.dumps({
 }))
 """
 
+# the fields of an interpreter that are no text
 _PARSED: dict[str, Callable[[Any], Any]] = {"path": Path, "scripts": Path, "include": Path, "version": tuple}
+
+# what differs between two sessions of one user, or two jobs of a build server or a cluster, and says nothing of what
+# is built there; all else may be read by some build, and no list of what builds read could be complete
+_NOISE = frozenset(
+    {
+        *("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TMPDIR", "TEMP", "TMP", "COLORTERM", "LS_COLORS"),
+        *("PS1", "PS2", "PROMPT", "PROMPT_COMMAND", "RPROMPT", "EDITOR", "VISUAL", "PAGER", "LESS", "LESSOPEN"),
+        *("LESSCLOSE", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "WINDOWID", "STY", "GPG_TTY", "GPG_AGENT_INFO"),
+        *("KRB5CCNAME", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MANAGERPID", "SECURITYSESSIONID"),
+        *("HOSTNAME", "HOST", "CI"),
+    }
+)
+_NOISE_PREFIXES = (
+    *("TERM", "SSH_", "XDG_SESSION", "DBUS_", "HISTFILE", "TMUX", "VTE_", "COVERAGE_", "COV_", "PYTEST_"),
+    *("CI_", "GITHUB_", "RUNNER_", "GITLAB_", "BUILDKITE_", "CIRCLE_", "SLURM_", "DASK_", "__DASK_"),
+)
 
 
 class Interpreter(Struct, frozen=True):
@@ -50,18 +79,36 @@ class Interpreter(Struct, frozen=True):
 
     @classmethod
     def found(cls, python: str, environment: Mapping[str, str]) -> Self:
-        """The interpreter named *python*, a version or a path; `BuildError` where this machine has none.
+        """The interpreter named *python*, a version or a path; `BuildError` if this machine has none.
 
         Pythons are never downloaded.
         """
-        return cls.at(_path(python, environment), environment)
+        if python in {"", sys.executable}:
+            return cls.at(Path(sys.executable), environment)
+        command = find_command(python)
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            reason = next((line for line in ran.stderr.splitlines() if line.startswith("error:")), "error: not found")
+            raise BuildError(f"no Python {python!r} on this machine: {reason.removeprefix('error: ')}")
+        return cls.at(Path(ran.stdout.strip()), environment)
 
     @classmethod
     def at(cls, path: Path, environment: Mapping[str, str]) -> Self:
-        """The interpreter at *path*; `BuildError` where it does not run."""
-        ask = partial(_ask, path, environment)
+        """The interpreter at *path*; `BuildError` if it does not run."""
+
+        def ask() -> dict[str, Any]:
+            command = [str(path), "-I", "-c", _ASK]
+            try:
+                ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+                known: dict[str, Any] = json.loads(ran.stdout)
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                raise BuildError(f"{path}: not a Python that runs: {error}") from error
+            return known
+
+        # a Python belongs to the environment whose settings are in its folder, or in the one above
+        settings = (path.parent / "pyvenv.cfg", path.parent.parent / "pyvenv.cfg")
         # a script, such as pyenv's, may lead to another Python tomorrow
-        known = ask() if is_script(path) else remembered(_ASK, path, environment=environment, ask=ask, also=_of(path))
+        known = ask() if is_script(path) else remembered(_ASK, path, environment=environment, ask=ask, also=settings)
         return cls(**{name: _PARSED.get(name, str)(value) for name, value in known.items()})
 
     @property
@@ -77,27 +124,69 @@ class Interpreter(Struct, frozen=True):
         return tuple(dict.fromkeys(word for word in words if word.startswith(("-Wl,-rpath,", "-Wl,-R"))))
 
 
-def _ask(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    command = [str(path), "-I", "-c", _ASK]
+def ambient(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of *environment* that a program's answer, or a build, may depend on: all but known noise."""
+    return {
+        name: text
+        for name, text in sorted(environment.items())
+        if name not in _NOISE and not name.startswith(_NOISE_PREFIXES)
+    }
+
+
+def facts(path: Path) -> tuple[str, ...]:
+    """What *path* is, as far as is known without reading it; a missing one has facts, too."""
     try:
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-        known: dict[str, Any] = json.loads(ran.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise BuildError(f"{path}: not a Python that runs: {error}") from error
-    return known
+        found, real = path.stat(), path.resolve()
+    except (OSError, RuntimeError):  # a loop of links, which resolve() calls a RuntimeError before Python 3.13
+        return (str(path), "not there")
+    return (str(path), str(real), str(found.st_size), str(found.st_mtime_ns))
 
 
-def _of(path: Path) -> tuple[Path, ...]:
-    """What else tells a Python what it is: the environment that it belongs to."""
-    return (path.parent / "pyvenv.cfg", path.parent.parent / "pyvenv.cfg")
+def is_script(program: Path) -> bool:
+    """Whether *program* starts others, so that its own facts say only a part of what it is."""
+    try:
+        with program.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
-def _path(python: str, environment: Mapping[str, str]) -> Path:
-    if python in {"", sys.executable}:
-        return Path(sys.executable)
-    command = find_command(python)
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        reason = next((line for line in ran.stderr.splitlines() if line.startswith("error:")), "error: not found")
-        raise BuildError(f"no Python {python!r} on this machine: {reason.removeprefix('error: ')}")
-    return Path(ran.stdout.strip())
+def named(names: Iterable[str], path: str) -> list[tuple[str, ...]]:
+    """The facts of every file that has one of *names* in a folder of *path*, by folder."""
+    wanted = sorted(set(names))
+    folders = dict.fromkeys(folder for folder in path.split(os.pathsep) if folder)
+    return [facts(file) for folder in folders for name in wanted if (file := Path(folder, name)).exists()]
+
+
+def remembered(
+    question: str,
+    program: Path,
+    *,
+    environment: Mapping[str, str],
+    ask: Callable[[], T],
+    also: Iterable[Path] = (),
+    memory: Path | None = None,
+) -> T:
+    """What `ask` gives, a value as JSON takes it; or what it gave when *question* was put to the same *program*.
+
+    *also* are further files and folders that the answer depends on. Answers are in *memory*, a folder of the user's
+    cache if None. What `ask` raises is not remembered.
+    """
+    key = key_of(
+        [
+            question,
+            facts(program),
+            named([program.name], environment.get("PATH", os.defpath)),
+            [facts(path) for path in also],
+            ambient(environment),
+        ]
+    )
+    cache = Cache.of(Part.PROBES, memory)
+    with suppress(ValueError, LookupError, TypeError):
+        entry = json.loads(cache.text(f"{key}.json") or "")
+        if entry["question"] == question and (answer := json.loads(entry["answer"])) is not None:
+            return cast("T", answer)
+    text = json.dumps(ask())
+    with suppress(OSError):  # it is asked again next time
+        cache.keep_text(f"{key}.json", json.dumps({"question": question, "answer": text}))
+    return cast("T", json.loads(text))

@@ -20,8 +20,8 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
+from vbuild.files.archives import OLDEST, source_date_epoch
 from vbuild.files.edited import EditedFile
-from vbuild.files.epoch import OLDEST, source_date_epoch
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted
 from vbuild.wheel.archive import Wheel

@@ -134,7 +134,7 @@ def check(compiler: Path, settings: dict[str, Any]) -> None:
     """Refuse a *compiler* that cannot compile for the level of *settings*."""
     from vbuild.toolchain import compiler_wrapper  # noqa: PLC0415 - as above
 
-    ran = subprocess.run(compiler_wrapper.questions(str(compiler)), capture_output=True, text=True, check=False)
+    ran = subprocess.run([str(compiler), *compiler_wrapper.QUESTION], capture_output=True, text=True, check=False)
     macros = {name: int(value) for name, value in compiler_wrapper.MACRO.findall(ran.stdout)}
     family = "clang" if "__clang_major__" in macros else "gcc"
     version = macros.get("__clang_major__", macros.get("__GNUC__", 0))

@@ -28,7 +28,7 @@ from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, level
 from vbuild.config.table import Env
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
-from vbuild.files.epoch import OLDEST
+from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file

@@ -21,9 +21,9 @@ import zstandard
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
+from vbuild.files.archives import BoundedInfo
 from vbuild.files.json_text import json_object
 from vbuild.files.records import Buffer
-from vbuild.files.tar import BoundedInfo
 from vbuild.hardware.conda import MACHINES
 from vbuild.publishing.installing import InstallEnvironment
 from vbuild.wheel.zip_read import Member, ZipReader

@@ -27,7 +27,7 @@ from packaging.version import Version
 
 from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError, VbuildError, at
-from vbuild.files.tar import BoundedInfo
+from vbuild.files.archives import BoundedInfo
 from vbuild.publishing.lint.metadata import MetadataView, metadata_view
 from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.lint.names import FileSlot, slots

@@ -18,8 +18,8 @@ from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
+from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
-from vbuild.files.tar import BoundedInfo
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.redirect.plan import PINS, WHEELS

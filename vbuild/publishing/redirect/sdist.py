@@ -32,7 +32,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from vbuild.errors import RepackageError
-from vbuild.files.epoch import OLDEST, source_date_epoch
+from vbuild.files.archives import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel

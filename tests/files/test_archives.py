@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from vbuild.files.tar import BoundedInfo
+from vbuild.files.archives import BoundedInfo
 
 LARGEST = 1 << 20
 
