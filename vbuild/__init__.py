@@ -16,11 +16,15 @@ TYPE_CHECKING = False  # true to type checkers; importing typing would cost more
 if TYPE_CHECKING:
     from vbuild.api.functions import check as check
     from vbuild.api.functions import collect as collect
+    from vbuild.api.functions import doctor as doctor
     from vbuild.api.functions import index as index
     from vbuild.api.functions import inspect as inspect
+    from vbuild.api.functions import install_check as install_check
     from vbuild.api.functions import matrix as matrix
     from vbuild.api.functions import publish as publish
+    from vbuild.api.functions import run_levels as run_levels
     from vbuild.api.functions import select as select
+    from vbuild.api.functions import select_image as select_image
     from vbuild.api.functions import slim as slim
     from vbuild.api.functions import split as split
     from vbuild.api.functions import stamp as stamp
@@ -34,28 +38,39 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine as Machine
     from vbuild.inspection.model import Contents as Contents
     from vbuild.publishing.check import Checklist as Checklist
+    from vbuild.publishing.oci.select import ImageSelection as ImageSelection
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
     from vbuild.release.outcome import ReleaseResult as ReleaseResult
     from vbuild.slimming.results import Slimmed as Slimmed
     from vbuild.splitting.split import Split as Split
+    from vbuild.variants.doctor import Diagnosis as Diagnosis
     from vbuild.variants.index import Indexed as Indexed
     from vbuild.variants.select import Selection as Selection
+    from vbuild.verification.install_check import InstallCheck as InstallCheck
+    from vbuild.verification.level_runs import LevelReport as LevelReport
     from vbuild.verification.model import Verdict as Verdict
 
 # the public names of each module, as above
 _NAMES = {
-    "api.functions": "matrix collect slim split stamp index select verify inspect publish check",
+    "api.functions": (
+        "matrix collect slim split install_check stamp index select select_image doctor verify run_levels inspect "
+        "publish check"
+    ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
     "errors": "VbuildError",
     "hardware.machine": "Machine",
     "inspection.model": "Contents",
     "publishing.check": "Checklist",
+    "publishing.oci.select": "ImageSelection",
     "publishing.publish": "PublishedLayout",
     "release.outcome": "ReleaseResult",
     "slimming.results": "Slimmed",
     "splitting.results": "Split",
+    "variants.doctor": "Diagnosis",
     "variants.index": "Indexed",
     "variants.select": "Selection",
+    "verification.install_check": "InstallCheck",
+    "verification.level_runs": "LevelReport",
     "verification.model": "Verdict",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}

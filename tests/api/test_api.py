@@ -3,6 +3,7 @@
 import ast
 import doctest
 import inspect
+import json
 import os
 import random
 import re
@@ -26,6 +27,8 @@ from vbuild.errors import RepackageError, VariantError
 ROOT = Path(__file__).parents[2]
 FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 PURE = "pure-1.0-py3-none-any.whl"
+# functions for what a command does with an option, or with another kind of argument
+MODES = {"install_check": "split", "select_image": "select", "doctor": "select", "run_levels": "verify"}
 VERBS = ["matrix", "collect", "slim", "split", "stamp", "index", "select", "verify", "inspect", "publish", "check"]
 
 
@@ -55,14 +58,15 @@ def test_every_example_of_the_page_gives_what_it_shows() -> None:
     said: list[str] = []
     assert doctest.DocTestRunner().run(example, out=said.append).failed == 0, "".join(said)
     called = set(re.findall(r"vbuild\.(\w+)\(", "\n".join(blocks)))
-    assert called == set(VERBS)
+    assert called == {*VERBS, *MODES}
 
 
 def test_there_is_a_function_for_each_verb_with_what_it_raises() -> None:
-    assert [name for name in vbuild.__all__ if inspect.isfunction(getattr(vbuild, name))] == VERBS
-    for name in VERBS:
+    functions_there = [name for name in vbuild.__all__ if inspect.isfunction(getattr(vbuild, name))]
+    assert [name for name in functions_there if name not in MODES] == VERBS
+    for name in functions_there:
         assert "Error`" in str(getattr(vbuild, name).__doc__)
-        assert name in main.commands
+        assert MODES.get(name, name) in main.commands
 
 
 def test_all_names_are_there_and_listed_and_others_are_an_error() -> None:
@@ -138,6 +142,15 @@ def test_results_are_what_the_commands_print_as_json(folder: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
     assert slimmed.path
     assert slimmed.path.read_bytes() == (folder / "two" / FAT).read_bytes()
+
+
+def test_provenance_names_the_options_and_the_wheel_that_was_given(folder: Path) -> None:
+    vbuild.slim(FAT, "slim", gpus=iter(["90"]), strip="debug", provenance=True)
+    vbuild.split(FAT, "thin", share=False, provenance=True)
+    for made, options_given in (("slim", {"gpus": ["90"], "strip": "debug"}), ("thin", {"share": "False"})):
+        definition = json.loads((folder / made / f"{FAT}.provenance.json").read_text())["predicate"]["buildDefinition"]
+        assert definition["externalParameters"]["options"] == options_given
+        assert [each["name"] for each in definition["resolvedDependencies"]] == [FAT]
 
 
 CONSUMER = """

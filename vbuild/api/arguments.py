@@ -1,6 +1,6 @@
 """Arguments of the public functions as the values that verbs take."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,15 @@ from vbuild.api.options import Layout, PublishOptions, StrPath
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.gpu import GpuList
+    from vbuild.hardware.machine import Machine
     from vbuild.publishing.model import PublishLayout
     from vbuild.slimming.request import Share
     from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.variants.select import Ask
 
 _MB = 10**6
+# options that say where and how, not what
+_PLACES = frozenset({"executor", "on_progress", "provenance"})
 
 
 def level_named(text: str) -> "Cpu":
@@ -86,7 +89,8 @@ def known(options: Any, kind: type[Any]) -> Any:  # noqa: ANN401 - the caller's 
     """The *options* of a call; `TypeError` for one that *kind* does not have."""
     for name in options.keys() - kind.__annotations__.keys():
         raise TypeError(f"unexpected option {name!r}; expected some of {', '.join(kind.__annotations__)}")
-    return options
+    # what can be read once only may be read twice
+    return {name: tuple(value) if isinstance(value, Iterator) else value for name, value in options.items()}
 
 
 def silent(*_: object) -> None:
@@ -132,7 +136,7 @@ def codec_of(*, fast: bool) -> Any:  # noqa: ANN401
     return Codec.ISAL if fast else Codec.LIBDEFLATE
 
 
-def cut_of(wheels: list[Path], gpus: "GpuList") -> "LibraryCutter":
+def cut_of(wheels: Sequence[Path], gpus: "GpuList") -> "LibraryCutter":
     from vbuild.slimming.slim import library_cutter
     from vbuild.wheel.archive import gathered
 
@@ -144,3 +148,26 @@ def plugins_of(seconds: float | None, on_progress: Callable[[str], None]) -> "As
     from vbuild.variants.plugins import Plugins
 
     return (Plugins() if seconds is None else Plugins(seconds)).telling(on_progress)
+
+
+def machine_of(machine: "StrPath | Machine | None") -> "Machine":
+    from vbuild.hardware.machine import Machine
+    from vbuild.variants.select import machine_at
+
+    return machine if isinstance(machine, Machine) else machine_at(Path(machine)) if machine else Machine.here()
+
+
+def state_inputs(verb: str, asked: Mapping[str, Any], made: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Write next to each wheel of *made* what it was made from, *inputs*, and with which options; see `state_each`."""
+    from vbuild.sbom.statement import state_each
+
+    given = {name: value for name, value in asked.items() if name not in _PLACES and value is not None}
+    texts: dict[str, str | list[str]] = {}
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            texts[name] = [f"{label}={','.join(texts_of(gpus))}" for label, gpus in value.items()]
+        elif isinstance(value, Iterable) and not isinstance(value, str):
+            texts[name] = [*map(str, value)]
+        else:
+            texts[name] = str(value)
+    state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": texts})

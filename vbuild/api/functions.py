@@ -15,11 +15,13 @@ from vbuild.api.arguments import (
     gpus_of,
     known,
     layout_of,
+    machine_of,
     path_of,
     paths_of,
     plugins_of,
     shares_of,
     silent,
+    state_inputs,
     texts_of,
     value_of,
 )
@@ -31,13 +33,17 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
     from vbuild.inspection.model import Contents
     from vbuild.publishing.check import Checklist
+    from vbuild.publishing.oci.select import ImageSelection
     from vbuild.publishing.publish import PublishedLayout
     from vbuild.recipe.target import Target
     from vbuild.release.outcome import ReleaseResult
     from vbuild.slimming.results import Slimmed
     from vbuild.splitting.split import Split
+    from vbuild.variants.doctor import Diagnosis
     from vbuild.variants.index import Indexed
     from vbuild.variants.select import Selection
+    from vbuild.verification.install_check import InstallCheck
+    from vbuild.verification.level_runs import LevelReport
     from vbuild.verification.model import Verdict
 
 
@@ -114,7 +120,7 @@ def slim(
     gpus, shares = gpus_of(asked.get("gpus", ())), shares_of(asked.get("variants", ()))
     if gpus and shares:
         raise RepackageError("gpus and variants: expected one of them, GPUs for one wheel or labels for a family")
-    return verb(
+    results = verb(
         paths_of(wheels),
         path_of(output_dir),
         shares=shares or (Share(gpus),),
@@ -133,6 +139,10 @@ def slim(
         executor=value_of(asked.get("executor", "local"), Executor.parse),
         on_progress=asked.get("on_progress", silent),
     )
+    if asked.get("provenance"):
+        for result in results:
+            state_inputs("slim", asked, [result.path] if result.path else [], [result.wheel])
+    return results
 
 
 def split(
@@ -159,7 +169,7 @@ def split(
         fetch=asked.get("fetch_official", False),
         bill=asked.get("sbom", True),
     )
-    return verb(
+    result = verb(
         paths,
         path_of(output_dir),
         request=request,
@@ -167,10 +177,29 @@ def split(
         codec=codec_of(fast=asked.get("fast", False)),
         on_progress=asked.get("on_progress", silent),
     )
+    if asked.get("provenance"):
+        state_inputs("split", asked, result.paths, [one.wheel for one in result.wheels])
+    return result
 
 
 # options of `split` that are attributes of a SplitRequest under the same name
 _SPLITS = frozenset({"replace", "share", "rpath", "libs", "drop_unneeded", "outputs", "preload"})
+
+
+def install_check(
+    wheels: "StrPath | Iterable[StrPath]",
+    *,
+    absent: Iterable[str] = (),
+    on_progress: Callable[[str], None] | None = None,
+) -> "tuple[InstallCheck, ...]":
+    """Install *wheels*, files or folders of them, with pip and with uv; load and import them: ``vbuild split --check``.
+
+    Returns a result for each wheel and installer, whose ``ok`` says whether it works. *absent* are the libraries that
+    no path led to before a split either, ``absent`` of its result. `RepackageError` if no wheel can be installed.
+    """
+    from vbuild.verification.install_check import check
+
+    return check(paths_of(wheels), absent=texts_of(absent), on_progress=on_progress or silent)
 
 
 def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) -> Path:
@@ -228,13 +257,34 @@ def select(
     seconds at most. `VariantError` if no wheel fits or a plugin cannot be run,
     `HardwareError` if the machine's file is wrong. Nothing is written.
     """
-    from vbuild.hardware.machine import Machine
-    from vbuild.variants.select import machine_at
     from vbuild.variants.select import select as verb
 
-    described = machine if isinstance(machine, Machine) else machine_at(Path(machine)) if machine else Machine.here()
     ask = plugins_of(plugin_timeout, silent) if run_plugins else None
-    return verb(name, paths_of(find_links), machine=described, version=version, ask=ask)
+    return verb(name, paths_of(find_links), machine=machine_of(machine), version=version, ask=ask)
+
+
+def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None) -> "ImageSelection":
+    """Returns the image in the image layout *folder* that a machine gets, and the ranking of all: ``select oci:DIR``.
+
+    A layout with several indexes is ``DIR:NAME``. *machine* is as for `select`. `RepackageError` if there is no such
+    layout or index, or no image fits. Nothing is written.
+    """
+    from vbuild.publishing.oci.reading import placed
+    from vbuild.publishing.oci.select import select_image as verb
+
+    place, ref = placed(Path(folder))
+    return verb(place, machine_of(machine), ref=ref)
+
+
+def doctor(*, python: StrPath | None = None, machine: "StrPath | Machine | None" = None) -> "tuple[Diagnosis, ...]":
+    """Returns whether each installed variant wheel is right for a machine, wrong ones first: ``select --doctor``.
+
+    *python* is the interpreter whose packages are looked at, by default the running one; *machine* is as for `select`.
+    `HardwareError` if *python* is no interpreter. Nothing is written.
+    """
+    from vbuild.variants.doctor import diagnosed
+
+    return diagnosed(path_of(python), machine_of(machine))
 
 
 def verify(
@@ -255,6 +305,23 @@ def verify(
     from vbuild.verification.verify import verify as verb
 
     return verb(Path(wheel), cpu=value_of(cpu, Cpu.parse), baseline=path_of(baseline), allow=texts_of(allow))
+
+
+def run_levels(
+    wheel: StrPath, *, recipe: StrPath | None = None, on_progress: Callable[[str], None] | None = None
+) -> "LevelReport":
+    """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run-levels``.
+
+    *recipe* is one whose test is run at each level, too. ``failures`` of the result say what does not work, ``untried``
+    which levels this machine cannot run. `WheelError` if the wheel cannot be installed, `RecipeError` if the recipe is
+    wrong.
+    """
+    from vbuild.recipe.model import Recipe
+    from vbuild.verification.level_runs import LevelSettings
+    from vbuild.verification.level_runs import run_levels as verb
+
+    settings = LevelSettings(check=Recipe.load(Path(recipe)).test) if recipe else None
+    return verb(Path(wheel), settings, on_progress=on_progress or silent)
 
 
 def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":

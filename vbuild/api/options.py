@@ -64,6 +64,7 @@ class SlimOptions(TypedDict, total=False):
     accept_license     go on if the wheel's licence forbids changes
     force              cut libraries that GNU strip would destroy later
     sbom               add a bill of materials to changed wheels; True
+    provenance         write <wheel>.provenance.json, ready to sign, next to each wheel
     executor           "local", or "dask://HOST:PORT"
     on_progress        called with the wheel at work, and the bytes done and to do
     """
@@ -80,6 +81,7 @@ class SlimOptions(TypedDict, total=False):
     accept_license: bool
     force: bool
     sbom: bool
+    provenance: bool
     executor: "str | Executor"
     on_progress: Callable[[str, int, int], None]
 
@@ -102,6 +104,7 @@ class SplitOptions(TypedDict, total=False):
     gpus            also cut GPU code down to these GPUs, as `slim` does
     fast            compress in a third of the time; wheels get an eighth larger
     sbom            add a bill of materials to changed wheels; True
+    provenance      write <wheel>.provenance.json, ready to sign, next to each wheel
     on_progress     called with what is done at the moment, and the bytes done and to do
     """
 
@@ -120,6 +123,7 @@ class SplitOptions(TypedDict, total=False):
     gpus: "str | Iterable[str | GpuList] | GpuList"
     fast: bool
     sbom: bool
+    provenance: bool
     on_progress: Callable[[str, int, int], None]
 
 

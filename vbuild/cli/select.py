@@ -57,8 +57,9 @@ def select(name: str | None, *, machine: Path | None, write_machine: Path | None
 
     NAME is a project, or oci:DIR for an image of an image layout.
     """
-    from vbuild.hardware.machine import Machine
-    from vbuild.variants.select import machine_at, save_machine
+    from vbuild.api import functions
+    from vbuild.api.arguments import machine_of
+    from vbuild.variants.select import save_machine
 
     folders, version, doctor, python = (asked[name] for name in ("folders", "version", "doctor", "python"))
     run_plugins, timeout = asked["run_plugins"], asked["plugin_timeout"]
@@ -69,13 +70,14 @@ def select(name: str | None, *, machine: Path | None, write_machine: Path | None
     if (folders or version) and (not name or name.startswith(_IMAGES)):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
     _check_plugins(name, machine, run=run_plugins, timeout=timeout)
-    described = machine_at(machine) if machine else Machine.here()
+    described = machine_of(machine)
     if write_machine and not run_plugins:
         save_machine(described, write_machine)
     if doctor:
         _diagnose(python, described, as_json=as_json)
     elif name and name.startswith(_IMAGES):
-        _choose_image(name.removeprefix(_IMAGES), described, as_json=as_json)
+        image = functions.select_image(name.removeprefix(_IMAGES), machine=described)
+        terminal.show(image.data(), image.lines, as_json=as_json)
     elif name:
         _choose(name, folders, described, version=version, written=write_machine, as_json=as_json)
     elif write_machine:
@@ -124,19 +126,10 @@ def _choose(
     terminal.show(selection.data(), lines, as_json=as_json)
 
 
-def _choose_image(place: str, machine: "Machine", *, as_json: bool) -> None:
-    from vbuild.publishing.oci.reading import placed
-    from vbuild.publishing.oci.select import select_image
-
-    folder, ref = placed(Path(place))
-    selection = select_image(folder, machine, ref=ref)
-    terminal.show(selection.data(), selection.lines, as_json=as_json)
-
-
 def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None:
-    from vbuild.variants.doctor import diagnosed
+    from vbuild.api import functions
 
-    found = diagnosed(python, machine)
+    found = functions.doctor(python=python, machine=machine)
     terminal.show([one.data() for one in found], diagnosis_lines(found), as_json=as_json)
     if wrong := [one.project for one in found if one.is_supported is False]:
         raise VbuildError(f"{', '.join(wrong)}: not for this machine")

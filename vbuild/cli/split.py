@@ -12,8 +12,6 @@ from vbuild.cli.render import split_lines, wrapped
 from vbuild.errors import VbuildError
 
 if TYPE_CHECKING:
-    from vbuild.hardware.gpu import GpuList
-    from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.verification.install_check import InstallCheck
 
 
@@ -67,6 +65,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     WHEELS are files, or folders of wheels. A library that is NVIDIA's or another project's, byte for byte, becomes a
     requirement of that project's wheel; one that several wheels bundle moves to a wheel that all of them require.
     """
+    from vbuild.api.arguments import cut_of
     from vbuild.splitting.request import OfficialPin, SplitRequest
     from vbuild.splitting.split import split as verb
     from vbuild.wheel.deflate import Codec
@@ -90,7 +89,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             wheels,
             None if dry_run else folder,
             request=request,
-            cut=_cut(wheels, gpus) if gpus else None,
+            cut=cut_of(wheels, gpus) if gpus else None,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
             on_progress=on_progress,
@@ -103,18 +102,11 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     _refuse_failed(checked)
 
 
-def _cut(wheels: tuple[Path, ...], gpus: "GpuList") -> "LibraryCutter":
-    from vbuild.slimming.slim import library_cutter
-    from vbuild.wheel.archive import gathered
-
-    return library_cutter(gathered(wheels), gpus)
-
-
 def _checked(wheels: Sequence[Path], absent: Sequence[str], *, quiet: bool) -> "tuple[InstallCheck, ...]":
-    from vbuild.verification.install_check import check
+    from vbuild.api import functions
 
-    with terminal.status(quiet=quiet) as status:
-        return check(wheels, absent=absent, on_progress=status)
+    with terminal.status(quiet=quiet) as on_progress:
+        return functions.install_check(wheels, absent=absent, on_progress=on_progress)
 
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:

@@ -1,6 +1,7 @@
 """`vbuild verify`: whether a wheel's code is what its name and metadata promise."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
-    from vbuild.verification.level_runs import LevelReport
     from vbuild.verification.model import Verdict
 
 
@@ -46,12 +46,15 @@ def verify(
     Disassembles the code in WHEELS: no instruction may exceed the CPU level, and GPU code has to be there for every GPU
     that is promised. Also checks RECORD, and that libraries find each other.
     """
+    from vbuild.api import functions
     from vbuild.verification.verify import verify as verb
 
     if recipe and not run:
         raise click.UsageError("--recipe goes with --run-levels only")
     verdicts = [verb(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
-    runs = _run(wheels, recipe, quiet=as_json) if run else ()
+    with terminal.status(quiet=as_json or not run) as on_progress:
+        levels = partial(functions.run_levels, recipe=recipe, on_progress=on_progress)
+        runs = [*map(levels, wheels)] if run else []
     lines = [line for verdict in verdicts for line in verdict_lines(verdict)]
     data = [verdict.data() for verdict in verdicts]
     for one, ran in zip(data, runs, strict=False):
@@ -61,15 +64,6 @@ def verify(
         raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
     if failed := [ran.wheel for ran in runs if not ran.ok]:
         raise WheelError(f"{', '.join(failed)}: does not work as every CPU level in it")
-
-
-def _run(wheels: tuple[Path, ...], recipe: Path | None, *, quiet: bool) -> "tuple[LevelReport, ...]":
-    from vbuild.recipe.model import Recipe
-    from vbuild.verification.level_runs import LevelSettings, run_levels
-
-    settings = LevelSettings(check=Recipe.load(recipe).test) if recipe else None
-    with terminal.status(quiet=quiet) as on_progress:
-        return tuple(run_levels(wheel, settings, on_progress=on_progress) for wheel in wheels)
 
 
 def verdict_lines(verdict: "Verdict") -> Iterator[str]:
