@@ -141,7 +141,7 @@ THREE = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
 
 def official(*sonames: str) -> Provenance:
     """The proof that a library is the first of those *sonames*, which are all in one official wheel."""
-    libraries = tuple(OfficialLibrary(f"nvidia/three/lib/{soname}", soname, "", 1) for soname in sonames)
+    libraries = tuple(OfficialLibrary(f"nvidia/three/lib/{soname}", "", 1) for soname in sonames)
     found = OfficialWheel(THREE.project, THREE.version, THREE.file, libraries, ())
     return Provenance(found, libraries[0], OfficialEvidence.IDENTICAL, 0)
 

@@ -1,13 +1,17 @@
 """Work on many files in threads without holding them all: a bound on the bytes that are looked at together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from contextlib import contextmanager
+from threading import Lock
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
 
 _BESIDE = 1 << 27
+_AT_ONCE = 8
 
 
 def in_threads(
@@ -41,3 +45,38 @@ def in_threads(
             if any(future.exception() for future in done):
                 left.clear()
     return [future.result() for _, future in sorted(begun.items())]
+
+
+@contextmanager
+def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Iterator[R]]:
+    """Yield the results of *work* for *things*, in their order; what has not begun when the block ends is cancelled."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            yield pool.map(work, things)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class OncePerKey(Generic[K, R]):
+    """Remembers one result for each key; threads that ask for a key wait for the thread that computes it."""
+
+    def __init__(self) -> None:
+        self._made: dict[K, Future[R]] = {}
+        self._lock = Lock()
+
+    def get(self, key: K, make: Callable[[], R]) -> R:
+        """Return the result for *key*, computed by *make* the first time; an error is not remembered."""
+        with self._lock:
+            future = self._made.get(key)
+            if is_mine := future is None:
+                future = self._made[key] = Future()
+        assert future is not None  # noqa: S101 - for mypy, which does not see through the line above
+        if is_mine:
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    del self._made[key]
+                future.set_exception(error)
+                raise
+        return future.result()

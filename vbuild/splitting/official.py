@@ -9,57 +9,73 @@ libcufft-f3921c41.so.11.2.1.3
       whole official library, which is downloaded              sections
 
 Releases are tried in this order: those whose version is in the file name, then all others, the newest first. Of each
-wheel only the directory, METADATA, RECORD and the start of one library are transferred, and nothing twice.
+wheel only the directory, METADATA, RECORD and the start of one library are transferred, and nothing twice:
+``official/<sha256>.json`` in the user's cache keeps Requires-Dist and the libraries in RECORD, by the hash that the
+index states for the wheel.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from threading import Lock
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct, json
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from unearth.fetchers import PyPIClient
 
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry
 from vbuild.elf.library_names import hashed, plain
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, WheelError
+from vbuild.files.cache import Cache, Part
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import ListedFile
-from vbuild.splitting.official_cache import (
-    CachedLibrary,
-    IndexSession,
-    OfficialIndex,
-    OncePerKey,
-    WheelFacts,
-    all_of,
-    first_of,
-)
+from vbuild.index_client.listing import ListedFile, files_of
+from vbuild.index_client.places import client_of
+from vbuild.index_client.ranged import Ranged, opened
+from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.official_compare import difference
 from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
-from vbuild.wheel.archive import mapped
+from vbuild.wheel.archive import Distant, mapped
+from vbuild.wheel.metadata import recorded_sha256
+from vbuild.wheel.name import WheelName
 
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")
+_LIBRARY = re.compile(r"(?!.*/stubs/)(?:.*/)?lib[^/]*\.so(?:\.\d[\w.]*)?")
 # projects with NVIDIA's libraries, or that require these; wheels for CUDA 11 require setuptools and wheel by mistake
 _NVIDIA = re.compile(r"nvidia-.+|cuda-toolkit|cu[a-z]+-cu\d\d")
 
 
 class OfficialLibrary(Struct, frozen=True):
-    """A library in an official wheel: its path there, its file name, its SHA-256 and its size in bytes from RECORD."""
+    """A library in an official wheel: its path there, its SHA-256 in hex digits and its size in bytes from RECORD."""
 
     path: str
-    soname: str
-    sha256: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     size: int
+
+    @property
+    def soname(self) -> str:
+        """Its file name."""
+        return self.path.rpartition("/")[2]
+
+
+class _WheelFacts(Struct, frozen=True):
+    """What a wheel contains: every line of Requires-Dist, and its libraries."""
+
+    file: str
+    requires: tuple[str, ...]
+    libraries: tuple[OfficialLibrary, ...]
 
 
 class OfficialWheel(Struct, frozen=True):
@@ -111,8 +127,13 @@ class Officials:
     def __init__(
         self, machine: str, *, indexes: Callable[[], Indexes] = Indexes.configured, store: Path | None = None
     ) -> None:
-        self._index = OfficialIndex(machine, indexes, store)
+        self._machine = machine
+        self._ask = indexes
+        self._indexes: OncePerKey[None, Indexes] = OncePerKey()
+        self._listed: OncePerKey[str, tuple[ListedFile, ...]] = OncePerKey()
+        self._facts: OncePerKey[str, _WheelFacts] = OncePerKey()
         self._found: OncePerKey[str, OfficialWheel] = OncePerKey()
+        self._store = Cache.of(Part.OFFICIAL, store)
 
     def wheel(self, project: str, specifier: SpecifierSet) -> OfficialWheel:
         """Return the newest wheel of *project* that *specifier* allows.
@@ -120,13 +141,20 @@ class Officials:
         Pre-releases and yanked releases count only if *specifier* names exactly that version. Raises `RepackageError`
         if there is no such wheel, or no library in it.
         """
-        with self._index.session() as session:
-            return self._wheel(session, canonicalize_name(project), specifier)
+        with self._session() as session:
+            return self._newest(session, canonicalize_name(project), specifier)
 
     def closure(self, wheel: OfficialWheel) -> tuple[OfficialWheel, ...]:
         """Return *wheel* and all wheels with NVIDIA's libraries that it requires, directly or indirectly."""
         found = {wheel.project: wheel}
-        with self._index.session() as session:
+
+        def with_library(wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
+            try:
+                return self._newest(session, *wanted)
+            except RepackageError:  # only headers, or not for this machine
+                return None
+
+        with self._session() as session:
             last = [wheel]
             while last:
                 wanted = {
@@ -134,7 +162,8 @@ class Officials:
                     for requirement in self._required(session, last)
                     if canonicalize_name(requirement.name) not in found
                 }
-                last = [one for one in all_of(partial(self._with_library, session), wanted.items()) if one]
+                with several_at_once(with_library, wanted.items()) as wheels:
+                    last = [one for one in wheels if one]
                 found |= {one.project: one for one in last}
         return tuple(found.values())
 
@@ -144,15 +173,17 @@ class Officials:
         The newest comes first. Of each minor version only the newest release counts, because ``==12.4.*`` installs
         that.
         """
-        with self._index.session() as session:
-            releases = self._toolkits()
-            every = zip(releases, all_of(session.facts, releases), strict=True)
+
+        def pins(requirement: Requirement) -> bool:
+            is_exact = any(one.operator == "==" for one in requirement.specifier)
+            return is_exact and _is_for(requirement, project) and requirement.specifier.contains(version)
+
+        releases = self._toolkits()
+        with self._session() as session, several_at_once(session.facts, releases) as every:
             return tuple(
                 f"{release.version.major}.{release.version.minor}"
-                for release, facts in every
-                if any(
-                    _pins(requirement, project, version) for requirement in self._requirements(facts.requires, {extra})
-                )
+                for release, facts in zip(releases, every, strict=True)
+                if any(map(pins, self._requirements(facts.requires, {extra})))
             )
 
     def pinned(self, cuda: str, project: str) -> SpecifierSet:
@@ -162,7 +193,7 @@ class Officials:
         """
         for release in self._toolkits():
             if SpecifierSet(f"=={cuda}.*").contains(release.version):
-                with self._index.session() as session:
+                with self._session() as session:
                     facts = session.facts(release)
                 extras = {extra for line in facts.requires for extra in _EXTRA.findall(line)}
                 found = (one for one in self._requirements(facts.requires, extras) if _is_for(one, project))
@@ -188,49 +219,61 @@ class Officials:
         if not entries:
             return Unproved("no official package has a library of its name", 0)
         outline = loading.outline
-        if outline.machine != self._index.machine:
-            return Unproved(f"it is for {outline.machine}, and not for {self._index.machine}", 0)
+        if outline.machine != self._machine:
+            return Unproved(f"it is for {outline.machine}, and not for {self._machine}", 0)
         found = hashed(name) or hashed(outline.soname or "")
         bundled = _Bundled(data, sha256, found.digest if found else None)
-        with self._index.session() as session:
-            for likely in self._candidates(name, entries):
-                if match := first_of(partial(_matched, session, bundled), likely):
-                    return self._proved(session, bundled, match, fetch=fetch)
-            projects = ", ".join(dict.fromkeys(entry.project for entry in entries))
-            why = f"a library whose SHA-256 begins with {bundled.digest}" if bundled.digest else "just these bytes"
-            return Unproved(f"no release of {projects} for {self._index.machine} has {why}", session.transferred)
+        with self._session() as session:
+            matches = (self._match(session, bundled, likely) for likely in self._candidates(name, entries))
+            if (match := next(filter(None, matches), None)) is None:
+                projects = ", ".join(dict.fromkeys(entry.project for entry in entries))
+                why = f"a library whose SHA-256 begins with {bundled.digest}" if bundled.digest else "just these bytes"
+                return Unproved(f"no release of {projects} for {self._machine} has {why}", session.transferred)
+            wheel, library = match.wheel, match.library
+            evidence = _evidence(session, bundled, match, fetch=fetch)
+            if isinstance(evidence, OfficialEvidence):
+                return Provenance(wheel, library, evidence, session.transferred)
+            what = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
+            return Unproved(f"{what}, but {evidence}", session.transferred)
 
-    def _proved(
-        self, session: IndexSession, bundled: "_Bundled", match: "_Match", *, fetch: bool
-    ) -> Provenance | Unproved:
-        wheel = self._official(match.project, match.listed, match.facts)
-        library = next(library for library in wheel.libraries if library.path == match.library.path)
-        if library.sha256 == bundled.sha256:
-            return Provenance(wheel, library, OfficialEvidence.IDENTICAL, session.transferred)
-        found = _evidence(session, bundled, match, fetch=fetch)
-        if isinstance(found, OfficialEvidence):
-            return Provenance(wheel, library, found, session.transferred)
-        what = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
-        return Unproved(f"{what}, but {found}", session.transferred)
-
-    def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list["_Candidate"]]:
+    def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list[tuple[str, ListedFile]]]:
         """Yield the releases that may have *name*: by the version in it, then all others, newest first."""
         match = _NUMBER.search(plain(name))
         number = tuple(map(int, match["number"].split("."))) if match else ()
-        likely, others = list[_Candidate](), list[_Candidate]()
+        likely, others = list[tuple[str, ListedFile]](), list[tuple[str, ListedFile]]()
         for project in dict.fromkeys(entry.project for entry in entries):
-            for listed in self._index.wheels(project):
+            for listed in self._wheels(project):
                 release = listed.version.release[: len(number)]
-                (likely if number and release == number else others).append(_Candidate(project, listed))
+                (likely if number and release == number else others).append((project, listed))
         yield likely
         yield others
 
-    def _wheel(self, session: IndexSession, project: str, specifier: SpecifierSet) -> OfficialWheel:
-        return self._found.get(f"{project} {specifier}", lambda: self._newest(session, project, specifier))
+    def _match(
+        self, session: "_Session", bundled: "_Bundled", candidates: Sequence[tuple[str, ListedFile]]
+    ) -> "_Match | None":
+        """Return the first of *candidates* with a library that may be *bundled*, or None."""
 
-    def _newest(self, session: IndexSession, project: str, specifier: SpecifierSet) -> OfficialWheel:
+        def matched(candidate: tuple[str, ListedFile]) -> _Match | None:
+            project, listed = candidate
+            try:
+                facts = session.facts(listed)
+            except WheelError:  # nothing comes from a damaged wheel
+                return None
+            alike = [library for library in facts.libraries if library.sha256 == bundled.sha256]
+            if bundled.digest:
+                alike += [library for library in facts.libraries if library.sha256.startswith(bundled.digest)]
+            return _Match(listed, self._official(project, listed, facts), alike[0]) if alike else None
+
+        with several_at_once(matched, candidates) as found:
+            return next(filter(None, found), None)
+
+    def _newest(self, session: "_Session", project: str, specifier: SpecifierSet) -> OfficialWheel:
+        """Return the newest wheel, looked for once; see `wheel`."""
+        return self._found.get(f"{project} {specifier}", lambda: self._looked_for(session, project, specifier))
+
+    def _looked_for(self, session: "_Session", project: str, specifier: SpecifierSet) -> OfficialWheel:
         is_exact = any(one.operator in {"==", "==="} and not one.version.endswith(".*") for one in specifier)
-        wheels = self._index.wheels(project)
+        wheels = self._wheels(project)
         for listed in wheels:
             if specifier.contains(listed.version, prereleases=is_exact) and (is_exact or not listed.is_yanked):
                 wheel = self._official(project, listed, session.facts(listed))
@@ -239,29 +282,25 @@ class Officials:
                         f"{project}=={listed.version}: no shared library in {listed.file}; expected a release with one"
                     )
                 return wheel
-        wanted, machine = f"{project}{specifier}", self._index.machine
+        wanted, machine = f"{project}{specifier}", self._machine
         if wheels:
             versions = ", ".join(dict.fromkeys(str(listed.version) for listed in wheels))
             raise RepackageError(f"{wanted}: no such release for Linux on {machine}; expected one of {versions}")
-        if files := self._index.listed(project):
+        if files := self._files(project):
             raise RepackageError(
                 f"{wanted}: no wheel for Linux on {machine}; {files[0].file} only keeps the name, "
                 "expected the name of the package that has the library"
             )
         raise RepackageError(f"{wanted}: no package index has such a project")
 
-    def _official(self, project: str, listed: ListedFile, facts: WheelFacts) -> OfficialWheel:
-        libraries = (
-            OfficialLibrary(library.path, PurePosixPath(library.path).name, library.sha256, library.size)
-            for library in facts.libraries
-        )
+    def _official(self, project: str, listed: ListedFile, facts: _WheelFacts) -> OfficialWheel:
         requires = tuple(map(str, self._requirements(facts.requires, {""})))
-        return OfficialWheel(project, str(listed.version), listed.file, tuple(libraries), requires)
+        return OfficialWheel(project, str(listed.version), listed.file, facts.libraries, requires)
 
-    def _required(self, session: IndexSession, wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
+    def _required(self, session: "_Session", wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
         """Yield NVIDIA's packages that *wheels* require, also those that extras of cuda-toolkit require."""
         for wheel in wheels:
-            for requirement in map(Requirement, wheel.requires):
+            for requirement in filter(None, map(read_requirement, wheel.requires)):
                 if _is_for(requirement, TOOLKIT):
                     fitting = (one for one in self._toolkits() if requirement.specifier.contains(one.version))
                     if release := next(fitting, None):
@@ -269,23 +308,17 @@ class Officials:
                 elif _NVIDIA.fullmatch(canonicalize_name(requirement.name)):
                     yield requirement
 
-    def _with_library(self, session: IndexSession, wanted: tuple[str, SpecifierSet]) -> OfficialWheel | None:
-        try:
-            return self._wheel(session, *wanted)
-        except RepackageError:  # only headers, or not for this machine
-            return None
-
     def _toolkits(self) -> tuple[ListedFile, ...]:
         """Return the newest release of cuda-toolkit for each minor version, the newest version first."""
         newest: dict[tuple[int, ...], ListedFile] = {}
-        for listed in self._index.wheels(TOOLKIT, any_platform=True):
+        for listed in self._wheels(TOOLKIT, any_platform=True):
             if not (listed.is_yanked or listed.version.is_prerelease):
                 newest.setdefault(listed.version.release[:2], listed)
         return tuple(newest.values())
 
     def _requirements(self, lines: Iterable[str], extras: Iterable[str]) -> Iterator[Requirement]:
         """Yield the requirements among *lines* that apply to Linux on this machine, with one of *extras*."""
-        machine = {"platform_machine": self._index.machine, "sys_platform": "linux"}
+        machine = {"platform_machine": self._machine, "sys_platform": "linux"}
         environment = machine | {"platform_system": "Linux", "os_name": "posix"}
         for line in lines:
             if (requirement := read_requirement(line)) is None:
@@ -296,11 +329,81 @@ class Officials:
                 if marker is None or any(marker.evaluate(environment | {"extra": extra}) for extra in extras):
                     yield requirement
 
+    def _files(self, project: str) -> tuple[ListedFile, ...]:
+        """Return every file of *project*, the newest release first."""
+        return self._listed.get(project, lambda: files_of(project, indexes=self._indexes.get(None, self._ask)))
 
-def _pins(requirement: Requirement, project: str, version: str) -> bool:
-    """Whether *requirement* is for *project* and names exactly *version*, except for patches."""
-    is_exact = any(one.operator == "==" for one in requirement.specifier)
-    return is_exact and _is_for(requirement, project) and requirement.specifier.contains(version)
+    def _wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
+        """Return the wheels of *project* for this machine, or those for any platform, the newest release first."""
+
+        def fits(listed: ListedFile) -> bool:
+            try:
+                platforms = WheelName.parse(listed.file).platform.split(".")
+            except WheelError:
+                return False
+            if any_platform:
+                return platforms == ["any"]
+            starts, end = ("manylinux", "linux_"), f"_{self._machine}"
+            return any(platform.startswith(starts) and platform.endswith(end) for platform in platforms)
+
+        return tuple(listed for listed in self._files(project) if listed.is_wheel and fits(listed))
+
+    @contextmanager
+    def _session(self) -> "Iterator[_Session]":
+        """Yield a session that reads wheels during the block, through one connection, in several threads."""
+        with ExitStack() as stack:
+            yield _Session(lambda: self._indexes.get(None, self._ask), self._facts, self._store, stack)
+
+
+@dataclass(slots=True)
+class _Session:
+    """Reads wheels of the indexes that *ask* returns; counts the bytes *transferred*."""
+
+    ask: Callable[[], Indexes]
+    known: OncePerKey[str, _WheelFacts]
+    store: Cache
+    stack: ExitStack
+    transferred: int = 0
+    _clients: OncePerKey[None, PyPIClient] = field(default_factory=OncePerKey)
+    _lock: Lock = field(default_factory=Lock)
+
+    def facts(self, listed: ListedFile) -> _WheelFacts:
+        """Return what *listed* contains; raises `FetchError`, or `WheelError` if the wheel is damaged."""
+        return self.known.get(f"{listed.sha256} {listed.url}", partial(self._facts, listed))
+
+    def _facts(self, listed: ListedFile) -> _WheelFacts:
+        name = f"{listed.sha256}.json" if listed.sha256 else None
+        with suppress(ValueError):  # what is damaged, or about another file, is read again
+            facts = json.decode((name and self.store.text(name)) or "", type=_WheelFacts)
+            if facts.file == listed.file:
+                return facts
+        with self.opened(listed) as distant:
+            sizes = {member.path: member.size for member in distant.members}
+            libraries = tuple(
+                OfficialLibrary(row.path, sha256, sizes[row.path])
+                for row in distant.record.rows
+                if _LIBRARY.fullmatch(row.path) and row.path in sizes and (sha256 := recorded_sha256(row.hash))
+            )
+            facts = _WheelFacts(str(distant.name), distant.metadata.requires_dist, libraries)
+        if name:
+            with suppress(OSError):  # it is read again next time
+                self.store.keep_text(name, json.encode(facts).decode())
+        return facts
+
+    @contextmanager
+    def opened(self, listed: ListedFile) -> Iterator[Distant]:
+        """Open the *listed* wheel on its server."""
+        file: Ranged | None = None
+        client = self._clients.get(
+            None, lambda: self.stack.enter_context(client_of(self.ask(), lambda _response: None))
+        )
+        try:
+            with opened(client, listed) as file:
+                # only methods that BinaryIO and raw files have in common are called
+                yield Distant(file, WheelName.parse(listed.file))  # type: ignore[arg-type]
+        finally:
+            with self._lock:
+                self.transferred += file.transferred if file else 0
 
 
 class _Bundled(Struct, frozen=True):
@@ -311,34 +414,19 @@ class _Bundled(Struct, frozen=True):
     digest: str | None
 
 
-class _Candidate(Struct, frozen=True):
-    project: str
-    listed: ListedFile
-
-
 class _Match(Struct, frozen=True):
-    """A library of a release that may be the bundled one."""
+    """A library of an official wheel that may be the bundled one."""
 
-    project: str
     listed: ListedFile
-    facts: WheelFacts
-    library: CachedLibrary
+    wheel: OfficialWheel
+    library: OfficialLibrary
 
 
-def _matched(session: IndexSession, bundled: _Bundled, candidate: _Candidate) -> _Match | None:
-    try:
-        facts = session.facts(candidate.listed)
-    except WheelError:  # nothing comes from a damaged wheel
-        return None
-    alike = [library for library in facts.libraries if library.sha256 == bundled.sha256]
-    if bundled.digest:
-        alike += [library for library in facts.libraries if library.sha256.startswith(bundled.digest)]
-    return _Match(candidate.project, candidate.listed, facts, alike[0]) if alike else None
-
-
-def _evidence(session: IndexSession, bundled: _Bundled, match: _Match, *, fetch: bool) -> OfficialEvidence | str:
+def _evidence(session: _Session, bundled: _Bundled, match: _Match, *, fetch: bool) -> OfficialEvidence | str:
     """Return what proves that *bundled* is the library of *match*, or why nothing does."""
     library = match.library
+    if library.sha256 == bundled.sha256:
+        return OfficialEvidence.IDENTICAL
     try:
         with session.opened(match.listed) as distant:
             head = distant.head(library.path, head_size(bundled.data, library.size))
