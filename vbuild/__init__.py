@@ -65,7 +65,7 @@ _NAMES = {
     "publishing.publish": "PublishedLayout",
     "release.outcome": "ReleaseResult",
     "slimming.results": "Slimmed",
-    "splitting.results": "Split",
+    "splitting.split": "Split",
     "variants.doctor": "Diagnosis",
     "variants.index": "Indexed",
     "variants.select": "Selection",
