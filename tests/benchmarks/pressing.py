@@ -64,7 +64,7 @@ def family(wheel: str, groups: str, codec: str) -> None:
         press = stack.enter_context(Deflater(Codec(codec), folder=here, remembers=groups != "1"))
         wanted = GROUPS[: int(groups)]
         names = [source.name.labelled(f"sm{min(group)}") for group in wanted]
-        writers = [stack.enter_context(write_wheel(here, name, press=press)) for name in names]
+        writers = [stack.enter_context(write_wheel(here, name, deflater=press)) for name in names]
         for member in source.members:
             if member.path != LIBRARY:
                 for writer in writers:

@@ -77,8 +77,8 @@ def _read_metadata(data: bytes) -> None:
         metadata_view(data)
     metadata = _described(METADATA=data)[0]
     for changed in (
-        metadata.renamed("other", "2.0"),
-        metadata.with_version("1.0+cu12"),
+        metadata.headers.changing("Name", lambda _: "other"),
+        metadata.headers.replacing("Version", ["1.0+cu12"]),
         metadata.with_requires_dist(["a", "b"]),
     ):
         assert str(changed)

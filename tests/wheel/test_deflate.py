@@ -126,7 +126,7 @@ def test_a_family_is_written_from_one_open_wheel(tmp_path: Path, codec: Codec) -
     with ExitStack() as stack:
         source = stack.enter_context(open_wheel(fat))
         press = stack.enter_context(Deflater(codec, folder=tmp_path))
-        writers = {name: stack.enter_context(write_wheel(tmp_path / "out", name, press=press)) for name in NAMES}
+        writers = {name: stack.enter_context(write_wheel(tmp_path / "out", name, deflater=press)) for name in NAMES}
         for member in source.members:
             if member.path != "demo/_C.so":
                 for writer in writers.values():
@@ -142,7 +142,7 @@ def test_a_family_is_written_from_one_open_wheel(tmp_path: Path, codec: Codec) -
         with open_wheel(out, check=True) as alone:
             assert alone.find("demo/a.py")
     with open_wheel(fat) as source, Deflater(codec) as press:
-        alone_path = edited(source, tmp_path / "alone", NAMES[0], edits={"demo/_C.so": ropes[NAMES[0]]}, press=press)
+        alone_path = edited(source, tmp_path / "alone", NAMES[0], edits={"demo/_C.so": ropes[NAMES[0]]}, deflater=press)
     assert alone_path.read_bytes() == (tmp_path / "out" / str(NAMES[0])).read_bytes()
 
 

@@ -56,7 +56,6 @@ from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
-from vbuild.wheel.rename import dist_info_of
 
 _INIT = "__init__.py"
 _ENTRY_POINTS = "entry_points.txt"
@@ -95,7 +94,7 @@ def base_wheel(base: OfferedWheel, roots: Iterable[str], backends: Sequence[Plug
                 file = f"{init.removesuffix(_INIT)}{MODULE}.py"
                 changed[file] = Put(file, code)
     name = _tagged(base.name)
-    about = f"{dist_info_of(name)}/WHEEL"
+    about = f"{name.dist_info}/WHEEL"
     changed[about] = Put(about, str(base.wheel_file.with_build(name.build)).encode())
     return renamed(base, name, metadata=metadata, changed=changed)
 
@@ -106,7 +105,7 @@ def plugin_wheel(found: Payload, base: OfferedWheel, backend: PluginBackend, *, 
     name = replace(variant.name.plain(), distribution=escaped(backend.plugin))
     with at(variant.path.name):
         metadata = _of_plugin(variant.metadata, _requirements(variant, base), backend)
-    dist_info = dist_info_of(name)
+    dist_info = name.dist_info
     left = {f"{dist_info}/{file}" for file in _OF_THE_BASE}
     whole = renamed(variant, name, metadata=metadata, project=backend.plugin)
     about = (member for member in whole.members if is_dist_info(member.path) and member.path not in left)

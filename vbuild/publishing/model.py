@@ -18,9 +18,8 @@ from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.metadata import Metadata, Renaming
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.rename import Renaming, dist_info_of
 
 
 class LinkedFile(Struct, frozen=True):
@@ -170,7 +169,7 @@ def renamed(
     the old wheel's order with their permissions and times.
     """
     way = renaming(wheel, name, project=project)
-    described = f"{dist_info_of(name)}/METADATA"
+    described = f"{name.dist_info}/METADATA"
     text = str(metadata or way.metadata(wheel.metadata)).encode()
     found = ((path, row.path) for row in wheel.rows if (path := way.path(row.path)) is not None)
     members: dict[str, Member | None] = {path: Copied(wheel.path, old, path) for path, old in found}

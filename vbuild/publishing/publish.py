@@ -136,7 +136,7 @@ def _write_wheel(output: NewWheel, folder: Path, press: Deflater) -> None:
                 wheels[path] = stack.enter_context(open_wheel(path))
             return wheels[path]
 
-        with write_wheel(folder, output.name, like=opened(output.like), press=press) as writer:
+        with write_wheel(folder, output.name, like=opened(output.like), deflater=press) as writer:
             for member in output.members:
                 wheel = None if isinstance(member, Put) else opened(member.wheel)
                 if member.path != bill:

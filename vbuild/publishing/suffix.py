@@ -56,10 +56,9 @@ from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.package_init import hooked, is_namespace, package_of
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Metadata, is_dist_info
+from vbuild.wheel.metadata import Metadata, is_dist_info, requirement_of
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
-from vbuild.wheel.rename import dist_info_of, requirement_of
 
 MODULE = "_vbuild_guard"
 
@@ -164,7 +163,7 @@ def metapackage_name(default: OfferedWheel) -> WheelName:
 def metapackage(default: OfferedWheel, project: str) -> NewWheel:
     """The wheel that is called as *default* was and requires just its release of *project*, which it is called now."""
     name = metapackage_name(default)
-    way, dist_info = renaming(default, name), dist_info_of(name)
+    way, dist_info = renaming(default, name), name.dist_info
     metadata = default.metadata.with_requires_dist(requirements(default.metadata, project))
     named = default.metadata.headers.values("License-File")
     texts = {f"{default.dist_info}/{file}" for file in named}

@@ -238,7 +238,7 @@ def _written(
     with ExitStack() as stack:
         deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
         names = [output.name for output in outputs]
-        writers = stack.enter_context(write_wheels(folder, names, like=wheel, press=deflater))
+        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater))
         for member in wheel.members:
             for output, writer in zip(outputs, writers, strict=True):
                 if member.path in plan.dropped or output.remakes(wheel, member.path):

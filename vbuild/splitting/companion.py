@@ -25,7 +25,6 @@ from vbuild.errors import RepackageError
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata
 from vbuild.wheel.name import WheelName, escaped
-from vbuild.wheel.rename import dist_info_of
 from vbuild.wheel.zip_read import Member
 
 _HASHED_BYTES = 6
@@ -58,7 +57,7 @@ class Companion(Struct, frozen=True):
 
     @property
     def dist_info(self) -> str:
-        return dist_info_of(self.name)
+        return self.name.dist_info
 
     @property
     def members(self) -> Iterator[tuple[str, bytes]]:

@@ -41,9 +41,8 @@ from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
 from vbuild.wheel.archive import Wheel, forget
-from vbuild.wheel.metadata import RecordRow, is_dist_info, unpadded
+from vbuild.wheel.metadata import RecordRow, Renaming, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.rename import Renaming
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
 

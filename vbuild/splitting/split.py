@@ -257,7 +257,7 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
     unchanged = [wheel for wheel in plan.unchanged if wheel.path.name not in new]
     with (
         Deflater(plan.codec, folder=folder if folder.is_dir() else None, remembers=False) as deflater,
-        write_wheels(folder, [output.name for output in outputs], press=deflater, passing=unchanged) as writers,
+        write_wheels(folder, [output.name for output in outputs], deflater=deflater, passing=unchanged) as writers,
     ):
         for output, writer in zip(outputs, writers, strict=True):
             output.prepare(writer)

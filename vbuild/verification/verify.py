@@ -68,7 +68,7 @@ def verify(
         findings = [*contents.findings, *claims.findings]
         findings += (
             Finding(Severity.WARNING, VerifyRule.ARCHIVE, (source.record_path,), what)
-            for what in source.record.slips(source.record_path)
+            for what in source.record.warnings(source.record_path)
         )
         findings += content_findings(source, libraries)
         findings += (

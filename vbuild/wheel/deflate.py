@@ -227,7 +227,7 @@ class Codec(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeflatedPart:
-    """Consecutive bytes of a rope as they were, and what they are in the archive."""
+    """Consecutive bytes of a file as they were, and what they are in the archive."""
 
     plain: tuple[memoryview, ...]
     data: Buffer
@@ -267,14 +267,14 @@ class Deflater:
         self._executor.shutdown(cancel_futures=True)
         self.forget()
 
-    def pressed(self, rope: EditedFile) -> Iterator[DeflatedPart]:
-        """The pieces of *rope* in order, whose data together are one deflate stream.
+    def pressed(self, file: EditedFile) -> Iterator[DeflatedPart]:
+        """The pieces of *file* in order, whose data together are one deflate stream.
 
         At most two more than there are threads are held in memory at a time.
         """
         if self._store:
-            self._store.keep(rope.source.obj)
-        cuts = _cuts(rope)
+            self._store.keep(file.source.obj)
+        cuts = _cuts(file)
         first, second = next(cuts), next(cuts, None)
         if second is None:
             yield self._piece(first, is_whole=True)
@@ -377,22 +377,22 @@ class _Cut:
     place: tuple[int, int, int] | None = None
 
 
-def _cuts(rope: EditedFile) -> Iterator[_Cut]:
-    """The bytes of *rope*, piece by piece: a long range alone, cut where its source is a multiple of the grid."""
-    grid = _GRID if len(rope.source) >= _MANY_PIECES else _FINE_GRID
-    if rope.size <= 2 * _FINE_GRID:
-        yield _Cut(tuple(rope.buffers()))
+def _cuts(file: EditedFile) -> Iterator[_Cut]:
+    """The bytes of *file*, piece by piece: a long range alone, cut where its source is a multiple of the grid."""
+    grid = _GRID if len(file.source) >= _MANY_PIECES else _FINE_GRID
+    if file.size <= 2 * _FINE_GRID:
+        yield _Cut(tuple(file.buffers()))
         return
     piece: list[memoryview] = []
     room = grid
-    for part, buffer in zip(rope.parts, rope.buffers(), strict=True):
+    for part, buffer in zip(file.parts, file.buffers(), strict=True):
         if isinstance(part, range) and len(part) >= grid:
             if piece:
                 yield _Cut(tuple(piece))
             piece, room = [], grid
             for span in _spans(part, grid):
-                place = (id(rope.source.obj), span.start, span.stop)
-                yield _Cut((rope.source[span.start : span.stop],), place)
+                place = (id(file.source.obj), span.start, span.stop)
+                yield _Cut((file.source[span.start : span.stop],), place)
             continue
         rest = buffer
         while len(rest) >= room:

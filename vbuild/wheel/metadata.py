@@ -3,7 +3,8 @@
 RECORD is written again in one spelling; WHEEL and METADATA keep every letter that is not changed. Both are
 ``Name: value`` lines in UTF-8; METADATA may continue with a blank line and a body. A line that starts with a blank
 continues the field above it, and the first line that is not a field ends the headers, as in Python's email package, by
-which installers read them. A companion, a wheel that `vbuild split` made, is known by its Generator and its name.
+which installers read them. A `Renaming` says what a new name or version changes. A companion, which `vbuild split`
+made, is known by its Generator and its name.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
 https://packaging.python.org/en/latest/specifications/core-metadata/
@@ -13,7 +14,7 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from msgspec import Struct
@@ -65,41 +66,40 @@ class MetadataHeaders(Struct, frozen=True):
         key = name.lower()
         if tuple(values) == self.values(name):
             return self
-        fields = [(field, text if text.endswith("\n") else text + self._newline) for field, text in self.fields]
+        newline = "\r\n" if any(text.endswith("\r\n") for _, text in self.fields) else "\n"
+        fields = [(field, text if text.endswith("\n") else text + newline) for field, text in self.fields]
         places = [index for index, (field, _) in enumerate(fields) if field == key]
         place = places[0] if places else len(fields)
-        added = [(key, f"{name}: {value}{self._newline}") for value in values]
+        added = [(key, f"{name}: {value}{newline}") for value in values]
         kept = [field for field in fields[place:] if field[0] != key]
         # text in front of which no field stood must not become the continuation of one
-        rest = self._newline + self.rest if self.rest.startswith((" ", "\t")) else self.rest
+        rest = newline + self.rest if self.rest.startswith((" ", "\t")) else self.rest
         return type(self)((*fields[:place], *added, *kept), rest)
 
     def changing(self, name: str, change: Callable[[str], str]) -> Self:
-        """The same headers with what each field called *name* says as *change* has it, at its place, blanks kept."""
-        key = name.lower()
-        return type(self)(
-            tuple((field, _changed(text, change) if field == key else text) for field, text in self.fields), self.rest
-        )
+        """The same headers with what *change* makes of each field called *name*, at its place, blanks kept.
 
-    @property
-    def _newline(self) -> str:
-        return "\r\n" if any(text.endswith("\r\n") for _, text in self.fields) else "\n"
-
-
-def _changed(text: str, change: Callable[[str], str]) -> str:
-    """The field *text* with its value as *change* has it; `WheelError` if that is more than the lines it had."""
-    value = text.partition(":")[2].strip()
-    if (after := change(value)) == value:
-        return text
-    if len(after.splitlines()) != len(value.splitlines()):
-        raise WheelError(f"{text.partition(':')[0]} {after!r}: expected one line")
-    start = text.index(":") + 1
-    start += len(text[start:]) - len(text[start:].lstrip())
-    return f"{text[:start]}{after}{text[start + len(value) :]}"
+        `WheelError` if a value gets another number of lines.
+        """
+        fields = []
+        for field, text in self.fields:
+            value = text.partition(":")[2].strip()
+            if field != name.lower() or (after := change(value)) == value:
+                fields.append((field, text))
+                continue
+            if len(after.splitlines()) != len(value.splitlines()):
+                raise WheelError(f"{text.partition(':')[0]} {after!r}: expected one line")
+            start = text.index(":") + 1
+            start += len(text[start:]) - len(text[start:].lstrip())
+            fields.append((field, f"{text[:start]}{after}{text[start + len(value) :]}"))
+        return type(self)(tuple(fields), self.rest)
 
 
 _SHA256_SIZE = 32
 
+# at the start of a requirement (PEP 508)
+_PROJECT = re.compile(r"\s*(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)", re.ASCII)
+_DATA = ".data"
 _COLUMNS = 3
 _WHEEL_VERSION = re.compile(r"1(\.\d+)*", re.ASCII)
 # signatures are over RECORD, which can therefore not list them (PEP 427)
@@ -137,7 +137,7 @@ class Record(Struct, frozen=True):
             raise WheelError(f"line {lines.line_num}: not comma-separated values: {error}") from error
         return cls(tuple(rows.values()))
 
-    def slips(self, own: str) -> Iterator[str]:
+    def warnings(self, own: str) -> Iterator[str]:
         """What `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD itself.
 
         Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
@@ -172,10 +172,15 @@ def _row(columns: Sequence[str], line: int) -> RecordRow:
     return RecordRow(path, hashed or None, int(size) if size else None)
 
 
-class WheelFile(Struct, frozen=True):
-    """WHEEL: what the archive is, and which machines it is for."""
-
+class _HeaderFile(Struct, frozen=True):
     headers: MetadataHeaders
+
+    def __str__(self) -> str:
+        return str(self.headers)
+
+
+class WheelFile(_HeaderFile, frozen=True):
+    """WHEEL: what the archive is, and which machines it is for."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -184,9 +189,6 @@ class WheelFile(Struct, frozen=True):
         if not headers.value("Tag"):
             raise WheelError("no Tag")
         return cls(headers)
-
-    def __str__(self) -> str:
-        return str(self.headers)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -208,10 +210,8 @@ class WheelFile(Struct, frozen=True):
         return type(self)(self.headers.replacing("Build", () if build is None else (build,)))
 
 
-class Metadata(Struct, frozen=True):
+class Metadata(_HeaderFile, frozen=True):
     """METADATA: the project's core metadata, long description included."""
-
-    headers: MetadataHeaders
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -221,9 +221,6 @@ class Metadata(Struct, frozen=True):
             if not headers.value(field):
                 raise WheelError(f"no {field}")
         return cls(headers)
-
-    def __str__(self) -> str:
-        return str(self.headers)
 
     @property
     def name(self) -> str:
@@ -241,20 +238,73 @@ class Metadata(Struct, frozen=True):
     def requires_dist(self) -> tuple[str, ...]:
         return self.headers.values("Requires-Dist")
 
-    def renamed(self, name: str, version: str) -> Self:
-        """The same under that *name* and *version*, all else letter for letter."""
-        headers = self.headers.changing("Name", lambda _: name).changing("Version", lambda _: version)
-        return type(self)(headers)
-
-    def requiring(self, change: Callable[[str], str]) -> Self:
-        """The same with each line of Requires-Dist as *change* has it."""
-        return type(self)(self.headers.changing("Requires-Dist", change))
-
-    def with_version(self, version: str) -> Self:
-        return type(self)(self.headers.replacing("Version", (version,)))
-
     def with_requires_dist(self, requirements: Iterable[str]) -> Self:
         return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))
+
+
+class Renaming(Struct, frozen=True):
+    """What changes in the wheel *old*, whose ``.dist-info`` folder is *dist_info*, if it becomes the wheel *new*.
+
+        demo-1.0-…-cu126.whl             demo_cu126-1.0-….whl                demo-1.0+cu126-….whl
+        demo-1.0.dist-info/METADATA      demo_cu126-1.0.dist-info/METADATA   Name, Version, demo[all] of its extras
+        demo-1.0.dist-info/variant.json  only if the new name has a label
+        demo-1.0.data/scripts/tool       demo_cu126-1.0.data/scripts/tool
+        demo/__init__.py                 demo/__init__.py                    as all that is imported
+
+    All else stays letter for letter. The writer makes RECORD again; signatures over the old one (PEP 427) are left out.
+    *project* becomes METADATA's Name. If it is None, the Name stays with the same project, and else becomes the new
+    project as package indexes spell it.
+    """
+
+    old: WheelName
+    new: WheelName
+    dist_info: str
+    project: str | None = None
+
+    def path(self, path: str) -> str | None:
+        """Where the member *path* is in the new wheel, or None if it has no place there."""
+        folder, slash, rest = path.partition("/")
+        if folder == self.dist_info and slash:
+            is_stale = path in unlisted(self.dist_info) or (rest == VARIANT_JSON and self.new.variant is None)
+            return None if is_stale else f"{self.new.dist_info}/{rest}"
+        distribution, dash, version = folder.removesuffix(_DATA).rpartition("-")
+        # the wheel's own .data folder, however it is spelled
+        is_own = dash and canonicalize_name(distribution) == self.old.project and _same(version, self.old.version)
+        if slash and folder.endswith(_DATA) and is_own:
+            return f"{self.new.distribution}-{self.new.version}{_DATA}/{rest}"
+        return path
+
+    def metadata(self, metadata: Metadata, *, requirement: Callable[[str], str] | None = None) -> Metadata:
+        """The METADATA of the new wheel, where the old one's is *metadata*.
+
+        *requirement* changes each line of Requires-Dist first; then those that name the project itself, for an extra of
+        its, follow the name. A version is spelled again only if it is another one.
+        """
+        stays = self.new.project == self.old.project
+        name = self.project or (metadata.name if stays else self.new.project)
+        version = metadata.version if _same(metadata.version, self.new.version) else self.new.version
+        own = {} if stays else {self.old.project: name}
+
+        def changed(line: str) -> str:
+            return requirement_of(requirement(line) if requirement else line, own)
+
+        headers = metadata.headers.changing("Name", lambda _: name).changing("Version", lambda _: version)
+        return Metadata(headers.changing("Requires-Dist", changed))
+
+
+def requirement_of(line: str, projects: Mapping[str, str]) -> str:
+    """The requirement *line* with the project's name replaced as *projects* has it; the rest as it was written."""
+    match = _PROJECT.match(line)
+    if match and (new := projects.get(canonicalize_name(match["name"]))):
+        return f"{line[: match.start('name')]}{new}{line[match.end('name') :]}"
+    return line
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except ValueError:
+        return False
 
 
 def wheel_headers(text: str) -> MetadataHeaders:
@@ -292,11 +342,7 @@ def dist_info_of(paths: Iterable[str]) -> str:
 def check_dist_info(dist_info: str, name: WheelName) -> None:
     """`WheelError` unless the folder is called after the same release as the file, both normalised."""
     distribution, _, version = dist_info.removesuffix(".dist-info").rpartition("-")
-    try:
-        same = Version(version) == Version(name.version)
-    except ValueError:
-        same = False
-    if not same or canonicalize_name(distribution) != name.project:
+    if not _same(version, name.version) or canonicalize_name(distribution) != name.project:
         raise WheelError(f"{dist_info} is not of {name.distribution} {name.version}, which the file name says")
 
 

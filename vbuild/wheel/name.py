@@ -100,6 +100,11 @@ class WheelName(Struct, frozen=True):
         return f"{name.distribution}-{name.version}"
 
     @property
+    def dist_info(self) -> str:
+        """The ``.dist-info`` folder of a new wheel of this name, spelled as the file: installers refuse another."""
+        return f"{self.distribution}-{self.version}.dist-info"
+
+    @property
     def project(self) -> str:
         """The project as package indexes spell it: lower case, with dashes."""
         return canonicalize_name(self.distribution)

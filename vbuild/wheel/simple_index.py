@@ -54,7 +54,7 @@ class IndexedFile(Struct, frozen=True):
     metadata_sha256: str | None = None
 
     def data(self) -> dict[str, Any]:
-        """The file as PEP 691 has it."""
+        """Returns the file as JSON (PEP 691)."""
         data: dict[str, Any] = {
             "filename": self.filename,
             "url": quote(self.filename),
@@ -68,7 +68,7 @@ class IndexedFile(Struct, frozen=True):
         return data
 
     def link(self) -> str:
-        """The file as PEP 503 has it."""
+        """Returns the file as a link of HTML (PEP 503)."""
         attributes = {"href": f"{quote(self.filename)}#sha256={self.sha256}"}
         if self.requires_python:
             attributes["data-requires-python"] = self.requires_python
@@ -88,22 +88,27 @@ def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
-    """The same for the wheels and variants.json *files*, from wherever they are; *digests* may know them already."""
+    """As `write_simple`, for the wheels and variants.json *files* of any folders; *digests* may know them already."""
     check_unused(out)
     projects: dict[str, list[IndexedFile]] = {}
     with _complete(out) as index:
         for path in files:
             add = _add_document if path.name.endswith(_VARIANTS) else _add_wheel
-            project, listed = add(path, index, digests=digests)
-            projects.setdefault(project, []).append(listed)
+            project, file = add(path, index, digests=digests)
+            projects.setdefault(project, []).append(file)
         for project, listings in projects.items():
-            _write_project(project, sorted(listings, key=lambda file: file.filename), index / project)
-        _write_root(sorted(projects), index)
+            listings.sort(key=lambda file: file.filename)
+            links = [file.link() for file in listings]
+            versions = sorted({file.version for file in listings}, key=Version)
+            listed = [file.data() for file in listings]
+            _write_pages(index / project, project, links, name=project, versions=versions, files=listed)
+        links = [project_link(project) for project in sorted(projects)]
+        _write_pages(index, "Simple index", links, projects=[{"name": project} for project in sorted(projects)])
     return tuple(sorted(projects))
 
 
 def project_link(project: str) -> str:
-    """The *project* as PEP 503 has it in the page of all."""
+    """Returns the link to the page of *project* (PEP 503)."""
     return _link(project, href=f"{project}/")
 
 
@@ -137,8 +142,10 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
 def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the variants.json at *path* below *folder*; its project and how it is listed."""
     distribution, _, version = path.name.removesuffix(_VARIANTS).partition("-")
-    if not _is_version(version):
-        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{_VARIANTS}")
+    try:
+        Version(version)
+    except ValueError as error:
+        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{_VARIANTS}") from error
     project = canonicalize_name(distribution)
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
@@ -147,31 +154,10 @@ def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, I
     return project, IndexedFile(path.name, version, target.stat().st_size, digests.of(target))
 
 
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _write_project(project: str, files: list[IndexedFile], folder: Path) -> None:
-    _write_page(folder, project, [file.link() for file in files])
-    versions = sorted({file.version for file in files}, key=Version)
-    _write_json(folder, name=project, versions=versions, files=[file.data() for file in files])
-
-
-def _write_root(projects: list[str], folder: Path) -> None:
-    _write_page(folder, "Simple index", [project_link(project) for project in projects])
-    _write_json(folder, projects=[{"name": project} for project in projects])
-
-
-def _write_page(folder: Path, title: str, links: list[str]) -> None:
+def _write_pages(folder: Path, title: str, links: list[str], **data: Any) -> None:  # noqa: ANN401 - whatever JSON holds
+    """Write index.html of the *links*, and index.json of the *data*."""
     page = _PAGE.format(title=html.escape(title), links="\n".join(f"    {link}<br>" for link in links))
     (folder / "index.html").write_text(page, encoding="utf-8")
-
-
-def _write_json(folder: Path, **data: Any) -> None:  # noqa: ANN401 - whatever JSON holds
     text = json.dumps({"meta": _META, **data}, indent=2)
     (folder / "index.json").write_text(f"{text}\n", encoding="utf-8")
 

@@ -29,8 +29,9 @@ from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import Record, RecordRow, check_dist_info, is_dist_info, unlisted, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_path
+from vbuild.wheel.zip_format import CentralHeader
 from vbuild.wheel.zip_read import Member
-from vbuild.wheel.zip_write import Attributes, ZipWriter
+from vbuild.wheel.zip_write import ZipWriter, new_header
 
 _BUFFER = 1 << 18
 _MODE = 0o644
@@ -40,11 +41,11 @@ _DOS_LATEST = 4354819198  # 2107-12-31 in seconds since 1970
 class WheelWriter:
     """A wheel in the making: members in the order given, then the ``.dist-info`` folder's, RECORD last."""
 
-    def __init__(self, path: Path, name: WheelName, file: BinaryIO, press: Deflater) -> None:
+    def __init__(self, path: Path, name: WheelName, file: BinaryIO, deflater: Deflater) -> None:
         self.path = path
         self.name = name
         self._zip = ZipWriter(file)
-        self._press = press
+        self._deflater = deflater
         self._like: Wheel | None = None
         self._dist_info: str | None = None
         self._paths: set[str] = set()
@@ -58,7 +59,7 @@ class WheelWriter:
         RECORD is passed over: the writer makes its own.
         """
         if self._anonymous_mode is not None:
-            made = Attributes(self._anonymous_mode).header()
+            made = new_header(mode=self._anonymous_mode)
             attributes = {"time": made.time, "date": made.date, "external_attributes": made.external_attributes}
             member = replace(member, packed=replace(member.header, **attributes).pack())
         elif wheel is not self._like:
@@ -70,12 +71,12 @@ class WheelWriter:
     def write(self, place: Member | str, data: Buffer | EditedFile, *, mode: int = _MODE) -> None:
         """Put *data* in place of a member, keeping its mode and time, or at a new path, with the permissions *mode*.
 
-        A rope is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
+        An edited file is hashed and deflated piece by piece, never held as a whole, and may go when this returns.
         """
         path = place.path if isinstance(place, Member) else place
         # the .dist-info folder is written at the end, when the caller's bytes may be others
-        rope = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
-        kept = EditedFile.whole(bytes(rope)) if is_dist_info(path) else rope
+        file = data if isinstance(data, EditedFile) else EditedFile.whole(memoryview(data).cast("B"))
+        kept = EditedFile.whole(bytes(file)) if is_dist_info(path) else file
         self._place(path, partial(self._write, place, kept, mode=mode))
 
     def write_after(self, place: Member | str, made: Callable[[tuple[RecordRow, ...]], bytes]) -> None:
@@ -86,7 +87,7 @@ class WheelWriter:
     def follow(self, wheel: Wheel) -> None:
         """Take time and compression of new members from *wheel*, if it is the first; refuse to write over it."""
         with at(self.path), _writing():
-            _refuse_own(self.path, wheel)
+            _refuse_own(self.path, wheel.path)
         self._like = self._like or wheel
 
     def anonymise(self, *, mode: int) -> None:
@@ -98,8 +99,9 @@ class WheelWriter:
         if self._dist_info is None:
             raise WheelError("no member is in a .dist-info folder")
         check_dist_info(self._dist_info, self.name)
-        for action in self._last:
-            self._perform(action)
+        with _writing():
+            for action in self._last:
+                self._rows.append(action())
         path = f"{self._dist_info}/RECORD"
         old = self._like and self._like.find(f"{self._like.dist_info}/RECORD")
         rows = (*(row for row in self._rows if row.path not in unlisted(self._dist_info)), RecordRow(path))
@@ -115,7 +117,8 @@ class WheelWriter:
                 raise WheelError("written twice")
             self._paths.add(path)
             if not is_dist_info(path):
-                self._perform(action)
+                with _writing():
+                    self._rows.append(action())
                 return
             dist_info, _, name = path.partition("/")
             if name == "RECORD":
@@ -125,49 +128,46 @@ class WheelWriter:
         self._dist_info = dist_info
         self._last.append(action)
 
-    def _perform(self, action: Callable[[], RecordRow]) -> None:
-        with _writing():
-            self._rows.append(action())
-
     def _copy(self, wheel: Wheel, member: Member, path: str) -> RecordRow:
         self._zip.copy(wheel.source, member, path)
         row = wheel.row(member)
         return RecordRow(path, row.hash, row.size)
 
-    def _write(self, place: Member | str, rope: EditedFile, *, mode: int = _MODE) -> RecordRow:
-        path, header = (
-            (place.path, place.header) if isinstance(place, Member) else (place, self._attributes(mode).header())
-        )
-        digest = self._zip.write(path, rope, header, self._press)
-        return RecordRow(path, f"sha256={unpadded(digest)}", rope.size)
+    def _write(self, place: Member | str, file: EditedFile, *, mode: int = _MODE) -> RecordRow:
+        path, header = (place.path, place.header) if isinstance(place, Member) else (place, self._new_header(mode))
+        digest = self._zip.write(path, file, header, self._deflater)
+        return RecordRow(path, f"sha256={unpadded(digest)}", file.size)
 
-    def _attributes(self, mode: int) -> Attributes:
-        """What a new member gets: the time of SOURCE_DATE_EPOCH or of the input's METADATA, never the clock."""
+    def _new_header(self, mode: int) -> CentralHeader:
+        """Returns a new member's header. Its time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""
         if self._anonymous_mode is not None:
-            return Attributes(self._anonymous_mode)
-        like = self._like
+            return new_header(mode=self._anonymous_mode)
+        header, like = new_header(mode=mode), self._like
         neighbour = like and (like.find(f"{like.dist_info}/METADATA") or like.find(f"{like.dist_info}/RECORD"))
         if neighbour:
-            header = neighbour.header
-            attributes = Attributes(mode, header.time, header.date, header.method)
-        else:
-            attributes = Attributes(mode)
+            other = neighbour.header
+            header = replace(header, time=other.time, date=other.date, method=other.method)
         if (epoch := source_date_epoch()) is not None:
-            moment, day = _dos_time(epoch)
-            attributes = replace(attributes, time=moment, date=day)
-        return attributes
+            # in UTC, the nearest that the fields of a zip archive can say, from 1980 to 2107
+            moment = time.gmtime(min(max(epoch, OLDEST), _DOS_LATEST))
+            header = replace(
+                header,
+                time=moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2,
+                date=moment.tm_year - 1980 << 9 | moment.tm_mon << 5 | moment.tm_mday,
+            )
+        return header
 
 
 @contextmanager
 def write_wheel(
-    folder: Path, name: WheelName, *, like: Wheel | None = None, press: Deflater | None = None
+    folder: Path, name: WheelName, *, like: Wheel | None = None, deflater: Deflater | None = None
 ) -> Iterator[WheelWriter]:
     """A writer of the wheel *name* in *folder*, which is made if missing; the file is there when the block ends well.
 
     Whatever ends the block otherwise, nothing is left. New members take time and compression from *like*, or else from
     the first wheel copied from.
     """
-    with write_wheels(folder, [name], like=like, press=press) as (writer,):
+    with write_wheels(folder, [name], like=like, deflater=deflater) as (writer,):
         yield writer
 
 
@@ -177,7 +177,7 @@ def write_wheels(
     names: Sequence[WheelName],
     *,
     like: Wheel | None = None,
-    press: Deflater | None = None,
+    deflater: Deflater | None = None,
     passing: Sequence[Wheel] = (),
 ) -> Iterator[tuple[WheelWriter, ...]]:
     """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
@@ -197,10 +197,10 @@ def write_wheels(
             _refuse_folder(target)
         for wheel, part in zip(passing, parts[len(names) :], strict=True):
             with at(folder / wheel.path.name), _writing():
-                _refuse_own(folder / wheel.path.name, wheel)
+                _refuse_own(folder / wheel.path.name, wheel.path)
                 shutil.copyfile(wheel.path, part)
         with ExitStack() as stack:
-            own = press or stack.enter_context(Deflater(remembers=False))
+            own = deflater or stack.enter_context(Deflater(remembers=False))
             files = [stack.enter_context(_part(*pair)) for pair in zip(parts[: len(names)], targets, strict=False)]
             writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=False))
             if like:
@@ -246,13 +246,13 @@ def edited(
     name: WheelName,
     *,
     edits: Mapping[str, Buffer | EditedFile | None],
-    press: Deflater | None = None,
+    deflater: Deflater | None = None,
 ) -> Path:
     """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
 
     None leaves a member out; a path that *wheel* does not have becomes a new member.
     """
-    with write_wheel(folder, name, like=wheel, press=press) as writer:
+    with write_wheel(folder, name, like=wheel, deflater=deflater) as writer:
         for member in wheel.members:
             if member.path not in edits:
                 writer.copy(wheel, member)
@@ -283,8 +283,7 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
         for target, part, data in zip(targets, parts, wheels.values(), strict=True):
             _refuse_folder(target)
             with at(target), _writing():
-                if target.exists() and target.samefile(made_from):
-                    raise WheelError("would overwrite the wheel it is made from; choose another folder")
+                _refuse_own(target, made_from)
                 part.write_bytes(data)
         for part, target in zip(parts, targets, strict=True):
             with at(target), _writing():
@@ -304,8 +303,8 @@ def _refuse_folder(target: Path) -> None:
             raise WheelError("cannot be written: Is a directory")
 
 
-def _refuse_own(target: Path, wheel: Wheel) -> None:
-    if target.exists() and target.samefile(wheel.path):
+def _refuse_own(target: Path, made_from: Path) -> None:
+    if target.exists() and target.samefile(made_from):
         raise WheelError("would overwrite the wheel it is made from; choose another folder")
 
 
@@ -315,12 +314,3 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise WheelError(f"cannot be written: {error.strerror}") from error
-
-
-def _dos_time(epoch: int) -> tuple[int, int]:
-    """Returns the time and date fields of a zip archive for *epoch*, in UTC: the nearest from 1980 to 2107."""
-    moment = time.gmtime(min(max(epoch, OLDEST), _DOS_LATEST))
-    return (
-        moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2,
-        moment.tm_year - 1980 << 9 | moment.tm_mon << 5 | moment.tm_mday,
-    )

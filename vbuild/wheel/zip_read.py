@@ -100,7 +100,7 @@ class Member(Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def _unpacked(packed: bytes) -> CentralHeader:
-    # whoever asks for a member's header asks for it several times
+    # a caller that asks for a member's header asks for it several times
     return CentralHeader.parse(packed)
 
 
@@ -135,7 +135,7 @@ class ZipReader:
     def check_layout(self) -> None:
         """`WheelError` if a local header disagrees, two members overlap, or something stands between them.
 
-        Who reads an archive from its start, as uv does, finds there what the central directory does not tell of.
+        A reader that starts at the archive's start, as uv does, finds there what the central directory does not name.
         """
         end, before = 0, ""
         gap: tuple[str, int] | None = None
@@ -208,7 +208,7 @@ class ZipReader:
             return b""
 
     def _start(self, member: Member) -> int:
-        expected = _encoded(member.path, member.header.flags)
+        expected = member.path.encode("utf-8" if member.header.flags & ZipFlag.UTF8 else "ascii")
         # one read for all that most local headers are: no extra field
         head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
         local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
@@ -232,20 +232,18 @@ class ZipReader:
         if offset + size > self._size:
             raise WheelError(f"truncated: {size} bytes at {offset:#x} run past the end, {self._size:#x}")
         try:
-            data = self._pread(size, offset)
+            if self._descriptor is not None:
+                # does not move the position, which all threads share
+                data = os.pread(self._descriptor, size, offset)
+            else:
+                with self._lock:
+                    self.file.seek(offset)
+                    data = self.file.read(size)
         except OSError as error:
             raise WheelError(f"cannot be read: {error.strerror}") from error
         if len(data) != size:
             raise WheelError("truncated while it was read")
         return data
-
-    def _pread(self, size: int, offset: int) -> bytes:
-        """Read without moving the position that all threads share, or one thread after the other."""
-        if self._descriptor is not None:
-            return os.pread(self._descriptor, size, offset)
-        with self._lock:
-            self.file.seek(offset)
-            return self.file.read(size)
 
 
 def _descriptor(file: BinaryIO) -> int | None:
@@ -264,17 +262,17 @@ def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member
     # Python's own zipfile, until 3.11.4, has zeros in both places where a descriptor follows
     allowed = {truth, (FULL32, FULL32), (0, 0)} if local.flags & ZipFlag.DESCRIPTOR else {truth, (FULL32, FULL32)}
     if spare and (wide := widened((FULL32, FULL32), fields)) not in allowed:
-        return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} beside it"
-    # how hard was tried to compress it is nobody's business
+        return f"sizes {wide} in the zip64 extra field of its local header, but {size, compressed_size} in the header"
+    # how hard the writer tried to compress it does not matter
     flags, expected = (header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2) for header in (local, central))
-    # with a data descriptor the true values stand behind the data, and only perhaps here
-    unsaid = (0, FULL32) if local.flags & ZipFlag.DESCRIPTOR else ()
+    # with a data descriptor the true values come after the data, and here only perhaps
+    absent = (0, FULL32) if local.flags & ZipFlag.DESCRIPTOR else ()
     for what, here, there, but in (
         ("flags", f"{flags:#06x}", f"{expected:#06x}", False),
         ("method", local.method, central.method, False),
-        ("size", size, member.size, size in unsaid),
-        ("packed size", compressed_size, member.compressed_size, compressed_size in unsaid),
-        ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in unsaid),
+        ("size", size, member.size, size in absent),
+        ("packed size", compressed_size, member.compressed_size, compressed_size in absent),
+        ("CRC-32", f"{local.crc:#010x}", f"{central.crc:#010x}", local.crc in absent),
     ):
         if here != there and not but:
             return f"{what} {here} in its local header, but {there} in the central directory"
@@ -347,7 +345,3 @@ def _path(name: bytes, flags: int) -> str:
     except UnicodeDecodeError as error:
         missing = "" if flags & ZipFlag.UTF8 else ", or has no flag that says so"
         raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
-
-
-def _encoded(path: str, flags: int) -> bytes:
-    return path.encode("utf-8" if flags & ZipFlag.UTF8 else "ascii")

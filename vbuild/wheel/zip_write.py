@@ -49,21 +49,10 @@ _AT_ONCE = 1 << 26
 _PLAIN = frozenset(ZipMethod)
 
 
-class Attributes(Struct, frozen=True):
-    """What an archive says of a file besides its contents: permission bits, DOS time and date, compression."""
-
-    mode: int = 0o644
-    time: int = 0
-    date: int = FIRST_DATE
-    method: int = ZipMethod.DEFLATED
-
-    def header(self) -> CentralHeader:
-        """The central header of a new file, its sizes and lengths still to come."""
-        external = (stat.S_IFREG | self.mode) << 16
-        made_by = _UNIX | _VERSION
-        return CentralHeader(
-            made_by, _VERSION, 0, self.method, self.time, self.date, 0, 0, 0, 0, 0, 0, 0, 0, external, 0
-        )
+def new_header(*, mode: int = 0o644, method: int = ZipMethod.DEFLATED) -> CentralHeader:
+    """Returns the header of a new file with these permission bits; sizes and lengths are still to come."""
+    external = (stat.S_IFREG | mode) << 16
+    return CentralHeader(_UNIX | _VERSION, _VERSION, 0, method, 0, FIRST_DATE, 0, 0, 0, 0, 0, 0, 0, 0, external, 0)
 
 
 class ZipWriter:
@@ -81,7 +70,7 @@ class ZipWriter:
         _send(source, start, member.compressed_size, self._file)
         self._entries.append(_header(placed, is_local=False))
 
-    def write(self, path: str, data: EditedFile, header: CentralHeader, press: Deflater) -> bytes:
+    def write(self, path: str, data: EditedFile, header: CentralHeader, deflater: Deflater) -> bytes:
         """Append a file at *path* that holds *data*, with the time, mode and method of *header*; its SHA-256."""
         method = header.method if header.method == ZipMethod.STORED else ZipMethod.DEFLATED
         flags = header.flags & ~(ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
@@ -92,7 +81,8 @@ class ZipWriter:
         self._file.write(_header(member, is_local=True))
         hashing = sha256()
         crc = compressed_size = 0
-        for piece in press.pressed(data) if method == ZipMethod.DEFLATED else _stored(data):
+        stored = (DeflatedPart((buffer,), buffer, isal_zlib.crc32(buffer)) for buffer in data.buffers())
+        for piece in stored if method == ZipMethod.STORED else deflater.pressed(data):
             compressed_size += self._file.write(piece.data)
             crc = isal_zlib.crc32_combine(crc, piece.crc, piece.size)
             for buffer in piece.plain:
@@ -153,11 +143,6 @@ def _longest(size: int) -> int:
     return size + size // 1024 + 64
 
 
-def _stored(data: EditedFile) -> Iterator[DeflatedPart]:
-    for buffer in data.buffers():
-        yield DeflatedPart((buffer,), buffer, isal_zlib.crc32(buffer))
-
-
 def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
     """Append *size* bytes at *offset* of *source* to *output*, by the kernel alone where it can."""
     sent = 0
@@ -177,9 +162,6 @@ def _send(source: ZipReader, offset: int, size: int, output: BinaryIO) -> None:
     output.writelines(source.raw(offset + sent, size - sent))
 
 
-_HEADER = Attributes(method=ZipMethod.STORED).header()
-
-
 class PassedStream(Struct, frozen=True):
     """The bytes of *member* of an archive that stays open as *source*."""
 
@@ -193,7 +175,7 @@ def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStr
     `WheelError` if it cannot be written, or a name is not a path below the archive's own folder.
     """
     try:
-        with replacing(path) as part, at(path), part.open("xb") as file, Deflater(remembers=False) as press:
+        with replacing(path) as part, at(path), part.open("xb") as file, Deflater(remembers=False) as deflater:
             writer = ZipWriter(file)
             for name, data in members:
                 with at(name):
@@ -201,7 +183,7 @@ def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStr
                 if isinstance(data, PassedStream):
                     writer.copy(data.source, data.member, name)
                 else:
-                    writer.write(name, data, _HEADER, press)
+                    writer.write(name, data, new_header(method=ZipMethod.STORED), deflater)
             writer.finish(b"")
     except OSError as error:
         raise WheelError(f"{path}: cannot be written: {error.strerror}") from error
