@@ -17,7 +17,7 @@ from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.sbom.cyclonedx import packed, read
 from vbuild.sbom.keeping import renamed_bill
 from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment, package_url
-from vbuild.variants.plugin_answer import parsed
+from vbuild.variants.plugins import parsed
 from vbuild.wheel.name import WheelName
 
 _HASH = "0123456789abcdef" * 4

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vbuild.errors import VariantError
 from vbuild.hardware.machine import Machine
-from vbuild.variants.plugin_answer import MOST_BYTES, parsed
+from vbuild.variants.plugins import MOST_BYTES, parsed
 
 NAMES = st.text("abcxyz019_", min_size=1, max_size=128)
 VALUES = st.lists(st.text("abcxyz019_.", min_size=1, max_size=128), min_size=1, max_size=5, unique=True)

@@ -208,7 +208,7 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
     ({"requires": ["a"], "plugin-api": "a-b"}, "plugin-api 'a-b' is no object reference; "),
     (
         {"static-properties": {"library": ["mkl"]}, "plugin-api": "a"},
-        "plugin-api beside static-properties; expected it beside requires only (PEP 850)",
+        "plugin-api with static-properties; expected it with requires only (PEP 850)",
     ),
     ({"static-properties": {"library": []}}, "feature 'library' has no values; expected at least one (PEP 850)"),
     ({"static-properties": {"library": ["mkl", "mkl"]}}, "feature 'library' lists 'mkl' twice (PEP 850)"),
@@ -224,7 +224,7 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"requires": ["a"], "feature-order": ["library"]},
-        "feature-order beside requires; expected it beside static-properties only (PEP 850)",
+        "feature-order with requires; expected it with static-properties only (PEP 850)",
     ),
 ]
 

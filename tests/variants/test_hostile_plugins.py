@@ -13,7 +13,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import VariantError
 from vbuild.hardware.machine import Features
 from vbuild.index_client.configuration import Indexes
-from vbuild.variants import plugin_sandbox as confinement
+from vbuild.variants import plugins as running
 from vbuild.variants.document import Document
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.plugins import Plugins
@@ -147,7 +147,7 @@ def test_a_plugin_that_breeds_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each child a session of its own; few of them, as no limit of the system would hold more where root runs this."""
-    monkeypatch.setitem(confinement._MOST, "processes", 3)  # noqa: SLF001 - else this would start 65
+    monkeypatch.setitem(running._MOST, "processes", 3)  # noqa: SLF001 - else this would start 65
     plugin(
         tmp_path,
         "import time\nfor _ in range(4):\n    if os.fork() == 0: os.setsid(); time.sleep(600)\ntime.sleep(600)",
@@ -179,7 +179,7 @@ def test_a_plugin_that_is_not_there_is_refused(tmp_path: Path, endpoint: str, wh
 def test_a_module_that_stops_its_guard_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vbuild.variants.plugin_sandbox._GRACE", 2)
+    monkeypatch.setattr("vbuild.variants.plugins._GRACE", 2)
     body = "import time\nguard = os.getppid()\nif os.fork() == 0: os.setsid(); time.sleep(600)\n"
     plugin(tmp_path, f"{body}os.kill(guard, 19); time.sleep(600)")
     assert refusal(tmp_path, timeout=0.5) == "stopped the process that watches over it"

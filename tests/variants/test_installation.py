@@ -10,7 +10,7 @@ from tests.factories.wheels import wheel
 from vbuild.errors import VariantError
 from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
-from vbuild.variants.model import PackageVariants
+from vbuild.variants.model import InstalledPackage
 from vbuild.variants.plugins import installed
 
 
@@ -38,8 +38,8 @@ def test_the_plugin_comes_first_and_every_wheel_with_its_hash(tmp_path: Path, fo
     other = wheel(tmp_path, "bread-2.0-cp27-none-any.whl", {"bread.py": "old"})
     made = installed(("toaster-provider >=1",), folder=folder, indexes=links(tmp_path))
     assert made.packages == (
-        PackageVariants("toaster-provider", "1.5", own.name, sha256_of(own), own.as_uri()),
-        PackageVariants("bread", "2.0", bread.name, sha256_of(bread), bread.as_uri()),
+        InstalledPackage("toaster-provider", "1.5", own.name, sha256_of(own), own.as_uri()),
+        InstalledPackage("bread", "2.0", bread.name, sha256_of(bread), bread.as_uri()),
     )
     assert sha256_of(bread) != sha256_of(other)
     ran = subprocess.run(

@@ -77,7 +77,7 @@ def test_variants_do_not_count_without_their_index(release: Path) -> None:
     (release / "demo-1.0-variants.json").unlink()
     selection = select("demo", [release], machine=machine())
     assert selection.name.variant is None
-    assert selection.ranking[-1].why == "no demo-1.0-variants.json beside it, so variants do not count"
+    assert selection.ranking[-1].why == "no demo-1.0-variants.json alongside it, so variants do not count"
 
 
 def test_a_version_of_which_nothing_fits_gives_way_to_an_older_one(release: Path) -> None:

@@ -26,8 +26,8 @@ from vbuild.variants.order import ranked, supported_features
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
 from vbuild.wheel.metadata import VARIANT_JSON
 
-_ASK = "import json, sys; print(json.dumps(sys.path))"
-_SAID = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
+_PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
+_VERDICTS = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
 _CPUS = ("x86_64", "aarch64")
 _PIP = "pip install --force-reinstall --no-deps --no-cache-dir"
 _UV = "uv pip install --reinstall --no-deps --no-cache"
@@ -68,7 +68,9 @@ class Diagnosis(Struct, frozen=True):
 
     def __str__(self) -> str:
         """The diagnosis in a sentence."""
-        return f"{self.project} {self.version} ({self.label or 'unreadable'}) {_SAID[self.is_supported]}: {self.why}"
+        return (
+            f"{self.project} {self.version} ({self.label or 'unreadable'}) {_VERDICTS[self.is_supported]}: {self.why}"
+        )
 
 
 def diagnosed(python: Path | None, machine: Machine) -> tuple[Diagnosis, ...]:
@@ -86,7 +88,7 @@ def _path(python: Path | None) -> list[str]:
     if python is None:
         return [folder for folder in sys.path if folder]
     try:
-        answer = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True)
+        answer = subprocess.run([python, "-c", _PRINT_PATH], capture_output=True, text=True, check=True)
         # after what its .pth files may print
         found: list[str] = json.loads(answer.stdout.strip().rpartition("\n")[2])
     except OSError as error:
@@ -138,7 +140,9 @@ def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | N
     better = []
     for feature in document.variants[0].features:
         values = dict(supported_features(document.metadata, feature.namespace, machine)).get(feature.name, ())
-        if not _is_told(feature.namespace, document.metadata, machine):
+        provider = document.metadata.provider(feature.namespace)
+        listed = provider and (provider.static_properties or machine.features(feature.namespace) is not None)
+        if not (provider and (listed or is_answered(feature.namespace, provider))):
             verdict = None if verdict else verdict
         elif not set(values) & set(feature.values):
             verdict = False
@@ -147,11 +151,3 @@ def _verdict(document: Document, machine: Machine) -> tuple[bool | None, str | N
     if verdict is False:
         return verdict, "chosen for another machine, reinstall it without cache"
     return verdict, f"the machine has {', '.join(better)}; if there is a wheel for that, get it" if better else None
-
-
-def _is_told(namespace: str, metadata: VariantMetadata, machine: Machine) -> bool:
-    """Whether anybody says what the machine supports of *namespace*."""
-    if (provider := metadata.provider(namespace)) is None:
-        return False
-    listed = bool(provider.static_properties) or machine.features(namespace) is not None
-    return listed or is_answered(namespace, provider)

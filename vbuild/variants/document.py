@@ -22,7 +22,7 @@ The building draft of wheelnext: https://github.com/wheelnext/peps/blob/HEAD/pep
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from typing import Self
@@ -143,11 +143,12 @@ class Document(Struct, frozen=True):
 
     def pack(self) -> bytes:
         """The document as bytes: the same document gives the same bytes, readable, with a final newline."""
-        values = {
-            "$schema": self.schema.url,
-            **self.metadata.data(),
-            "variants": {variant.label: _nested(variant) for variant in sorted(self.variants, key=lambda v: v.label)},
-        }
+        variants: dict[str, dict[str, dict[str, list[str]]]] = {}
+        for variant in sorted(self.variants, key=lambda variant: variant.label):
+            namespaces = variants.setdefault(variant.label, {})
+            for feature in variant.features:
+                namespaces.setdefault(feature.namespace, {})[feature.name] = list(feature.values)
+        values = {"$schema": self.schema.url, **self.metadata.data(), "variants": variants}
         return json.dumps(values, indent=2).encode() + b"\n"
 
     def only(self, label: str) -> Variant:
@@ -179,43 +180,31 @@ def combine(documents: Iterable[tuple[object, Document]]) -> Document:
     if not pairs:
         raise VariantError("no variant to combine; expected at least one")
     longest_place, longest = max(pairs, key=lambda pair: len(pair[1].metadata.namespaces))
-    combined = _Combined()
+    # with the place that has them first
+    by_label: dict[str, tuple[object, Variant]] = {}
+    by_properties: dict[tuple[Property, ...], tuple[object, str]] = {}
     for place, document in pairs:
         with at(f"{place} and {longest_place}"):
             _check_alike(document, longest)
-        combined.add(place, document)
-    return Document(longest.schema, longest.metadata, combined.variants)
-
-
-class _Combined:
-    """What has been combined so far, and who said it first."""
-
-    def __init__(self) -> None:
-        self._labels: dict[str, tuple[object, Variant]] = {}
-        self._properties: dict[tuple[Property, ...], tuple[object, str]] = {}
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        return tuple(variant for _, (_, variant) in sorted(self._labels.items()))
-
-    def add(self, place: object, document: Document) -> None:
         for variant in document.variants:
-            first, known = self._labels.setdefault(variant.label, (place, variant))
+            first, known = by_label.setdefault(variant.label, (place, variant))
             if known != variant:
                 raise VariantError(
                     f"{first} and {place}: the label {variant.label!r} stands for different properties: "
                     f"{_listed(known)} and {_listed(variant)} (PEP 825, variant label)"
                 )
-            first, label = self._properties.setdefault(variant.properties, (place, variant.label))
+            first, label = by_properties.setdefault(variant.properties, (place, variant.label))
             if label != variant.label:
                 raise VariantError(
                     f"{first} and {place}: the labels {label!r} and {variant.label!r} stand for the same properties: "
                     f"{_listed(variant)} (PEP 825, variant label)"
                 )
+    variants = tuple(variant for _, (_, variant) in sorted(by_label.items()))
+    return Document(longest.schema, longest.metadata, variants)
 
 
 def _check_alike(document: Document, longest: Document) -> None:
-    """Refuse *document* where it does not fit under the one with the *longest* list of namespaces."""
+    """Refuse *document* if it contradicts the one with the *longest* list of namespaces."""
     if document.schema is not longest.schema:
         raise VariantError(f"different schemas: {document.schema.url} and {longest.schema.url}")
     mine, theirs = document.metadata.namespaces, longest.metadata.namespaces
@@ -265,13 +254,6 @@ def _check_values(feature: str, values: tuple[str, ...]) -> None:
         raise VariantError(
             f"{feature} has unsorted values: {', '.join(values)}; expected {', '.join(sorted(values))} (PEP 825)"
         )
-
-
-def _nested(variant: Variant) -> Mapping[str, Mapping[str, list[str]]]:
-    namespaces: dict[str, dict[str, list[str]]] = {}
-    for feature in variant.features:
-        namespaces.setdefault(feature.namespace, {})[feature.name] = list(feature.values)
-    return namespaces
 
 
 def _listed(variant: Variant) -> str:

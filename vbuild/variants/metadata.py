@@ -115,7 +115,7 @@ class VariantProvider(Struct, frozen=True):
 
     def _check_plugin_api(self, text: str) -> None:
         if self.static_properties:
-            raise VariantError("plugin-api beside static-properties; expected it beside requires only (PEP 850)")
+            raise VariantError("plugin-api with static-properties; expected it with requires only (PEP 850)")
         if not _PLUGIN_API.fullmatch(text):
             raise VariantError(f"plugin-api {text!r} is no object reference; expected module[.sub][:object] (PEP 850)")
 
@@ -123,7 +123,7 @@ class VariantProvider(Struct, frozen=True):
         features = [feature for feature, _ in self.static_properties]
         if self.feature_order:
             if self.requires:
-                raise VariantError("feature-order beside requires; expected it beside static-properties only (PEP 850)")
+                raise VariantError("feature-order with requires; expected it with static-properties only (PEP 850)")
             if sorted(self.feature_order) != sorted(features):
                 found, expected = ", ".join(self.feature_order), ", ".join(sorted(features))
                 raise VariantError(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from vbuild.errors import VariantError
 from vbuild.hardware.machine import Features
@@ -143,7 +143,7 @@ def hash_label(properties: Iterable[Property]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-class PackageVariants(Struct, frozen=True):
+class InstalledPackage(Struct, frozen=True, rename={"file": "wheel"}):
     """A wheel that was installed: its project and version, its file, the file's SHA-256, and where it came from."""
 
     name: str
@@ -155,25 +155,16 @@ class PackageVariants(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 
-    def data(self) -> dict[str, str]:
-        return {
-            "name": self.name,
-            "version": self.version,
-            "wheel": self.file,
-            "sha256": self.sha256,
-            "url": self.url,
-        }
-
 
 class PluginFeatures(Struct, frozen=True):
-    """The *features* of *namespace* that the machine supports, best first, after the plugin at *endpoint*.
+    """The *features* of *namespace* that the machine supports, best first, as the plugin at *endpoint* answers.
 
-    The plugin's own package is the first of *packages*, what it needs comes behind it.
+    The plugin's own package is the first of *packages*; what it needs follows.
     """
 
     namespace: str
     endpoint: str
-    packages: tuple[PackageVariants, ...]
+    packages: tuple[InstalledPackage, ...]
     features: Features
 
     def __str__(self) -> str:
@@ -181,15 +172,15 @@ class PluginFeatures(Struct, frozen=True):
         return f"{self.namespace}: {self.packages[0]} says that this machine supports {text}"
 
     def data(self) -> dict[str, Any]:
-        """It as JSON has it."""
+        """The answer as JSON holds it."""
         return {
             "namespace": self.namespace,
             "plugin": self.endpoint,
-            "packages": [package.data() for package in self.packages],
+            "packages": [to_builtins(package) for package in self.packages],
             "features": [{"name": name, "values": list(values)} for name, values in self.features],
         }
 
     def lines(self) -> tuple[str, ...]:
-        """It for people: what was said, then every wheel that was installed for it."""
+        """The answer for people: what the machine supports, then every wheel that was installed to ask."""
         wheels = (f"     {package.file} from {package.url}, sha256 {package.sha256}" for package in self.packages)
         return (f"plugin of {self}", *wheels)

@@ -58,7 +58,7 @@ def ranked(document: Document, machine: Machine) -> tuple[Ranked, ...]:
 
 
 def supported_features(metadata: VariantMetadata, namespace: str, machine: Machine) -> Features:
-    """The features of *namespace* that *machine* supports, best first; none where nobody says so."""
+    """Returns the features of *namespace* that *machine* supports, best first; none without a provider."""
     provider = metadata.provider(namespace)
     return supported(namespace, provider, machine) if provider else ()
 

@@ -12,6 +12,7 @@ Order and values are those of uv 0.13.8 and of wheelnext/nvidia-variant-provider
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
@@ -21,7 +22,7 @@ from vbuild.errors import VariantError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Features, Machine
 from vbuild.variants.metadata import VariantMetadata, VariantProvider
-from vbuild.variants.model import Feature, Variant
+from vbuild.variants.model import Variant
 
 _OLDEST_MAJOR, _NEWEST_MAJOR, _NEWEST_MINOR = 11, 15, 20
 _OLDEST_GPU = Dotted(5, 0)
@@ -60,8 +61,8 @@ def metadata_for(namespaces: Iterable[str], given: Mapping[str, VariantProvider]
 def supported(namespace: str, provider: VariantProvider, machine: Machine) -> Features:
     """The features of *namespace* that *machine* supports, each with its values, best first.
 
-    In the order of the providers draft: nothing where the provider is optional, the static list where there is
-    one, then what the machine's description lists, then what is built in (PEP 850, providers).
+    In the order of the providers draft: nothing if the provider is optional, else its static list if it has one, else
+    what the machine's description lists, else the built-in answer (PEP 850, providers).
     """
     if provider.optional:
         return ()
@@ -84,33 +85,22 @@ def check_values(variant: Variant, metadata: VariantMetadata) -> None:
         if provider is None:
             continue
         if provider.static_properties:
-            _check_listed(feature, provider)
-        elif is_answered(feature.namespace, provider):
-            _check_single(feature, BUILT_IN[feature.namespace])
+            # the building draft forbids a property that they do not list
+            listed = dict(provider.static_properties).get(feature.name, ())
+            if unlisted := [value for value in feature.values if value not in listed]:
+                known = ", ".join(listed) or "no such feature"
+                raise VariantError(
+                    f"{feature}: {unlisted[0]!r} is not in static-properties, which list {known} (PEP 850)"
+                )
+            continue
+        is_several = len(feature.values) > 1 and is_answered(feature.namespace, provider)
+        if is_several and feature.name not in BUILT_IN[feature.namespace].several:
+            raise VariantError(f"{feature}: {len(feature.values)} values; expected one (PEP 850, multi_value)")
 
 
-def _check_listed(feature: Feature, provider: VariantProvider) -> None:
-    """The building draft forbids a property that the static properties do not list."""
-    listed = dict(provider.static_properties).get(feature.name, ())
-    for value in feature.values:
-        if value not in listed:
-            known = ", ".join(listed) or "no such feature"
-            raise VariantError(f"{feature}: {value!r} is not in static-properties, which list {known} (PEP 850)")
-
-
-def _check_single(feature: Feature, known: BuiltIn) -> None:
-    if len(feature.values) > 1 and feature.name not in known.several:
-        raise VariantError(f"{feature}: {len(feature.values)} values; expected one (PEP 850, multi_value)")
-
-
-def _x86_64(machine: Machine) -> Features:
+def _levels(architecture: str, feature: str, machine: Machine) -> Features:
     cpu = machine.cpu
-    return (("level", cpu.supported_levels),) if cpu and cpu.machine == "x86_64" else ()
-
-
-def _aarch64(machine: Machine) -> Features:
-    cpu = machine.cpu
-    return (("version", cpu.supported_levels),) if cpu and cpu.machine == "aarch64" else ()
+    return ((feature, cpu.supported_levels),) if cpu and cpu.machine == architecture else ()
 
 
 def _nvidia(machine: Machine) -> Features:
@@ -150,9 +140,17 @@ def _sm_archs(capability: Dotted) -> Iterator[str]:
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "x86_64": BuiltIn(VariantProvider(requires=("x86-64-variant-provider >=0.2,<1",)), "0.2.1", frozenset(), _x86_64),
+    "x86_64": BuiltIn(
+        VariantProvider(requires=("x86-64-variant-provider >=0.2,<1",)),
+        "0.2.1",
+        frozenset(),
+        partial(_levels, "x86_64", "level"),
+    ),
     "aarch64": BuiltIn(
-        VariantProvider(requires=("aarch64-variant-provider >=0.2,<1",)), "0.2.0", frozenset(), _aarch64
+        VariantProvider(requires=("aarch64-variant-provider >=0.2,<1",)),
+        "0.2.0",
+        frozenset(),
+        partial(_levels, "aarch64", "version"),
     ),
     "nvidia": BuiltIn(
         VariantProvider(

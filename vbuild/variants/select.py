@@ -28,7 +28,7 @@ from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
-# what the plugins that a release names say of the machine
+# asks the plugins that a release names which features the machine supports
 Ask = Callable[[Document, Machine], tuple[PluginFeatures, ...]]
 Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 
@@ -86,17 +86,18 @@ def select(
         wanted = f"{name} {version}" if version else name
         raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
     ranking: list[Candidate] = []
-    heard: list[PluginFeatures] = []
-    for found in _newest_first(releases):
+    asked: list[PluginFeatures] = []
+    # the final ones, then the pre-releases
+    for found in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
         index, document = _document(WheelName.parse(releases[found][0].name), find_links)
         answers = ask(document, machine) if ask and document else ()
         variants = ranked(document, informed(machine, answers)) if document else None
         candidates = _ranked(releases[found], index, variants, machine)
         ranking += candidates
-        heard += answers
+        asked += answers
         if (best := candidates[0]).fits:
             return Selection(best.path, best.name, tuple(ranking), answers)
-    reasons = "; ".join((*(f"{candidate.path.name}: {candidate.why}" for candidate in ranking), *map(str, heard)))
+    reasons = "; ".join((*(f"{candidate.path.name}: {candidate.why}" for candidate in ranking), *map(str, asked)))
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
 
 
@@ -136,36 +137,23 @@ def save_machine(machine: Machine, path: Path, answers: Sequence[PluginFeatures]
 
 def _releases(name: str, folders: Sequence[Path], version: str | None) -> dict[Version, tuple[Path, ...]]:
     """The wheels of the project by version; of two with the same file name the first folder's counts."""
-    wanted, only = canonicalize_name(name), version and _version(version)
+    wanted = canonicalize_name(name)
+    try:
+        only = version and Version(version)
+    except InvalidVersion as error:
+        raise VariantError(f"no version {version!r}; expected one as PEP 440 writes it") from error
     releases: dict[Version, dict[str, Path]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise VariantError(f"{folder}: no such folder of wheels")
         for path in sorted(folder.glob("*.whl")):
-            parsed = _parsed(path)
-            if parsed and parsed.project == wanted and only in {None, Version(parsed.version)}:
+            try:
+                parsed = WheelName.parse(path.name)
+            except WheelError:
+                continue  # installers pass such files over
+            if parsed.project == wanted and only in {None, Version(parsed.version)}:
                 releases.setdefault(Version(parsed.version), {}).setdefault(path.name, path)
     return {found: tuple(wheels.values()) for found, wheels in releases.items()}
-
-
-def _parsed(path: Path) -> WheelName | None:
-    """The name of the wheel at *path*, or None if it has none, as installers pass such files over."""
-    try:
-        return WheelName.parse(path.name)
-    except WheelError:
-        return None
-
-
-def _version(text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion as error:
-        raise VariantError(f"no version {text!r}; expected one as PEP 440 writes it") from error
-
-
-def _newest_first(versions: Iterable[Version]) -> list[Version]:
-    """The *versions* in the order installers try them: the final ones, then the pre-releases."""
-    return sorted(versions, key=lambda version: (not version.is_prerelease, version), reverse=True)
 
 
 def _ranked(
@@ -205,7 +193,7 @@ def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) 
     if label is None:
         return len(variants or ()), "no variant: after every variant that fits"
     if variants is None:
-        return None, f"no {index} beside it, so variants do not count"
+        return None, f"no {index} alongside it, so variants do not count"
     for place, item in enumerate(variants):
         if item.variant.label == label:
             return (place if item.is_supported else None), item.why
