@@ -3,9 +3,10 @@
 import hashlib
 from typing import Any
 
+from msgspec import to_builtins
+
 from vbuild.release.outcome import limits
-from vbuild.release.report import Report
-from vbuild.release.report_machines import MachineChoice
+from vbuild.release.report import MachineChoice, Report
 
 MANYLINUX = "manylinux_2_28_x86_64"
 
@@ -109,7 +110,7 @@ def choice(machine: str, wheel: dict[str, Any] | None, **more: Any) -> dict[str,
     given = MachineChoice(
         machine=machine, python="3.12", cpu="x86-64-v3", wheel=got[0], label=got[1], size=got[2], why="best"
     )
-    return given.data() | more
+    return {**to_builtins(given), **more}
 
 
 def data(*wheels: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def data(*wheels: dict[str, Any], **more: Any) -> dict[str, Any]:
         "failures": [],
         "variants": [],
         "machines": [],
-        "limits": limits(),
+        "limits": to_builtins(limits()),
         "notes": [],
         "split": None,
     } | more

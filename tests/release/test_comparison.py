@@ -39,8 +39,9 @@ def test_wheels_that_are_new_gone_larger_and_smaller_are_told_apart() -> None:
 
 
 def test_the_greatest_change_comes_first() -> None:
-    found = Comparison(levels(10, 10, 10), levels(11, 40, 5))
-    assert [pair.grown for pair in found.resized] == [30, -5, 1]
+    found = Comparison(levels(10, 10, 10, 10), levels(11, 40, 7, 5))
+    assert [pair.grown for pair in found.larger] == [30, 1]
+    assert [pair.grown for pair in found.smaller] == [-5, -3]
 
 
 def test_a_wheel_that_fails_now_is_told_once() -> None:
@@ -62,8 +63,8 @@ def test_a_wheel_that_failed_before_is_mended() -> None:
 
 def test_verdicts_and_tests_that_are_others_are_told() -> None:
     old, new = report(entry()), report(entry(isa="ok, 3 dispatched", test="not run"))
-    (pair,) = Comparison(old, new).told
-    assert pair.told == (
+    (pair,) = Comparison(old, new).proved_otherwise
+    assert pair.proved_otherwise == (
         "instruction sets: ok before, ok, 3 dispatched now",
         "test: passed before, not run now",
     )

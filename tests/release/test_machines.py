@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from msgspec import convert, to_builtins
 
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
-from vbuild.release.report_machines import STANDARD, MachineChoice, choices
+from vbuild.release.report import MachineChoice
+from vbuild.release.report_machines import STANDARD, choices
 from vbuild.variants.index import index
 
 V3, V4 = "x86_64 :: level :: v3", "x86_64 :: level :: v4"
@@ -52,7 +54,8 @@ def test_a_choice_tells_the_file_its_size_and_why(tmp_path: Path) -> None:
     wheel = next(tmp_path.glob("*v3.whl"))
     assert (last.wheel, last.size, last.python) == (wheel.name, wheel.stat().st_size, "3.12")
     assert last.why == "x86_64 :: level :: v3 is number 2 of 4 that the machine supports"
-    assert MachineChoice.of_data(last.data()) == last
+    assert convert(to_builtins(last), MachineChoice) == last
+    assert to_builtins(last)["bytes"] == last.size
 
 
 def test_machines_without_a_wheel_get_nothing_and_the_reason(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.variants import document, variant, variant_wheel
@@ -125,8 +126,8 @@ def test_two_runs_give_the_same_bytes(built: tuple[Path, ReleaseResult], tmp_pat
 def test_what_is_the_same_is_not_built_again(built: tuple[Path, ReleaseResult], tmp_path: Path) -> None:
     again = matrix(built[0].parent / "demo.toml", tmp_path / "again")
     assert again.kept == again.targets == 3
-    data = [{**product.data(), "built": True, "kept": False} for product in again.products]
-    assert data == [product.data() for product in built[1].products]
+    entries = [replace(product.entry(), is_built=True, is_kept=False) for product in again.products]
+    assert entries == [product.entry() for product in built[1].products]
     (built[0].parent / "project" / "new.txt").write_text("")
     assert not matrix(built[0].parent / "demo.toml", tmp_path / "third").kept
 

@@ -69,7 +69,7 @@ def test_a_release_for_levels_is_reported_with_installed_sizes(tmp_path: Path) -
 def test_a_release_for_gpus_is_reported_with_what_each_machine_gets(gpus: tuple[Path, ReleaseResult]) -> None:
     folder, _ = gpus
     report = read(folder)
-    assert report.indexes == ("tally-1.0-variants.json",)
+    assert [index["index"] for index in report.variants] == ["tally-1.0-variants.json"]
     assert {(choice.machine, choice.driver): choice.label for choice in report.choices} == {
         ("any x86-64", None): None,
         ("Nehalem, Bulldozer", None): None,
@@ -110,7 +110,7 @@ def test_a_collected_release_for_gpus_says_the_same(gpus: tuple[Path, ReleaseRes
     release = collect([gpus[0]], tmp_path)
     assert not release.failures
     one, other = read(tmp_path), read(gpus[0])
-    assert list(one.data["wheels"]) == list(other.data["wheels"])
+    assert one.wheels == other.wheels
     assert one.choices == other.choices
 
 
@@ -129,11 +129,12 @@ def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path)
     source = bundling(tmp_path, f'[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n{SPLIT}')
     release = matrix(source, tmp_path / "dist")
     report = read(tmp_path / "dist")
-    assert report.data == json.loads(json.dumps(release.data()))
-    (shared,) = report.shared
-    assert len(shared.wheels) == 2
+    assert report == release.report()
+    (companion,) = report.companions
+    assert len(companion.wheels) == 2
     assert report.files == {path.name: path.stat().st_size for path in (tmp_path / "dist").glob("*.whl")}
-    paths = [wheel["path"] for wheel in report.data["split"]["wheels"] + report.data["split"]["beside"]]
+    data = report.data()
+    paths = [wheel["path"] for wheel in data["split"]["wheels"] + data["split"]["beside"]]
     assert all(Path(path).is_file() for path in paths)
     assert "Wheels beside" in (tmp_path / "dist/report.html").read_text()
 
@@ -144,7 +145,7 @@ def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tm
     release = matrix(tmp_path / "demo.toml", tmp_path / "new", MatrixRequest(compare=tmp_path / "old/report.json"))
     report = read(tmp_path / "new")
     assert [absence.title for absence in report.failures] == ["x86_64_v3"]
-    assert report.data == json.loads(json.dumps(release.data()))
+    assert report == release.report()
     assert release.changes
     assert [absence.title for absence in release.changes.failing] == ["x86_64_v3"]
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", (tmp_path / "new/report.html").read_text()))
@@ -160,7 +161,7 @@ def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path)
     recipe(tmp_path, kernel=BROKEN + KERNEL)
     release = matrix(tmp_path / "demo.toml", folder)
     assert release.notes == ("x86_64_v3: failed, and its wheel of an earlier run is still there, and indexed",)
-    assert read(folder).data["notes"] == list(release.notes)
+    assert read(folder).notes == release.notes
 
 
 def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:

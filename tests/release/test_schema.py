@@ -158,7 +158,7 @@ def test_the_fates_of_libraries_are_those_of_the_code() -> None:
 
 def test_a_whole_report_is_as_the_schema_says_to_both() -> None:
     Draft202012Validator(schema()).validate(whole())
-    check(whole(), schema())
+    check(whole())
     report = Report.of_data(whole())
     assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80"]
 
@@ -177,7 +177,7 @@ STRANGE = [None, True, -1, 7, 0.5, 10**400, 1e300, "", "x", [], {}, [1], {"x": 1
 def refusal(value: Any) -> str | None:
     """What vbuild has against *value*."""
     try:
-        check(value, schema())
+        check(value)
     except RecipeError as error:
         return str(error)
     return None
@@ -224,5 +224,5 @@ def test_keys_that_a_later_vbuild_adds_are_passed_over() -> None:
     report = Report.of_data(later)
     assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80"]
     for wheel, name in zip(report.wheels, ("plain.whl", "fat.whl"), strict=True):
-        assert Product.of_data(wheel.data, Path(name)).label == wheel.label
+        assert Product.of_entry(wheel, Path(name)).label == wheel.label
     assert page(report) == page(Report.of_data(whole()))

@@ -34,9 +34,10 @@ from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
 from vbuild.release.builder import lists_of
-from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels, previous_report
+from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels
 from vbuild.release.outcome import Failure, Product, ReleaseResult
 from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, staged, stamped, verified, without_cpu
+from vbuild.release.report import Report
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.toolchain.toolkit.provision import FETCHED, FORESEEN, Supply
@@ -81,7 +82,7 @@ def cibuildwheel(
         stage=folder,
         on_progress=on_progress,
         split=check_request(recipe, targets),
-        before=previous_report(compare, recipe.name),
+        before=Report.previous(compare, recipe.name),
         family=ReleaseFamily.of(recipe, targets, schema=schema),
         source=str(recipe.source),
         inputs=(recipe.file,),

@@ -12,11 +12,11 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
 from vbuild.release.outcome import Failure, Product
+from vbuild.release.report import Report
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import Property, Variant
 
 if TYPE_CHECKING:
-    from vbuild.release.report import Report
     from vbuild.splitting.request import SplitRequest
     from vbuild.toolchain.interpreter import Interpreter
     from vbuild.toolchain.toolkit.provision import Supply
@@ -89,7 +89,7 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     supply: "Supply | None" = None
     is_part: bool = False
     split: "SplitRequest | None" = None
-    before: "Report | None" = None
+    before: Report | None = None
     source: str = ""
     inputs: tuple[Path, ...] = ()
     parts: tuple[Path, ...] = ()
@@ -130,12 +130,3 @@ def slug(target: Target) -> str:
     """A file name for what belongs to *target* alone."""
     python = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in target.python)
     return f"{target}-{python.strip('_')}"
-
-
-def previous_report(path: Path | None, name: str) -> "Report | None":
-    """The report at *path* that a release of the project *name* is compared with, or None without a path."""
-    if path is None:
-        return None
-    from vbuild.release.report import Report
-
-    return Report.previous(path, name)

@@ -16,9 +16,10 @@ from vbuild.build.frontend import Job
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
-from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels, previous_report
+from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels
 from vbuild.release.outcome import ReleaseResult
 from vbuild.release.pipeline import check_request, released, staged, wheels_made
+from vbuild.release.report import Report
 from vbuild.toolchain.toolkit.provision import FORESEEN
 from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
@@ -74,7 +75,7 @@ def matrix(
         stage=folder,
         on_progress=on_progress,
         split=None if options.is_part else check_request(recipe, targets),
-        before=previous_report(options.compare, recipe.name),
+        before=Report.previous(options.compare, recipe.name),
         family=ReleaseFamily.of(recipe, targets, schema=options.schema),
         cache=store,
         is_part=options.is_part,

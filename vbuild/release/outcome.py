@@ -1,28 +1,25 @@
 """What `vbuild matrix` leaves behind: the wheels of a release, what is verified of each, and what failed."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.files.hashing import sha256_of
-from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import GpuList
-from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
+from vbuild.release.report import FailureEntry, MachineChoice, PypiLimits, Report, TargetEntry, ToolkitEntry, WheelEntry
+from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.verification.model import Verdict
 
 if TYPE_CHECKING:
     from vbuild.release.report_comparison import Comparison
-    from vbuild.release.report_machines import MachineChoice
     from vbuild.splitting.split import Split
     from vbuild.variants.index import Indexed
-    from vbuild.verification.model import Verdict
 
 
 class Product(Struct, frozen=True):
@@ -40,7 +37,7 @@ class Product(Struct, frozen=True):
     seconds: float
     overrides: tuple[Override, ...]
     lists: tuple[str, ...]
-    verdict: "Verdict"
+    verdict: Verdict
     trial: TrialResult
     is_built: bool = True
     is_kept: bool = False
@@ -58,50 +55,52 @@ class Product(Struct, frozen=True):
         with open_wheel(self.wheel) as wheel:
             return sum(member.size for member in wheel.members)
 
-    def data(self) -> dict[str, Any]:
-        return {
-            **_target(self.target),
-            "label": self.label,
-            "wheel": self.wheel.name,
-            "bytes": self.size,
-            "unpacked_bytes": self.unpacked,
-            "sha256": sha256_of(self.wheel),
-            "built": self.is_built,
-            "kept": self.is_kept,
-            "build_seconds": round(self.seconds, 3),
-            "test": str(self.trial),
-            "environment": dict(self.plan.environment),
-            "config_settings": dict(self.plan.config_settings),
-            "toolkit": _toolkit(self.toolkit) if self.toolkit else None,
-            "overrides": [to_builtins(override) for override in self.overrides],
-            "architectures": list(self.lists),
-            "verdict": self.verdict.data(),
-        }
+    def entry(self) -> WheelEntry:
+        """What ``report.json`` has of it."""
+        toolkit = self.toolkit
+        return WheelEntry(
+            **TargetEntry.fields(self.target, self.label),
+            wheel=self.wheel.name,
+            size=self.size,
+            unpacked=self.unpacked,
+            sha256=sha256_of(self.wheel),
+            is_built=self.is_built,
+            is_kept=self.is_kept,
+            seconds=round(self.seconds, 3),
+            test=self.trial,
+            environment=dict(self.plan.environment),
+            config_settings=dict(self.plan.config_settings),
+            toolkit=ToolkitEntry(str(toolkit.version), toolkit.identity, toolkit.pins) if toolkit else None,
+            overrides=self.overrides,
+            lists=self.lists,
+            verdict_data=self.verdict.data(),
+        )
 
     @classmethod
-    def of_data(cls, data: Mapping[str, Any], wheel: Path) -> Self:
-        """The product of another run whose report has *data* of it, and whose file is *wheel* now.
+    def of_entry(cls, entry: WheelEntry, wheel: Path) -> Self:
+        """The product of another run whose report has the *entry*, and whose file is *wheel* now.
 
         It has what a report has of plan and toolkit. `HardwareError` for a GPU that there is not.
         """
-        from vbuild.verification.model import Verdict
-
-        target = target_of(data)
-        settings = {name: value if isinstance(value, str) else tuple(value) for name, value in _settings(data).items()}
-        environment = tuple(data["environment"].items())
+        toolkit = None
+        if found := entry.toolkit:
+            # its folder is on another machine
+            toolkit = Toolkit(Dotted.parse(found.version), Path(), found.identity, found.components)
+        target = entry.target(toolkit)
+        environment, settings = tuple(entry.environment.items()), tuple(entry.config_settings.items())
         return cls(
             target=target,
             wheel=wheel,
-            label=data["label"],
-            plan=FlagPlan(target.cpu, BuildBackend.OTHER, environment, tuple(settings.items()), Rewriting()),
-            toolkit=_toolkit_of(data["toolkit"]) if data["toolkit"] else None,
-            seconds=data["build_seconds"],
-            overrides=tuple(map(Override.of_data, data["overrides"])),
-            lists=tuple(data["architectures"]),
-            verdict=Verdict.of_data(data["verdict"], wheel),
-            trial=TrialResult(data["test"]),
-            is_built=data["built"],
-            is_kept=data["kept"],
+            label=entry.label,
+            plan=FlagPlan(target.cpu, BuildBackend.OTHER, environment, settings, Rewriting()),
+            toolkit=toolkit,
+            seconds=entry.seconds,
+            overrides=entry.overrides,
+            lists=entry.lists,
+            verdict=replace(entry.verdict, wheel=wheel),
+            trial=entry.test,
+            is_built=entry.is_built,
+            is_kept=entry.is_kept,
         )
 
 
@@ -112,18 +111,15 @@ class Failure(Struct, frozen=True):
     error: str
     log: Path | None
 
-    def data(self) -> dict[str, Any]:
-        return {
-            **_target(self.target),
-            "label": self.target.label,
-            "error": self.error,
-            "log": str(self.log) if self.log else None,
-        }
+    def entry(self) -> FailureEntry:
+        """What ``report.json`` has of it."""
+        log = str(self.log) if self.log else None
+        return FailureEntry(**TargetEntry.fields(self.target, self.target.label), error=self.error, log=log)
 
     @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        """The failure of another run whose report has *data* of it."""
-        return cls(target_of(data), data["error"], Path(data["log"]) if data["log"] else None)
+    def of_entry(cls, entry: FailureEntry) -> Self:
+        """The failure of another run whose report has the *entry*; `HardwareError` for a GPU that there is not."""
+        return cls(entry.target(), entry.error, Path(entry.log) if entry.log else None)
 
     @classmethod
     def of_twin(cls, target: Target, wheel: str, python: str) -> Self:
@@ -145,7 +141,7 @@ class ReleaseResult(Struct, frozen=True):
     indexed: "tuple[Indexed, ...]"
     notes: tuple[str, ...] = ()
     split: "Split | None" = None
-    choices: "tuple[MachineChoice, ...]" = ()
+    choices: tuple[MachineChoice, ...] = ()
     changes: "Comparison | None" = None
 
     @property
@@ -174,79 +170,27 @@ class ReleaseResult(Struct, frozen=True):
         """The lists of GPU architectures that were changed in some command."""
         return tuple(sorted({text for made in self.products for text in made.lists}))
 
+    def report(self) -> Report:
+        """The release as ``report.json`` holds it; the wheels are read for their sizes and hashes."""
+        return Report(
+            name=self.name,
+            source=self.source,
+            wheels=tuple(product.entry() for product in self.products),
+            failures=tuple(failure.entry() for failure in self.failures),
+            variants=tuple(indexed.data() for indexed in self.indexed),
+            choices=self.choices,
+            limits=limits(),
+            notes=self.notes,
+            split=self.split.data() if self.split else None,
+        )
+
     def data(self) -> dict[str, Any]:
         """The release as ``report.json`` holds it; report.schema.json describes it."""
-        from vbuild.release.report import FORMAT
-
-        return {
-            "format": FORMAT,
-            "name": self.name,
-            "source": self.source,
-            "wheels": [product.data() for product in self.products],
-            "failures": [failure.data() for failure in self.failures],
-            "variants": [indexed.data() for indexed in self.indexed],
-            "machines": [choice.data() for choice in self.choices],
-            "limits": limits(),
-            "notes": list(self.notes),
-            "split": self.split.data() if self.split else None,
-        }
+        return self.report().data()
 
 
-def limits() -> dict[str, int]:
-    """PyPI's limits in bytes: for a file, for a file once its project has asked for more, and for a whole project.
-
-    PyPI's documentation, "Storage limits"
-    """
+def limits() -> PypiLimits:
+    """PyPI's limits, by its documentation, "Storage limits"."""
     from vbuild.publishing.lint.model import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
 
-    return {
-        "file_bytes": DEFAULT_LIMIT * MB,
-        "file_bytes_on_request": LARGEST_LIMIT * MB,
-        "project_bytes": PROJECT_LIMIT,
-    }
-
-
-def _target(target: Target) -> dict[str, Any]:
-    return {
-        "python": target.python,
-        "cpu": str(target.cpu),
-        "properties": list(target.properties),
-        "choices": dict(target.choices),
-        "gpus": str(target.gpus) if target.gpus else None,
-        "compiled_for": str(target.cuda.archs) if target.cuda else None,
-    }
-
-
-def target_of(data: Mapping[str, Any]) -> Target:
-    """The target of which a report has *data*, as far as it tells; `HardwareError` for a GPU that there is not."""
-    toolkit = data.get("toolkit")
-    # of a failure the report has no toolkit; what it was compiled for is said all the same
-    version = Dotted.parse(toolkit["version"]) if toolkit else Dotted(0, 0)
-    archs = data["compiled_for"]
-    return Target(
-        label=data["label"],
-        python=data["python"],
-        cpu=Cpu.parse(data["cpu"]),
-        properties=tuple(data["properties"]),
-        choices=tuple(data["choices"].items()),
-        cuda=CudaBuild(ToolkitSpec(version), GpuList.parse(archs)) if archs else None,
-        gpus=GpuList.parse(data["gpus"]) if data["gpus"] else None,
-    )
-
-
-def _settings(data: Mapping[str, Any]) -> Mapping[str, str | list[str]]:
-    found: Mapping[str, str | list[str]] = data["config_settings"]
-    return found
-
-
-def _toolkit_of(data: Mapping[str, Any]) -> Toolkit:
-    pins = tuple(ToolkitPin(**{name: pin[name] for name in ToolkitPin.__struct_fields__}) for pin in data["components"])
-    return Toolkit(Dotted.parse(data["version"]), Path(), data["identity"], pins)  # its folder is on another machine
-
-
-def _toolkit(toolkit: Toolkit) -> dict[str, Any]:
-    return {
-        "version": str(toolkit.version),
-        "identity": toolkit.identity,
-        "components": [to_builtins(pin) for pin in toolkit.pins],
-    }
+    return PypiLimits(DEFAULT_LIMIT * MB, LARGEST_LIMIT * MB, PROJECT_LIMIT)

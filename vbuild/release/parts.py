@@ -1,23 +1,21 @@
 """The parts of a release, as `vbuild matrix --part` and others leave them: folders of wheels, with a report or without.
 
-    folders, at any depth -> wheels and report.json -> each wheel once, with what its report says of it
+    folders, at any depth -> wheels and report.json -> each wheel once, with its entry in a report
 
-Nothing that is in a part is trusted before `vbuild.release.collect` has verified it; what contradicts itself is
-refused here.
+`vbuild.release.collect` verifies all that is in a part; parts that contradict each other are refused here.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import RecipeError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS, STAGE
-from vbuild.release.report import REPORT, Absence, Report
+from vbuild.release.report import REPORT, FailureEntry, Report, WheelEntry
 from vbuild.wheel.name import WheelName
 
 
@@ -32,7 +30,7 @@ class ReleasePart(Struct, frozen=True):
     def at(cls, folder: Path) -> "ReleasePart | None":
         """What is in *folder* itself, or None if that is neither a wheel nor a report.
 
-        `RecipeError` for a report that cannot be read, or that tells of wheels that are not there; `WheelError` for a
+        `RecipeError` for a report that cannot be read, or that lists wheels that are not there; `WheelError` for a
         name that no wheel has.
         """
         wheels = tuple(path for path in sorted(folder.glob("*.whl")) if path.is_file())
@@ -50,26 +48,25 @@ class ReleasePart(Struct, frozen=True):
         return cls(folder, wheels, report)
 
     @property
-    def own(self) -> frozenset[str]:
-        """The names of its wheels, but for those that others require, made when they were split."""
-        beside = {one.file for one in self.report.shared} if self.report else set()
-        return frozenset(wheel.name for wheel in self.wheels) - beside
+    def companions(self) -> frozenset[str]:
+        """The names of the wheels that a split made, which others require."""
+        return frozenset(companion.file for companion in self.report.companions) if self.report else frozenset()
 
-    def log(self, absence: Absence) -> Path | None:
-        """The log of what failed, if it is here."""
-        path = self.folder / LOGS / Path(absence.log).name if absence.log else None
+    def log(self, failure: FailureEntry) -> Path | None:
+        """The log of *failure*, if it is here."""
+        path = self.folder / LOGS / Path(failure.log).name if failure.log else None
         return path if path and path.is_file() else None
 
 
 class FoundWheel(Struct, frozen=True):
-    """A wheel of some part: where it is, and what the report there says of it, *data*, or None if none tells of it.
+    """A wheel of some part, and its *entry* in the report there, or None if it has none.
 
-    *is_beside* where it is one that others require, made when they were split.
+    It *is_companion* if a split made it, and others require it.
     """
 
     path: Path
-    data: Mapping[str, Any] | None
-    is_beside: bool = False
+    entry: WheelEntry | None
+    is_companion: bool = False
 
     @property
     def name(self) -> WheelName:
@@ -85,10 +82,9 @@ class FoundWheel(Struct, frozen=True):
 
 
 class Twin(Struct, frozen=True):
-    """What a report has as the *data* of the wheel *name*, which it has for another *python* as well."""
+    """The *entry* of a wheel whose file name is that of another wheel, for *python*."""
 
-    name: str
-    data: Mapping[str, Any]
+    entry: WheelEntry
     python: str
 
 
@@ -96,47 +92,51 @@ class Gathered(Struct, frozen=True):
     """The wheels of parts, each once, and those of further Pythons that would overwrite one of them."""
 
     wheels: tuple[FoundWheel, ...]
-    twins: tuple[Twin, ...] = field(default=())
+    twins: tuple[Twin, ...]
 
 
-def parts_at(paths: Sequence[Path], *, without: Path) -> tuple[ReleasePart, ...]:
-    """The parts at *paths* and below, behind links too; that in *without*, the folder for results, only if it is given.
+def parts_at(paths: Sequence[Path], *, output: Path) -> tuple[ReleasePart, ...]:
+    """The parts at *paths* and below, behind links too; that in *output*, the folder for results, only if it is given.
 
-    `RecipeError` for a path if there is none or that cannot be read, for results that would take a part's place,
-    and where nothing was given.
+    `RecipeError` without paths, for a path that is missing or cannot be read, and if the results would replace a part.
     """
     if not paths:
         raise RecipeError("no parts to collect; expected folders as 'vbuild matrix --part' leaves them")
     found: dict[Path, ReleasePart] = {}
     results: list[ReleasePart] = []
     for path in paths:
-        if not _is_folder(path):
+        try:
+            is_folder = path.is_dir()
+        except OSError as error:
+            raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+        if not is_folder:
             raise RecipeError(f"{path}: no such folder; expected a part as 'vbuild matrix --part' leaves it")
-        is_given = _is_same(path, without)
         below = [part for folder in _folders(path) if (part := ReleasePart.at(folder))]
-        kept = [part for part in below if is_given or not _is_same(part.folder, without)]
         if not below:
             raise RecipeError(f"{path}: neither wheels nor {REPORT} in it; expected what 'vbuild matrix --part' leaves")
-        results += [part for part in below if part not in kept]
-        found.update((part.folder.resolve(), part) for part in kept)
+        for part in below:
+            folder = part.folder.resolve()
+            if folder == output.resolve() != path.resolve():
+                results.append(part)
+            else:
+                found[folder] = part
     for part in results:
         if part.folder.resolve() not in found:
-            _check_results(part, found.values())
+            _check_results(part, tuple(found.values()))
     return tuple(found.values())
 
 
-def _check_results(results: ReleasePart, parts: Iterable[ReleasePart]) -> None:
-    """`RecipeError` if *results*, in whose place a release of *parts* would be, is a part of that release itself."""
-    parts = tuple(parts)
-    names = {name for part in parts for name in part.own}
+def _check_results(results: ReleasePart, parts: Sequence[ReleasePart]) -> None:
+    """`RecipeError` if *results*, which a release of *parts* would overwrite, is a part of that release itself."""
+    names = {wheel.name for part in parts for wheel in part.wheels if wheel.name not in part.companions}
     releases = {WheelName.parse(name).release for name in names}
-    alone = [name for name in sorted(results.own - names) if not names or WheelName.parse(name).release in releases]
+    others = sorted({wheel.name for wheel in results.wheels} - results.companions - names)
+    alone = [name for name in others if not names or WheelName.parse(name).release in releases]
     reports = [part.report for part in parts if part.report]
-    told = {wheel.stead for report in reports for wheel in report.wheels}
-    told |= {absence.key for report in reports for absence in report.failures}
+    known = {entry.target_key for report in reports for entry in (*report.wheels, *report.failures)}
     failures = results.report.failures if results.report else ()
     # an earlier release has no log of what failed there and in no part
-    alone += [f"the failed {one.title}" for one in failures if one.log and one.key not in told]
+    alone += [f"the failed {failure.title}" for failure in failures if failure.log and failure.target_key not in known]
     if alone:
         more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
         raise RecipeError(f"{results.folder}: no other part has {alone[0]}{more}; expected another folder for results")
@@ -147,14 +147,14 @@ def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str
 
     `RecipeError` if they are of several; parts without reports count only where there are no others.
     """
-    told = {part.folder / REPORT: part.report.name for part in parts if part.report}
     places: dict[str, tuple[Path, str]] = {}
-    for place, said in told.items():
-        places.setdefault(canonicalize_name(said), (place, said))
+    for part in parts:
+        if part.report:
+            places.setdefault(part.report.project, (part.folder / REPORT, part.report.name))
     if expected is not None:
-        for project, (place, said) in places.items():
+        for project, (place, name) in places.items():
             if project != canonicalize_name(expected):
-                raise RecipeError(f"{place}: is of {said!r}; the recipe is of {expected!r}")
+                raise RecipeError(f"{place}: is of {name!r}; the recipe is of {expected!r}")
         return expected
     if not places:
         projects: list[str] = sorted({WheelName.parse(wheel.name).project for part in parts for wheel in part.wheels})
@@ -162,8 +162,8 @@ def name_of(parts: Iterable[ReleasePart], *, expected: str | None = None) -> str
             raise RecipeError(f"no part has a {REPORT}, and the wheels are of {', '.join(projects)}; give the recipe")
         return projects[0]
     (first, name), *others = places.values()
-    for other, said in others:
-        raise RecipeError(f"{first}: is of {name!r}, and {other} of {said!r}; expected parts of one release")
+    for other, second in others:
+        raise RecipeError(f"{first}: is of {name!r}, and {other} of {second!r}; expected parts of one release")
     return name
 
 
@@ -174,17 +174,24 @@ def wheels_of(parts: Iterable[ReleasePart], project: str) -> Gathered:
     """
     found: dict[str, FoundWheel] = {}
     twins: dict[tuple[str, str], Twin] = {}
-    for one in (one for part in parts for one in _told(part)):
-        first = found.setdefault(one.path.name, one)
-        if first.path != one.path and first.digest != one.digest:
-            if not (first.data and one.data and first.data["python"] != one.data["python"]):
+    for wheel in (wheel for part in parts for wheel in _wheels(part)):
+        first = found.setdefault(wheel.path.name, wheel)
+        if first.path != wheel.path and first.digest != wheel.digest:
+            if not (first.entry and wheel.entry and first.entry.python != wheel.entry.python):
                 what = "two wheels of one name; expected the same bytes, or one"
-                raise RecipeError(f"{first.path} and {one.path}: {what}")
-            twin = Twin(one.path.name, one.data, first.data["python"])
-            twins.setdefault((twin.name, one.data["python"]), twin)
-        elif first.data is None and not first.is_beside:
-            found[one.path.name] = one
-    _check_versions(found.values(), project)
+                raise RecipeError(f"{first.path} and {wheel.path}: {what}")
+            twin = Twin(wheel.entry, first.entry.python)
+            twins.setdefault((wheel.path.name, wheel.entry.python), twin)
+        elif first.entry is None and not first.is_companion:
+            found[wheel.path.name] = wheel
+    versions: dict[str, Path] = {}
+    for wheel in found.values():
+        if wheel.name.project == canonicalize_name(project):
+            versions.setdefault(wheel.name.version, wheel.path)
+    (first_version, path), *others = versions.items() or [("", Path())]
+    for version, other in others:
+        what = f"of versions {first_version} and {version}; expected parts of one release"
+        raise RecipeError(f"{path} and {other}: {what}")
     return Gathered(tuple(found.values()), tuple(twins.values()))
 
 
@@ -211,32 +218,10 @@ def _unreadable(error: OSError) -> None:
     raise RecipeError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _is_same(folder: Path, other: Path) -> bool:
-    return folder.resolve() == other.resolve()
-
-
-def _told(part: ReleasePart) -> Iterator[FoundWheel]:
+def _wheels(part: ReleasePart) -> Iterator[FoundWheel]:
     """The wheels of *part* in the order of its report, then the others."""
-    report = part.report
-    entries = {str(wheel.name): wheel.data for wheel in report.wheels} if report else {}
-    beside = {one.file for one in report.shared} if report else set()
+    entries = {entry.wheel: entry for entry in part.report.wheels} if part.report else {}
     places = {name: place for place, name in enumerate(entries)}
+    companions = part.companions
     for path in sorted(part.wheels, key=lambda path: places.get(path.name, len(places))):
-        yield FoundWheel(path, entries.get(path.name), is_beside=path.name in beside)
-
-
-def _check_versions(wheels: Iterable[FoundWheel], project: str) -> None:
-    versions: dict[str, Path] = {}
-    for wheel in wheels:
-        if wheel.name.project == canonicalize_name(project):
-            versions.setdefault(wheel.name.version, wheel.path)
-    (first, path), *others = versions.items() or [("", Path())]
-    for version, other in others:
-        raise RecipeError(f"{path} and {other}: of versions {first} and {version}; expected parts of one release")
+        yield FoundWheel(path, entries.get(path.name), is_companion=path.name in companions)

@@ -13,7 +13,7 @@ from vbuild.files.cache import sweep_daily
 from vbuild.recipe.target import Target
 from vbuild.release.context import ReleaseContext
 from vbuild.release.outcome import Failure, Product, ReleaseResult
-from vbuild.release.report import REPORT, Report
+from vbuild.release.report import REPORT
 from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_machines import choices
 from vbuild.release.report_page import PAGE, page
@@ -51,11 +51,10 @@ def published(
             split.moved(folder) if split else None,
             choices(context.recipe.name, together, together.glob("*.whl")),
         )
-        text = json.dumps(release.data(), indent=2) + "\n"
-        report = Report.of_data(json.loads(text))
+        report = release.report()
         reports = (stage / REPORT, stage / PAGE)
-        for path, written in zip(reports, (text, page(report, context.before)), strict=True):
-            path.write_text(written, encoding="utf-8")
+        reports[0].write_text(json.dumps(report.data(), indent=2) + "\n", encoding="utf-8")
+        reports[1].write_text(page(report, context.before), encoding="utf-8")
         required = split.companion_paths if split else ()
         wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *required)))
         # all that needs room on the disk is done

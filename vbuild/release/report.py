@@ -1,37 +1,47 @@
-"""A report of a release as a value: what ``report.json`` says, whoever wrote it and wherever it was built.
+"""``report.json`` as values: `vbuild.release.publication` writes them, and the page, comparisons and collect read them.
 
-    report.json -> held against report.schema.json -> Report -> page, comparison, or `vbuild.release.collect`
+    Product, Failure -> WheelEntry, FailureEntry -> Report -> report.json
+    report.json -> checked against report.schema.json -> Report -> page, comparison, or `vbuild.release.collect`
 
-The schema is the description of every key. A release that was just built and one of last year are the same kind of
-value, so that they can be compared.
-
-The same schema, ``report.schema.json``, describes a report to people and checks it here: there is no second list of
-keys. What vbuild writes has these keys and no others; a report that it reads may be of a later version and have more.
+Fields stand in the order of the keys in the file. The schema describes every key to people and checks what is read:
+vbuild writes these keys and no others; a report that it reads may be of a later version and have more.
 https://json-schema.org/draft/2020-12/json-schema-validation
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache, reduce
+from collections.abc import Mapping
+from functools import cache, cached_property, reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, convert, field, to_builtins
 from packaging.utils import canonicalize_name
 
+from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import RecipeError, at
 from vbuild.files.json_text import parsed_json
-from vbuild.release.report_machines import MachineChoice
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
+from vbuild.recipe.target import Target
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
 
-Schema = Mapping[str, Any]
+FORMAT = 1
+REPORT = "report.json"
 
-_NAMES = {
+# what tells a wheel, or one that failed, from the others of its release, and is the same in the next release
+Key = tuple[object, ...]
+
+# manylinux1, manylinux2014, manylinux_2_28
+_PLATFORM = re.compile(r"(?P<system>(?:many|musl)?linux|macosx)(?:\d+|_\d+_\d+)?_(?P<machine>\w+)", re.ASCII)
+_TYPES = {
     "object": "an object",
     "array": "an array",
     "string": "a string",
@@ -44,247 +54,203 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SHOWN = 60
 
 
-def check(value: object, schema: Schema, *, is_open: bool = False) -> None:
-    """`RecipeError`, with the place, for the first mistake in *value*, which `json.loads` made, against *schema*.
-
-    If *is_open*, keys that *schema* does not list are ignored: a later version of vbuild may have added them.
-    """
-    if error := next(_validator(json.dumps(schema), is_open=is_open).iter_errors(value), None):
-        while error.validator == "anyOf":
-            error = error.context[0]
-        place = reduce(_below, error.absolute_path, "")
-        if error.validator == "required":
-            place = _below(place, next(key for key in error.validator_value if key not in error.instance))
-        elif error.validator == "additionalProperties":
-            place = _below(place, next(key for key in error.instance if key not in error.schema["properties"]))
-        what = _mistake(error.validator, error.validator_value, error)
-        raise RecipeError(f"{place}: {what}" if place else what)
-
-
-@cache
-def _validator(schema: str, *, is_open: bool) -> Any:  # noqa: ANN401 - jsonschema has no types
-    """The validator of *schema*, a JSON text; if *is_open*, every object may have further keys."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 - only needed when a report is read
-    from jsonschema.validators import extend  # noqa: PLC0415
-
-    types = Draft202012Validator.TYPE_CHECKER.redefine(
-        # JSON Schema also takes 1.0 for an integer
-        "integer",
-        lambda _, value: isinstance(value, int) and not isinstance(value, bool),
-    )
-    parsed = json.loads(schema, object_hook=_opened if is_open else None)
-    return extend(Draft202012Validator, type_checker=types)(parsed)  # type: ignore[no-untyped-call]
-
-
-def _opened(schema: dict[str, Any]) -> dict[str, Any]:
-    """*schema* without its ban on keys that it does not list."""
-    return {key: value for key, value in schema.items() if (key, value) != ("additionalProperties", False)}
-
-
-def _mistake(keyword: str, expected: Any, error: Any) -> str:  # noqa: ANN401 - jsonschema has no types
-    """What is wrong with the value of *error*, which breaks the schema's *keyword* that is *expected*."""
-    found = _shown(error.instance)
-    match keyword:
-        case "required":
-            return "missing"
-        case "additionalProperties":
-            return f"no such key; known here: {', '.join(error.schema['properties'])}"
-        case "type":
-            names = [expected] if isinstance(expected, str) else expected
-            return f"expected {' or '.join(_NAMES[name] for name in names)}, got {found}"
-    return {
-        "const": f"found {found}; expected {_shown(expected)}",
-        "enum": f"found {found}; expected one of {', '.join(map(_shown, expected)) if keyword == 'enum' else ''}",
-        "pattern": f"found {found}; expected what matches {expected}",
-        "minimum": f"is {found}; expected {_shown(expected)} or more",
-        "maximum": f"is {found}; expected {_shown(expected)} or less",
-    }[keyword]
-
-
-def _below(place: str, key: str | int) -> str:
-    """The place of *key* in the object or array at *place*; quoted unless it is a bare word."""
-    if isinstance(key, int):
-        return f"{place}[{key}]"
-    name = key if _BARE_KEY.fullmatch(key) else repr(key[:_SHOWN])
-    return f"{place}.{name}" if place else name
-
-
-def _shown(value: object) -> str:
-    """*value* as a message has room for it."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "an array"
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-FORMAT = 1
-REPORT = "report.json"
-
-# what one wheel, or one that there should be, is told from others by, in this release and in the next
-Key = tuple[object, ...]
-
-# manylinux1, manylinux2014, manylinux_2_28
-_PLATFORM = re.compile(r"(?P<system>(?:many|musl)?linux|macosx)(?:\d+|_\d+_\d+)?_(?P<machine>\w+)", re.ASCII)
-
-
 def kinds(name: WheelName) -> tuple[str, ...]:
     """The platforms of *name*, whatever their versions: ``manylinux_x86_64``, ``musllinux_aarch64``, ``win_amd64``.
 
-    A Linux wheel that nobody has repaired counts as manylinux, which it would become.
+    A Linux wheel that is not repaired counts as manylinux, which it would become.
     """
-    return tuple(sorted({_kind(tag) for tag in name.platform.split(".")}))
+    found = set()
+    for tag in name.platform.split("."):
+        if match := _PLATFORM.fullmatch(tag):
+            system = "manylinux" if match["system"] == "linux" else match["system"]
+            found.add(f"{system}_{match['machine']}")
+        else:
+            found.add(tag)
+    return tuple(sorted(found))
 
 
-def _kind(tag: str) -> str:
-    match = _PLATFORM.fullmatch(tag)
-    if match is None:
-        return tag
-    system = "manylinux" if match["system"] == "linux" else match["system"]
-    return f"{system}_{match['machine']}"
+class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
+    """A target of a release, as far as a report describes it."""
 
-
-class WheelEntry(Struct, frozen=True, kw_only=True):
-    """A wheel of a release: its *size* and its *unpacked* size in bytes, *seconds* of its build, what was proved of it.
-
-    *data* is all that the report says of it.
-    """
-
-    name: WheelName
-    label: str | None
     python: str
     cpu: str
-    size: int
-    unpacked: int
-    seconds: float
-    is_built: bool
-    test: str
-    toolkit: str | None
-    overrides: tuple[Override, ...]
-    lists: tuple[str, ...]
-    verdict: Verdict
-    data: Mapping[str, Any]
+    properties: tuple[str, ...]
+    choices: dict[str, str]
+    gpus: str | None
+    compiled_for: str | None
+    label: str | None
 
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        name = WheelName.parse(data["wheel"])
-        return cls(
-            name=name,
-            label=data["label"],
-            python=data["python"],
-            cpu=data["cpu"],
-            size=data["bytes"],
-            unpacked=data["unpacked_bytes"],
-            seconds=data["build_seconds"],
-            is_built=data["built"],
-            test=data["test"],
-            toolkit=data["toolkit"] and data["toolkit"]["version"],
-            overrides=tuple(map(Override.of_data, data["overrides"])),
-            lists=tuple(data["architectures"]),
-            verdict=Verdict.of_data(data["verdict"], Path(data["wheel"])),
-            data=data,
+    @staticmethod
+    def fields(target: Target, label: str | None) -> dict[str, Any]:
+        """The fields for *target* under *label*, which may be a hash of what its own stands for."""
+        return {
+            "python": target.python,
+            "cpu": str(target.cpu),
+            "properties": target.properties,
+            "choices": dict(target.choices),
+            "gpus": str(target.gpus) if target.gpus else None,
+            "compiled_for": str(target.cuda.archs) if target.cuda else None,
+            "label": label,
+        }
+
+    def target(self, toolkit: Toolkit | None = None) -> Target:
+        """The target, compiled with *toolkit* if that is known; `HardwareError` for a GPU that there is not."""
+        spec = ToolkitSpec(toolkit.version if toolkit else Dotted(0, 0))
+        return Target(
+            label=self.label,
+            python=self.python,
+            cpu=Cpu.parse(self.cpu),
+            properties=self.properties,
+            choices=tuple(self.choices.items()),
+            cuda=CudaBuild(spec, GpuList.parse(self.compiled_for)) if self.compiled_for else None,
+            gpus=GpuList.parse(self.gpus) if self.gpus else None,
         )
+
+    @property
+    def title(self) -> str:
+        """What people call it among those of its Python."""
+        return self.label or "plain"
+
+    @property
+    def target_key(self) -> Key:
+        """What tells the target from others, in this release and the next, whether its wheel failed or not."""
+        # a path says nothing on another machine
+        return ("" if "/" in self.python else self.python, *self._variant)
+
+    @property
+    def _variant(self) -> Key:
+        return (self.cpu[:3], self.label, *sorted(self.choices.items()))  # x86, arm
+
+
+class ToolkitEntry(Struct, frozen=True):
+    """The CUDA toolkit of a build, and the wheels that it was laid out from."""
+
+    version: str
+    identity: str
+    components: tuple[ToolkitPin, ...]
+
+
+class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
+    """A wheel of a release: its sizes in bytes, *seconds* of its build, and the *verdict_data* of what was verified."""
+
+    wheel: str
+    size: int = field(name="bytes")
+    unpacked: int = field(name="unpacked_bytes")
+    sha256: str
+    is_built: bool = field(name="built")
+    is_kept: bool = field(name="kept")
+    seconds: float = field(name="build_seconds")
+    test: TrialResult
+    environment: dict[str, str]
+    config_settings: dict[str, str | tuple[str, ...]]
+    toolkit: ToolkitEntry | None
+    overrides: tuple[Override, ...]
+    lists: tuple[str, ...] = field(name="architectures")
+    verdict_data: dict[str, Any] = field(name="verdict")
+
+    @cached_property
+    def name(self) -> WheelName:
+        return WheelName.parse(self.wheel)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return Verdict.of_data(self.verdict_data, Path(self.wheel))
 
     @property
     def key(self) -> Key:
         """What the wheel is, whatever its version is, and that of its platform."""
-        return (self.name.project, self.name.python, self.name.abi, kinds(self.name), *_key(self.data))
-
-    @property
-    def stead(self) -> Key:
-        """What an `Absence` in the place of this wheel has as its key."""
-        return (_python(self.data), *_key(self.data))
+        return (self.name.project, self.name.python, self.name.abi, kinds(self.name), *self._variant)
 
     @property
     def build(self) -> Key:
-        """What its build is: wheels that differ in the GPUs they were cut to alone have the same."""
-        data = self.data
-        code = (self.cpu, *sorted(data["choices"].items()), self.toolkit, data["compiled_for"])
+        """What its build is: wheels that differ only in the GPUs they were cut to have the same."""
+        toolkit = self.toolkit.version if self.toolkit else None
+        code = (self.cpu, *sorted(self.choices.items()), toolkit, self.compiled_for)
         return (self.python, self.name.python, self.name.abi, kinds(self.name), *code)
 
-    @property
-    def title(self) -> str:
-        """What people call the wheel among those of its Python."""
-        return self.label or "plain"
 
+class FailureEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
+    """A target without a wheel: why there is none, and the log of it."""
 
-class Absence(Struct, frozen=True, kw_only=True):
-    """A wheel that there should be: why there is none, and the log of it."""
-
-    label: str | None
-    python: str
-    cpu: str
     error: str
     log: str | None
-    data: Mapping[str, Any]
 
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            label=data["label"],
-            python=data["python"],
-            cpu=data["cpu"],
-            error=data["error"],
-            log=data["log"],
-            data=data,
-        )
+
+class CompanionEntry(Struct, frozen=True):
+    """A wheel that a split made for *wheels*, which require it; sizes in bytes, *packed* if it was written."""
+
+    file: str = field(name="wheel")
+    packed: int | None = field(name="packed_bytes")
+    unpacked: int = field(name="bytes")
+    wheels: tuple[str, ...] = field(name="for")
 
     @property
-    def key(self) -> Key:
-        """What the wheel would be."""
-        return (_python(self.data), *_key(self.data))
-
-    @property
-    def title(self) -> str:
-        return self.label or "plain"
+    def size(self) -> int:
+        return self.packed or 0
 
 
-class Shared(Struct, frozen=True, kw_only=True):
-    """A wheel that was made beside those of the release, which require it; sizes in bytes."""
+class MachineChoice(Struct, frozen=True, kw_only=True):
+    """What *machine* gets with a *python*: the *wheel* of *size* bytes with its *label*, or nothing, and *why*.
 
-    file: str
-    size: int
-    unpacked: int
-    wheels: tuple[str, ...]
+    *driver* is the newest CUDA version that its driver runs. Without a wheel there is neither label nor size.
+    """
 
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            file=data["wheel"],
-            size=data["packed_bytes"] or 0,
-            unpacked=data["bytes"],
-            wheels=tuple(data["for"]),
-        )
+    machine: str
+    python: str
+    cpu: str
+    gpu: str | None = None
+    driver: str | None = None
+    wheel: str | None = None
+    label: str | None = None
+    size: int | None = field(name="bytes", default=None)
+    why: str = ""
 
 
-class Report(Struct, frozen=True, kw_only=True):
-    """The wheels of a release, what failed, who gets what, and what should be known of it all."""
+class PypiLimits(Struct, frozen=True):
+    """PyPI's limits in bytes: for a file, for a file once its project has asked for more, and for a whole project."""
 
+    file_bytes: int
+    file_bytes_on_request: int
+    project_bytes: int
+
+
+class Report(Struct, frozen=True, kw_only=True, dict=True):
+    """The wheels of a release, what failed, what machines get, and notes on all of it."""
+
+    format: int = FORMAT
     name: str
     source: str
     wheels: tuple[WheelEntry, ...]
-    failures: tuple[Absence, ...]
-    indexes: tuple[str, ...]
-    choices: tuple[MachineChoice, ...]
-    shared: tuple[Shared, ...]
+    failures: tuple[FailureEntry, ...]
+    variants: tuple[dict[str, Any], ...]
+    choices: tuple[MachineChoice, ...] = field(name="machines")
+    limits: PypiLimits
     notes: tuple[str, ...]
-    data: Mapping[str, Any]
+    split: dict[str, Any] | None
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The report in the file at *path*; `RecipeError`, with file and key, where it is none."""
+        """The report in the file at *path*; `RecipeError`, with file and key, if it is not one."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise RecipeError(f"{path}: cannot be read: {reason}") from error
         with at(path):
-            return cls.of_data(_decoded(text))
+            try:
+                data = parsed_json(text, number=_finite)
+            except json.JSONDecodeError as error:
+                raise RecipeError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+            except ValueError as error:
+                reason = "JSON nested too deeply, of far too many values, or with a number that is none"
+                raise RecipeError(reason) from error
+            return cls.of_data(data)
 
     @classmethod
     def previous(cls, path: Path | None, name: str) -> Self | None:
-        """The report at *path* to hold a release of the project *name* against; None where there is no path.
+        """The report at *path* that a release of the project *name* is compared with, or None without a path.
 
-        `RecipeError` also where it is of another project.
+        `RecipeError` if it is not a report, or is of another project.
         """
         if path is None:
             return None
@@ -299,20 +265,21 @@ class Report(Struct, frozen=True, kw_only=True):
 
         It may have keys that a later version of vbuild has added.
         """
-        _check_format(data)
-        check(data, schema(), is_open=True)
-        assert isinstance(data, dict)  # noqa: S101 - the schema says so
-        return cls(
-            name=data["name"],
-            source=data["source"],
-            wheels=tuple(_entries(data["wheels"])),
-            failures=tuple(map(Absence.of_data, data["failures"])),
-            indexes=tuple(index["index"] for index in data["variants"]),
-            choices=tuple(map(MachineChoice.of_data, data["machines"])),
-            shared=tuple(map(Shared.of_data, data["split"]["beside"])) if data["split"] else (),
-            notes=tuple(data["notes"]),
-            data=data,
-        )
+        if not isinstance(data, dict) or "format" not in data:
+            raise RecipeError("not a report of a release: no format; expected report.json as vbuild writes it")
+        if data["format"] != FORMAT or isinstance(data["format"], bool):
+            raise RecipeError(f"format: found {data['format']!r}; this vbuild reads {FORMAT}")
+        check(data, is_open=True)
+        report = convert(data, cls)
+        for place, wheel in enumerate(report.wheels):
+            with at(f"wheels[{place}]"):
+                _ = wheel.name, wheel.verdict  # refused here rather than where they are used
+        return report
+
+    def data(self) -> dict[str, Any]:
+        """What ``report.json`` holds."""
+        data: dict[str, Any] = to_builtins(self)
+        return data
 
     @property
     def project(self) -> str:
@@ -329,15 +296,21 @@ class Report(Struct, frozen=True, kw_only=True):
         """How many wheels there should be."""
         return len(self.wheels) + len(self.failures)
 
-    @property
-    def size(self) -> int:
-        """Bytes of all wheels, and of those made beside."""
-        return sum(self.files.values())
+    @cached_property
+    def companions(self) -> tuple[CompanionEntry, ...]:
+        """The wheels that a split made, which those of the release require."""
+        return convert(self.split["beside"], tuple[CompanionEntry, ...]) if self.split else ()
 
     @property
     def files(self) -> dict[str, int]:
         """Bytes of each file by name."""
-        return {**{str(wheel.name): wheel.size for wheel in self.wheels}, **{one.file: one.size for one in self.shared}}
+        sizes = {wheel.wheel: wheel.size for wheel in self.wheels}
+        return sizes | {companion.file: companion.size for companion in self.companions}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.files.values())
 
     @property
     def seconds(self) -> float:
@@ -352,49 +325,7 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def platforms(self) -> tuple[tuple[str, ...], ...]:
         """The kinds of platforms of the project's own wheels."""
-        own = (wheel.name for wheel in self.wheels if wheel.name.project == self.project)
-        return tuple(dict.fromkeys(map(kinds, own)))
-
-
-@cache
-def schema() -> Mapping[str, Any]:
-    """The JSON Schema of ``report.json``."""
-    text = resources.files("vbuild.release").joinpath("report.schema.json").read_text(encoding="utf-8")
-    described: dict[str, Any] = json.loads(text)
-    return described
-
-
-def _entries(wheels: list[dict[str, Any]]) -> Iterator[WheelEntry]:
-    for place, data in enumerate(wheels):
-        with at(f"wheels[{place}]"):
-            yield WheelEntry.of_data(data)
-
-
-def _key(data: Mapping[str, Any]) -> Key:
-    machine = data["cpu"][:3]  # x86, arm
-    return (machine, data["label"], *sorted(data["choices"].items()))
-
-
-def _python(data: Mapping[str, Any]) -> str:
-    # a path says nothing on another machine
-    return "" if "/" in data["python"] else data["python"]
-
-
-def _check_format(data: object) -> None:
-    """`RecipeError` where *data* is no report of this format, said before anything that follows from that."""
-    if not isinstance(data, dict) or "format" not in data:
-        raise RecipeError("not a report of a release: no format; expected report.json as vbuild writes it")
-    if data["format"] != FORMAT or isinstance(data["format"], bool):
-        raise RecipeError(f"format: found {data['format']!r}; this vbuild reads {FORMAT}")
-
-
-def _decoded(text: str) -> object:
-    try:
-        return parsed_json(text, number=_finite)
-    except json.JSONDecodeError as error:
-        raise RecipeError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except ValueError as error:
-        raise RecipeError("JSON nested too deeply, of far too many values, or with a number that is none") from error
+        return tuple(dict.fromkeys(kinds(wheel.name) for wheel in self.wheels if wheel.name.project == self.project))
 
 
 def _finite(text: str) -> float:
@@ -403,3 +334,80 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError
     return number
+
+
+@cache
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of ``report.json``."""
+    described: dict[str, Any] = json.loads(_schema_text())
+    return described
+
+
+def _schema_text() -> str:
+    return resources.files("vbuild.release").joinpath("report.schema.json").read_text(encoding="utf-8")
+
+
+def check(value: object, *, is_open: bool = False) -> None:
+    """`RecipeError`, with the place, for the first mistake in *value*, made by `json.loads`, against the schema.
+
+    If *is_open*, keys that the schema does not list are ignored: a later version of vbuild may have added them.
+    """
+    if error := next(_validator(is_open=is_open).iter_errors(value), None):
+        while error.validator == "anyOf":
+            error = error.context[0]
+        place = reduce(_below, error.absolute_path, "")
+        found, expected = _shown(error.instance), error.validator_value
+        match error.validator:
+            case "required":
+                place = _below(place, next(key for key in expected if key not in error.instance))
+                what = "missing"
+            case "additionalProperties":
+                known = error.schema["properties"]
+                place = _below(place, next(key for key in error.instance if key not in known))
+                what = f"no such key; known here: {', '.join(known)}"
+            case "type":
+                names = [expected] if isinstance(expected, str) else expected
+                what = f"expected {' or '.join(_TYPES[name] for name in names)}, got {found}"
+            case "const":
+                what = f"found {found}; expected {_shown(expected)}"
+            case "enum":
+                what = f"found {found}; expected one of {', '.join(map(_shown, expected))}"
+            case "pattern":
+                what = f"found {found}; expected what matches {expected}"
+            case keyword:
+                what = f"is {found}; expected {expected} or {'more' if keyword == 'minimum' else 'less'}"
+        raise RecipeError(f"{place}: {what}" if place else what)
+
+
+@cache
+def _validator(*, is_open: bool) -> Any:  # noqa: ANN401 - jsonschema has no types
+    """The validator of reports; if *is_open*, every object may have further keys."""
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - only needed when a report is read
+    from jsonschema.validators import extend  # noqa: PLC0415
+
+    def opened(part: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in part.items() if (key, value) != ("additionalProperties", False)}
+
+    types = Draft202012Validator.TYPE_CHECKER.redefine(
+        # JSON Schema also takes 1.0 for an integer
+        "integer",
+        lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+    )
+    parsed = json.loads(_schema_text(), object_hook=opened if is_open else None)
+    return extend(Draft202012Validator, type_checker=types)(parsed)  # type: ignore[no-untyped-call]
+
+
+def _below(place: str, key: str | int) -> str:
+    """The place of *key* in the object or array at *place*; quoted unless it is a bare word."""
+    if isinstance(key, int):
+        return f"{place}[{key}]"
+    name = key if _BARE_KEY.fullmatch(key) else repr(key[:_SHOWN])
+    return f"{place}.{name}" if place else name
+
+
+def _shown(value: object) -> str:
+    """*value* as a message has room for it."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,7 +1,7 @@
 """What changed between two releases of a project, by their reports.
 
-Wheels of the two are the same where they are for the same Python, CPU, choices and kind of platform under the same
-label, whatever version they are of; machines, where they have the same name and Python, and the newest driver or the
+Two wheels are compared if they are for the same Python, CPU, choices and kind of platform under the same label,
+whatever their versions are; two machines, if they have the same name, the same Python, and the newest driver or the
 next.
 """
 
@@ -12,8 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from vbuild.inspection.text import counted, sized
-from vbuild.release.report import Absence, Key, Report, WheelEntry, kinds
-from vbuild.release.report_machines import MachineChoice
+from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
 
 _SHOWN = 10
 
@@ -26,7 +25,7 @@ class _Sized(Protocol):
 S = TypeVar("S", bound=_Sized)
 
 
-class TargetChange(Struct, Generic[S], frozen=True):
+class SizeChange(Struct, Generic[S], frozen=True):
     """Something as it was and as it is."""
 
     before: S
@@ -43,31 +42,31 @@ class TargetChange(Struct, Generic[S], frozen=True):
         return self.grown / self.before.size if self.before.size else 0.0
 
 
-class Pair(TargetChange[WheelEntry], frozen=True):
+class WheelChange(SizeChange[WheelEntry], frozen=True):
     """A wheel as it was and as it is."""
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """What else is not as it was: the verdicts and the test, in a few words each."""
-        said = (
+    def proved_otherwise(self) -> tuple[str, ...]:
+        """Which verdicts are others than they were, and whether the test's result is, in a few words each."""
+        results = (
             ("instruction sets", self.before.verdict.isa, self.after.verdict.isa),
             ("GPU code", self.before.verdict.gpu, self.after.verdict.gpu),
             ("test", self.before.test, self.after.test),
         )
-        return tuple(f"{what}: {old} before, {new} now" for what, old, new in said if old != new)
+        return tuple(f"{what}: {old} before, {new} now" for what, old, new in results if old != new)
 
     def data(self) -> dict[str, Any]:
         return {
-            "wheel": str(self.after.name),
-            "before": str(self.before.name),
+            "wheel": self.after.wheel,
+            "before": self.before.wheel,
             "bytes": self.after.size,
             "bytes_before": self.before.size,
-            "proved_otherwise": list(self.told),
+            "proved_otherwise": list(self.proved_otherwise),
         }
 
 
-class Moved(Struct, frozen=True):
-    """A machine that gets another variant than before; None for the plain wheel, or for nothing."""
+class MachineChange(Struct, frozen=True):
+    """A machine that gets another variant than before."""
 
     before: MachineChoice
     after: MachineChoice
@@ -92,72 +91,67 @@ class Comparison(Struct, frozen=True):
     after: Report
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
+    def pairs(self) -> tuple[WheelChange, ...]:
         """The wheels that both have, in the order of the later release."""
-        old = _by_key(self.before.wheels)
-        return tuple(Pair(old[wheel.key], wheel) for wheel in self.after.wheels if wheel.key in old)
+        old = {wheel.key: wheel for wheel in self.before.wheels}
+        return tuple(WheelChange(old[wheel.key], wheel) for wheel in self.after.wheels if wheel.key in old)
 
     @property
     def new(self) -> tuple[WheelEntry, ...]:
         """The wheels that there were not, but for those that failed before."""
-        old = _by_key(self.before.wheels)
-        failed = {absence.key for absence in self.before.failures}
-        return tuple(wheel for wheel in self.after.wheels if wheel.key not in old and wheel.stead not in failed)
+        return _missing(self.after.wheels, self.before)
 
     @property
     def gone(self) -> tuple[WheelEntry, ...]:
         """The wheels that there are no more, but for those that fail now."""
-        new = _by_key(self.after.wheels)
-        failing = {absence.key for absence in self.after.failures}
-        return tuple(wheel for wheel in self.before.wheels if wheel.key not in new and wheel.stead not in failing)
+        return _missing(self.before.wheels, self.after)
 
     @property
-    def resized(self) -> tuple[Pair, ...]:
-        """The wheels of both that are larger or smaller, the greatest difference first."""
-        found = [pair for pair in self.pairs if pair.grown]
-        return tuple(sorted(found, key=lambda pair: (-abs(pair.grown), str(pair.after.name))))
+    def larger(self) -> tuple[WheelChange, ...]:
+        """The wheels of both that are larger, the greatest difference first."""
+        found = [pair for pair in self.pairs if pair.grown > 0]
+        return tuple(sorted(found, key=lambda pair: (-pair.grown, pair.after.wheel)))
 
     @property
-    def larger(self) -> tuple[Pair, ...]:
-        return tuple(pair for pair in self.resized if pair.grown > 0)
+    def smaller(self) -> tuple[WheelChange, ...]:
+        """The wheels of both that are smaller, the greatest difference first."""
+        found = [pair for pair in self.pairs if pair.grown < 0]
+        return tuple(sorted(found, key=lambda pair: (pair.grown, pair.after.wheel)))
 
     @property
-    def smaller(self) -> tuple[Pair, ...]:
-        return tuple(pair for pair in self.resized if pair.grown < 0)
-
-    @property
-    def told(self) -> tuple[Pair, ...]:
+    def proved_otherwise(self) -> tuple[WheelChange, ...]:
         """The wheels of both of which something else is proved now."""
-        return tuple(pair for pair in self.pairs if pair.told)
+        return tuple(pair for pair in self.pairs if pair.proved_otherwise)
 
     @property
-    def failing(self) -> tuple[Absence, ...]:
+    def failing(self) -> tuple[FailureEntry, ...]:
         """What fails now and did not before."""
-        old = {absence.key for absence in self.before.failures}
-        return tuple(absence for absence in self.after.failures if absence.key not in old)
+        old = {failure.target_key for failure in self.before.failures}
+        return tuple(failure for failure in self.after.failures if failure.target_key not in old)
 
     @property
-    def mended(self) -> tuple[Absence, ...]:
+    def mended(self) -> tuple[FailureEntry, ...]:
         """What failed before and is built now."""
-        new = {wheel.stead for wheel in self.after.wheels}
-        return tuple(absence for absence in self.before.failures if absence.key in new)
+        new = {wheel.target_key for wheel in self.after.wheels}
+        return tuple(failure for failure in self.before.failures if failure.target_key in new)
 
     @property
-    def moved(self) -> tuple[Moved, ...]:
+    def moved(self) -> tuple[MachineChange, ...]:
         """The machines that get another variant."""
-        old = _placed(self.before.choices)
-        pairs = (Moved(old[place], choice) for place, choice in _placed(self.after.choices).items() if place in old)
+        old, new = _by_place(self.before.choices), _by_place(self.after.choices)
+        pairs = (MachineChange(old[place], choice) for place, choice in new.items() if place in old)
         return tuple(pair for pair in pairs if given(pair.before) != given(pair.after))
 
     @property
-    def total(self) -> TargetChange[Report]:
+    def total(self) -> SizeChange[Report]:
         """All files of the two together."""
-        return TargetChange(self.before, self.after)
+        return SizeChange(self.before, self.after)
 
     @property
     def is_same(self) -> bool:
-        """Whether there is nothing to tell."""
-        return not (self.new or self.gone or self.resized or self.told or self.failing or self.mended or self.moved)
+        """Whether the two differ in nothing that is compared."""
+        wheels = self.new or self.gone or self.larger or self.smaller or self.proved_otherwise
+        return not (wheels or self.failing or self.mended or self.moved)
 
     def lines(self) -> Iterator[str]:
         """What changed, for a terminal."""
@@ -168,7 +162,20 @@ class Comparison(Struct, frozen=True):
             f"since the report before: {sized(self.before.size)} -> {sized(self.after.size)}, "
             f"{counted(len(self.before.wheels), 'wheel')} -> {len(self.after.wheels)}"
         )
-        for what, names in self._named().items():
+        named = {
+            "new": [titled(wheel, self.after) for wheel in self.new],
+            "gone": [titled(wheel, self.before) for wheel in self.gone],
+            "larger": [f"{titled(pair.after, self.after)} {grown(pair)}" for pair in self.larger],
+            "smaller": [f"{titled(pair.after, self.after)} {grown(pair)}" for pair in self.smaller],
+            "proved otherwise": [
+                f"{titled(pair.after, self.after)} ({'; '.join(pair.proved_otherwise)})"
+                for pair in self.proved_otherwise
+            ],
+            "failing": [titled(failure, self.after) for failure in self.failing],
+            "mended": [titled(failure, self.before) for failure in self.mended],
+            "served otherwise": [f"{pair.after.machine} ({pair})" for pair in self.moved],
+        }
+        for what, names in named.items():
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
                 yield f"  {what}: {', '.join(names[:_SHOWN])}{more}"
@@ -178,24 +185,12 @@ class Comparison(Struct, frozen=True):
         return {
             "bytes": self.after.size,
             "bytes_before": self.before.size,
-            "new": [str(wheel.name) for wheel in self.new],
-            "gone": [str(wheel.name) for wheel in self.gone],
-            "changed": [pair.data() for pair in self.pairs if pair.grown or pair.told],
-            "failing": [_absent(absence) for absence in self.failing],
-            "mended": [_absent(absence) for absence in self.mended],
+            "new": [wheel.wheel for wheel in self.new],
+            "gone": [wheel.wheel for wheel in self.gone],
+            "changed": [pair.data() for pair in self.pairs if pair.grown or pair.proved_otherwise],
+            "failing": [{"label": failure.label, "python": failure.python} for failure in self.failing],
+            "mended": [{"label": failure.label, "python": failure.python} for failure in self.mended],
             "machines": [moved.data() for moved in self.moved],
-        }
-
-    def _named(self) -> dict[str, list[str]]:
-        return {
-            "new": [titled(wheel, self.after) for wheel in self.new],
-            "gone": [titled(wheel, self.before) for wheel in self.gone],
-            "larger": [f"{titled(pair.after, self.after)} {grown(pair)}" for pair in self.larger],
-            "smaller": [f"{titled(pair.after, self.after)} {grown(pair)}" for pair in self.smaller],
-            "proved otherwise": [f"{titled(pair.after, self.after)} ({'; '.join(pair.told)})" for pair in self.told],
-            "failing": [titled(absence, self.after) for absence in self.failing],
-            "mended": [titled(absence, self.before) for absence in self.mended],
-            "served otherwise": [f"{pair.after.machine} ({pair})" for pair in self.moved],
         }
 
 
@@ -204,13 +199,13 @@ def given(choice: MachineChoice) -> str:
     return choice.label or "plain" if choice.wheel else "nothing"
 
 
-def grown(pair: TargetChange[Any]) -> str:
+def grown(pair: SizeChange[Any]) -> str:
     """By how much a wheel is larger, with its sign."""
     sign = "+" if pair.grown > 0 else "\N{MINUS SIGN}"
     return f"{sign}{sized(abs(pair.grown))}"
 
 
-def titled(wheel: WheelEntry | Absence, report: Report) -> str:
+def titled(wheel: WheelEntry | FailureEntry, report: Report) -> str:
     """What people call *wheel* in *report*; with its Python where there are several, and its platform likewise."""
     among = [wheel.python] if len(report.pythons) > 1 else []
     if isinstance(wheel, WheelEntry) and len(report.platforms) > 1:
@@ -218,15 +213,14 @@ def titled(wheel: WheelEntry | Absence, report: Report) -> str:
     return f"{wheel.title} ({', '.join(among)})" if among else wheel.title
 
 
-def _absent(absence: Absence) -> dict[str, Any]:
-    return {"label": absence.label, "python": absence.python}
+def _missing(wheels: Iterable[WheelEntry], other: Report) -> tuple[WheelEntry, ...]:
+    """Those of *wheels* that *other* neither has nor failed to make."""
+    keys = {wheel.key for wheel in other.wheels}
+    failed = {failure.target_key for failure in other.failures}
+    return tuple(wheel for wheel in wheels if wheel.key not in keys and wheel.target_key not in failed)
 
 
-def _by_key(wheels: Iterable[WheelEntry]) -> Mapping[Key, WheelEntry]:
-    return {wheel.key: wheel for wheel in wheels}
-
-
-def _placed(choices: Iterable[MachineChoice]) -> Mapping[Key, MachineChoice]:
+def _by_place(choices: Iterable[MachineChoice]) -> Mapping[Key, MachineChoice]:
     """The *choices* by machine, Python, and place among the drivers that the machine is asked with."""
     drivers: Counter[Key] = Counter()
     found: dict[Key, MachineChoice] = {}

@@ -9,10 +9,9 @@ asked with older drivers as well.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import Arch
 from vbuild.hardware.machine import Machine
+from vbuild.release.report import MachineChoice
 from vbuild.variants.document import Document
 from vbuild.variants.select import select
 from vbuild.wheel.name import WheelName
@@ -46,42 +46,6 @@ class Standard(Struct, frozen=True):
     name: str
     cpu: Cpu
     gpu: Arch | None = None
-
-
-class MachineChoice(Struct, frozen=True, kw_only=True):
-    """What *machine* gets with a *python*: the *wheel* of *size* bytes with its *label*, or nothing, and *why*.
-
-    *driver* is the newest CUDA version that its driver runs. Without a wheel there is neither label nor size.
-    """
-
-    machine: str
-    python: str
-    cpu: str
-    gpu: str | None = None
-    driver: str | None = None
-    wheel: str | None = None
-    label: str | None = None
-    size: int | None = None
-    why: str = ""
-
-    def data(self) -> dict[str, Any]:
-        """The choice as ``report.json`` has it."""
-        return {
-            "machine": self.machine,
-            "python": self.python,
-            "cpu": self.cpu,
-            "gpu": self.gpu,
-            "driver": self.driver,
-            "wheel": self.wheel,
-            "label": self.label,
-            "bytes": self.size,
-            "why": self.why,
-        }
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Self:
-        keys = {name: "bytes" if name == "size" else name for name in cls.__struct_fields__}
-        return cls(**{name: data[key] for name, key in keys.items()})
 
 
 _V1, _V2, _V3, _V4 = (Cpu.known("x86_64", level) for level in ("v1", "v2", "v3", "v4"))

@@ -18,11 +18,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from vbuild.build.trial import TrialResult
 from vbuild.files.html import rendered
 from vbuild.inspection.text import counted, percent, sized
-from vbuild.release.report import Absence, Key, Report, WheelEntry, kinds
-from vbuild.release.report_comparison import Comparison, Pair, TargetChange, given, grown, titled
-from vbuild.release.report_machines import MachineChoice
+from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
+from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
 from vbuild.verification.model import Severity
 
 _MINUTE, _HOUR = 60, 3600
@@ -39,7 +39,7 @@ class PageRow(Struct, frozen=True):
     share: float
     serves: str
     is_first: bool
-    pair: Pair | None
+    pair: WheelChange | None
     is_new: bool
 
     @property
@@ -101,7 +101,7 @@ class CommandSaid(Struct, frozen=True):
     logs: tuple[str, ...] = ()
 
 
-def groups(report: Report, pairs: Mapping[Key, Pair] | None) -> tuple[PageGroup, ...]:
+def groups(report: Report, pairs: Mapping[Key, WheelChange] | None) -> tuple[PageGroup, ...]:
     """The wheels of *report* by Python, and by platform where there are several kinds.
 
     *pairs* have those that were there before, or None if nothing is compared.
@@ -164,7 +164,7 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[CommandSaid, ...]:
 
 def failures(report: Report) -> tuple[CommandSaid, ...]:
     """Why wheels are missing, once for those that failed alike; the last lines of a log are the *rest*."""
-    alike: dict[str, list[Absence]] = {}
+    alike: dict[str, list[FailureEntry]] = {}
     for absence in report.failures:
         alike.setdefault(absence.error, []).append(absence)
     return tuple(_failed(error, same) for error, same in alike.items())
@@ -180,7 +180,7 @@ def lasting(seconds: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
-def _failed(error: str, same: Sequence[Absence]) -> CommandSaid:
+def _failed(error: str, same: Sequence[FailureEntry]) -> CommandSaid:
     what, _, rest = error.expandtabs().partition("\n")
     logs = dict.fromkeys(absence.log for absence in same if absence.log)
     return CommandSaid(what, tuple(absence.title for absence in same), rest, tuple(logs))
@@ -188,9 +188,9 @@ def _failed(error: str, same: Sequence[Absence]) -> CommandSaid:
 
 def _serves(wheel: WheelEntry) -> str:
     """The CPU level and the GPUs that *wheel* is for."""
-    first, *rest = (wheel.data["gpus"] or wheel.data["compiled_for"] or "").split(",")
+    first, *rest = (wheel.gpus or wheel.compiled_for or "").split(",")
     gpus = " ".join([first, *(gpu.removeprefix("sm_") for gpu in rest)])
-    cuda = f"CUDA {wheel.toolkit}" if wheel.toolkit else ""
+    cuda = f"CUDA {wheel.toolkit.version}" if wheel.toolkit else ""
     levels = f"up to {wheel.verdict.levels[-1]} by glibc" if wheel.verdict.levels else ""
     return ", ".join(filter(None, (wheel.cpu, levels, cuda, gpus)))
 
@@ -274,14 +274,14 @@ def page(report: Report, before: Report | None = None) -> str:
         machines=machines,
         has_pythons=len({choice.python for choice in report.choices}) > 1,
         gauges=[*gauges(report)],
-        over=[name for name, size in report.files.items() if size > report.data["limits"]["file_bytes"]],
+        over=[name for name, size in report.files.items() if size > report.limits.file_bytes],
         removed=removed(report.wheels),
         lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
         warnings=warnings(report.wheels),
         failures=failures(report),
         titled=titled,
         percent=percent,
-        tested=[wheel.test for wheel in report.wheels].count("passed"),
+        tested=sum(wheel.test is TrialResult.PASSED for wheel in report.wheels),
     )
 
 
@@ -304,7 +304,7 @@ def status(report: Report) -> Status:
 def _tested(report: Report) -> str:
     """How many wheels have passed a test, in words, or nothing if there was none."""
     tests = [wheel.test for wheel in report.wheels]
-    passed, skipped = tests.count("passed"), tests.count("not run")
+    passed, skipped = tests.count(TrialResult.PASSED), tests.count(TrialResult.NOT_RUN)
     if passed == len(tests):
         return "all tested"
     # above the level of the machine, split and without its Python, or cut from what cibuildwheel has tested
@@ -314,11 +314,11 @@ def _tested(report: Report) -> str:
 
 def gauges(report: Report) -> Iterator[Gauge]:
     """The sizes that PyPI limits, each against the limit that a project has unless it asks for more."""
-    limits, files = report.data["limits"], report.files
+    limits, files = report.limits, report.files
     if not files:
         return
     name, size = max(files.items(), key=lambda item: item[1])
-    usual, most = limits["file_bytes"], limits["file_bytes_on_request"]
+    usual, most = limits.file_bytes, limits.file_bytes_on_request
     over = sum(size > usual for size in files.values())
     if size > most:
         note, mood = f"larger than PyPI ever grants, {binary(most)}", Mood.BAD
@@ -327,7 +327,7 @@ def gauges(report: Report) -> Iterator[Gauge]:
     else:
         note, mood = f"every file is below; up to {binary(most)} on request", Mood.GOOD
     yield Gauge("Largest file", name, size, usual, f"{binary(usual)} a file", note, mood)
-    project = limits["project_bytes"]
+    project = limits.project_bytes
     fit = project // report.size if report.size else 0
     releases = _room(fit)
     mood = Mood.BAD if not fit else Mood.WARN if fit < _RELEASES else Mood.GOOD
@@ -346,13 +346,13 @@ def binary(size: int) -> str:
     return f"{size >> 30} GB" if size >= 1 << 30 and not size % (1 << 30) else f"{size >> 20} MB"
 
 
-def delta(change: TargetChange[Any]) -> str:
+def delta(change: SizeChange[Any]) -> str:
     """By how much of its size something is larger, with its sign."""
     share = 100 * change.share
     return f"{share:+.1f} %".replace("-", "\N{MINUS SIGN}") if abs(share) >= _LEAST else "±0 %"
 
 
-def leaning(change: TargetChange[Any]) -> Mood | str:
+def leaning(change: SizeChange[Any]) -> Mood | str:
     """The colour of a change in size: none for one that nobody would notice."""
     if abs(change.share) < _NOTICED:
         return ""
