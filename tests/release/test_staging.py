@@ -99,7 +99,7 @@ def test_what_cannot_be_removed_now_is_removed_another_time(tmp_path: Path, monk
     (dead / "alive").write_text("")
     # as if a compiler wrote there again and again
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda _path, *, missing_ok: None)
+        patch.setattr(Path, "unlink", lambda _path, **_options: None)
         with staging(tmp_path):
             pass
     assert (dead / "alive").exists()
