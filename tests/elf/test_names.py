@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.elf.library_names import Hashed, hashed, plain
+from vbuild.elf.catalogue import Hashed, hashed, plain
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hashlib import sha256
 from elftools.elf.elffile import ELFFile
 
 from vbuild.elf.image import ElfImage
-from vbuild.gpu_code.compression import decompressed
+from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.survey import device_code
 
 _TEXT = ".text."

@@ -18,13 +18,12 @@ from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading, Outline
+from vbuild.elf.surgery.packing import Strip
 from vbuild.elf.surgery.relink import Relink, relinked
-from vbuild.elf.surgery.strip import Strip
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.bundle import BUNDLES
-from vbuild.gpu_code.compression import decompressed, recompressed
-from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind
+from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind, decompressed, recompressed
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
 from vbuild.slimming.library import GpuLibrary

@@ -9,8 +9,17 @@ from tests.factories.bundles import GFX942, bundle, compressed
 from tests.factories.fatbins import PTX, cubin, entry, fatbin
 from vbuild.errors import BinaryError
 from vbuild.gpu_code import bundle as bundles
-from vbuild.gpu_code.compression import LIMIT, decompressed, inflated, recompressed
-from vbuild.gpu_code.fatbin import EntryHeader, FatbinFlag, FatbinKind, packed, read
+from vbuild.gpu_code.fatbin import (
+    LIMIT,
+    EntryHeader,
+    FatbinFlag,
+    FatbinKind,
+    decompressed,
+    inflated,
+    packed,
+    read,
+    recompressed,
+)
 from vbuild.gpu_code.model import Compression, GpuEntry
 
 LONG = cubin(90, 4096)

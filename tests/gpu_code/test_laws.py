@@ -14,8 +14,7 @@ from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code import bundle as bundles
 from vbuild.gpu_code import fatbin as fatbins
-from vbuild.gpu_code.compression import decompressed, recompressed
-from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind, decompressed, recompressed
 from vbuild.gpu_code.model import verbatim
 from vbuild.gpu_code.survey import device_code
 

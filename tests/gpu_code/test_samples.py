@@ -6,8 +6,7 @@ import pytest
 
 from vbuild.elf.image import ElfForm, ElfImage
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.compression import decompressed, recompressed
-from vbuild.gpu_code.fatbin import FatbinFlag
+from vbuild.gpu_code.fatbin import FatbinFlag, decompressed, recompressed
 from vbuild.gpu_code.model import DeviceCode, GpuEntry
 from vbuild.gpu_code.survey import device_code
 

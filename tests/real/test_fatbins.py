@@ -12,8 +12,7 @@ import pytest
 
 from vbuild.elf.image import ElfImage
 from vbuild.errors import BinaryError
-from vbuild.gpu_code.compression import decompressed
-from vbuild.gpu_code.fatbin import FATBINS, FatbinFlag
+from vbuild.gpu_code.fatbin import FATBINS, FatbinFlag, decompressed
 from vbuild.gpu_code.model import DeviceCode, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
 

@@ -12,7 +12,7 @@ import pytest
 from tests.benchmarks import python_flint
 from tests.factories.tools import needs
 from vbuild.build.trial import TrialResult
-from vbuild.elf.library_names import plain
+from vbuild.elf.catalogue import plain
 from vbuild.elf.read import Loading
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine

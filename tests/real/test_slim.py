@@ -15,7 +15,7 @@ from tests.factories.kept_code import fatbins, kept_digests, kept_entries, kept_
 from tests.factories.loaded_libraries import in_memory
 from tests.factories.published_wheels import PIP, Cutting, Published, PublishedWheels
 from vbuild.elf.image import ElfImage
-from vbuild.gpu_code.compression import decompressed
+from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression
 from vbuild.gpu_code.survey import device_code
 from vbuild.slimming.request import Cuts

@@ -11,7 +11,7 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.strip import Strip
+from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code

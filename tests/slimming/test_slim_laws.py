@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers, load
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.strip import Strip
+from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.gpu_code import fatbin as fatbins
-from vbuild.gpu_code.compression import decompressed
-from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind, decompressed
 from vbuild.gpu_code.model import GpuEntry
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Arch, GpuList, GpuRequest, Ptx, Service, service

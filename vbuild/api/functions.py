@@ -110,7 +110,7 @@ def slim(
     `HardwareError` for a GPU that does not exist, `RepackageError` if a library has no code for a GPU or a licence
     forbids changes, `WheelError` if a wheel is damaged.
     """
-    from vbuild.elf.surgery.strip import Strip
+    from vbuild.elf.surgery.packing import Strip
     from vbuild.hardware.gpu import Ptx
     from vbuild.slimming.request import Cuts, Empty, Share
     from vbuild.slimming.slim import slim as verb

@@ -1,12 +1,13 @@
-"""Which library loads which, as the loader of glibc finds them when the wheel lies in site-packages.
+"""How glibc's loader searches for libraries, and which file of a wheel in site-packages loads which.
 
-    NEEDED libx.so.1   DT_RPATH of the file, then of the one that loads it, and so on upwards; or else,
-                       where the file has a DT_RUNPATH, only the folders in that
-    $ORIGIN            the folder of the file that says it, not of the one that searches
-    a folder           by file name; a file of another machine is passed over
+    NEEDED libx.so.1   the DT_RPATH of the file, then of the one that loads it, and so on upwards;
+                       if the file has a DT_RUNPATH, only the folders in that
+    $ORIGIN            the folder of the file that has it, not of the one that searches
+    a folder           by file name; the loader skips a file for another machine
     found nowhere      a library that is loaded already answers to its SONAME; else the system's folders
 
-A DT_RUNPATH in the middle of a chain takes away its own file's DT_RPATH, not what comes from further up.
+A DT_RUNPATH in the middle of a chain cancels its own file's DT_RPATH, not those from further up. Nothing else counts,
+neither LD_LIBRARY_PATH nor /etc/ld.so.cache: these belong to the machine.
 https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object
 """
 
@@ -14,7 +15,7 @@ import itertools
 import posixpath
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Self
@@ -26,7 +27,8 @@ from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading, Outline
 
-_ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
+ORIGIN_TOKEN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
+"""What stands for the folder of the file in its RPATH, RUNPATH and NEEDED."""
 _MOST_CHAINS = 5
 
 
@@ -157,12 +159,39 @@ def searched(path: str, entries: Iterable[str]) -> tuple[str, ...]:
 
     One outside begins with ``..``; absolute folders, and those relative to the working directory, are not among them.
     """
-    found = []
-    for entry in entries:
-        if match := _ORIGIN.match(entry):
-            folder = posixpath.normpath(posixpath.join(posixpath.dirname(path) or ".", "." + entry[match.end() :]))
-            found.append("" if folder == "." else folder)
-    return tuple(dict.fromkeys(found))
+    found = (folder for entry in entries if (folder := expanded(path, entry)) and not folder.startswith("/"))
+    return tuple(dict.fromkeys("" if folder == "." else folder for folder in found))
+
+
+def expanded(path: str, entry: str) -> str | None:
+    """The path that *entry* of the RPATH or NEEDED of the file at *path* stands for, absolute if one of both is.
+
+    None if it depends on the working directory.
+    """
+    if match := ORIGIN_TOKEN.match(entry):
+        return posixpath.normpath(f"{posixpath.dirname(path) or '.'}{entry[match.end() :]}")
+    return posixpath.normpath(entry) if entry.startswith("/") else None
+
+
+def rpath_files(path: str, outline: Callable[[str], Outline], loaders: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The files whose RPATH or RUNPATH the loader reads for what the file at *path* needs, in order: it comes first.
+
+    *outline* gives the headers of each file, *loaders* the files that load it.
+    """
+    yield path
+    seen, queue = {path}, deque(() if outline(path).runpath else loaders.get(path, ()))
+    while queue:
+        if (here := queue.popleft()) not in seen:
+            seen.add(here)
+            if not outline(here).runpath:
+                yield here
+            queue.extend(loaders.get(here, ()))
+
+
+def fits(library: Outline, consumer: Outline) -> bool:
+    """Whether a process with *consumer* in it can load *library*."""
+    same = (library.machine, library.bits) == (consumer.machine, consumer.bits)
+    return same and library.byte_order == consumer.byte_order and library.is_loadable
 
 
 class _Loader:
@@ -184,7 +213,7 @@ class _Loader:
                 self._copies.setdefault(base, []).append(path)
         self._tops = {path.partition("/")[0] for path in files}
         self._names = {posixpath.basename(path) for path in files}
-        self._own = {path: searched(path, outline.runpath or outline.rpath) for path, outline in files.items()}
+        self._own = {path: searched(path, outline.search_path) for path, outline in files.items()}
         # what was found out about a file since the last time that something new was known of who loads it
         self._inherited: dict[str, tuple[str, ...]] = {}
 
@@ -253,28 +282,14 @@ class _Loader:
 
     def _fits(self, path: str, consumer: str) -> bool:
         """Whether there is a library at *path*, and one that a process with *consumer* in it can load."""
-        if path not in self._files:
-            return False
-        one, other = self._files[path], self._files[consumer]
-        same = (one.machine, one.bits, one.byte_order) == (other.machine, other.bits, other.byte_order)
-        return same and one.is_loadable
+        return path in self._files and fits(self._files[path], self._files[consumer])
 
     def _inherited_by(self, path: str) -> tuple[str, ...]:
         """The folders in the DT_RPATH of those that load *path*, the nearest first."""
         if path not in self._inherited:
-            self._inherited[path] = tuple(dict.fromkeys(self._above(path)))
+            _, *above = rpath_files(path, self._files.__getitem__, self._loaders)
+            self._inherited[path] = tuple(dict.fromkeys(folder for file in above for folder in self._own[file]))
         return self._inherited[path]
-
-    def _above(self, path: str) -> Iterator[str]:
-        if self._files[path].runpath:
-            return
-        seen, queue = {path}, deque(self._loaders[path])
-        while queue:
-            if (loader := queue.popleft()) not in seen:
-                seen.add(loader)
-                if not self._files[loader].runpath:
-                    yield from self._own[loader]
-                queue.extend(self._loaders[loader])
 
     def _is_promised(self, path: str, name: str) -> bool:
         if self._promising:

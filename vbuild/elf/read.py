@@ -116,6 +116,11 @@ class Outline(Struct, frozen=True):
             return cls(**outline_facts(image, Dynamic.read(image)))
 
     @property
+    def search_path(self) -> tuple[str, ...]:
+        """The entries that the loader reads: those of RUNPATH, or if there are none, of RPATH."""
+        return self.runpath or self.rpath
+
+    @property
     def is_loadable(self) -> bool:
         """Whether it is a program or a shared library, not an object file."""
         return self.type in {"ET_DYN", "ET_EXEC"}

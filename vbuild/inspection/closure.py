@@ -16,8 +16,7 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.catalogue import CatalogueEntry, by_soname, by_stem, cuda_of, framework
-from vbuild.elf.library_names import Hashed, hashed
+from vbuild.elf.catalogue import CatalogueEntry, Hashed, by_soname, by_stem, cuda_of, framework, hashed
 from vbuild.elf.linkage import Edge, LinkGraph, Via
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading

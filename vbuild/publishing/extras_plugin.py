@@ -30,7 +30,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.elf.library_names import is_shared_object
+from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.linkage import searched
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink

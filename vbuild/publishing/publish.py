@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.library_names import is_shared_object
+from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.surgery.relink import relinked
 from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked

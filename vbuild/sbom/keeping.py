@@ -32,7 +32,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild import __version__
-from vbuild.elf.library_names import is_shared_object
+from vbuild.elf.catalogue import is_shared_object
 from vbuild.files.json_text import parsed_json
 from vbuild.sbom.cyclonedx import FILE, packed, read
 from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making

@@ -1,12 +1,18 @@
-"""One library of a wheel: the GPUs that its code is for, and what remains of it for some of them.
+"""Everything that slimming does to the libraries of one wheel, decided before a byte is written.
 
-    mapped file -> ElfImage, DeviceCode -> the entries that each GPU needs -> Replacements -> EditedFile
+    every ELF member, inflated once, in threads -> GpuLibrary: ElfImage, DeviceCode
+        -> for each share the entries that its GPUs need -> Replacements -> EditedFile, LibraryCut
+        -> SlimPlan
 
-What cannot be read or cut safely stays as it is, byte for byte, and the result says why.
+A library that changes stays mapped from its temporary file while the plan is open; others are unmapped at once. What
+cannot be read or cut safely stays as it is, byte for byte, and the result says why.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
@@ -14,16 +20,20 @@ from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
+from vbuild.elf.records import MAGIC
 from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.compression import recompressed
+from vbuild.gpu_code.fatbin import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuServed, Ptx, Service, kept_offers, service
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
+from vbuild.wheel.archive import Wheel, forget
+from vbuild.wheel.zip_read import Member
 
 
 class ContainerDecision(Struct, frozen=True):
@@ -93,7 +103,10 @@ class GpuLibrary(Struct, frozen=True):
     def of(cls, member: str, data: memoryview) -> Self:
         """Read the ELF file *data*; damage goes into *trouble* and raises nothing."""
         try:
-            image = _image(data)
+            image = ElfImage.parse(data)
+            if not image.sections:
+                trouble = "no section headers, by which GPU code is found; expected a file that has them"
+                return cls(member, data, None, DeviceCode(), trouble=trouble)
             return cls(member, data, image, device_code(image), Outline.parse(data).needed)
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
@@ -110,7 +123,11 @@ class GpuLibrary(Struct, frozen=True):
         devices = share.gpus.devices if share.gpus else ()
         if self.image is None:
             return self._unchanged(devices, self.trouble)
-        decisions = tuple(self._decisions(share, cuts))
+        gpus = share.gpus
+        decisions = tuple(
+            ContainerDecision.of(container, gpus, cuts) if gpus else ContainerDecision.untouched(container)
+            for container in self.containers
+        )
         if not cuts.unsupported:
             self._check(decisions, devices)
         # whole containers are replaced, too: they move up behind the others, which leaves one hole instead of many
@@ -130,14 +147,6 @@ class GpuLibrary(Struct, frozen=True):
         is_recompressed = cuts.zstd and any(entry.compression is not Compression.ZSTD for entry in rewritten)
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
         return operation.edited, replace(account, is_recompressed=is_recompressed, zstd=account.zstd or is_recompressed)
-
-    def _decisions(self, share: Share, cuts: Cuts) -> Iterator[ContainerDecision]:
-        for container in self.containers:
-            yield (
-                ContainerDecision.of(container, share.gpus, cuts)
-                if share.gpus
-                else ContainerDecision.untouched(container)
-            )
 
     def _check(self, decisions: tuple[ContainerDecision, ...], devices: Iterable[Arch]) -> None:
         # code that only other libraries read, or that is empty, was never for a GPU
@@ -198,13 +207,6 @@ def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
     )
 
 
-def _image(data: memoryview) -> ElfImage:
-    image = ElfImage.parse(data)
-    if not image.sections:
-        raise BinaryError("no section headers, by which GPU code is found; expected a file that has them")
-    return image
-
-
 def _chosen_from(decisions: tuple[ContainerDecision, ...]) -> tuple[ContainerDecision, ...]:
     """Return the decisions about containers that the driver chooses from."""
     spans = {container.span for container in offered([decision.container for decision in decisions])}
@@ -231,3 +233,100 @@ def _virtual(decisions: tuple[ContainerDecision, ...], devices: Iterable[Arch]) 
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
     known = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
     return tuple(arch for arch in known if all(decision.compiles_for(arch) for decision in decisions))
+
+
+class LibraryPlan(Struct, frozen=True):
+    """What happens to one library: an edited file and an account for each share, and the libraries in its NEEDED."""
+
+    member: str
+    files: tuple[EditedFile, ...]
+    cuts: tuple[LibraryCut, ...]
+    needed: tuple[str, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        return not all(file.is_unchanged for file in self.files)
+
+
+class SlimPlan(Struct, frozen=True):
+    """The libraries of a wheel with what happens to them, and the members that are left out."""
+
+    libraries: tuple[LibraryPlan, ...]
+    dropped: frozenset[str]
+
+    @property
+    def has_gpu_code(self) -> bool:
+        """Whether any library has code for the GPUs that can be asked for."""
+        return any(cut.has_gpu_code for library in self.libraries for cut in library.cuts)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.dropped and not any(library.is_changed for library in self.libraries)
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The names in NEEDED of all libraries."""
+        return frozenset(name for library in self.libraries for name in library.needed)
+
+    def files(self, share: int) -> dict[str, EditedFile]:
+        """Return the libraries that change for the share with index *share*, by path."""
+        files = {library.member: library.files[share] for library in self.libraries}
+        return {path: file for path, file in files.items() if not file.is_unchanged}
+
+    def cuts(self, share: int) -> tuple[LibraryCut, ...]:
+        """Return accounts for the share with index *share*: with GPU code, changed, or unchanged for a reason."""
+        cuts = (library.cuts[share] for library in self.libraries)
+        return tuple(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes)
+
+
+@contextmanager
+def planned(
+    wheel: Wheel,
+    shares: Sequence[Share],
+    cuts: Cuts,
+    *,
+    room: Path | None = None,
+    on_progress: Callable[[int], None] = lambda _size: None,
+) -> Iterator[SlimPlan]:
+    """Plan what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
+
+    Raises `RepackageError` if nothing serves a GPU asked for, or a glob names what a wheel needs; `WheelError` if
+    the wheel is damaged.
+    """
+    dropped = cuts.dropped(wheel)
+    # threads for thousands of small files would only wait for Python's lock
+    members = [member for member in wheel.members if member.path not in dropped and _may_be_elf(wheel, member)]
+    on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in members))
+    members.sort(key=lambda member: member.size, reverse=True)
+    with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
+        stack.callback(pool.shutdown, cancel_futures=True)
+        found = []
+        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
+        for library in pool.map(examine, members):
+            on_progress(library.cuts[0].before)
+            found.append(library)
+        order = {member.path: place for place, member in enumerate(wheel.members)}
+        yield SlimPlan(tuple(sorted(found, key=lambda library: order[library.member])), dropped)
+
+
+def _may_be_elf(wheel: Wheel, member: Member) -> bool:
+    """Whether *member* begins like an ELF file, or its head cannot be read: reading all of it then says why."""
+    start = wheel.head(member, len(MAGIC))
+    return start == MAGIC or (not start and member.size > 0)
+
+
+def _examined(
+    wheel: Wheel, member: Member, *, stack: ExitStack, shares: Sequence[Share], cuts: Cuts, room: Path | None
+) -> LibraryPlan:
+    """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
+    with ExitStack() as mapped:
+        data = mapped.enter_context(wheel.mapped(member, folder=room))
+        library = GpuLibrary.of(member.path, data)
+        results = [library.slimmed(share, cuts) for share in shares]
+        files, accounts = (tuple(column) for column in zip(*results, strict=True))
+        examined = LibraryPlan(member.path, files, accounts, library.needed)
+        if examined.is_changed:
+            forget(data)
+            stack.push(mapped.pop_all())
+        return examined

@@ -29,7 +29,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
-from vbuild.slimming.plan import SlimPlan
+from vbuild.slimming.library import SlimPlan
 from vbuild.slimming.request import Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.variants.document import Document

@@ -6,7 +6,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf.surgery.strip import Strip
+from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import RepackageError
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.variants.document import Document

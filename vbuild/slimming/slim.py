@@ -23,9 +23,8 @@ from vbuild.errors import BuildError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import GpuLibrary
+from vbuild.slimming.library import GpuLibrary, SlimPlan, planned
 from vbuild.slimming.output import SlimOutput, prohibitions, slim_outputs
-from vbuild.slimming.plan import SlimPlan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.variants.index import index

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from vbuild.elf.catalogue import hashed, is_shared_object
 from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import LinkGraph
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading

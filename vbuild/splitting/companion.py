@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.elf.library_names import is_shared_object
+from vbuild.elf.catalogue import is_shared_object
 from vbuild.errors import RepackageError
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata

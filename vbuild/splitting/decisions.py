@@ -21,9 +21,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from vbuild.config.requirements import required_project
-from vbuild.elf.catalogue import is_driver
+from vbuild.elf.catalogue import is_driver, plain
 from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.library_names import plain
 from vbuild.elf.linkage import Via
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, WheelBinary

@@ -34,8 +34,7 @@ from packaging.utils import canonicalize_name
 from unearth.fetchers import PyPIClient
 
 from vbuild.config.requirements import read_requirement
-from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry
-from vbuild.elf.library_names import hashed, plain
+from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, hashed, plain
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part

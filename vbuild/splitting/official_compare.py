@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from vbuild.elf.catalogue import hashed
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import ElfLayout, Section, Sliceable
-from vbuild.elf.library_names import hashed
 from vbuild.elf.records import (
     LEADS,
     SHN_LORESERVE,

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from vbuild.elf.linkage import Edge, Via
+from vbuild.elf.linkage import ORIGIN_TOKEN, Edge, Via
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.splitting.bundle import Bundle, WheelBinary
@@ -38,7 +38,6 @@ from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
 
 ORIGIN = "$ORIGIN"
 
-_ORIGIN = re.compile(r"\$(ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
 _TOKEN = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 _BUILD_MACHINE = "a folder of the machine it was built on"
 _WORKING_DIRECTORY = "counts from the folder that a program is started in"
@@ -128,12 +127,12 @@ def _entries(
     def is_dead(folder: str) -> bool:
         return living is not None and folder not in living and (known is None or folder in known)
 
-    for text in loading.outline.runpath or loading.outline.rpath:
+    for text in loading.outline.search_path:
         yield _entry(text, path, is_dead)
 
 
 def _entry(text: str, path: str, is_dead: Callable[[str], bool]) -> _RpathEntry:
-    found = _ORIGIN.match(text)
+    found = ORIGIN_TOKEN.match(text)
     rest = text[found.end() :] if found else ""
     if not found or (rest and not rest.startswith("/")):
         why = _BUILD_MACHINE if found or text.startswith("/") else _WORKING_DIRECTORY
@@ -248,7 +247,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
 
     def _relink(self, place: "_Destination", renamed: tuple[tuple[str, str], ...], folders: tuple[str, ...]) -> Relink:
         outline = place.binary.loading.outline
-        before = outline.runpath or outline.rpath
+        before = outline.search_path
         rpath = rpath_of(
             place.path,
             place.binary.loading,

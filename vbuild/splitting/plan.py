@@ -21,8 +21,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import checked_requirement
-from vbuild.elf.catalogue import by_stem, is_driver, is_official
-from vbuild.elf.library_names import is_shared_object, plain
+from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_object, plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at

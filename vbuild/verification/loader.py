@@ -1,35 +1,27 @@
-"""A model of how glibc's loader finds a library and all that it needs, in the files of an environment.
+"""What glibc's loader does for a library and all that it needs, in the files of an environment.
 
-    breadth-first from a root; the first match gives the file
-    a name that is loaded already                          as SONAME, or as it was asked for
-    DT_RPATH of the consumer, then of what loaded it ...   unless the consumer has a DT_RUNPATH
-    DT_RUNPATH of the consumer
-
-Nothing else counts, neither LD_LIBRARY_PATH nor /etc/ld.so.cache: these belong to the machine, and a wheel may only
-use what its platform promises. glibc-hwcaps folders are left out: a library there replaces one that exists elsewhere.
-`vbuild.elf.linkage` answers the same for the files of one wheel alone, before it is installed.
-https://man7.org/linux/man-pages/man8/ld.so.8.html and _dl_map_object in glibc's elf/dl-load.c
+It loads breadth-first from a root. A name that is loaded already, as SONAME or as it was asked for, needs no search;
+for others `vbuild.elf.linkage` says where the loader searches, as it does for the files of one wheel alone, before it
+is installed. glibc-hwcaps folders are left out: a library there replaces one that exists elsewhere.
 """
 
 import os
-import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf.catalogue import is_driver
-from vbuild.elf.linkage import Via
+from vbuild.elf.linkage import Via, expanded, fits, rpath_files
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 
-_ORIGIN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
 # newer than every known list: for packages whose platform is not known
 _NEWEST = "manylinux_2_99"
 
@@ -60,14 +52,6 @@ class LoaderNeed(Struct, frozen=True):
         return self.is_loaded and self.via in {Via.NAME, Via.OUTSIDE, Via.MISSING}
 
 
-class _Object(Struct, frozen=True):
-    """A loaded file, and the file that loaded it."""
-
-    path: str
-    outline: Outline
-    loaded_by: Self | None
-
-
 class Loader:
     """The loader in the environment in *folder*; paths are relative to its site-packages, *packages*.
 
@@ -89,12 +73,15 @@ class Loader:
         """Yield every NEEDED of the file *root* and of what it loads, in the order in which the loader asks."""
         if not (outline := self.outline(root)):
             return
-        loaded = [_Object(root, outline, None)]
+        loaded, loaders = {root: outline}, dict[str, tuple[str, ...]]()
         names: dict[str, str | None] = {outline.soname: root} if outline.soname else {}
-        paths = {root}
-        for consumer in loaded:  # grows meanwhile: breadth-first
-            for name in consumer.outline.needed:
-                need = self._found(consumer, name)
+        queue = deque([root])  # breadth-first
+        while queue:
+            consumer = queue.popleft()
+            files = tuple(rpath_files(consumer, loaded.__getitem__, loaders))
+            entries = [(file, entry) for file in files for entry in loaded[file].search_path]
+            for name in loaded[consumer].needed:
+                need = self._found(consumer, loaded[consumer], name, entries)
                 if name in names:
                     yield replace(need, provider=names[name], is_loaded=True)
                     continue
@@ -102,9 +89,9 @@ class Loader:
                 if not need.is_met:
                     continue
                 path = names[name] = need.provider
-                if path is not None and path not in paths and (outline := self.outline(path)):
-                    paths.add(path)
-                    loaded.append(_Object(path, outline, consumer))
+                if path is not None and path not in loaded and (outline := self.outline(path)):
+                    loaded[path], loaders[path] = outline, (consumer,)
+                    queue.append(path)
                     names.setdefault(outline.soname or name, path)
 
     def outline(self, path: str) -> Outline | None:
@@ -117,20 +104,22 @@ class Loader:
                 self._outlines[path] = None
         return self._outlines[path]
 
-    def _found(self, consumer: _Object, name: str) -> LoaderNeed:
-        need = LoaderNeed(consumer.path, name, Via.MISSING, None, is_loaded=False, searched=_searched(consumer))
+    def _found(self, consumer: str, outline: Outline, name: str, entries: Sequence[tuple[str, str]]) -> LoaderNeed:
+        """Search for *name* in the RPATH *entries*, each with the file that has it."""
+        searched = tuple(entry if file == consumer else f"{entry} of {file}" for file, entry in entries)
+        need = LoaderNeed(consumer, name, Via.MISSING, None, is_loaded=False, searched=searched)
+        candidates = [(consumer, name)] if "/" in name else [(file, f"{entry}/{name}") for file, entry in entries]
         outside: str | None = None
-        for via, path in self._candidates(consumer, name):
-            outline = self.outline(path)
-            # the loader skips files for another machine
-            if outline and (outline.machine, outline.bits) == (consumer.outline.machine, consumer.outline.bits):
+        for file, entry in candidates:
+            path = self._placed(file, entry)
+            if path and (library := self.outline(path)) and fits(library, outline):
                 if not path.startswith("/"):
-                    return replace(need, via=via, provider=path)
+                    return replace(need, via=Via.OWN if file == consumer else Via.INHERITED, provider=path)
                 outside = path
                 break
         if is_driver(name):
             return replace(need, via=Via.DRIVER)
-        if any(platform.has(name) for platform in self._promised(consumer)):
+        if any(platform.has(name) for platform in self._promised(consumer, outline.machine)):
             return replace(need, via=Via.PLATFORM)
         if outside:
             return replace(need, via=Via.OUTSIDE, provider=outside)
@@ -138,29 +127,19 @@ class Loader:
             return replace(need, via=Via.NAME, provider=place)
         return need
 
-    def _candidates(self, consumer: _Object, name: str) -> Iterator[tuple[Via, str]]:
-        """Yield the paths where the loader looks, in order: relative to site-packages, or absolute if outside."""
-        if "/" in name:
-            yield from ((Via.OWN, path) for path in self._expanded(consumer, name))
-            return
-        for one in _rpath_sources(consumer):
-            via = Via.OWN if one is consumer else Via.INHERITED
-            for entry in one.outline.runpath or one.outline.rpath:
-                yield from ((via, path) for path in self._expanded(one, f"{entry}/{name}"))
+    def _placed(self, file: str, entry: str) -> str | None:
+        """Return the path that *entry* of *file* stands for: relative to site-packages, or absolute if outside."""
+        path = expanded(file, entry)
+        if path is None or "$" in path:  # $LIB and $PLATFORM
+            return None
+        whole = os.path.normpath(self._packages / path)
+        is_inside = whole.startswith(f"{self._folder}/")
+        return Path(os.path.relpath(whole, self._packages)).as_posix() if is_inside else whole
 
-    def _expanded(self, consumer: _Object, path: str) -> Iterator[str]:
-        """Yield *path* with the folder of *consumer* for $ORIGIN; nothing if it depends on the working directory."""
-        origin = (self._packages / consumer.path).parent
-        whole = _ORIGIN.sub(lambda _: str(origin), path)
-        if whole.startswith("/") and "$" not in whole:
-            whole = os.path.normpath(whole)
-            is_inside = whole.startswith(f"{self._folder}/")
-            yield Path(os.path.relpath(whole, self._packages)).as_posix() if is_inside else whole
-
-    def _promised(self, consumer: _Object) -> Sequence[PlatformPolicy]:
-        if self._platforms and consumer.path in self._own:
+    def _promised(self, path: str, machine: str) -> Sequence[PlatformPolicy]:
+        if self._platforms and path in self._own:
             return self._platforms
-        newest = PlatformPolicy.parse(f"{_NEWEST}_{consumer.outline.machine}")
+        newest = PlatformPolicy.parse(f"{_NEWEST}_{machine}")
         return (*self._platforms, newest) if newest else self._platforms
 
     def _anywhere(self, name: str) -> str | None:
@@ -179,25 +158,3 @@ def mapped(path: Path) -> Iterator[memoryview]:
             raise BinaryError(f"{path.name}: not an ELF file")
         with mmap(file.fileno(), 0, access=ACCESS_READ) as whole, memoryview(whole) as view:
             yield view
-
-
-def _rpath_sources(consumer: _Object) -> Iterator[_Object]:
-    """Yield the files whose RPATH or RUNPATH the loader reads for what *consumer* needs."""
-    if consumer.outline.runpath:
-        yield consumer
-        return
-    one: _Object | None = consumer
-    while one:
-        # a RUNPATH is for its own file alone, and cancels the RPATH of that file
-        if one.outline.rpath and not one.outline.runpath:
-            yield one
-        one = one.loaded_by
-
-
-def _searched(consumer: _Object) -> tuple[str, ...]:
-    """Return the entries that the loader reads, each with the file that has it, for messages."""
-    return tuple(
-        entry if one is consumer else f"{entry} of {one.path}"
-        for one in _rpath_sources(consumer)
-        for entry in one.outline.runpath or one.outline.rpath
-    )

@@ -8,7 +8,6 @@ and must end at the bytes that were ordered. https://gabi.xinuos.com/elf/08-dyna
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +26,7 @@ from vbuild.elf.records import (
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
 from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words, words_in
-from vbuild.errors import BinaryError
+from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile, Part
 
 
@@ -65,14 +64,14 @@ def prove(
     The message begins with the name of the invariant that does not hold.
     """
     written = WrittenElf.of(EditedFile.whole(after.data) if isinstance(after, ElfImage) else after)
-    with _named("the new file can be read"):
+    with at("the new file can be read"):
         layout = ElfLayout.parse(written)
-    with _named("every pointer leads to the bytes ordered"):
+    with at("every pointer leads to the bytes ordered"):
         moves = tuple(_led(before, layout, written, each) for each in replacements)
     gone = frozenset(section.index for section in without)
     case = _Case(before, layout, written, tuple(replacements), moves, gone, _touched(before, replacements))
     for name, invariant in INVARIANTS.items():
-        with _named(name):
+        with at(name):
             invariant(case)
 
 
@@ -81,14 +80,6 @@ def _touched(before: ElfImage, replacements: Sequence[Replacement]) -> frozenset
     starts = sorted(each.span.start for each in replacements)
     spans = ((section.index, section.span) for section in before.sections)
     return frozenset(index for index, span in spans if bisect_left(starts, span.start) < bisect_left(starts, span.stop))
-
-
-@contextmanager
-def _named(invariant: str) -> Iterator[None]:
-    try:
-        yield
-    except BinaryError as error:
-        raise BinaryError(f"{invariant}: {error}") from error
 
 
 def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: Replacement) -> Move:

@@ -20,10 +20,21 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import prove
-from vbuild.elf.surgery.packing import Chunk, Holes, Packing, dead, packed, page, split, up, whole_pages
+from vbuild.elf.surgery.packing import (
+    Chunk,
+    Holes,
+    Packing,
+    Strip,
+    dead,
+    packed,
+    page,
+    split,
+    stripped,
+    up,
+    whole_pages,
+)
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
-from vbuild.elf.surgery.strip import Strip, stripped
 from vbuild.elf.surgery.written import Move, exported, pointer_words, symbol_words
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part

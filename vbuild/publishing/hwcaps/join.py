@@ -23,8 +23,8 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from vbuild.elf.catalogue import hashed, is_shared_object
 from vbuild.elf.interface import Versioned
-from vbuild.elf.library_names import hashed, is_shared_object
 from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import RepackageError
 from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short, shown

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from vbuild.elf.catalogue import plain
 from vbuild.elf.hwcaps_folders import at_level
-from vbuild.elf.library_names import plain
 from vbuild.elf.linkage import Via
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.write import loader_stub
